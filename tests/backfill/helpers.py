@@ -1,13 +1,14 @@
 """Logs, backfills and looks into the tables, for the tests of backfill."""
 
+from __future__ import annotations
+
 import json
 import os
 import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,25 @@ import pytest
 
 from countersink.backfill import history
 from countersink.backfill.count import task
+from countersink.backfill.history import RejectedLine
 from countersink.backfill.options import BackfillOptions, BackfillReport, Recipe
 from countersink.backfill.run import backfill
 from countersink.backfill.undo import Undone, undo
 from countersink.runtime.limits import key_text
 from countersink.store import Store
+from countersink.store.apply.apply import Applier
 from countersink.store.counters.buckets import width_of
+from countersink.store.counters.settings import Counter
 from countersink.store.sessions import open_tables
 from countersink.store.sql import LABEL, label_time
 from countersink.store.verify import open_session, verify
+from tests.store.helpers import entry
+from tests.support.proxies import MySQLProxy
 
 COUNTER = "views"
 NOON = datetime(2026, 3, 14, 12, 0, tzinfo=UTC)
 DAY = "2026-03-14"
+TABLES = ("run", "source", "chunk", "sample", "correction", "journal")
 
 Totals = dict[tuple[str, str], int]
 """(bucket as text, key) → total. Days are dates, others go as ``2026-03-14 12:00 hour``."""
@@ -118,36 +125,9 @@ def add(mysql_url: str, *sources: Path | str, **given: Any) -> BackfillReport:
     return backfill(mysql_url, options(*sources, **given), **asides)
 
 
-def totals(mysql_url: str, counter: str = COUNTER) -> Totals:
-    """What the tables say of a counter, without what is 0; and verify finds nothing."""
-    require_verified(mysql_url)
-    found = query(
-        mysql_url,
-        f"SELECT {LABEL}, counter_key, SUM(amount) FROM counter_slot WHERE counter = %s"
-        " GROUP BY bucket, width, counter_key",
-        counter,
-    )
-    return {
-        (_text(int(label)), key_text(key)): int(amount) for label, key, amount in found if amount
-    }
-
-
 def _text(label: int) -> str:
     width = width_of(label)
     return f"{label_time(label):{'%Y-%m-%d' if width == 'day' else f'%Y-%m-%d %H:%M {width}'}}"
-
-
-def query(mysql_url: str, sql: str, *args: object) -> list[tuple[Any, ...]]:
-    """The rows of a query, or nothing of another statement."""
-    with open_tables(mysql_url) as session:
-        return session.query(sql, args)
-
-
-def rejected(mysql_url: str) -> list[tuple[int, str, str]]:
-    """The rejected lines that the last run keeps: number, reason, text."""
-    with open_tables(mysql_url) as session:
-        ((run,),) = session.query("SELECT MAX(id) FROM backfill_run")
-        return [(one.line, one.reason, one.text) for one in history.rejects(session, run)]
 
 
 def rejects_in(path: Path) -> list[tuple[str, int]]:
@@ -167,46 +147,13 @@ def details(report: BackfillReport) -> str:
     return "\n".join(source.detail for source in report.sources)
 
 
-def require_verified(mysql_url: str) -> None:
-    """Verify finds nothing."""
-    with open_session(mysql_url) as session:
-        differences = verify(session).differences
-        assert not differences, differences
-
-
-def small_chunks(monkeypatch: pytest.MonkeyPatch, lines: int = 100) -> None:
-    """Let chunks end after so many lines, so that a short file has several."""
-    monkeypatch.setattr(task, "LINES", lines)
-
-
 def run_of(report: BackfillReport) -> int:
     """The number of a run, which is no dry one."""
     assert report.run is not None
     return report.run
 
 
-def set_counter(mysql_url: str, counter: str = COUNTER, **settings: Any) -> None:
-    """Change the settings of a counter."""
-    with Store(mysql_url) as store:
-        store.counters.set(counter, **settings)
-
-
-class Killed(BaseException):
-    """Stands for a process that dies."""
-
-
-def die_at(point: int) -> Callable[[str], None]:
-    """Dies at the point with this number, from 1."""
-    points = count(1)
-
-    def reached(name: str) -> None:
-        if next(points) == point:
-            raise Killed(name)
-
-    return reached
-
-
-@dataclass
+@dataclass(frozen=True)
 class Logs:
     """A directory for logs, and a new database that they are added to."""
 
@@ -215,9 +162,18 @@ class Logs:
     directory: Path
     monkeypatch: pytest.MonkeyPatch
 
+    def through(self, proxy: MySQLProxy) -> Logs:
+        """The same, with the database behind a proxy."""
+        return replace(self, url=proxy.url(self.url))
+
     def small_chunks(self, lines: int = 100) -> None:
-        """See :func:`small_chunks`."""
-        small_chunks(self.monkeypatch, lines)
+        """Let chunks end after so many lines, so that a short file has several."""
+        self.monkeypatch.setattr(task, "LINES", lines)
+
+    def set_counter(self, counter: str = COUNTER, **settings: Any) -> Counter:
+        """Change the settings of a counter."""
+        with Store(self.url) as store:
+            return store.counters.set(counter, **settings)
 
     def write(self, name: str, content: bytes) -> Path:
         """A file of this content."""
@@ -227,20 +183,69 @@ class Logs:
         """See :func:`add`."""
         return add(self.url, *sources, **given)
 
+    def run(self, *sources: Path | str, **given: Any) -> int:
+        """Add sources; the number of the run."""
+        return run_of(self.add(*sources, **given))
+
     def reconcile(self, *sources: Path | str, **given: Any) -> BackfillReport:
         """Set what the sources say."""
         asides = {name: given.pop(name) for name in ("on_progress", "stop") if name in given}
         asked = options(*sources, mode="reconcile", **given)
         return backfill(self.url, asked, redis_url=self.redis_url, **asides)
 
-    def undo(self, run: BackfillReport | int, **given: Any) -> Undone:
-        """Take back what a run did."""
-        return undo(self.url, run if isinstance(run, int) else run_of(run), **given)
+    def undo(self, *runs: BackfillReport | int, **given: Any) -> Undone:
+        """Take back what runs did."""
+        numbers = (run if isinstance(run, int) else run_of(run) for run in runs)
+        return undo(self.url, *numbers, **given)
 
     def totals(self, counter: str = COUNTER) -> Totals:
-        """See :func:`totals`."""
-        return totals(self.url, counter)
+        """What the tables say of a counter, without what is 0; and verify finds nothing."""
+        self.require_verified()
+        found = self.query(
+            f"SELECT {LABEL}, counter_key, SUM(amount) FROM counter_slot WHERE counter = %s"
+            " GROUP BY bucket, width, counter_key",
+            counter,
+        )
+        return {
+            (_text(int(label)), key_text(key)): int(amount)
+            for label, key, amount in found
+            if amount
+        }
 
     def query(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
-        """See :func:`query`."""
-        return query(self.url, sql, *args)
+        """The rows of a query, or nothing of another statement."""
+        with open_tables(self.url) as session:
+            return session.query(sql, args)
+
+    def left(self) -> dict[str, int]:
+        """How many rows each table of backfill has, of those that have some."""
+        found = {table: self.rows(f"backfill_{table}") for table in TABLES}
+        return {table: number for table, number in found.items() if number}
+
+    def state(self, run: int) -> str:
+        """The state of a run."""
+        return str(self.query("SELECT state FROM backfill_run WHERE id = %s", run)[0][0])
+
+    def live(self, *hits: tuple[datetime, str, int]) -> None:
+        """Count what was sent live: time, key and amount."""
+        rows = [
+            (position, COUNTER, key, int(at.timestamp()) // 60, amount)
+            for position, (at, key, amount) in enumerate(hits)
+        ]
+        with closing(Applier(self.url, 17)) as applier:
+            applier.apply([entry(rows)])
+
+    def rows(self, table: str) -> int:
+        """How many rows a table has."""
+        return int(self.query(f"SELECT COUNT(*) FROM {table}")[0][0])
+
+    def rejected(self) -> list[RejectedLine]:
+        """The rejected lines that the last run keeps."""
+        with open_tables(self.url) as session:
+            ((run,),) = session.query("SELECT MAX(id) FROM backfill_run")
+            return history.rejects(session, run)
+
+    def require_verified(self) -> None:
+        """Verify finds nothing."""
+        with open_session(self.url) as session:
+            assert verify(session).differences == []

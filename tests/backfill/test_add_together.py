@@ -3,12 +3,13 @@
 import gzip
 import threading
 from functools import partial
+from multiprocessing import active_children
 
 import pytest
 
-from countersink.backfill.errors import BackfillError
+from countersink.backfill.count import read_ahead
+from countersink.backfill.errors import RunEnded
 from countersink.backfill.options import Progress
-from countersink.store.apply.apply import Applier
 from countersink.store.errors import Unavailable
 from countersink.store.sessions import open_tables
 from tests.backfill.helpers import (
@@ -16,43 +17,30 @@ from tests.backfill.helpers import (
     DAY,
     NOON,
     Logs,
-    add,
     day,
     details,
     keys_of,
     log,
     long_log,
-    set_counter,
 )
-from tests.store.helpers import entry, row, says, together
+from tests.store.helpers import says, together
 from tests.store.test_tracked_refusals import track
 from tests.support.proxies import Deed, MySQLProxy, Phase
 
 NOON_MINUTE = int(NOON.timestamp()) // 60
 
 
-def test_a_resolution_that_changes_in_the_midst_is_seen(logs: Logs) -> None:
-    """No chunk is counted by a catalog that is not in force."""
+@pytest.fixture
+def small(logs: Logs) -> None:
+    """Chunks of 100 lines; children, where there are some, read all but the first."""
     logs.small_chunks()
-    file = logs.write("a.log", long_log(300))
-    changes: list[int] = []
-
-    def change(progress: Progress) -> None:
-        if progress.lines == 100 and not changes:
-            changes.append(1)
-            set_counter(logs.url, resolution="hour")
-
-    logs.add(file, on_progress=change)
-    found = {
-        bucket: sum(amount for (label, _), amount in logs.totals().items() if label == bucket)
-        for bucket, _ in logs.totals()
-    }
-    assert found == {"2026-03-14": 100, "2026-03-14 12:00 hour": 200}
+    logs.monkeypatch.setattr(read_ahead, "FIRST", 1)
 
 
 @pytest.mark.servers("mariadb", "mysql")
-@pytest.mark.parametrize("chunks", [1, 3])
-def test_two_at_once_add_each_line_once(logs: Logs, chunks: int) -> None:
+@pytest.mark.parametrize(("chunks", "jobs"), [(1, 1), (3, 1), (15, 2)])
+@pytest.mark.usefixtures("small")
+def test_two_at_once_add_each_line_once(logs: Logs, chunks: int, jobs: int) -> None:
     logs.small_chunks(1500 // chunks)
     content = long_log(1500)
     files = [
@@ -60,11 +48,11 @@ def test_two_at_once_add_each_line_once(logs: Logs, chunks: int) -> None:
         logs.write("b.gz", gzip.compress(content)),
         logs.write("c.log", content),
     ]
-    reports = together(*(partial(logs.add, file) for file in files))
+    reports = together(*(partial(logs.add, file, jobs=jobs) for file in files))
     assert sum(report.lines for report in reports) == 1500
     assert {report.lines + report.known_lines for report in reports} == {1500}
     assert logs.totals() == keys_of(1500)
-    assert logs.query("SELECT COUNT(*) FROM backfill_source") == [(1,)]
+    assert logs.rows("backfill_source") == 1
 
 
 def test_two_at_once_of_files_that_begin_alike_are_two_sources(logs: Logs) -> None:
@@ -73,12 +61,12 @@ def test_two_at_once_of_files_that_begin_alike_are_two_sources(logs: Logs) -> No
     files = [logs.write(key, head + log(f"/{key}") * 50) for key in ("a", "b")]
     together(*(partial(logs.add, file, count_repeats=True) for file in files))
     assert logs.totals() == {(DAY, "/head"): 200, (DAY, "/a"): 50, (DAY, "/b"): 50}
-    assert logs.query("SELECT COUNT(*) FROM backfill_source") == [(2,)]
+    assert logs.rows("backfill_source") == 2
 
 
 @pytest.mark.parametrize("lines", [20, 400])
 def test_a_shorter_file_that_begins_alike_is_not_taken_for_a_copy_of_what_another_has_read(
-    logs: Logs, lines: int
+    logs: Logs, proxy: MySQLProxy, lines: int
 ) -> None:
     """It ends within the other's chunk, and cannot be told from it unless it is looked at."""
     head = log(*["/head"] * lines)
@@ -92,9 +80,8 @@ def test_a_shorter_file_that_begins_alike_is_not_taken_for_a_copy_of_what_anothe
             others.append(1)
             logs.add(longer)
 
-    with MySQLProxy.to(logs.url) as proxy:
-        proxy.when("commit_other", Phase.AFTER, Deed.PASS, times=0, call=other)
-        report = add(proxy.url(logs.url), shorter, count_repeats=True)
+    proxy.when("commit_other", Phase.AFTER, Deed.PASS, times=0, call=other)
+    report = logs.through(proxy).add(shorter, count_repeats=True)
     assert others
     found = logs.totals()
     if lines > 100:  # more than is known of how it begins
@@ -124,7 +111,7 @@ def test_a_chunk_whose_connection_breaks_counts_once(
     file = logs.write("a.log", long_log(450))
     kind = "commit_other" if statement == "COMMIT" else "*"
     rule = proxy.when(kind, phase, Deed.CUT, skip=skip, times=3, where=says(statement))
-    report = add(proxy.url(logs.url), file)
+    report = logs.through(proxy).add(file)
     assert rule.acted == 3
     assert (report.state, report.lines, report.known_lines) == ("done", 450, 0)
     assert logs.totals() == keys_of(450)
@@ -132,15 +119,16 @@ def test_a_chunk_whose_connection_breaks_counts_once(
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_a_server_that_stays_away_ends_it_and_running_it_again_goes_on(logs: Logs) -> None:
+def test_a_server_that_stays_away_ends_it_and_running_it_again_goes_on(
+    logs: Logs, proxy: MySQLProxy
+) -> None:
     logs.small_chunks()
     file = logs.write("a.log", long_log(450))
     gone = threading.Event()
-    with MySQLProxy.to(logs.url) as proxy:
-        proxy.when("commit_other", Phase.AFTER, Deed.CUT, skip=3, call=lambda request: gone.set())
-        proxy.when("*", Phase.BEFORE, Deed.CUT, times=0, where=lambda request, reply: gone.is_set())
-        with pytest.raises(Unavailable):
-            add(proxy.url(logs.url), file, stop=gone.is_set)
+    proxy.when("commit_other", Phase.AFTER, Deed.CUT, skip=3, call=lambda request: gone.set())
+    proxy.when("*", Phase.BEFORE, Deed.CUT, times=0, where=lambda request, reply: gone.is_set())
+    with pytest.raises(Unavailable):
+        logs.through(proxy).add(file, stop=gone.is_set)
     assert logs.query("SELECT state FROM backfill_run") == [("running",)]
     report = logs.add(file)
     assert report.lines + report.known_lines == 450
@@ -150,45 +138,53 @@ def test_a_server_that_stays_away_ends_it_and_running_it_again_goes_on(logs: Log
 
 @pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("error", [1205, 1213])
-def test_others_in_the_way_are_waited_for(logs: Logs, error: int) -> None:
-    with MySQLProxy.to(logs.url) as proxy:
-        proxy.when("slots", Phase.BEFORE, Deed.ERROR, error=error, times=2)
-        proxy.when("commit_other", Phase.BEFORE, Deed.ERROR, error=error, skip=1, times=1)
-        add(proxy.url(logs.url), logs.write("a.log", log("/", "/a")))
+def test_others_in_the_way_are_waited_for(logs: Logs, proxy: MySQLProxy, error: int) -> None:
+    proxy.when("slots", Phase.BEFORE, Deed.ERROR, error=error, times=2)
+    proxy.when("commit_other", Phase.BEFORE, Deed.ERROR, error=error, skip=1, times=1)
+    logs.through(proxy).add(logs.write("a.log", log("/", "/a")))
     assert logs.totals() == day("/", "/a")
 
 
-def test_it_stops_when_told_to_and_goes_on_when_run_again(logs: Logs) -> None:
-    logs.small_chunks()
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.usefixtures("small")
+def test_it_stops_when_told_to_and_goes_on_when_run_again(logs: Logs, jobs: int) -> None:
     file = logs.write("a.log", long_log(450))
     seen: list[int] = []
     report = logs.add(
         file,
+        jobs=jobs,
         on_progress=lambda progress: seen.append(progress.lines),
         stop=lambda: bool(seen) and seen[-1] >= 200,
     )
     assert (report.state, report.lines) == ("stopped", 200)
     assert any("run it again" in notice for notice in report.notices)
     assert logs.query("SELECT state FROM backfill_run") == [("stopped",)]
-    again = logs.add(file)
+    assert active_children() == []
+    logs.require_verified()
+    again = logs.add(file, jobs=jobs)
     assert (again.lines, again.known_lines) == (250, 200)
     assert logs.totals() == keys_of(450)
+    logs.undo(again)
+    assert sum(logs.totals().values()) == 200
 
 
-def test_a_run_that_was_undone_in_the_midst_counts_nothing_more(logs: Logs) -> None:
-    logs.small_chunks()
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.usefixtures("small")
+def test_a_run_that_was_undone_in_the_midst_counts_nothing_more(logs: Logs, jobs: int) -> None:
     file = logs.write("a.log", long_log(450))
     undone: list[int] = []
 
     def undo(progress: Progress) -> None:
         if progress.lines == 200 and not undone:
-            undone.append(1)
             ((run,),) = logs.query("SELECT id FROM backfill_run")
+            undone.append(run)
             logs.undo(run)
 
-    with pytest.raises(BackfillError, match="undone"):
-        logs.add(file, on_progress=undo)
-    assert logs.totals() == {}
+    with pytest.raises(RunEnded, match="undone"):
+        logs.add(file, jobs=jobs, on_progress=undo)
+    assert active_children() == []
+    assert (logs.totals(), logs.rows("backfill_chunk")) == ({}, 0)
+    assert logs.state(*undone) == "undone"
     assert logs.add(file).lines == 450
     assert logs.totals() == keys_of(450)
 
@@ -206,21 +202,3 @@ def test_a_table_that_is_tracked_meanwhile_ends_the_run(logs: Logs) -> None:
     report = logs.add(logs.write("a.log", long_log(400)), on_progress=begin)
     assert (report.state, report.lines) == ("failed", 200)
     assert "untrack" in details(report)
-
-
-def test_live_traffic_goes_on_beside_it(logs: Logs) -> None:
-    logs.small_chunks(50)
-    file = logs.write("a.log", long_log(1000))
-    applier = Applier(logs.url, 17)
-
-    def live() -> int:
-        for _ in range(50):
-            applier.apply([entry([row("/0"), (1, COUNTER, "/0", NOON_MINUTE, 1)])])
-        return 50
-
-    together(live, partial(logs.add, file))
-    found = logs.totals()
-    assert found.pop(("2026-11-21", "/0")) == 50
-    assert found == {
-        cell: amount + 50 * (cell == (DAY, "/0")) for cell, amount in keys_of(1000).items()
-    }

@@ -7,11 +7,9 @@ from countersink.store.errors import Refused
 from tests.backfill.helpers import (
     DAY,
     Logs,
-    add,
     line,
     log,
     long_log,
-    set_counter,
 )
 from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.support.proxies.rules import Request
@@ -28,11 +26,11 @@ def test_a_resolution_that_changes_between_reading_and_counting_is_in_force(logs
 
     def change(request: Request) -> None:
         changes.append(request.text)
-        set_counter(logs.url, resolution="hour")
+        logs.set_counter(resolution="hour")
 
     with MySQLProxy.to(logs.url) as proxy:
         proxy.when("control", Phase.BEFORE, Deed.PASS, call=change, where=locks_catalog)
-        report = add(proxy.url(logs.url), file)
+        report = logs.through(proxy).add(file)
         loaded = [one for one in proxy.seen if SCHEME_COLUMNS in one.text]
     assert len(changes) == 1
     assert len(loaded) >= 2
@@ -48,7 +46,7 @@ def test_a_resolution_that_changes_between_reading_and_counting_is_in_force(logs
 def test_a_time_zone_that_is_unknown_here_is_no_matter_to_lines_that_count_nothing(
     logs: Logs,
 ) -> None:
-    set_counter(logs.url, time_zone="Asia/Tokyo")
+    logs.set_counter(time_zone="Asia/Tokyo")
     logs.query("UPDATE counter SET time_zone = 'Mars/Olympus'")
     malformed = line("x", minutes=2)
     report = logs.add(logs.write("a.log", malformed * 3))

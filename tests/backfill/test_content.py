@@ -13,6 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,21 @@ def at(path: Path) -> Input:
     return Input(str(path), path, None)
 
 
-def written(folder: Path, data: bytes) -> Input:
-    path = folder / "source"
-    path.write_bytes(data)
-    return at(path)
+@dataclass(frozen=True)
+class Source:
+    """A file of which is read."""
+
+    path: Path
+
+    def of(self, data: bytes) -> Content:
+        """Opened, with this in it."""
+        self.path.write_bytes(data)
+        return open_content(at(self.path))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    return Source(tmp_path / "source")
 
 
 def rest(content: Content, size: int = 100_000) -> bytes:
@@ -125,8 +137,8 @@ def filled(folder: Path, data: bytes) -> Iterator[Input]:
     path.unlink()
 
 
-def test_a_plain_file_is_read_from_anywhere(tmp_path: Path) -> None:
-    with open_content(written(tmp_path, SAMPLE)) as content:
+def test_a_plain_file_is_read_from_anywhere(source: Source) -> None:
+    with source.of(SAMPLE) as content:
         assert rest(content) == SAMPLE
         content.seek(1000)
         assert content.read(5) == SAMPLE[1000:1005]
@@ -136,12 +148,7 @@ def test_a_plain_file_is_read_from_anywhere(tmp_path: Path) -> None:
         assert content.offset == len(SAMPLE)
 
 
-def test_an_empty_file_is_empty(tmp_path: Path) -> None:
-    with open_content(written(tmp_path, b"")) as content:
-        assert content.read(1) == b""
-
-
-def test_a_plain_file_may_grow_for_an_hour_after_it_was_written_to(tmp_path: Path) -> None:
+def test_a_plain_file_may_grow_for_an_hour_after_it_was_written_to(source: Source) -> None:
     for age, data, grows in (
         (GROWS_S - 60, b"a\n", True),
         (GROWS_S - 60, b"", True),
@@ -149,11 +156,11 @@ def test_a_plain_file_may_grow_for_an_hour_after_it_was_written_to(tmp_path: Pat
         (-60, b"a\n", True),  # the clocks of two machines
         (0, gzip.compress(b"a\n"), False),
     ):
-        source = written(tmp_path, data)
-        assert source.path is not None
+        source.path.write_bytes(data)
         os.utime(source.path, times=(time.time() - age,) * 2)
-        with open_content(source) as content:
+        with open_content(at(source.path)) as content:
             assert content.may_grow is grows
+            assert content.read(2) in (b"a\n", b"")
 
 
 @pytest.mark.parametrize("extension", ["gz", "zst", "7z"])
@@ -165,13 +172,15 @@ def test_an_archive_of_0_bytes_is_cut_off(tmp_path: Path, extension: str) -> Non
 
 
 @pytest.mark.parametrize("kind", PACKERS)
-def test_compressed_files_are_known_by_their_content(tmp_path: Path, kind: str) -> None:
-    packed = PACKERS[kind](SAMPLE)
-    with open_content(written(tmp_path, packed)) as content:
-        assert rest(content) == SAMPLE
-        assert (content.offset, content.position) == (len(SAMPLE), len(packed))
-        content.seek(3)
-        assert content.read(4) == SAMPLE[3:7]
+def test_compressed_files_are_known_by_their_content(source: Source, kind: str) -> None:
+    pack = PACKERS[kind]
+    streams = pack(SAMPLE[:300_000]) + pack(b"") + pack(SAMPLE[300_000:])
+    for packed, whole in (pack(SAMPLE), SAMPLE), (streams, SAMPLE), (pack(b""), b""):
+        with source.of(packed) as content:
+            assert rest(content, 77_777) == whole
+            assert (content.offset, content.position) == (len(whole), len(packed))
+            content.seek(3)
+            assert content.read(4) == whole[3:7]
 
 
 @pytest.mark.parametrize("kind", PACKERS)
@@ -199,18 +208,16 @@ def test_a_compressed_file_is_read_from_anywhere(
 
 @pytest.mark.parametrize("kind", PACKERS)
 def test_a_compressed_file_is_not_begun_again_while_its_lines_are_read(
-    tmp_path: Path, kind: str
+    source: Source, kind: str
 ) -> None:
     data = SAMPLE + b"x" * MIB + b"\n" + SAMPLE + b'"never closed\n' + SAMPLE * 9
-    source, csv = written(tmp_path, PACKERS[kind](data)), Quoting(",")
-    assert source.path is not None
-    with open_content(source) as content:
+    with source.of(PACKERS[kind](data)) as content:
         head_of(content)
         with source.path.open("r+b") as file:
             file.write(b"begun again")
         at_byte, number = 0, 1
         while at_byte < len(data):
-            reader = SpanReader(content, at_byte, number, quoted=csv, max_lines=5_000)
+            reader = SpanReader(content, at_byte, number, quoted=Quoting(","), max_lines=5_000)
             assert list(reader.pieces())
             assert reader.span is not None
             at_byte, number = reader.span.end, reader.span.next_line
@@ -219,40 +226,25 @@ def test_a_compressed_file_is_not_begun_again_while_its_lines_are_read(
             content.read_at(1, 0)
 
 
-@pytest.mark.parametrize("kind", PACKERS)
-def test_several_streams_after_each_other_are_one(tmp_path: Path, kind: str) -> None:
-    pack = PACKERS[kind]
-    packed = pack(SAMPLE[:300_000]) + pack(b"") + pack(SAMPLE[300_000:300_001])
-    packed += pack(SAMPLE[300_001:])
-    with open_content(written(tmp_path, packed)) as content:
-        assert rest(content, 7_777) == SAMPLE
-
-
-@pytest.mark.parametrize("kind", PACKERS)
-def test_nothing_compressed_is_nothing(tmp_path: Path, kind: str) -> None:
-    with open_content(written(tmp_path, PACKERS[kind](b""))) as content:
-        assert rest(content) == b""
-
-
-def test_gzip_may_be_padded_with_zeros(tmp_path: Path) -> None:
+def test_gzip_may_be_padded_with_zeros(source: Source) -> None:
     one = gzip.compress(b"a\n")
     packed = one + b"\0" * 600_000 + one + b"\0" * 5
-    with open_content(written(tmp_path, packed)) as content:
+    with source.of(packed) as content:
         assert rest(content) == b"a\na\n"
 
 
-def test_frames_of_zstd_that_hold_no_data_are_skipped(tmp_path: Path) -> None:
+def test_frames_of_zstd_that_hold_no_data_are_skipped(source: Source) -> None:
     skipped = b"\x53\x2a\x4d\x18" + (300_000).to_bytes(4, "little") + b"x" * 300_000
-    with open_content(written(tmp_path, skipped + zstd(SAMPLE) + skipped)) as content:
+    with source.of(skipped + zstd(SAMPLE) + skipped) as content:
         assert rest(content) == SAMPLE
 
 
 @pytest.mark.parametrize("kind", PACKERS)
-def test_what_stands_before_the_cut_of_a_compressed_file_is_read(tmp_path: Path, kind: str) -> None:
+def test_what_stands_before_the_cut_of_a_compressed_file_is_read(source: Source, kind: str) -> None:
     packed = PACKERS[kind](SAMPLE)
     found = 0
     for cut in (SNIFFED, len(packed) // 2, len(packed) - 9, len(packed) - 1):
-        with open_content(written(tmp_path, packed[:cut])) as content:
+        with source.of(packed[:cut]) as content:
             data, told = until_damage(content)
             assert SAMPLE.startswith(data)
             assert len(data) >= found
@@ -268,31 +260,25 @@ SNIFFED = 16
 
 
 @pytest.mark.parametrize("kind", PACKERS)
-def test_corrupt_data_is_told(tmp_path: Path, kind: str) -> None:
-    big = SAMPLE * 3
-    packed = bytearray(PACKERS[kind](big))
-    for at_byte in range(len(packed) * 2 // 3, len(packed) * 2 // 3 + 40):
-        packed[at_byte] ^= 0x55
-    with open_content(written(tmp_path, bytes(packed))) as content:
+def test_damage_is_told_behind_what_can_be_read(source: Source, kind: str) -> None:
+    corrupt = bytearray(PACKERS[kind](SAMPLE * 3))
+    for at_byte in range(len(corrupt) * 2 // 3, len(corrupt) * 2 // 3 + 40):
+        corrupt[at_byte] ^= 0x55
+    with source.of(bytes(corrupt)) as content:
         data, told = until_damage(content)
-        assert f"its {kind} data is corrupt" in told
-        assert len(data) >= 256 * 1024
+    assert f"its {kind} data is corrupt" in told
+    assert len(data) >= 256 * 1024
+    with source.of(PACKERS[kind](SAMPLE) + b"a line\n") as content:
+        data, told = until_damage(content)
+    assert f"after its {kind} data stands something else" in told
+    assert data == SAMPLE
 
 
-def test_a_checksum_that_is_wrong_is_told(tmp_path: Path) -> None:
+def test_a_checksum_that_is_wrong_is_told(source: Source) -> None:
     packed = bytearray(gzip.compress(SAMPLE))
     packed[-6] ^= 1
-    with open_content(written(tmp_path, bytes(packed))) as content:
+    with source.of(bytes(packed)) as content:
         assert "incorrect data check" in until_damage(content)[1]
-
-
-@pytest.mark.parametrize("kind", PACKERS)
-def test_something_else_after_compressed_data_is_told(tmp_path: Path, kind: str) -> None:
-    packed = PACKERS[kind](SAMPLE) + b"a line\n"
-    with open_content(written(tmp_path, packed)) as content:
-        data, told = until_damage(content)
-        assert data == SAMPLE
-        assert f"after its {kind} data stands something else" in told
 
 
 @pytest.mark.parametrize(
@@ -300,48 +286,38 @@ def test_something_else_after_compressed_data_is_told(tmp_path: Path, kind: str)
     [(b"\x1f\x9d\0", "zcat"), (b"PK\x03\x04", "unzip -p"), (b"\x04\x22\x4d\x18", "lz4cat")],
 )
 def test_other_compression_is_refused_with_the_way_round(
-    tmp_path: Path, first: bytes, advice: str
+    source: Source, first: bytes, advice: str
 ) -> None:
     with pytest.raises(Unreadable, match=rf"{advice} \S+ \| countersink backfill -"):
-        open_content(written(tmp_path, first + b"\0" * 50))
+        source.of(first + b"\0" * 50)
 
 
-def test_lines_that_begin_like_an_archive_are_lines(tmp_path: Path) -> None:
+def test_lines_that_begin_like_an_archive_are_lines(source: Source) -> None:
     for data in (b"BZh1 is my name\n", b"(\xb5/ \n", b"\x1f\x8b", b"P", b"7z"):
-        with open_content(written(tmp_path, data)) as content:
+        with source.of(data) as content:
             assert rest(content) == data
 
 
-def test_a_file_that_grows_is_read_as_far_as_it_went(tmp_path: Path) -> None:
-    source = written(tmp_path, b"a\nb\n")
-    assert source.path is not None
-    with open_content(source) as content:
+def test_a_file_that_changes_is_read_as_far_as_it_went_and_goes(source: Source) -> None:
+    with source.of(b"a\nb\nc\n") as content:
         assert content.read(2) == b"a\n"
         with source.path.open("ab") as log:
-            log.write(b"c\n")
-        assert rest(content) == b"b\n"
-        content.seek(6)
-        assert content.offset == 4
-
-
-def test_a_file_that_shrinks_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
-    source = written(tmp_path, b"a\nb\nc\n")
-    assert source.path is not None
-    with open_content(source) as content:
-        assert content.read(2) == b"a\n"
+            log.write(b"d\n")
+        assert rest(content) == b"b\nc\n"
+        content.seek(8)
+        assert content.offset == 6
+        content.seek(2)
         os.truncate(source.path, 4)
         assert content.read(100) == b"b\n"
         with pytest.raises(Unreadable, match="became shorter while it was read"):
             content.read(100)
 
 
-def test_a_file_that_is_renamed_and_replaced_is_read_on(tmp_path: Path) -> None:
+def test_a_file_that_is_renamed_and_replaced_is_read_on(source: Source) -> None:
     for data in (SAMPLE, gzip.compress(SAMPLE)):
-        source = written(tmp_path, data)
-        assert source.path is not None
-        with open_content(source) as content:
+        with source.of(data) as content:
             content.read(10)
-            source.path.rename(tmp_path / "rotated")
+            source.path.rename(f"{source.path}.1")
             source.path.write_bytes(b"new")
             content.seek(0)
             assert rest(content) == SAMPLE
@@ -372,10 +348,9 @@ def test_a_fifo_is_read_as_a_file_with_what_came(
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_a_file_at_standard_input_is_read_to_its_end(
-    tmp_path: Path, pack: Callable[[bytes], bytes]
+    source: Source, pack: Callable[[bytes], bytes]
 ) -> None:
-    source = written(tmp_path, pack(SAMPLE))
-    assert source.path is not None
+    source.path.write_bytes(pack(SAMPLE))
     with redirected(source.path), open_content(Input("-", None, None)) as content:
         assert (content.name, content.may_grow) == ("standard input", False)
         assert rest(content) == SAMPLE
@@ -396,15 +371,11 @@ def test_the_copy_of_a_pipe_has_no_name_and_leaves_room(
     assert f"cannot be kept in {folder}: less than" in str(told.value)
     assert "Set TMPDIR to a directory with room" in str(told.value)
     assert list(folder.iterdir()) == []
-
-
-def test_a_pipe_that_cannot_be_kept_says_where_room_is_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    told = pytest.raises(Unreadable, match=r"gone: there is no .* Set TMPDIR to a directory")
-    with filled(tmp_path, b"a\n") as source, told:
+    folder.rmdir()
+    with filled(tmp_path, b"a\n") as source, pytest.raises(Unreadable) as told:
         open_content(source)
+    assert "kept: there is no " in str(told.value)
+    assert "Set TMPDIR to a directory" in str(told.value)
 
 
 @pytest.mark.parametrize("said", [b"", b"a\nb\n" * 10, zstd(b"a\n")])

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
@@ -13,10 +13,10 @@ import pytest
 
 from countersink.backfill.reconcile.correction import GREATEST, Correction, DayKeys, connect_for
 from countersink.store import Store
-from countersink.store.connection import Session
+from countersink.store.apply.apply import Applier
 from countersink.store.migrate import migrate
 from countersink.store.verify import open_session, verify
-from tests.backfill.truths import DAY, on_days, said_by, totals
+from tests.backfill.truths import DAY, Scene, on_days
 from tests.store.app import Connection
 from tests.support.galera import GaleraCluster, installed, lagging
 from tests.support.waiting import eventually
@@ -64,48 +64,20 @@ def app(cluster: GaleraCluster, store: Store) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def session(cluster: GaleraCluster) -> Iterator[Session]:
-    """As reconciling has it."""
-    with connect_for(cluster.url())() as opened:
-        yield opened
-
-
-def correcting(session: Session, amount: int) -> Callable[[], None]:
-    """Sets ``/`` to an amount."""
-    run = said_by(session, {(DAY, "/"): amount})
-    return partial(Correction(run, "views", "day", False).correct, session, ALL)
-
-
-def require_verified(cluster: GaleraCluster) -> None:
-    with open_session(cluster.url()) as session:
-        assert verify(session).differences == []
-
-
-def test_what_the_writer_has_not_applied_yet_is_in_the_sum(
-    cluster: GaleraCluster, store: Store, app: Connection, session: Session
-) -> None:
-    first, second = cluster.nodes
-    correct = correcting(session, 3)
-    with lagging(cluster, first, through=second) as root:
-        store.increment(app, "views", "/", 2, at=AT)
-        app.commit()
-        thread = threading.Thread(target=correct)
-        thread.start()
-        # Before it has summed up, or in its COMMIT.
-        eventually(lambda: time.monotonic() - (session.waiting_since or time.monotonic()) > 1.0)
-        root.execute("UNLOCK TABLES")
-        thread.join(60.0)
-    assert totals(session) == on_days({(DAY, "/"): 3})
-    require_verified(cluster)
+def scene(cluster: GaleraCluster, store: Store) -> Iterator[Scene]:
+    """With a session as reconciling has it."""
+    with connect_for(cluster.url())() as session:
+        yield Scene(cluster.url(), store, session, Applier(cluster.url(), 17))
 
 
 @pytest.mark.parametrize("deletes", [False, True])
 def test_a_correction_waits_for_what_its_node_has_not_applied(
-    cluster: GaleraCluster, store: Store, app: Connection, session: Session, deletes: bool
+    cluster: GaleraCluster, store: Store, app: Connection, scene: Scene, deletes: bool
 ) -> None:
     """Counts that another node commits before it begins are corrected; later ones are on top."""
     first, second = cluster.nodes
-    correct = correcting(session, 3)
+    run, session = scene.said_by({(DAY, "/"): 3}), scene.session
+    correct = partial(Correction(run, "views", "day", False).correct, session, ALL)
     with lagging(cluster, first, through=second) as root:
         if deletes:
             store.delete(app, "views", "/")
@@ -114,8 +86,10 @@ def test_a_correction_waits_for_what_its_node_has_not_applied(
         app.commit()
         thread = threading.Thread(target=correct)
         thread.start()
+        # Before it has summed up, or in its COMMIT.
         eventually(lambda: time.monotonic() - (session.waiting_since or time.monotonic()) > 1.0)
         root.execute("UNLOCK TABLES")
         thread.join(60.0)
-    assert totals(session) == on_days({(DAY, "/"): 3})
-    require_verified(cluster)
+    assert scene.totals() == on_days({(DAY, "/"): 3})
+    with open_session(cluster.url()) as verifying:
+        assert verify(verifying).differences == []

@@ -55,12 +55,3 @@ def test_a_log_that_was_truncated_under_its_writer_tells_its_format(
     source = logs.write("access.log", b"\0" * nuls + content)
     report = logs.add(source, input_format="auto", dry_run=dry_run)
     assert (report.counted, report.rejected) == (1, 0)
-
-
-@pytest.mark.parametrize("encoding", ["UTF-16", "UTF-32"])  # as Python writes them: with a mark
-@pytest.mark.parametrize("lines", [1, 500])
-def test_a_wide_encoding_is_called_by_its_name(logs: Logs, encoding: str, lines: int) -> None:
-    content = long_log(lines).decode().encode(encoding)
-    source = logs.write("access.log", content)
-    report = logs.add(source, input_format="auto", dry_run=True)
-    assert details(report).startswith(f"it is {encoding}; convert it first")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from countersink.backfill import history
-from countersink.backfill.count import targets, task
+from countersink.backfill.count import targets
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.options import Drift, Recipe
@@ -72,15 +72,15 @@ def test_the_latest_runs_come_first(logs: Logs, session: Session) -> None:
 
 
 def test_the_sources_of_a_run_are_those_it_read_anything_new_of(
-    logs: Logs, session: Session, monkeypatch: pytest.MonkeyPatch
+    logs: Logs, session: Session
 ) -> None:
-    monkeypatch.setattr(task, "LINES", 10)
+    logs.small_chunks(10)
     old = logs.write("old.log", long_log(30))
     logs.add(old)
     grown, new = logs.write("grown.log", long_log(20, first=50)), logs.directory / "new.log"
     logs.add(grown)
     write(grown, long_log(35, first=50))
-    run = run_of(logs.add(old, grown, write(new, long_log(10, first=100) + b"\x00x\n")))
+    run = logs.run(old, grown, write(new, long_log(10, first=100) + b"\x00x\n"))
     found = history.sources_of(session, run)
     assert [(one.path, one.chunks, one.lines, one.rejected) for one in found] == [
         (str(grown), 2, 15, 0),
@@ -92,13 +92,11 @@ def test_the_sources_of_a_run_are_those_it_read_anything_new_of(
     assert history.sources_of(session, 10**6) == []
 
 
-def test_all_rejected_lines_are_listed_in_order(
-    logs: Logs, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(task, "LINES", 5)
+def test_all_rejected_lines_are_listed_in_order(logs: Logs, session: Session) -> None:
+    logs.small_chunks(5)
     content = log("/a") + b"".join(b"wrong %d \xff\n" % number for number in range(7))
     first, second = logs.directory / "a.log", logs.directory / "b.log"
-    run = run_of(logs.add(write(first, content), write(second, b"bad\n")))
+    run = logs.run(write(first, content), write(second, b"bad\n"))
     found = history.rejects(session, run)
     assert [one.line for one in found] == [*range(2, 9), 1]
     assert found[0].text == "wrong 0 \\xff"

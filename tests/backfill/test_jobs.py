@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
@@ -17,23 +16,15 @@ import pytest
 
 from countersink.backfill.count import read_ahead
 from countersink.backfill.count.reader_pool import Handed, ReaderPool
-from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import BackfillReport, Progress
-from countersink.backfill.run import backfill
 from tests.backfill.helpers import (
     COUNTER,
     DAY,
     Logs,
     keys_of,
     long_log,
-    options,
-    rejected,
     rejects_in,
-    require_verified,
-    run_of,
-    set_counter,
 )
-from tests.store.helpers import together
 from tests.support.forked import ForkedChildren
 from tests.support.processes import Child, Children, is_running
 from tests.support.waiting import eventually
@@ -62,11 +53,6 @@ def source(logs: Logs) -> Path:
 def children() -> Iterator[Children]:
     with ForkedChildren() as started:
         yield started
-
-
-def chunks(logs: Logs) -> int:
-    ((found,),) = logs.query("SELECT COUNT(*) FROM backfill_chunk")
-    return int(found)
 
 
 def pids() -> set[int]:
@@ -136,16 +122,16 @@ def test_three_children_read_all_of_it_and_it_counts_once(
     assert logs.query("SELECT COUNT(*) FROM backfill_chunk") == [(LINES // CHUNK + 1,)]
     assert max(one.jobs for one in seen) == 3
     assert logs.totals() == keys_of(LINES)
-    assert chunks(logs) == LINES // CHUNK + 1
+    assert logs.rows("backfill_chunk") == LINES // CHUNK + 1
     assert [number for _, number in rejects_in(rejects)] == [LINES // 2 + 1]
-    assert [number for number, _, _ in rejected(logs.url)] == [LINES // 2 + 1]
+    assert [one.line for one in logs.rejected()] == [LINES // 2 + 1]
     again = logs.add(source, jobs=3)
     assert (again.lines, again.known_lines) == (0, LINES + 1)
     assert active_children() == []
 
 
 def test_children_count_breakdowns(logs: Logs, source: Path) -> None:
-    set_counter(logs.url, dimensions=["page"], breakdowns=["page"])
+    logs.set_counter(dimensions=["page"], breakdowns=["page"])
     seen: list[Progress] = []
     report = logs.add(source, dimensions=(("page", "path"),), jobs=2, on_progress=seen.append)
     assert (report.counted, max(one.jobs for one in seen)) == (LINES, 2)
@@ -190,51 +176,16 @@ def test_where_a_child_is_killed_the_rest_is_read_without_them(logs: Logs, sourc
     assert logs.totals() == keys_of(LINES)
 
 
-def test_an_undo_ends_the_children_and_nothing_stays(logs: Logs, source: Path) -> None:
-    def undo(_: Progress) -> None:
-        running = logs.query("SELECT id FROM backfill_run WHERE state = 'running'")
-        if running and chunks(logs) > 3:
-            logs.undo(running[0][0])
-
-    with pytest.raises(BackfillError, match="nothing more is counted or corrected"):
-        logs.add(source, jobs=2, on_progress=undo)
-    assert active_children() == []
-    assert logs.totals() == {}
-    assert logs.query("SELECT * FROM backfill_chunk") == []
-    assert logs.add(source).lines == LINES
-    assert logs.totals() == keys_of(LINES)
-
-
-def test_what_a_run_left_the_next_one_counts(logs: Logs, source: Path) -> None:
-    report = logs.add(source, jobs=2, stop=lambda: chunks(logs) >= 2)
-    assert report.state == "stopped"
-    assert active_children() == []
-    require_verified(logs.url)
-    again = logs.add(source, jobs=2)
-    assert (again.state, again.lines + again.known_lines) == ("done", LINES)
-    assert again.lines > 0
-    assert logs.totals() == keys_of(LINES)
-    logs.undo(run_of(again))
-    assert sum(logs.totals().values()) == report.lines
-
-
 def test_too_many_rejects_stop_it(logs: Logs) -> None:
     content = long_log(1200) + b"nonsense\n" * 50 + long_log(1200, first=1200)
     source = logs.write("a.log", content)
     report = logs.add(source, jobs=2, max_rejects=10)
     assert report.state == "stopped"
     assert any("more than 10 lines" in notice for notice in report.notices)
-    require_verified(logs.url)
-    assert rejected(logs.url) == []
+    logs.require_verified()
+    assert logs.rejected() == []
     report = logs.add(source, jobs=2, max_rejects=50)
     assert report.state == "done"
-    assert logs.totals() == keys_of(LINES)
-
-
-def test_two_runs_at_once_count_it_once(logs: Logs, source: Path) -> None:
-    reports = together(*[partial(logs.add, source, jobs=2)] * 2)
-    assert [report.state for report in reports] == ["done", "done"]
-    assert sum(report.lines for report in reports) == LINES
     assert logs.totals() == keys_of(LINES)
 
 
@@ -248,32 +199,24 @@ def test_a_reconcile_is_read_by_children_too(logs: Logs, source: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["add", "reconcile"])
 def test_a_dry_run_by_children_leaves_nothing(logs: Logs, source: Path, mode: str) -> None:
-    asked = options(source, mode=mode, jobs=2, dry_run=True)
-    report = backfill(logs.url, asked, redis_url=logs.redis_url)
+    report = getattr(logs, mode)(source, jobs=2, dry_run=True)
     assert (report.state, report.lines) == ("done", LINES)
     assert (report.corrections, report.by_day) == (
         (7, ()) if mode == "reconcile" else (0, ((DAY, LINES),))
     )
     assert logs.totals() == {}
-    assert logs.query("SELECT * FROM backfill_chunk") == []
+    assert logs.rows("backfill_chunk") == 0
 
 
-class Command:
+def start(children: Children, logs: Logs, source: Path, *arguments: str) -> Child:
     """`countersink backfill --jobs 2` of a log, with chunks of 200 lines and without a Redis."""
-
-    def __init__(self, children: Children, mysql_url: str, source: Path) -> None:
-        self._children = children
-        self._mysql_url = mysql_url
-        self._source = source
-
-    def start(self, *arguments: str) -> Child:
-        return self._children.start(
-            [
-                *(sys.executable, "-m", "tests.support.run_chunks", str(CHUNK)),
-                *("backfill", str(self._source), "--counter", COUNTER, "--jobs", "2", *arguments),
-            ],
-            environment={"COUNTERSINK_MYSQL_URL": self._mysql_url},
-        )
+    return children.start(
+        [
+            *(sys.executable, "-m", "tests.support.run_chunks", str(CHUNK)),
+            *("backfill", str(source), "--counter", COUNTER, "--jobs", "2", *arguments),
+        ],
+        environment={"COUNTERSINK_MYSQL_URL": logs.url},
+    )
 
 
 def kin(child: Child) -> list[int]:
@@ -301,8 +244,10 @@ def test_a_signal_ends_all_and_it_goes_on_later(
     status: int,
 ) -> None:
     # Slowly: it counts a chunk and then pauses.
-    started = Command(children, logs.url, source).start("--rate", str(CHUNK))
-    eventually(lambda: chunks(logs) >= 2 and len(kin(started)) > 2, message=started.output)
+    started = start(children, logs, source, "--rate", str(CHUNK))
+    eventually(
+        lambda: logs.rows("backfill_chunk") >= 2 and len(kin(started)) > 2, message=started.output
+    )
     theirs = kin(started)
     for pid in theirs:
         assert logs.url.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -311,7 +256,7 @@ def test_a_signal_ends_all_and_it_goes_on_later(
     eventually(lambda: not any(map(is_running, theirs)))
     assert "Traceback" not in started.output()
     assert "killed" not in started.output()
-    require_verified(logs.url)
-    again = Command(children, logs.url, source).start()
+    logs.require_verified()
+    again = start(children, logs, source)
     assert again.wait() == DONE, again.output()
     assert logs.totals() == keys_of(LINES)

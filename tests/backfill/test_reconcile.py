@@ -1,6 +1,6 @@
 """Reconciling: totals are what the sources say, for the days that they are the truth for."""
 
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import Progress
 from countersink.backfill.reconcile import correction
 from countersink.backfill.run import clear
-from countersink.backfill.undo import undo
 from countersink.store.apply import dead
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import bump
@@ -20,18 +19,17 @@ from countersink.store.sql import label_time
 from countersink.stream.connection import command
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from countersink.stream.names import PARTITIONS_KEY, stream_key
-from tests.backfill import truths
 from tests.backfill.truths import (
     DAY,
     NEXT,
     Scene,
     bucket,
-    count,
     hour_ago,
     on_days,
     options,
 )
-from tests.store.helpers import MAX, MIN, entry, ledger, minute
+from tests.store.helpers import MAX, MIN, ledger, minute
+from tests.store.test_tracked_refusals import track
 from tests.support.traffic import now_ms, send
 
 pytestmark = [pytest.mark.servers("mariadb", "mysql"), pytest.mark.usefixtures("store")]
@@ -44,15 +42,8 @@ def test_totals_become_what_the_sources_say(scene: Scene) -> None:
     scene.say(run, {(DAY, "/lost"): 1, (DAY, "/twice"): 4})
     done = scene.correct(run)
     assert (done.corrections, done.amount, done.finished) == (3, 1 + 7 - 4, True)
-    assert scene.totals() == on_days(
-        {
-            (DAY, "/lost"): 3,
-            (DAY, "/right"): 5,
-            (DAY, "/twice"): 4,
-            (DAY, "/new"): 7,
-            (NEXT, "/"): 1,
-        }
-    )
+    of_day = {(DAY, "/lost"): 3, (DAY, "/right"): 5, (DAY, "/twice"): 4, (DAY, "/new"): 7}
+    assert scene.totals() == on_days({**of_day, (NEXT, "/"): 1})
     assert {key: what for (_, key), what in scene.drift(run).items()} == {
         "/lost": (2, 3),
         "/new": (0, 7),
@@ -79,27 +70,15 @@ def test_keys_that_the_sources_do_not_have_go_to_zero_only_when_asked(
     monkeypatch.setattr(correction, "KEYS_PER_STATEMENT", rows)
     other = Applier(scene.url, 18)
     for one in scene.applier, other:
-        count(one, {(DAY, key): 10 for key in ("", "b", "c", "d", "f", "ä", "zz")})
+        scene.count({(DAY, key): 10 for key in ("", "b", "c", "d", "f", "ä", "zz")}, applier=one)
     other.close()
     said = {(DAY, "a"): 1, (DAY, "c"): 3, (DAY, "d"): 20, (DAY, "é"): 5, (DAY, "y"): 0}
-    would = truths.would(scene.url, said, options(DAY, DAY, delete_missing=delete_missing))
+    would = scene.would(said, start=DAY, end=DAY, delete_missing=delete_missing)
     run = scene.said_by(said)
     done = scene.correct(run, delete_missing=delete_missing)
     left = 0 if delete_missing else 20
-    expected = {
-        (DAY, key): amount
-        for key, amount in {
-            "": left,
-            "a": 1,
-            "b": left,
-            "c": 3,
-            "d": 20,
-            "f": left,
-            "ä": left,
-            "é": 5,
-            "zz": left,
-        }.items()
-    }
+    expected = {place: amount for place, amount in said.items() if amount}
+    expected |= {(DAY, key): left for key in ("", "b", "f", "ä", "zz")}
     assert scene.totals() == on_days(expected)
     assert done.corrections == len(scene.drift(run)) == (8 if delete_missing else 3)
     assert (would.corrections, would.amount) == (done.corrections, done.amount)
@@ -134,16 +113,13 @@ def test_what_was_accepted_before_and_comes_later_is_not_counted_on_top(
     scene: Scene, resolution: Any
 ) -> None:
     """In whichever bucket of the day."""
-    scene.store.counters.set("views", resolution=resolution)
+    scene.set_counter(resolution=resolution)
     scene.count({(DAY, "/"): 1})
     t0 = hour_ago()
     run = scene.said_by({(DAY, "/"): 9})
     scene.correct(run, t0)
-    spooled = entry(
-        [(0, "views", "/", minute(DAY, 900), 8), (1, "views", "/", minute(NEXT), 2)],
-        id=bytes.fromhex(new_entry_id(t0 - 86_400_000)),
-    )
-    assert scene.applier.apply([spooled]).dead == 1
+    spooled = (0, "views", "/", minute(DAY, 900), 8), (1, "views", "/", minute(NEXT), 2)
+    assert scene.late(*spooled, sent=t0 - 86_400_000) == 1
     assert by_day(scene) == [(DAY, 9), (NEXT, 2)]
     assert dead.count(scene.session) == {"reconciled": 1}
     assert f"backfill {run} " in dead.list_rows(scene.session)[0].detail
@@ -153,7 +129,7 @@ def test_what_was_accepted_before_and_comes_later_is_not_counted_on_top(
 
 @pytest.mark.parametrize("resolution", ["hour", "day"])
 def test_days_that_were_open_when_it_began_are_left_out(scene: Scene, resolution: Any) -> None:
-    scene.store.counters.set("views", resolution=resolution)
+    scene.set_counter(resolution=resolution)
     noon = minute(DAY, 720)
     run = scene.said_by({(noon - 1440, "/"): 1, (noon, "/"): 2, (noon + 600, "/"): 3})
     ends = minute(NEXT, 0) * 60_000
@@ -168,37 +144,8 @@ def test_days_that_were_open_when_it_began_are_left_out(scene: Scene, resolution
     assert scene.marks(run) == {date(2026, 3, 13), DAY}
 
 
-@pytest.mark.parametrize(
-    ("zone", "resolution", "first", "last"),
-    [
-        ("America/New_York", "day", minute(DAY, 4 * 60), minute(NEXT, 4 * 60) - 1),
-        ("America/New_York", "hour", minute(DAY, 4 * 60), minute(NEXT, 4 * 60) - 1),
-        ("Asia/Kathmandu", "quarter", minute(DAY, 0) - 345, minute(DAY, 0) + 1095 - 1),
-        # The day is an hour short.
-        (
-            "Europe/Berlin",
-            "quarter",
-            minute(date(2026, 3, 28), 23 * 60),
-            minute(date(2026, 3, 29), 22 * 60) - 1,
-        ),
-    ],
-)
-def test_days_are_those_of_the_counters_zone(
-    scene: Scene, zone: str, resolution: Any, first: int, last: int
-) -> None:
-    scene.store.counters.set("views", time_zone=zone, resolution=resolution)
-    minutes = (first - 1, first, last, last + 1)
-    scene.count({(at, "/"): 5 for at in minutes[:1]} | {(at, "/x"): 5 for at in minutes[1:]})
-    day = datetime.fromtimestamp((first + 600) * 60, UTC).date()
-    run = scene.said_by({(first, "/"): 1, (last, "/"): 2})
-    scene.correct(run, start=day, end=day, delete_missing=True)
-    assert scene.store.totals.daily("views", key="/", start=day, end=day) == [(day, 3)]
-    assert scene.store.totals.total("views", key="/x") == 5  # of the day after
-    assert scene.store.totals.total("views", key="/") == 5 + 3
-
-
 def test_days_whose_buckets_go_beyond_them_are_left_out(scene: Scene) -> None:
-    scene.store.counters.set("views", time_zone="Asia/Kolkata", resolution="quarter")
+    scene.set_counter(time_zone="Asia/Kolkata", resolution="quarter")
     scene.count({(DAY, "/"): 3})
     # As only SQL can set it: midnight there is in the midst of an hour.
     scene.session.execute("UPDATE counter SET resolution = 'hour'")
@@ -238,13 +185,13 @@ def test_all_widths_of_a_day_are_set(scene: Scene, resolution: Any, delete_missi
     """Totals of the sources stand in the buckets that these were read in."""
     at = minute(DAY, 600)
     for each in ("day", "minute", "quarter", "hour", resolution):
-        scene.store.counters.set("views", resolution=each)
+        scene.set_counter(resolution=each)
         scene.count({(at, "/"): 1, (at + 15, "/"): 1, (at, "/gone"): 1, (minute(NEXT), "/"): 1})
     said = {(at, "/"): 10, (at + 15, "/"): 20, (at, "/new"): 5}
     run = scene.said_by(said)
-    would = truths.would(scene.url, said, options(DAY, DAY, delete_missing=delete_missing))
+    would = scene.would(said, start=DAY, end=DAY, delete_missing=delete_missing)
     done = scene.correct(run, start=DAY, end=DAY, delete_missing=delete_missing)
-    found = {place: amount for place, amount in scene.totals().items() if amount}
+    found = scene.amounts()
     left = 0 if delete_missing else 5
     assert scene.store.totals.total("views", start=DAY, end=DAY) == 35 + left
     of_day = {place: amount for place, amount in found.items() if place[0] < minute(NEXT, 0) * 60}
@@ -262,14 +209,13 @@ def test_all_widths_of_a_day_are_set(scene: Scene, resolution: Any, delete_missi
     }
     again = scene.said_by(said)
     assert scene.correct(again, start=DAY, end=DAY).corrections == 0
-    scene.session.execute("UPDATE backfill_run SET state = 'done'")
-    undo(scene.url, run)
+    scene.undo(run)
     assert scene.store.totals.total("views", start=DAY, end=DAY) == 15
 
 
 def test_days_in_months_are_left_out(scene: Scene) -> None:
     days = [date(2026, 2, 10), date(2026, 2, 27), date(2026, 2, 28), date(2026, 3, 1)]
-    scene.store.counters.set("views", keep="day=30d")
+    scene.set_counter(keep="day=30d")
     scene.session.execute("UPDATE counter SET rolled_month = '2026-03-01' WHERE name = 'views'")
     run = scene.said_by({(day, "/"): 3 for day in days})
     done = scene.correct(run)
@@ -281,15 +227,16 @@ def test_days_in_months_are_left_out(scene: Scene) -> None:
 
 
 def test_negative_totals_and_those_beyond_64_bits(scene: Scene) -> None:
-    scene.count({(DAY, "down"): 5, (DAY, "most"): MAX, (DAY, "least"): MIN, (DAY, "far"): MIN})
-    run = scene.said_by(
-        {(DAY, "down"): -7, (DAY, "most"): 3 * MAX, (DAY, "least"): -1, (DAY, "far"): MAX}
-    )
+    had = {(DAY, "down"): 5, (DAY, "most"): MAX, (DAY, "least"): MIN, (DAY, "far"): MIN}
+    scene.count(had)
+    said = {(DAY, "down"): -7, (DAY, "most"): 3 * MAX, (DAY, "least"): -1, (DAY, "far"): MAX}
+    run = scene.said_by(said)
     done = scene.correct(run)
-    assert scene.totals() == on_days(
-        {(DAY, "down"): -7, (DAY, "most"): 3 * MAX, (DAY, "least"): -1, (DAY, "far"): MAX}
-    )
+    assert scene.totals() == on_days(said)
     assert (done.corrections, done.notices) == (4, [])
+    scene.count({(DAY, "most"): MAX})
+    scene.undo(run)
+    assert scene.totals() == on_days({**had, (DAY, "most"): 2 * MAX})
 
 
 def test_keys_that_are_no_utf_8_are_set_and_taken_back(scene: Scene) -> None:
@@ -300,8 +247,7 @@ def test_keys_that_are_no_utf_8_are_set_and_taken_back(scene: Scene) -> None:
     assert scene.correct(run, delete_missing=True).corrections == 1
     rows = "SELECT SUM(amount) FROM counter_slot WHERE counter_key = X'FF'"
     assert scene.session.query(rows) == [(0,)]
-    scene.session.execute("UPDATE backfill_run SET state = 'done'")
-    undo(scene.url, run)
+    scene.undo(run)
     assert scene.session.query(rows) == [(7,)]
     scene.session.execute("UPDATE counter_slot SET counter_key = '/b' WHERE counter_key = X'FF'")
 
@@ -311,14 +257,7 @@ def test_it_stops_when_told_and_another_run_goes_on(scene: Scene) -> None:
     seen: list[Progress] = []
     asked = [False] * 3
     run = scene.said_by(said)
-    done = truths.correct(
-        scene.url,
-        run,
-        options(date(2026, 3, 1), date(2026, 3, 5)),
-        hour_ago(),
-        on_progress=seen.append,
-        stop=lambda: not asked or asked.pop(),
-    )
+    done = scene.correct(run, on_progress=seen.append, stop=lambda: not asked or asked.pop())
     assert not done.finished
     assert 0 < done.corrections < 5
     assert seen[0] == Progress(doing="correcting", source="2026-03-01", done=0, size=5)
@@ -337,42 +276,18 @@ def test_a_run_that_somebody_ended_corrects_nothing(scene: Scene, state: str) ->
 
 
 def test_tracked_counters_are_refused(scene: Scene) -> None:
-    scene.session.execute(
-        "INSERT INTO tracked_table (counter, table_schema, table_name, by_columns, app_slots,"
-        " triggers, created) VALUES ('views', 'app', 'orders', '[]', 16, 'x', NOW(3))"
-    )
+    track(scene.session, "views")
     run = scene.new_run()
     with pytest.raises(BackfillError, match="tracked table"):
         scene.correct(run)
     with pytest.raises(BackfillError, match="tracked table"):
-        truths.would(scene.url, {}, options())
-
-
-@pytest.mark.parametrize("counted", [False, True])
-def test_a_run_keeps_the_resolution_that_it_began_with(scene: Scene, counted: bool) -> None:
-    at = minute(DAY, 600)
-    scene.store.counters.set("views", resolution="minute")
-    if counted:
-        scene.count({(at, "/"): 1})
-    run = scene.said_by({(at, "/"): 2})
-    scene.store.counters.set("views", resolution="hour")
-    scene.count({(at, "/"): 7})
-    scene.say(run, {(at + 1, "/"): 3})
-    scene.correct(run)
-    assert {place: n for place, n in scene.totals().items() if n} == {
-        (bucket("minute", at), "/"): 2,
-        (bucket("minute", at + 1), "/"): 3,
-    }
-    assert scene.store.totals.total("views", start=DAY, end=DAY) == 5
-    run = scene.said_by({(at, "/"): 2, (at + 1, "/"): 3})
-    assert scene.correct(run).corrections == 3
-    assert {place: n for place, n in scene.totals().items() if n} == {(bucket("hour", at), "/"): 5}
+        scene.would({})
 
 
 def test_while_sources_are_read_the_time_zone_stays(scene: Scene) -> None:
     run = scene.said_by({(DAY, "/"): 1})
     with pytest.raises(ValueError, match="time zone"):
-        scene.store.counters.set("views", time_zone="Asia/Tokyo")
+        scene.set_counter(time_zone="Asia/Tokyo")
     assert scene.correct(run).corrections == 1
 
 

@@ -2,19 +2,18 @@
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from countersink.backfill.options import Progress
-from countersink.backfill.undo import undo
 from countersink.store import Store
 from countersink.store.counters.buckets import RESOLUTIONS, Resolution
 from countersink.store.counters.catalog import Scheme
-from tests.backfill import truths
 from tests.backfill.helpers import COUNTER, Logs, line, long_log
 from tests.backfill.helpers import DAY as DAY_TEXT
 from tests.backfill.truths import Scene
@@ -39,6 +38,7 @@ CASES = [
     if MANY or number % 3 == place
 ]
 KEYS = ["", "a", "b", "ä"]
+T = TypeVar("T")
 Events = Counter[tuple[int, str]]
 """(Unix minute, key) → amount."""
 
@@ -122,12 +122,12 @@ def random_histories(scene: Scene, zone: str, resolution: Any) -> None:
         # Rows of several widths, side by side.
         for _ in range(chosen.randint(1, 4)):
             some = events(chosen, zone)
-            truths.count(scene.applier, some, counter)
+            scene.count(some, counter)
             for (at, key), amount in some.items():
                 had[local(zone, at), key] += amount
             setting(resolution=chosen.choice(possible))
         setting(resolution=resolution)
-        run = truths.new_run(scene.session, counter)
+        run = scene.new_run(counter)
         said = Events()
         for _ in range(chosen.randint(1, 3)):
             chunk = {
@@ -135,7 +135,7 @@ def random_histories(scene: Scene, zone: str, resolution: Any) -> None:
                 for place, amount in events(chosen, zone).items()
                 if first <= local(zone, place[0]) <= last
             }
-            truths.say(scene.session, run, chunk, counter)
+            scene.say(run, chunk, counter)
             for place, amount in chunk.items():
                 said[place] += amount
             setting(resolution=chosen.choice(possible))
@@ -151,28 +151,24 @@ def random_histories(scene: Scene, zone: str, resolution: Any) -> None:
             gone = delete_missing and first <= day <= last
             if not gone and (day, key) not in known:
                 wanted[day, key] += amount
-        found = truths.totals(scene.session, counter)
+        found = scene.totals(counter)
         by_day = Counter[tuple[date, str]]()
         for (label, key), amount in found.items():
             day = scheme(zone, resolution).local_day(label)
             by_day[day, key] += amount
             if (day, key) in known:
                 assert amount == in_buckets[label, key]
-        assert {place: n for place, n in by_day.items() if n} == {
-            place: n for place, n in wanted.items() if n
-        }
-        undone(scene, run, counter, had)
+        assert nonzero(by_day) == nonzero(wanted)
+        # Taken back, what was counted is there again.
+        scene.undo(run)
+        by_key = Counter[str]()
+        for (_, key), amount in had.items():
+            by_key[key] += amount
+        assert nonzero(dict(scene.store.totals.by_key(counter))) == nonzero(by_key)
 
 
-def undone(scene: Scene, run: int, counter: str, had: Counter[tuple[date, str]]) -> None:
-    """Taken back, what was counted is there again."""
-    scene.session.execute("UPDATE backfill_run SET state = 'done' WHERE id = %s", (run,))
-    undo(scene.url, run)
-    by_key = Counter[str]()
-    for (_, key), amount in had.items():
-        by_key[key] += amount
-    found = scene.store.totals.by_key(counter)
-    assert {key: n for key, n in found if n} == {key: n for key, n in by_key.items() if n}
+def nonzero(amounts: Mapping[T, int]) -> dict[T, int]:
+    return {place: amount for place, amount in amounts.items() if amount}
 
 
 def scheme(zone: str, resolution: Any) -> Scheme:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.options import BackfillOptions
 from countersink.backfill.reconcile import correction
 from countersink.store import sessions
 from countersink.store.apply.apply import Applier
@@ -17,16 +16,14 @@ from countersink.store.connection import connect
 from countersink.store.errors import Conflict, Unavailable
 from countersink.store.sql import day_label
 from countersink.stream.entry import new_entry_id
-from tests.backfill import truths
 from tests.backfill.truths import (
     DAY,
     NEXT,
     Scene,
     hour_ago,
     on_days,
-    options,
 )
-from tests.store.helpers import again_and_again, compacted, entry, minute, together
+from tests.store.helpers import again_and_again, compacted, entry, minute, once, row, says, together
 from tests.support.proxies.mysql_proxy import MySQLProxy
 from tests.support.proxies.rules import Deed, Phase, Request
 
@@ -36,10 +33,6 @@ pytestmark = [pytest.mark.servers("mariadb", "mysql"), pytest.mark.usefixtures("
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "PATIENCE_S", 0.5)
-
-
-def correct(url: str, run: int, t0: int | None = None, asked: BackfillOptions | None = None) -> Any:
-    return truths.correct(url, run, asked or options(), hour_ago() if t0 is None else t0)
 
 
 def is_sum(request: Request, _: bytes) -> bool:
@@ -61,8 +54,7 @@ def test_two_at_once_towards_the_same_truth_correct_once(
     scene.count({(DAY, f"/{number}"): number for number in range(0, 9, 2)})
     for _ in range(3):
         runs = [scene.said_by(said) for _ in range(2)]
-        asked = options(delete_missing=True)
-        done = together(*(partial(correct, scene.url, run, asked=asked) for run in runs))
+        done = together(*(partial(scene.correct, run, delete_missing=True) for run in runs))
         assert scene.totals() == on_days(said)
         written = [scene.drift(run) for run in runs]
         assert not written[0].keys() & written[1].keys()
@@ -75,15 +67,13 @@ def test_the_second_sums_up_what_the_first_has_added(scene: Scene, proxy: MySQLP
     first, second = (scene.said_by({(DAY, "/"): 10}) for _ in range(2))
     with ThreadPoolExecutor(1) as others:
         started: list[Any] = []
-        proxy.when(
-            "*",
+        once(
+            proxy,
+            is_sum,
+            lambda: started.append(others.submit(scene.correct, second)),
             Phase.AFTER,
-            Deed.PASS,
-            call=lambda _: started.append(others.submit(correct, scene.url, second)),
-            where=is_sum,
-            times=1,
         )
-        assert correct(proxy.url(scene.url), first).corrections == 1
+        assert scene.correct(first, proxy=proxy).corrections == 1
         assert started[0].result(30).corrections == 0
     assert scene.totals() == on_days({(DAY, "/"): 10})
 
@@ -101,13 +91,8 @@ def test_workers_and_compaction_beside_it_lose_and_double_nothing(
         def work() -> None:
             # What was accepted before it began is in the truth; today's traffic is its own.
             rows = [(n, "views", f"/{n}", minute(DAY), 1) for n in range(12)]
-            today = [(12, "views", "/0", minute(date(2026, 11, 21)), 1)]
-            applier.apply(
-                [
-                    entry(rows, id=bytes.fromhex(new_entry_id(t0 - 5)), at=t0 - 5),
-                    entry(today),
-                ]
-            )
+            before = entry(rows, id=bytes.fromhex(new_entry_id(t0 - 5)), at=t0 - 5)
+            applier.apply([before, entry([row("/0")])])
             sent[slot - 1] += 1
 
         return work
@@ -117,11 +102,9 @@ def test_workers_and_compaction_beside_it_lose_and_double_nothing(
     with again_and_again(count_in(1), count_in(2), squeeze):
         for _ in range(4):
             run = scene.said_by(said)
-            correct(scene.url, run, t0, options(delete_missing=True))
-            found = scene.totals()
-            assert {k: v for k, v in found.items() if v and k[0] == day_label(DAY)} == (
-                on_days(said)
-            )
+            scene.correct(run, t0, delete_missing=True)
+            found = scene.amounts()
+            assert {k: v for k, v in found.items() if k[0] == day_label(DAY)} == on_days(said)
             said = {key: amount + 7 for key, amount in said.items()}
     assert scene.totals()[day_label(date(2026, 11, 21)), "/0"] == sum(sent)
 
@@ -134,35 +117,28 @@ def test_what_is_sent_after_it_began_and_counted_behind_its_sum_is_on_top(
     with ThreadPoolExecutor(1) as others:
         waiting: list[Any] = []
 
-        def live(_: Request) -> None:
-            # It waits for the range: also where it makes a row in a gap.
-            waiting.append(others.submit(scene.count, {(DAY, "/"): 5, (DAY, "/a"): 2}))
-
-        proxy.when("*", Phase.AFTER, Deed.PASS, call=live, where=is_sum, times=1)
-        correct(proxy.url(scene.url), run)
+        # It waits for the range: also where it makes a row in a gap.
+        live = {(DAY, "/"): 5, (DAY, "/a"): 2}
+        once(
+            proxy,
+            is_sum,
+            lambda: waiting.append(others.submit(scene.count, live)),
+            Phase.AFTER,
+        )
+        scene.correct(run, proxy=proxy)
         waiting[0].result(30)
     assert scene.totals() == on_days({(DAY, "/"): 15, (DAY, "/a"): 2, (DAY, "/b"): 1})
 
 
 def test_days_rolled_up_meanwhile_are_left_as_they_are(scene: Scene, proxy: MySQLProxy) -> None:
     april = date(2026, 4, 1)
-    scene.store.counters.set("views", keep="day=30d")
+    scene.set_counter(keep="day=30d")
     scene.count({(DAY, "/"): 1, (april, "/"): 1})
     run = scene.said_by({(DAY, "/"): 10, (april, "/"): 10})
 
-    def announce(_: Request) -> None:
-        with connect(scene.url) as other:
-            other.execute("UPDATE counter SET rolled_month = %s WHERE name = 'views'", (april,))
-
-    rule = proxy.when(
-        "*",
-        Phase.BEFORE,
-        Deed.PASS,
-        call=announce,
-        where=lambda request, _: "INTO counter (name)" in request.text,
-        times=1,
-    )
-    done = correct(proxy.url(scene.url), run, asked=options(DAY, april))
+    announce = partial(scene.execute, "UPDATE counter SET rolled_month = '2026-04-01'")
+    rule = once(proxy, says("INTO counter (name)"), announce)
+    done = scene.correct(run, proxy=proxy)
     assert rule.acted == 1
     assert scene.totals() == on_days({(DAY, "/"): 1, (april, "/"): 10})
     assert done.notices == [f"left out, as their days are rolled up to months: {DAY}"]
@@ -184,7 +160,7 @@ def test_a_commit_of_unknown_outcome_is_looked_for_before_it_is_tried_again(
 
     # The first COMMIT is that of the marks.
     rule = proxy.when("commit_other", phase, Deed.CUT, call=live, skip=skip, times=1)
-    done = correct(proxy.url(scene.url), run)
+    done = scene.correct(run, proxy=proxy)
     assert rule.acted == 1
     on_top = {"/a": 0, "/c": 0}
     if phase is Phase.AFTER:
@@ -203,14 +179,13 @@ def test_killed_between_the_marks_and_the_corrections_it_is_made_right_by_anothe
     dead_run = scene.said_by({(DAY, "/"): 10})
     rule = proxy.when("*", Phase.BEFORE, Deed.CUT, where=is_correction, times=0)
     with pytest.raises(Unavailable):
-        correct(proxy.url(scene.url), dead_run, t0)
+        scene.correct(dead_run, t0, proxy=proxy)
     assert rule.acted > 1
     assert scene.marks(dead_run)
     assert scene.totals() == on_days({(DAY, "/"): 3})
-    late = entry([(0, "views", "/", minute(DAY), 5)], id=bytes.fromhex(new_entry_id(t0 - 1)))
-    assert scene.applier.apply([late]).dead == 1
+    assert scene.late((0, "views", "/", minute(DAY), 5), sent=t0 - 1) == 1
     run = scene.said_by({(DAY, "/"): 10})
-    assert correct(scene.url, run).corrections == 1
+    assert scene.correct(run).corrections == 1
     assert scene.totals() == on_days({(DAY, "/"): 10})
 
 
@@ -223,10 +198,10 @@ def test_killed_in_the_midst_it_is_made_right_by_another_run(
     dead_run = scene.said_by(said)
     proxy.when("*", Phase.BEFORE, Deed.CUT, where=is_correction, skip=3, times=0)
     with pytest.raises(Unavailable):
-        correct(proxy.url(scene.url), dead_run, asked=options(delete_missing=True))
+        scene.correct(dead_run, proxy=proxy, delete_missing=True)
     assert len(scene.drift(dead_run)) == 3
     run = scene.said_by(said)
-    done = correct(scene.url, run, asked=options(delete_missing=True))
+    done = scene.correct(run, delete_missing=True)
     assert done.corrections == 4
     assert scene.totals() == on_days({**said, (DAY, "/gone"): 0})
 
@@ -240,8 +215,8 @@ def test_who_holds_rows_for_ever_is_named_in_the_end(
     with connect(scene.url) as other, other.transaction():
         other.query("SELECT * FROM counter_slot FOR UPDATE")
         with pytest.raises(Conflict, match="holds rows of views all the time"):
-            correct(scene.url, run)
-    assert correct(scene.url, run).corrections == 1
+            scene.correct(run)
+    assert scene.correct(run).corrections == 1
 
 
 @pytest.mark.parametrize("code", [1205, 1213])
@@ -251,7 +226,7 @@ def test_what_met_another_transaction_is_tried_again_with_fewer_keys(
     said = {(DAY, f"/{n:02}"): n + 1 for n in range(40)}
     run = scene.said_by(said)
     proxy.when("*", Phase.BEFORE, Deed.ERROR, where=is_sum, times=2, error=code)
-    assert correct(proxy.url(scene.url), run).corrections == 40
+    assert scene.correct(run, proxy=proxy).corrections == 40
     assert scene.totals() == on_days(said)
     ranges = [one for one in proxy.seen if is_correction(one, b"")]
     assert len(ranges) > 1
@@ -260,12 +235,9 @@ def test_what_met_another_transaction_is_tried_again_with_fewer_keys(
 def test_a_run_undone_meanwhile_corrects_no_more(scene: Scene, proxy: MySQLProxy) -> None:
     run = scene.said_by({(DAY, "/"): 10, (NEXT, "/"): 10})
 
-    def undoing(_: Request) -> None:
-        with connect(scene.url) as other:
-            other.execute("UPDATE backfill_run SET state = 'undoing' WHERE id = %s", (run,))
-
-    proxy.when("*", Phase.BEFORE, Deed.PASS, call=undoing, where=is_sum, skip=1, times=1)
+    undoing = partial(scene.execute, "UPDATE backfill_run SET state = 'undoing'")
+    once(proxy, is_sum, undoing, skip=1)
     with pytest.raises(BackfillError, match="is undoing by now"):
-        correct(proxy.url(scene.url), run)
+        scene.correct(run, proxy=proxy)
     assert scene.totals() == on_days({(DAY, "/"): 10})
     assert scene.new_run() > run

@@ -11,22 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from countersink.backfill import history, options
+from countersink.backfill import options
 from countersink.backfill.errors import WrongOption
-from countersink.store.sessions import open_tables
 from tests.backfill.helpers import (
     Logs,
-    add,
     day,
     details,
     keys_of,
     log,
     long_log,
     outcomes,
-    query,
-    rejected,
     rejects_in,
-    run_of,
     write,
 )
 from tests.support.proxies import Deed, MySQLProxy, Phase
@@ -47,17 +42,10 @@ def test_rejected_lines_are_kept_and_written_with_number_reason_and_text(logs: L
     assert (report.state, report.counted, report.rejected) == ("done", 3, 3)
     assert any(str(out) in notice for notice in report.notices)
     found = [json.loads(line) for line in out.open()]
-    assert [(one["source"], one["line"]) for one in found] == [
-        (str(first), 2),
-        (str(second), 1),
-        (str(second), 3),
-    ]
+    assert rejects_in(out) == [(str(first), 2), (str(second), 1), (str(second), 3)]
     assert [one["text"] for one in found] == ['\\xff\x00 "no\\log"', "nonsense", "x" * 1000]
     assert all(one["reason"] for one in found)
-    assert [number for number, _, _ in rejected(logs.url)] == [2, 1, 3]
-    with open_tables(logs.url) as session:
-        listed = history.rejects(session, run_of(report))
-    assert [asdict(one) for one in listed] == found
+    assert [asdict(one) for one in logs.rejected()] == found
     assert logs.totals() == day("/", "/b", "/c")
 
 
@@ -75,7 +63,7 @@ def test_no_file_is_made_unasked_or_for_nothing(
 def test_the_first_ones_are_kept_and_told_of(logs: Logs) -> None:
     logs.small_chunks(4)
     report = logs.add(logs.write("a.log", log("/") + BAD * 30), rejects=None)
-    assert [number for number, _, _ in rejected(logs.url)] == [*range(2, 12)]
+    assert [one.line for one in logs.rejected()] == [*range(2, 12)]
     (why,) = report.notices
     assert why.startswith("30 lines were rejected, the first 10 of them: ")
     assert "(10, such as line 2 of " in why
@@ -91,11 +79,11 @@ def test_whether_or_not_a_commit_was_done_each_line_is_written_once(
     source = logs.write("a.log", b"".join(parts))
     rule = proxy.when("commit_other", phase, Deed.CUT, skip=3, times=3)
     out = logs.directory / "out.ndjson"
-    report = add(proxy.url(logs.url), source, rejects=out)
+    report = logs.through(proxy).add(source, rejects=out)
     assert rule.acted == 3
     assert (report.state, report.rejected) == ("done", 8)
     assert lines_of(out) == [*range(20, 161, 20)]
-    assert [number for number, _, _ in rejected(logs.url)] == [*range(20, 161, 20)]
+    assert [one.line for one in logs.rejected()] == lines_of(out)
 
 
 def test_a_run_that_breaks_down_writes_those_of_what_it_has_counted(logs: Logs) -> None:
@@ -104,7 +92,7 @@ def test_a_run_that_breaks_down_writes_those_of_what_it_has_counted(logs: Logs) 
     out = logs.directory / "out.ndjson"
 
     def stop() -> bool:
-        if logs.query("SELECT COUNT(*) FROM backfill_chunk") == [(2,)]:
+        if logs.rows("backfill_chunk") == 2:
             raise RuntimeError
         return False
 
@@ -154,14 +142,14 @@ def test_a_dry_run_writes_them_where_it_is_told_to(logs: Logs) -> None:
     assert list(logs.directory.iterdir()) == [file]
     logs.add(file, dry_run=True, rejects=out)
     assert lines_of(out) == [1]
-    assert logs.query("SELECT COUNT(*) FROM backfill_run") == [(0,)]
+    assert logs.rows("backfill_run") == 0
 
 
 def test_rejected_lines_go_with_their_run(logs: Logs) -> None:
     file = logs.write("a.log", long_log(10) + BAD)
     report = logs.add(file)
     logs.undo(report)
-    assert rejected(logs.url) == []
+    assert logs.rejected() == []
     assert logs.add(file).rejected == 1
     assert logs.totals() == keys_of(10)
 
@@ -189,14 +177,14 @@ def test_without_being_asked_a_run_ends_before_it_keeps_too_many(
 MINE = b"what somebody has written\n"
 
 
-def refused(mysql_url: str, *sources: Path | str, rejects: Path) -> str:
+def refused(logs: Logs, *sources: Path | str, rejects: Path) -> str:
     """Why it is; nothing was read, neither for true nor in a dry run."""
     said = set()
     for dry_run in False, True:
         with pytest.raises(WrongOption) as caught:
-            add(mysql_url, *sources, rejects=rejects, dry_run=dry_run)
+            logs.add(*sources, rejects=rejects, dry_run=dry_run)
         said.add(str(caught.value))
-    assert query(mysql_url, "SELECT COUNT(*) FROM backfill_run") == [(0,)]
+    assert logs.left() == {}
     assert len(said) == 1
     return said.pop()
 
@@ -210,12 +198,12 @@ def test_a_source_is_not_overwritten_whatever_it_is_called(logs: Logs) -> None:
     os.link(source, hard)
     for rejects in source, soft, hard, folder / ".." / "logs" / "a.log":
         for given in source, soft, folder, f"{folder}/*.log":
-            assert "one of the sources" in refused(logs.url, given, rejects=rejects)
+            assert "one of the sources" in refused(logs, given, rejects=rejects)
     assert source.read_bytes() == log("/") + BAD
     # Nor is one that is empty or of rejected lines, to which a run would else append.
     for content in b"", b'{"source": "", "line": 1, "reason": "", "text": ""}\n':
         own = logs.write("own", content)
-        assert "one of the sources" in refused(logs.url, own, rejects=own)
+        assert "one of the sources" in refused(logs, own, rejects=own)
 
 
 def test_a_file_that_is_not_ours_is_not_overwritten(logs: Logs) -> None:
@@ -232,7 +220,7 @@ def test_a_file_that_is_not_ours_is_not_overwritten(logs: Logs) -> None:
     )
     for content in others:
         file = logs.write("file", content)
-        assert "name another file" in refused(logs.url, source, rejects=file)
+        assert "name another file" in refused(logs, source, rejects=file)
         assert file.read_bytes() == content
 
 
@@ -264,7 +252,7 @@ def test_what_is_no_file_is_refused_at_once(logs: Logs) -> None:
     os.mkfifo(pipe)
     nowhere = source / "no", logs.directory / "no" / "such" / "directory"
     for rejects in pipe, logs.directory, *nowhere:
-        assert "cannot be written" in refused(logs.url, source, rejects=rejects)
+        assert "cannot be written" in refused(logs, source, rejects=rejects)
     logs.add(source, rejects=Path("/dev/null"))
 
 
@@ -275,7 +263,7 @@ def test_lines_that_cannot_be_written_are_told_and_written_once_there_is_room(lo
 
     def stop() -> bool:
         """There is room from the second source on."""
-        counted = logs.query("SELECT COUNT(*) FROM backfill_chunk") == [(2,)]
+        counted = logs.rows("backfill_chunk") == 2
         resource.setrlimit(resource.RLIMIT_FSIZE, limits if counted else (50, limits[1]))
         return False
 

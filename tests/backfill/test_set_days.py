@@ -20,7 +20,6 @@ from tests.backfill.helpers import (
     options,
     outcomes,
     run_of,
-    set_counter,
     write,
 )
 from tests.store.helpers import together
@@ -51,18 +50,6 @@ def test_a_file_that_was_added_reconciled_and_then_grew(logs: Logs) -> None:
     logs.undo(done)
     assert logs.add(file).amount == 1
     assert logs.totals() == day("/", "/a", "/b") | day("/c", on=NEXT_DAY)
-
-
-def test_an_add_that_was_interrupted_goes_on_after_a_reconcile(logs: Logs) -> None:
-    logs.small_chunks()
-    file = logs.write("a.log", long_log(300))
-    seen: list[Progress] = []
-    logs.add(file, on_progress=seen.append, stop=lambda: any(one.lines for one in seen))
-    assert 0 < sum(logs.totals().values()) < 300
-    logs.reconcile(file)
-    assert logs.totals() == keys_of(300)
-    assert logs.add(file).state == "failed"
-    assert logs.totals() == keys_of(300)
 
 
 def test_an_add_that_is_running_counts_nothing_behind_a_reconcile(logs: Logs) -> None:
@@ -140,21 +127,16 @@ def test_undoing_what_was_set_over_says_so(logs: Logs, redis_url: str, mode: str
 
 
 def test_nothing_is_added_to_a_day_that_was_set_in_other_buckets(logs: Logs) -> None:
-    set_counter(logs.url, time_zone="Asia/Kathmandu", resolution="minute")
+    logs.set_counter(time_zone="Asia/Kathmandu", resolution="minute")
     logs.reconcile(logs.write("a.log", line("/")))
-    set_counter(logs.url, resolution="quarter")
+    logs.set_counter(resolution="quarter")
     first = line("/", minutes=-18 * 60 + 14)  # the last minute of the day before, and the first one
     assert logs.add(logs.write("b.log", first)).state == "done"
     refused = logs.add(logs.write("c.log", line("/", minutes=-18 * 60 + 15)))
     assert f"has set {DAY} of views" in details(refused)
     assert sorted(logs.totals().values()) == [1, 1]
-
-
-def test_nothing_is_added_to_an_hour_that_is_in_part_of_a_day_that_was_set(logs: Logs) -> None:
-    set_counter(logs.url, time_zone="Asia/Kathmandu", resolution="minute")
-    logs.reconcile(logs.write("a.log", line("/")))
-    # As only SQL can set it.
+    # Nor to an hour that is in part of it, as only SQL can set it.
     logs.query("UPDATE counter SET resolution = 'hour', counted_minute = '2030-01-01'")
     for minutes in -18 * 60 + 14, -18 * 60 + 15:
-        refused = logs.add(logs.write(f"{minutes}.log", line("/", minutes=minutes)))
+        refused = logs.add(logs.write(f"{minutes}.log", line("/new", minutes=minutes)))
         assert f"has set {DAY} of views" in details(refused)

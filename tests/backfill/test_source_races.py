@@ -16,7 +16,6 @@ from countersink.backfill.options import Progress
 from tests.backfill.helpers import (
     DAY,
     Logs,
-    add,
     day,
     details,
     keys_of,
@@ -26,7 +25,8 @@ from tests.backfill.helpers import (
     write,
     write_old,
 )
-from tests.support.proxies import Deed, MySQLProxy, Phase
+from tests.store.helpers import once
+from tests.support.proxies import MySQLProxy
 from tests.support.waiting import eventually
 
 CSV = {"input_format": "csv", "time_column": "time", "key_column": "key", "amount_column": "n"}
@@ -143,14 +143,12 @@ def test_of_two_at_once_none_is_refused_for_the_last_line(logs: Logs, proxy: MyS
     logs.small_chunks(1)
     rows = f"time,key,n\n{DAY}T12:00Z,a,1\n{DAY}T12:00Z,b,1"
     file = logs.write("a.csv", rows.encode())
-    rule = proxy.when(
-        "*",
-        Phase.BEFORE,
-        Deed.PASS,
-        call=lambda request: logs.add(file, **CSV),
-        where=lambda request, _: "backfill_chunk" in request.text and "DESC" in request.text,
+    rule = once(
+        proxy,
+        lambda request, _: "backfill_chunk" in request.text and "DESC" in request.text,
+        lambda: logs.add(file, **CSV),
     )
-    report = add(proxy.url(logs.url), file, **CSV)
+    report = logs.through(proxy).add(file, **CSV)
     assert rule.acted
     assert report.state == "done", details(report)
     assert logs.totals() == day("a", "b")

@@ -1,11 +1,11 @@
 """Cutting into spans, against a reader that has all bytes before it and takes its time."""
 
 import hashlib
-import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import cycle
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -154,26 +154,34 @@ def small() -> Iterator[None]:
         yield
 
 
+def cut(
+    content: Content, limits: tuple[int, int], at: int = 0, line: int = 1, **given: Any
+) -> Iterator[tuple[SpanReader, list[Window]]]:
+    """Readers of all spans of a content, with what they have read; the last one has no span, unless
+    the one before was open.
+    """
+    while True:
+        reader = SpanReader(content, at, line, max_lines=limits[0], max_bytes=limits[1], **given)
+        windows = windows_of(reader)
+        yield reader, windows
+        if reader.span is None or reader.span.open:
+            return
+        at, line = reader.span.end, reader.span.next_line
+
+
 def read(
     content: Content, limits: tuple[int, int], *, quoted: Quoting | None
 ) -> tuple[list[Span], list[list[Window]]]:
     """All spans of a content with their windows."""
     spans: list[Span] = []
     windows: list[list[Window]] = []
-    at, line = 0, 1
-    while True:
-        reader = SpanReader(
-            content, at, line, quoted=quoted, max_lines=limits[0], max_bytes=limits[1]
-        )
-        found = windows_of(reader)
+    for reader, found in cut(content, limits, quoted=quoted):
         if reader.span is None:
             assert not found
-            return spans, windows
-        spans.append(reader.span)
-        windows.append(found)
-        at, line = reader.span.end, reader.span.next_line
-        if reader.span.open:
-            return spans, windows
+        else:
+            spans.append(reader.span)
+            windows.append(found)
+    return spans, windows
 
 
 def texts(windows: list[Window]) -> list[tuple[int, bytes | None]]:
@@ -187,13 +195,23 @@ def texts(windows: list[Window]) -> list[tuple[int, bytes | None]]:
     return found
 
 
-@given(data=BYTES, sizes=SIZES, limits=LIMITS, quoted=QUOTED)
-@example(data=b'a,"b\nc\n' + b"d\n" * 12, sizes=[30], limits=(6, 60), quoted=CSV)
-@example(data=b"a" * 30 + b"\nb\n" + b"c" * 40, sizes=[3], limits=(6, 60), quoted=None)
-@example(data=b"a\n" + b"\0" * 50 + b"b\n" + b"\0" * 9, sizes=[30], limits=(6, 60), quoted=CSV)
+@given(data=BYTES, sizes=SIZES, others=SIZES, limits=LIMITS, quoted=QUOTED)
+@example(data=b'a,"b\nc\n' + b"d\n" * 12, sizes=[30], others=[3], limits=(6, 60), quoted=CSV)
+@example(data=b"a" * 30 + b"\nb\n" + b"c" * 40, sizes=[3], others=[30], limits=(6, 60), quoted=None)
+@example(
+    data=b"a\n" + b"\0" * 50 + b"b\n" + b"\0" * 9,
+    sizes=[30],
+    others=[3],
+    limits=(6, 60),
+    quoted=CSV,
+)
 @examples(few=50, many=300)
-def test_spans_and_their_lines_are_those_of_the_definition(
-    data: bytes, sizes: list[int], limits: tuple[int, int], quoted: Quoting | None
+def test_found_spansand_their_lines_are_those_of_the_definition(
+    data: bytes,
+    sizes: list[int],
+    others: list[int],
+    limits: tuple[int, int],
+    quoted: Quoting | None,
 ) -> None:
     with small():
         spans, windows = read(Bytes(data, sizes), limits, quoted=quoted)
@@ -209,39 +227,14 @@ def test_spans_and_their_lines_are_those_of_the_definition(
     # Every byte once:
     assert [span.start for span in spans] == [0, *(span.end for span in spans)][: len(spans)]
     assert sum(span.end - span.start for span in spans) == len(data)
-
-
-@given(data=BYTES, sizes=SIZES, others=SIZES, limits=LIMITS, quoted=QUOTED)
-@examples(few=33, many=200)
-def test_measuring_cuts_where_reading_does_and_a_known_span_is_read_alike(
-    data: bytes,
-    sizes: list[int],
-    others: list[int],
-    limits: tuple[int, int],
-    quoted: Quoting | None,
-) -> None:
-    with small():
-        spans, windows = read(Bytes(data, sizes), limits, quoted=quoted)
-        content = Bytes(data, others)
-        for span, lines in zip(spans, windows, strict=True):
-            measured = measure(
-                SpanReader(
-                    content,
-                    span.start,
-                    span.first_line,
-                    quoted=quoted,
-                    max_lines=limits[0],
-                    max_bytes=limits[1],
-                )
-            )
-            assert measured == span
-            # As a job reads it: the file may have grown since.
-            grown = Bytes(data + b"more\n", others)
-            again = SpanReader(grown, span.start, span.first_line, quoted=quoted, end=span.end)
+    # As a job reads one that is known: the file may have grown since.
+    content = Bytes(data + b"more\n", others)
+    for span, lines in zip(spans, windows, strict=True):
+        with small():
+            again = SpanReader(content, span.start, span.first_line, quoted=quoted, end=span.end)
             assert texts(windows_of(again)) == texts(lines)
-            assert again.span == span
-            assert digest(content, span.start, span.end) == span.digest
-        assert measure(SpanReader(content, len(data), 1, quoted=quoted)) is None
+        assert again.span == span
+        assert digest(content, span.start, span.end) == span.digest
 
 
 ESCAPES = st.sampled_from([b"\n", b'"', b',"', b'",', b'\\"', b"\\", b",", b"a"])
@@ -249,15 +242,15 @@ ESCAPES = st.sampled_from([b"\n", b'"', b',"', b'",', b'\\"', b"\\", b",", b"a"]
 
 @given(data=st.lists(ESCAPES, max_size=40), sizes=SIZES, limits=LIMITS)
 @examples(few=50, many=1000)
-def test_a_backslash_before_a_quote_is_read_alike_wherever_windows_and_spans_end(
+def test_a_backslash_before_a_quote_is_read_alike_wherever_windows_and_found_spansend(
     data: list[bytes], sizes: list[int], limits: tuple[int, int]
 ) -> None:
     whole = b"".join(data)
     ends = last_end(whole, quoted=CSV, ended=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spans, "WINDOW", SMALL_WINDOW)
-        cut, windows = read(Bytes(whole, sizes), limits, quoted=CSV)
-        for span, lines in zip(cut, windows, strict=True):
+        found_spans, windows = read(Bytes(whole, sizes), limits, quoted=CSV)
+        for span, lines in zip(found_spans, windows, strict=True):
             again = SpanReader(
                 Bytes(whole, sizes), span.start, span.first_line, quoted=CSV, end=span.end
             )
@@ -291,20 +284,11 @@ def test_a_line_that_is_left_is_read_once_it_is_whole(
     end, line = 0, 1
     with small():
         for content, leave in (Bytes(data[:at], sizes), True), (Bytes(data, sizes), False):
-            while True:
-                reader = SpanReader(
-                    content,
-                    end,
-                    line,
-                    leave_open=leave,
-                    max_lines=limits[0],
-                    max_bytes=limits[1],
-                )
-                found += texts(windows_of(reader))
-                if reader.span is None:
-                    break
-                assert not (leave and reader.span.open)
-                end, line = reader.span.end, reader.span.next_line
+            for reader, windows in cut(content, limits, end, line, leave_open=leave):
+                found += texts(windows)
+                if reader.span is not None:
+                    assert not (leave and reader.span.open)
+                    end, line = reader.span.end, reader.span.next_line
             if leave:
                 assert reader.left == (end < at)
                 whole = list(records(data[:at], SMALL_LONGEST, quoted=None))
@@ -325,19 +309,13 @@ def test_lines_before_damage_are_read_and_then_it_is_told(
     found: list[tuple[int, bytes | None]] = []
     at, line = 0, 1
     with small():
-        while True:
-            reader = SpanReader(
-                content, at, line, quoted=quoted, max_lines=limits[0], max_bytes=limits[1]
-            )
-            try:
-                windows = windows_of(reader)
-            except Unreadable:
-                break
-            assert reader.span is not None
-            assert not reader.span.open
-            assert reader.span.end > at
-            found += texts(windows)
-            at, line = reader.span.end, reader.span.next_line
+        with suppress(Unreadable):
+            for reader, windows in cut(content, limits, quoted=quoted):
+                assert reader.span is not None
+                assert not reader.span.open
+                assert reader.span.end > at
+                found += texts(windows)
+                at, line = reader.span.end, reader.span.next_line
         with pytest.raises(Unreadable, match="damaged"):
             measure(SpanReader(content, at, line, quoted=quoted))
     told = [(record.line, record.text) for record in whole]
@@ -356,10 +334,15 @@ def test_the_longest_line_is_read_and_a_longer_one_is_not(
 ) -> None:
     data = b"a\n" + b"x" * (LONGEST + beyond) + b"\r\n"[1:] + b"b\n"
     reader = SpanReader(Bytes(data, [100_000]), 0, 1, quoted=quoted)
-    found = dict(texts(windows_of(reader)))
+    windows = windows_of(reader)
+    found = dict(texts(windows))
     assert found[1] == b"a"
     assert found[3] == b"b"
     assert (found[2] is None) == bool(beyond)
+    reasons = [one.reason for window in windows for one in window.rejected]
+    quote = " (a quote that is never closed?)"
+    said = "the record is longer than 1 MiB" + quote if quoted else "the line is longer than 1 MiB"
+    assert reasons == [said] * beyond
     assert reader.span == measure(SpanReader(Bytes(data, [1 << 20]), 0, 1, quoted=quoted))
 
 
@@ -375,16 +358,6 @@ def test_a_quote_that_is_never_closed_costs_its_line_and_no_other() -> None:
     reasons = [one.reason for some in windows for window in some for one in window.rejected]
     assert reasons == ["the record is longer than 1 MiB (a quote that is never closed?)"]
     assert spans[-1].next_line == 300_001
-
-
-def test_a_long_line_is_named_and_the_next_lines_keep_their_numbers() -> None:
-    data = b"a\n" + b"x" * (3 * LONGEST) + b"\nb"
-    (window, long, last) = windows_of(SpanReader(Bytes(data, [1 << 20]), 0, 1))
-    assert (window.lines, window.numbers) == ([b"a"], range(1, 2))
-    assert [(one.line, one.reason) for one in long.rejected] == [
-        (2, "the line is longer than 1 MiB")
-    ]
-    assert (last.lines, last.numbers) == ([b"b"], range(3, 4))
 
 
 def test_many_newlines_inside_of_a_quote_are_one_record() -> None:
@@ -411,17 +384,6 @@ def test_a_span_that_is_no_longer_there_is_refused() -> None:
     assert digest(Bytes(b"a\nb\n", [9]), 0, 9) is None
     assert digest(Bytes(b"a\nb\n", [9]), 5, 9) is None
     assert digest(Bytes(b"a\nb\n", [9]), 4, 4) == hashlib.sha256().digest()
-
-
-def test_at_full_size_spans_cover_a_big_content_once() -> None:
-    random_lines = random.Random(5)
-    lines = [b"x" * random_lines.choice([0, 1, 80, 200, 3_000]) for _ in range(70_000)]
-    data = b"\n".join(lines)
-    spans, windows = read(Bytes(data, [300_000, 7, 65_536]), (65_536, 1 << 24), quoted=None)
-    assert [text for some in windows for _, text in texts(some)] == lines
-    assert b"".join(data[span.start : span.end] for span in spans) == data
-    assert all(span.lines <= 65_536 for span in spans)
-    assert all(span.end - span.start < (1 << 24) + 3_001 for span in spans)
 
 
 @pytest.mark.parametrize("quoted", [None, CSV])

@@ -1,6 +1,5 @@
 """Undo: exactly what a run added is taken back, whatever was done to the counter since."""
 
-import threading
 import zlib
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -9,89 +8,52 @@ from itertools import count
 
 import pytest
 
-from countersink.backfill.count import targets, task
-from countersink.backfill.errors import BackfillError, RunEnded
+from countersink.backfill.count import targets
+from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import Progress
-from countersink.backfill.run import backfill
-from countersink.backfill.undo import Undone, undo
-from countersink.runtime.limits import key_text
-from countersink.schedules.jobs.compaction import CompactOptions, compact
-from countersink.schedules.jobs.move import open_tables as open_mover
-from countersink.schedules.jobs.retention import roll_up
+from countersink.backfill.undo import Undone
 from countersink.store import Store
-from countersink.store.apply.amounts import Row
-from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session, connect
+from countersink.store.connection import Session
 from countersink.store.counters.buckets import NUMBER
 from tests.backfill.helpers import (
     COUNTER,
     DAY,
     NOON,
-    Killed,
     Logs,
     day,
-    die_at,
+    details,
     keys_of,
     line,
     log,
     long_log,
-    options,
-    query,
-    rejected,
-    require_verified,
     run_of,
     write,
 )
-from tests.store.helpers import MAX, MIN, entry, together
+from tests.store.helpers import compacted, killed_anywhere, rolled_up, together
 from tests.support.proxies import Deed, MySQLProxy, Phase
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
-TABLES = ("source", "chunk", "journal", "correction")
-"""What a run leaves behind, but for its own row."""
-
 
 @pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_chunks(logs: Logs) -> None:
     """100 lines a chunk."""
-    monkeypatch.setattr(task, "LINES", 100)
+    logs.small_chunks()
 
 
-def live(applier: Applier, *hits: tuple[datetime, str, int]) -> None:
-    """Count what was sent live."""
-    rows: list[Row] = [
-        (position, COUNTER, key, int(at.timestamp()) // 60, amount)
-        for position, (at, key, amount) in enumerate(hits)
-    ]
-    applier.apply([entry(rows)])
-
-
-def by_key(mysql_url: str) -> dict[str, int]:
+def by_key(logs: Logs) -> dict[str, int]:
     """The totals of all keys over all buckets, without what is 0."""
-    require_verified(mysql_url)
     found: Counter[str] = Counter()
-    for key, amount in query(mysql_url, "SELECT counter_key, amount FROM counter_slot"):
-        found[key_text(key)] += int(amount)
+    for (_, key), amount in logs.totals().items():
+        found[key] += amount
     return {key: amount for key, amount in found.items() if amount}
-
-
-def left_behind(mysql_url: str) -> dict[str, int]:
-    """Rows that runs have left in their tables."""
-    return {
-        table: int(query(mysql_url, f"SELECT COUNT(*) FROM backfill_{table}")[0][0])
-        for table in TABLES
-    }
-
-
-def state(mysql_url: str, run: int) -> str:
-    return str(query(mysql_url, "SELECT state FROM backfill_run WHERE id = %s", run)[0][0])
 
 
 def test_what_was_added_is_taken_back_and_nothing_is_left_of_it(logs: Logs) -> None:
     source = logs.write("a.log", long_log(500) + b"nonsense\n")
-    run = run_of(logs.add(source))
+    run = logs.run(source)
     assert logs.totals() == keys_of(500)
-    assert len(rejected(logs.url)) == 1
+    assert len(logs.rejected()) == 1
     seen: list[tuple[int, int]] = []
     done = logs.undo(run, on_progress=lambda *at: seen.append(at))
     assert done == Undone(
@@ -99,39 +61,34 @@ def test_what_was_added_is_taken_back_and_nothing_is_left_of_it(logs: Logs) -> N
     )
     assert seen == [(1, 1)]
     assert logs.totals() == {}
-    assert left_behind(logs.url) == dict.fromkeys(TABLES, 0)
-    assert rejected(logs.url) == []
-    assert state(logs.url, run) == "undone"
+    assert logs.left().keys() == {"run"}
+    assert logs.rejected() == []
+    assert logs.state(run) == "undone"
 
 
 def test_exactly_the_live_traffic_stays_after_compaction_roll_up_and_another_resolution(
-    logs: Logs, store: Store, applier: Applier, session: Session
+    logs: Logs, store: Store
 ) -> None:
     old = NOON - timedelta(days=120)
     later = datetime.now(UTC) - timedelta(days=2)
-    live(applier, (old, "/0", 5), (NOON, "/0", 3))
-    source = logs.write(
-        "a.log",
-        b"".join(
-            line(f"/{number % 3}", at=old + timedelta(hours=50 * number)) for number in range(60)
-        ),
-    )
-    run = run_of(logs.add(source))
-    live(applier, (NOON, "/0", 7), (NOON, "/live", 1))
-    compact(partial(open_mover, logs.url), CompactOptions())
+    logs.live((old, "/0", 5), (NOON, "/0", 3))
+    lines = (line(f"/{number % 3}", at=old + timedelta(hours=50 * number)) for number in range(60))
+    run = logs.run(logs.write("a.log", b"".join(lines)))
+    logs.live((NOON, "/0", 7), (NOON, "/live", 1))
+    compacted(logs.url)
     assert logs.query("SELECT COUNT(*) FROM counter_slot WHERE slot >= 512") == [(0,)]
     store.counters.set(COUNTER, keep="day=60d")
-    assert roll_up(partial(open_mover, logs.url)).rolled_up > 0
-    live(applier, (later, "/2", 11))
+    assert rolled_up(logs.url).rolled_up > 0
+    logs.live((later, "/2", 11))
     store.counters.set(COUNTER, resolution="hour")
-    live(applier, (later, "/1", 13))
-    assert by_key(logs.url) == {"/0": 35, "/1": 33, "/2": 31, "/live": 1}
+    logs.live((later, "/1", 13))
+    assert by_key(logs) == {"/0": 35, "/1": 33, "/2": 31, "/live": 1}
     logs.undo(run)
     wanted = {"/0": 15, "/1": 13, "/2": 11, "/live": 1}
-    assert by_key(logs.url) == wanted
-    compact(partial(open_mover, logs.url), CompactOptions())
-    roll_up(partial(open_mover, logs.url))
-    assert by_key(logs.url) == wanted
+    assert by_key(logs) == wanted
+    compacted(logs.url)
+    rolled_up(logs.url)
+    assert by_key(logs) == wanted
     # Bucket by bucket: nothing of it is left in a day that live traffic is not in.
     found = logs.query(
         "SELECT width, SUM(amount) FROM counter_slot WHERE width < %s"
@@ -141,111 +98,70 @@ def test_exactly_the_live_traffic_stays_after_compaction_roll_up_and_another_res
     assert found == [(NUMBER["hour"], 13), (NUMBER["day"], 11)]
 
 
-@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("moved", [False, True])
 def test_keys_that_add_up_to_0_are_gone_and_others_stay(
-    logs: Logs, store: Store, applier: Applier, session: Session, compacted: bool
+    logs: Logs, store: Store, moved: bool
 ) -> None:
     store.counters.set(COUNTER, dimensions=["page"], breakdowns=["page"])
-    live(applier, (NOON, "/0", 4), (NOON, "/0", -4), (NOON, "/declared", 0), (NOON, "/both", 2))
+    logs.live((NOON, "/0", 4), (NOON, "/0", -4), (NOON, "/declared", 0), (NOON, "/both", 2))
     lines = (line(f"/{page}") for page in ("0", "1", "both") for _ in range(3))
-    run = run_of(logs.add(logs.write("a.log", b"".join(lines))))
-    if compacted:
-        compact(partial(open_mover, logs.url), CompactOptions())
+    run = logs.run(logs.write("a.log", b"".join(lines)))
+    if moved:
+        compacted(logs.url)
     assert store.totals.by_key(COUNTER)[0] == ("/both", 5)
     logs.undo(run)
     assert dict(store.totals.by_key(COUNTER)) == {"/both": 2, "/declared": 0}
-    require_verified(logs.url)
-    live(applier, (NOON, "/1", 1), (NOON, "/0", 1))
+    logs.require_verified()
+    logs.live((NOON, "/1", 1), (NOON, "/0", 1))
     assert dict(store.totals.by_key(COUNTER))["/1"] == 1
-    require_verified(logs.url)
+    logs.require_verified()
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_killed_anywhere_it_goes_on_when_it_is_run_again(logs: Logs, applier: Applier) -> None:
+def test_killed_anywhere_it_goes_on_when_it_is_run_again(logs: Logs) -> None:
     source = logs.write("a.log", long_log(450))
-    run = run_of(logs.add(source))
-    live(applier, (NOON, "/0", 3))
-    deaths = 0
-    while True:
-        try:
-            # The second point in turn with the third: in the first chunk, and in the next one.
-            done = logs.undo(run, reached=die_at(2 + deaths % 2))
-            break
-        except Killed:
-            deaths += 1
-        require_verified(logs.url)
-        assert state(logs.url, run) == "undoing"
-        assert deaths < 50
+    run = logs.run(source)
+    logs.live((NOON, "/0", 3))
+
+    def check() -> None:
+        logs.require_verified()
+        assert logs.state(run) == "undoing"
+
+    # The second point in turn with the third: in the first chunk, and in the next one.
+    undo = partial(logs.undo, run)
+    deaths = killed_anywhere(
+        lambda reached: undo(reached=reached), check, lambda deaths: 2 + deaths % 2
+    )
     assert deaths > 8
-    assert done.chunks == 0
     assert logs.totals() == day("/0", "/0", "/0")
-    assert left_behind(logs.url) == dict.fromkeys(TABLES, 0)
+    assert logs.left().keys() == {"run"}
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_two_at_once_take_it_back_once(logs: Logs, applier: Applier) -> None:
+def test_two_at_once_take_it_back_once(logs: Logs) -> None:
     source = logs.write("a.log", long_log(1500))
-    run = run_of(logs.add(source))
-    live(applier, (NOON, "/0", 3))
+    run = logs.run(source)
+    logs.live((NOON, "/0", 3))
     both = together(*[partial(logs.undo, run)] * 2)
     assert sum(one.chunks for one in both) == 15
     assert sum(one.amount for one in both) == -1500
     assert logs.totals() == day("/0", "/0", "/0")
-    assert state(logs.url, run) == "undone"
+    assert logs.state(run) == "undone"
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_lost_reply_of_a_commit_takes_nothing_back_twice(logs: Logs, applier: Applier) -> None:
+def test_a_lost_reply_of_a_commit_takes_nothing_back_twice(logs: Logs, proxy: MySQLProxy) -> None:
     source = logs.write("a.log", long_log(300))
-    run = run_of(logs.add(source))
-    live(applier, (NOON, "/0", 3))
-    proxy = MySQLProxy.to(logs.url)
+    run = logs.run(source)
+    logs.live((NOON, "/0", 3))
     commits = count()
     every_second = proxy.when(
         "commit_other", Phase.AFTER, Deed.CUT, times=0, where=lambda *_: next(commits) % 2 == 0
     )
-    try:
-        done = undo(proxy.url(logs.url), run)
-    finally:
-        proxy.close()
+    done = logs.through(proxy).undo(run)
     assert every_second.acted > 3
     assert (done.chunks, done.amount) == (3, -300)
     assert logs.totals() == day("/0", "/0", "/0")
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_a_run_that_is_still_counting_ends_and_nothing_of_it_stays(logs: Logs) -> None:
-    source = logs.write("a.log", long_log(2000))
-    reading, undone = threading.Event(), threading.Event()
-
-    def between_two_chunks() -> bool:
-        if not reading.is_set() and left_behind(logs.url)["chunk"]:
-            reading.set()
-            assert undone.wait(60)
-        return False
-
-    ended: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            backfill(logs.url, options(source), stop=between_two_chunks)
-        except BackfillError as error:
-            ended.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        assert reading.wait(60)
-        (number,) = (row[0] for row in logs.query("SELECT id FROM backfill_run"))
-        logs.undo(number)
-    finally:
-        undone.set()
-        thread.join(60)
-    assert [type(error) for error in ended] == [RunEnded]
-    assert logs.totals() == {}
-    assert state(logs.url, number) == "undone"
-    assert logs.add(source).lines == 2000
-    assert logs.totals() == keys_of(2000)
 
 
 def test_what_cannot_be_undone_is_refused(logs: Logs, store: Store) -> None:
@@ -253,11 +169,11 @@ def test_what_cannot_be_undone_is_refused(logs: Logs, store: Store) -> None:
         with pytest.raises(BackfillError, match=f"no backfill {number}"):
             logs.undo(number)
     source = logs.write("a.log", log("/a"))
-    first = run_of(logs.add(source))
+    first = logs.run(source)
     logs.undo(first)
     with pytest.raises(BackfillError, match=f"backfill {first} was undone already, at 20"):
         logs.undo(first)
-    second = run_of(logs.add(source))
+    second = logs.run(source)
     with pytest.raises(BackfillError, match="was undone"):
         logs.undo(first)
     assert logs.totals() == day("/a")
@@ -271,22 +187,22 @@ def test_runs_of_a_source_that_grows_are_taken_back_from_its_end(logs: Logs) -> 
     runs = []
     for lines in 100, 250, 300, 310:
         write(source, long_log(lines))
-        runs.append(run_of(logs.add(source)))
+        runs.append(logs.run(source))
     first, second, third, last = runs
     with pytest.raises(BackfillError, match=f"undo {last} {third} {second}` takes them back tog"):
         logs.undo(second)
-    assert state(logs.url, second) == "done"
+    assert logs.state(second) == "done"
     logs.undo(last)
     assert logs.totals() == keys_of(300)
-    done = undo(logs.url, second, third)
+    done = logs.undo(second, third)
     assert (done.state, done.chunks, done.amount) == ("undone", 2, -200)
-    assert (state(logs.url, second), state(logs.url, third)) == ("undone", "undone")
+    assert (logs.state(second), logs.state(third)) == ("undone", "undone")
     assert logs.totals() == keys_of(100)
     again = logs.add(source)
     assert (again.lines, again.known_lines) == (210, 100)
-    undo(logs.url, first, run_of(again))
+    logs.undo(first, run_of(again))
     assert logs.totals() == {}
-    assert left_behind(logs.url) == dict.fromkeys(TABLES, 0)
+    assert logs.left().keys() == {"run"}
 
 
 def test_of_two_that_counted_a_source_in_turns_both_are_taken_back(logs: Logs) -> None:
@@ -295,68 +211,60 @@ def test_of_two_that_counted_a_source_in_turns_both_are_taken_back(logs: Logs) -
     others: list[int] = []
 
     def four_are_there() -> bool:
-        return logs.query("SELECT COUNT(*) FROM backfill_chunk") == [(4,)]
+        return logs.rows("backfill_chunk") == 4
 
     def in_turns(progress: Progress) -> None:
         if progress.lines == 200 and not others:
-            others.append(run_of(logs.add(source, stop=four_are_there)))
+            others.append(logs.run(source, stop=four_are_there))
 
-    first = run_of(logs.add(source, on_progress=in_turns))
+    first = logs.run(source, on_progress=in_turns)
     found = logs.query("SELECT run FROM backfill_chunk ORDER BY start_at")
     assert [run for (run,) in found] == [first, first, *others, *others, first, first]
     for one in first, *others:
         with pytest.raises(BackfillError, match=f"undo {others[0]} {first}`"):
             logs.undo(one)
-    assert undo(logs.url, first, *others).chunks == 6
+    assert logs.undo(first, *others).chunks == 6
     assert logs.totals() == {}
-    assert left_behind(logs.url) == dict.fromkeys(TABLES, 0)
+    assert logs.left().keys() == {"run"}
 
 
 def test_only_runs_that_added_to_one_counter_are_taken_back_together(logs: Logs) -> None:
-    first = run_of(logs.add(logs.write("a.log", log("/a"))))
-    other = run_of(logs.add(logs.write("b.log", log("/b")), counter="others"))
+    first = logs.run(logs.write("a.log", log("/a")))
+    other = logs.run(logs.write("b.log", log("/b")), counter="others")
     with pytest.raises(BackfillError, match="only runs that have added to one counter"):
-        undo(logs.url, first, other)
+        logs.undo(first, other)
     set_by = run_of(logs.reconcile(logs.write("c.log", log("/a"))))
     with pytest.raises(BackfillError, match="only runs that have added to one counter"):
-        undo(logs.url, first, set_by)
-    assert state(logs.url, first) == state(logs.url, set_by) == "done"
-    assert undo(logs.url, set_by, set_by).runs == (set_by,)
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_behind_what_is_being_taken_back_nothing_is_counted(logs: Logs) -> None:
-    source = logs.write("a.log", long_log(300))
-    run = run_of(logs.add(source))
-    answers = iter([False, True])
-    assert logs.undo(run, stop=lambda: next(answers)).chunks == 1
-    report = logs.add(source)
-    assert (report.state, report.counted) == ("failed", 0)
-    assert f"`countersink backfills undo {run}` goes on with that" in report.sources[0].detail
-    assert logs.undo(run).chunks == 2
-    assert logs.add(source).counted == 300
-    assert logs.totals() == keys_of(300)
+        logs.undo(first, set_by)
+    assert logs.state(first) == logs.state(set_by) == "done"
+    assert logs.undo(set_by, set_by).runs == (set_by,)
 
 
 @pytest.mark.usefixtures("small_chunks")
 def test_told_to_stop_it_ends_after_a_chunk_and_goes_on_later(logs: Logs) -> None:
     source = logs.write("a.log", long_log(500))
-    run = run_of(logs.add(source))
+    run = logs.run(source)
     answers = iter([False, False, True])
     done = logs.undo(run, stop=lambda: next(answers))
     assert (done.state, done.chunks, done.amount) == ("undoing", 2, -200)
     # The last ones first: what is left is as if less had been read.
     assert logs.totals() == keys_of(300)
+    # Behind it nothing is counted.
+    report = logs.add(source)
+    assert (report.state, report.counted) == ("failed", 0)
+    assert f"`countersink backfills undo {run}` goes on with that" in details(report)
     done = logs.undo(run)
     assert (done.state, done.chunks, done.amount) == ("undone", 3, -300)
     assert logs.totals() == {}
+    assert logs.add(source).counted == 500
+    assert logs.totals() == keys_of(500)
 
 
 def test_a_damaged_journal_is_said_and_nothing_of_its_chunk_is_touched(
     logs: Logs, session: Session
 ) -> None:
     source = logs.write("a.log", log("/a", "/b"))
-    run = run_of(logs.add(source))
+    run = logs.run(source)
     ((good,),) = session.query("SELECT cells FROM backfill_journal")
     change = "UPDATE backfill_journal SET cells = %s"
     pieces = map(zlib.compress, (b"[[", b"1", b'[[1,"a"]]'))
@@ -372,35 +280,10 @@ def test_a_damaged_journal_is_said_and_nothing_of_its_chunk_is_touched(
     assert logs.query("SELECT SUM(amount) FROM counter_slot") == [(2,)]
 
 
-def test_the_largest_amounts_are_taken_back_too(logs: Logs, applier: Applier) -> None:
-    source = logs.write(
-        "a.csv",
-        f"key,time,n\nlow,{DAY} 12:00,{MIN}\nhigh,{DAY} 12:00,{MAX}\n".encode(),
-    )
-    run = run_of(
-        logs.add(
-            source,
-            input_format="csv",
-            key_column="key",
-            time_column="time",
-            amount_column="n",
-            time_zone="UTC",
-        )
-    )
-    assert logs.totals() == {(DAY, "low"): MIN, (DAY, "high"): MAX}
-    live(applier, (NOON, "low", 1), (NOON, "high", -2))
-    compact(partial(open_mover, logs.url), CompactOptions())
-    logs.undo(run)
-    assert logs.totals() == {(DAY, "low"): 1, (DAY, "high"): -2}
-
-
-def test_a_chunk_whose_journal_has_several_pieces_is_taken_back(
-    logs: Logs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(targets, "_CELLS", 3)
-    run = run_of(logs.add(logs.write("a.log", long_log(70, keys=7))))
-    with connect(logs.url) as session:
-        assert session.query("SELECT COUNT(*) FROM backfill_journal") == [(3,)]
+def test_a_chunk_whose_journal_has_several_pieces_is_taken_back(logs: Logs) -> None:
+    logs.monkeypatch.setattr(targets, "_CELLS", 3)
+    run = logs.run(logs.write("a.log", long_log(70, keys=7)))
+    assert logs.rows("backfill_journal") == 3
     assert logs.totals() == keys_of(70)
     logs.undo(run)
     assert logs.totals() == {}
@@ -410,14 +293,14 @@ def test_a_chunk_whose_journal_has_several_pieces_is_taken_back(
 def test_a_chunk_that_was_counted_anew_meanwhile_is_not_taken_back(logs: Logs) -> None:
     """By a process that goes on with an undo which another one has finished."""
     source = logs.write("a.log", long_log(300))
-    run = run_of(logs.add(source))
+    run = logs.run(source)
 
     again: list[int] = []
 
     def told(done: int, _of: int) -> None:
         if done == 1:
             logs.undo(run)
-            again.append(run_of(logs.add(source)))
+            again.append(logs.run(source))
 
     done = logs.undo(run, on_progress=told)
     assert (done.state, done.chunks) == ("undone", 1)
@@ -426,22 +309,20 @@ def test_a_chunk_that_was_counted_anew_meanwhile_is_not_taken_back(logs: Logs) -
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_reconcile_is_taken_back_and_its_sources_are_forgotten(
-    logs: Logs, applier: Applier
-) -> None:
-    live(applier, (NOON, "/0", 30), (NOON, "/1", 200), (NOON, "/live", 4))
+def test_a_reconcile_is_taken_back_and_its_sources_are_forgotten(logs: Logs) -> None:
+    logs.live((NOON, "/0", 30), (NOON, "/1", 200), (NOON, "/live", 4))
     before = logs.totals()
     source = logs.write("a.log", long_log(500) + b"nonsense\n")
     report = logs.reconcile(source, rejects=logs.directory / "rejects")
     assert (report.state, report.corrections) == ("done", 7)
     assert logs.totals() == keys_of(500) | {(DAY, "/live"): 4}
-    live(applier, (NOON, "/0", 1))
+    logs.live((NOON, "/0", 1))
     seen: list[tuple[int, int]] = []
     done = logs.undo(report, on_progress=lambda *at: seen.append(at))
     assert (done.mode, done.state, done.cells, done.amount) == ("reconcile", "undone", 7, -270)
     assert seen[-1] == (done.chunks, done.chunks)
     assert logs.totals() == before | {(DAY, "/0"): 31}
-    assert left_behind(logs.url) == dict.fromkeys(TABLES, 0)
+    assert logs.left().keys() == {"run"}
     with pytest.raises(BackfillError, match="was undone"):
         logs.undo(report)
     # It is known no more: it may be added now.

@@ -2,13 +2,9 @@
 source that goes on later."""
 
 import gzip
-import os
-import threading
-from collections.abc import Callable
 
 import pytest
 
-from countersink.backfill.undo import undo
 from tests.backfill.helpers import (
     DAY,
     Logs,
@@ -17,7 +13,6 @@ from tests.backfill.helpers import (
     log,
     long_log,
     outcomes,
-    rejected,
     run_of,
     write,
     write_old,
@@ -35,21 +30,17 @@ def row(key: str, amount: object = 1) -> str:
 
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_it_waits_in_a_log_that_may_still_be_written_to(logs: Logs, dry_run: bool) -> None:
-    file = logs.write("a.log", long_log(3)[:-BYTES_OF_LAST])
+    file = logs.write("a.log", long_log(1)[:-1])
+    assert (logs.add(file, dry_run=dry_run).lines, logs.totals()) == (0, {})
+    write(file, long_log(3)[:-BYTES_OF_LAST])
     report = logs.add(file, dry_run=dry_run)
     assert (report.lines, report.counted, report.rejected) == (2, 2, 0)
     assert any("its last line has no newline yet, and waits" in one for one in report.notices)
     write(file, long_log(3) + b"nonsense\n")
     report = logs.add(file)
     assert (report.lines, report.counted, report.rejected) == (4, 3, 1) if dry_run else (2, 1, 1)
-    assert [number for number, _, _ in rejected(logs.url)] == [4]
+    assert [one.line for one in logs.rejected()] == [4]
     assert logs.totals() == keys_of(3)
-
-
-def test_a_log_that_is_but_one_line_of_that_kind_waits(logs: Logs) -> None:
-    file = logs.write("a.log", long_log(1)[:-1])
-    assert (logs.add(file).lines, logs.totals()) == (0, {})
-    assert logs.add(write(file, long_log(1))).counted == 1
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -69,10 +60,10 @@ def test_where_but_its_newline_comes_it_is_read_on(logs: Logs, newline: bytes, m
     for dry_run in True, False:
         report = logs.add(file, dry_run=dry_run)
         assert (report.lines, report.counted, report.known_lines) == (2 + bool(more), 2, 3)
-    assert [number for number, _, _ in rejected(logs.url)] == ([4] if more else [])
+    assert [one.line for one in logs.rejected()] == ([4] if more else [])
     assert logs.totals() == keys_of(5)
     second = run_of(report)
-    undo(logs.url, run_of(first), second)
+    logs.undo(run_of(first), second)
     assert logs.add(file).counted == 5
     assert logs.totals() == keys_of(5)
 
@@ -96,18 +87,8 @@ def test_where_it_goes_on_the_run_is_named_and_can_be_taken_back(logs: Logs, dry
     assert logs.totals() == keys_of(9)
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, bytes])
-def test_it_counts_in_an_archive_and_in_a_pipe(logs: Logs, pack: Callable[[bytes], bytes]) -> None:
-    content = pack(long_log(3)[:-1])
-    if pack is gzip.compress:
-        report = logs.add(logs.write("a.log.gz", content))
-    else:
-        path = logs.directory / "fifo"
-        os.mkfifo(path)
-        writer = threading.Thread(target=path.write_bytes, args=(content,))
-        writer.start()
-        report = logs.add(path)
-        writer.join()
+def test_it_counts_in_an_archive(logs: Logs) -> None:
+    report = logs.add(logs.write("a.log.gz", gzip.compress(long_log(3)[:-1])))
     assert (report.counted, report.notices) == (3, ())
     assert logs.totals() == keys_of(3)
 
@@ -139,7 +120,7 @@ def test_what_was_taken_back_at_the_end_may_go_on_in_another_way(logs: Logs) -> 
     logs.add(file)
     write(file, long_log(3) + log("/x"))
     logs.undo(logs.add(file))
-    assert logs.query("SELECT COUNT(*) FROM backfill_chunk") == [(1,)]
+    assert logs.rows("backfill_chunk") == 1
     report = logs.add(write(file, long_log(6)))
     assert (report.counted, report.known_lines) == (3, 3)
     assert logs.totals() == keys_of(6)

@@ -7,8 +7,9 @@ The oracle keeps a set of hashes for each (bucket, key), worked out apart from w
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,6 @@ from countersink.backfill.count import read_ahead
 from countersink.backfill.counter_column import exported
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import BackfillReport, Progress
-from countersink.backfill.undo import undo
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables as open_mover
 from countersink.schedules.jobs.retention import roll_up
@@ -36,18 +36,12 @@ from tests.backfill.helpers import (
     COUNTER,
     DAY,
     NOON,
-    add,
+    Logs,
     details,
     options,
     outcomes,
-    query,
-    rejected,
     rejects_in,
-    require_verified,
     run_of,
-    set_counter,
-    small_chunks,
-    totals,
     write,
 )
 from tests.store.visitors.sightings import hashed, salt_at, seen_entry, unions
@@ -75,6 +69,14 @@ class Visit(NamedTuple):
     def minute(self) -> int:
         return int(self.at.timestamp()) // 60
 
+    @property
+    def key(self) -> str:
+        return self.page.partition("?")[0]
+
+    @property
+    def who(self) -> str:
+        return f"{self.host} {self.agent}"
+
     def line(self) -> bytes:
         when = f"{self.at:%d/%b/%Y:%H:%M:%S %z}"
         request = f'"GET {self.page} HTTP/1.1" 200 5 "-" "{self.agent}"'
@@ -82,14 +84,6 @@ class Visit(NamedTuple):
 
     def row(self) -> str:
         return f"{self.at:%Y-%m-%dT%H:%M:%SZ},{self.page},{self.host},{self.agent}\n"
-
-
-def log(path: Path, visits: Iterable[Visit]) -> Path:
-    return write(path, b"".join(visit.line() for visit in visits))
-
-
-def csv(path: Path, visits: Iterable[Visit]) -> Path:
-    return write(path, ("at,page,who,agent\n" + "".join(v.row() for v in visits)).encode())
 
 
 def some_visits(draw: random.Random, number: int, *, hosts: int = 40, days: int = 3) -> list[Visit]:
@@ -106,253 +100,263 @@ def some_visits(draw: random.Random, number: int, *, hosts: int = 40, days: int 
     ]
 
 
-def count(mysql_url: str, *sources: Path, **given: Any) -> BackfillReport:
-    return add(mysql_url, *sources, **{"visitor": HOST_AND_AGENT, **given})
+@dataclass(frozen=True)
+class Visitors(Logs):
+    """Logs of visits, and the sketches of a new database."""
+
+    def log(self, name: str, visits: Iterable[Visit]) -> Path:
+        return self.write(name, b"".join(visit.line() for visit in visits))
+
+    def csv(self, name: str, visits: Iterable[Visit]) -> Path:
+        return self.write(name, ("at,page,who,agent\n" + "".join(v.row() for v in visits)).encode())
+
+    def count(self, *sources: Path, **given: Any) -> BackfillReport:
+        return self.add(*sources, **{"visitor": HOST_AND_AGENT, **given})
+
+    def expected(
+        self, visits: Iterable[Visit], counter: str = COUNTER, *, one_field: bool = False
+    ) -> Members:
+        """Who is to be in which sketch."""
+        known: dict[int, bytes] = {}
+        found: Members = defaultdict(set)
+        with open_tables(self.url) as session:
+            catalog = load(session)
+            for visit in visits:
+                if visit.minute not in known:
+                    _, known[visit.minute] = salt_at(session, counter, visit.minute)
+                who = visit.host if one_field else visit.who
+                place = catalog.bucket(counter, visit.minute), visit.key
+                found[place].add(hashed(who, known[visit.minute]))
+        return found
+
+    def sketches(self, counter: str = COUNTER) -> dict[tuple[int, str], SketchUnion]:
+        """The sketches by their places."""
+        with open_tables(self.url) as session:
+            return unions(session, counter)
+
+    def require(self, wanted: Members, counter: str = COUNTER) -> None:
+        """The sketches hold these members, register by register, and nothing else; verify
+        agrees."""
+        self.require_verified()
+        found = self.sketches(counter)
+        assert found.keys() == wanted.keys()
+        for place, hashes in wanted.items():
+            assert registers(found[place].sketch()) == registers(sketch_of(b"".join(hashes))), place
+
+    def require_visits(
+        self, visits: Iterable[Visit], counter: str = COUNTER, *, one_field: bool = False
+    ) -> None:
+        """The sketches hold the visitors of these lines, and nobody else."""
+        self.require(self.expected(visits, counter, one_field=one_field), counter)
+
+    def forget_salts(self) -> None:
+        """All salts are forgotten, as a worker does it once they have ended."""
+        self.query("UPDATE visitor_salt SET salt = NULL")
 
 
-def expected(
-    session: Session, visits: Iterable[Visit], counter: str = COUNTER, *, one_field: bool = False
-) -> Members:
-    """Who is to be in which sketch."""
-    catalog = load(session)
-    known: dict[int, bytes] = {}
-    found: Members = defaultdict(set)
-    for visit in visits:
-        if visit.minute not in known:
-            _, known[visit.minute] = salt_at(session, counter, visit.minute)
-        who = visit.host if one_field else f"{visit.host} {visit.agent}"
-        place = catalog.bucket(counter, visit.minute), visit.page.partition("?")[0]
-        found[place].add(hashed(who, known[visit.minute]))
-    return found
-
-
-def require(mysql_url: str, wanted: Members, counter: str = COUNTER) -> None:
-    """The sketches hold these members, register by register, and nothing else; verify agrees."""
-    require_verified(mysql_url)
-    with open_tables(mysql_url) as session:
-        found = unions(session, counter)
-    assert found.keys() == wanted.keys()
-    for place, hashes in wanted.items():
-        assert registers(found[place].sketch()) == registers(sketch_of(b"".join(hashes))), place
-
-
-def require_visits(
-    mysql_url: str, visits: Iterable[Visit], counter: str = COUNTER, **given: Any
-) -> None:
-    """The sketches hold the visitors of these lines, and nobody else."""
-    with open_tables(mysql_url) as session:
-        wanted = expected(session, visits, counter, **given)
-    require(mysql_url, wanted, counter)
-
-
-def hashes_in(union: SketchUnion) -> list[bytes]:
+def hashes_in(union: SketchUnion) -> set[bytes]:
     """The hashes of a small union."""
     sketch = union.sketch()
     assert sketch[:1] == b"\x01"
-    return [sketch[at : at + 8] for at in range(1, len(sketch), 8)]
-
-
-def forget_salts(mysql_url: str) -> None:
-    """All salts are forgotten, as a worker does it once they have ended."""
-    query(mysql_url, "UPDATE visitor_salt SET salt = NULL")
+    return {sketch[at : at + 8] for at in range(1, len(sketch), 8)}
 
 
 @pytest.fixture
-def unique(mysql_url: str) -> str:
-    """A counter of different visitors by the day; its database."""
-    set_counter(mysql_url, salt_days=0)
-    return mysql_url
+def days() -> int:
+    """How long salts last; 0: for ever."""
+    return 0
+
+
+DAILY = pytest.mark.parametrize("days", [1])
 
 
 @pytest.fixture
-def daily(mysql_url: str) -> str:
-    """One whose salts last a day."""
-    set_counter(mysql_url, salt_days=1)
-    return mysql_url
+def logs(logs: Logs, days: int) -> Visitors:
+    """With a counter of different visitors by the day."""
+    logs.set_counter(salt_days=days)
+    return Visitors(**vars(logs))
+
+
+@pytest.fixture
+def first_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All chunks are counted in one slot, so that they meet each other's sketches."""
+    monkeypatch.setattr(cells, "slot_of", lambda session: cells.FIRST_SLOT)
+    monkeypatch.setattr(cells, "slot_of", lambda session: cells.FIRST_SLOT)
 
 
 @pytest.mark.random
 @pytest.mark.parametrize(
-    ("resolution", "zone"),
-    [("day", "America/St_Johns"), ("hour", "Asia/Tokyo"), ("quarter", "UTC"), ("minute", "UTC")],
+    ("resolution", "zone", "keep"),
+    [
+        ("day", "America/St_Johns", "day=31d"),
+        ("hour", "Asia/Tokyo", "day=31d"),
+        ("quarter", "UTC", "hour=90d"),
+        ("minute", "UTC", "hour=90d"),
+    ],
 )
-def test_random_visits_are_in_the_sketches_of_their_buckets_once(
-    mysql_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_random_visits_live_or_of_logs_are_in_the_sketches_of_their_buckets_once(
+    logs: Visitors,
+    store: Store,
+    applier: Applier,
+    session: Session,
     resolution: Any,
     zone: str,
+    keep: str,
 ) -> None:
+    """Before and after compaction and roll up."""
     seed = random.randrange(10**9)
     print(f"seed {seed}")
     visits = some_visits(random.Random(seed), VISITS)
-    small_chunks(monkeypatch, VISITS // 4)
-    set_counter(mysql_url, resolution=resolution, time_zone=zone, salt_days=0)
-    source = log(tmp_path / "a.log", visits)
-    report = count(mysql_url, source)
+    live, first, second = (visits[number::3] for number in range(3))
+    logs.small_chunks(VISITS // 10)
+    logs.set_counter(resolution=resolution, time_zone=zone)
+    applier.apply([seen_entry(session, [(COUNTER, v.key, v.minute, v.who) for v in live])])
+    source = logs.log("a.log", first)
+    report = logs.count(source)
     assert (report.state, report.rejected) == ("done", 0)
-    assert report.counted == report.amount == VISITS
-    with open_tables(mysql_url) as session:
-        wanted = expected(session, visits)
-        catalog = load(session)
-    require(mysql_url, wanted)
-    hits = Counter((catalog.bucket(COUNTER, v.minute), v.page.partition("?")[0]) for v in visits)
-    assert sorted(totals(mysql_url).values()) == sorted(hits.values())
-    assert outcomes(count(mysql_url, source)) == ["known"]
-    require(mysql_url, wanted)
-    compact(lambda: open_mover(mysql_url), CompactOptions())
-    require(mysql_url, wanted)
-    with Store(mysql_url) as store:
-        every = {(v.host, v.agent) for v in visits}
-        assert store.totals.unique(COUNTER).total == len(every)
+    assert report.counted == report.amount == len(first)
+    logs.require_visits(live + first)
+    catalog = load(session)
+    hits = Counter((catalog.bucket(COUNTER, v.minute), v.key) for v in live + first)
+    assert sorted(logs.totals().values()) == sorted(hits.values())
+    assert outcomes(logs.count(source)) == ["known"]
+    compact(partial(open_mover, logs.url), CompactOptions())
+    logs.require_visits(live + first)
+    logs.set_counter(keep=keep)
+    roll_up(partial(open_mover, logs.url))
+    assert logs.count(logs.log("b.log", second)).amount == len(second)
+    for _ in range(2):
+        logs.require_verified()
+        assert store.totals.total(COUNTER) == VISITS
+        assert store.totals.unique(COUNTER).total == len({visit.who for visit in visits})
+        keys = {key: one.total for key, one in store.totals.unique_by_key(COUNTER)}
+        assert keys == numbers_by(visits, lambda visit: visit.key)
+        if keep == "hour=90d":
+            by_day = {day: one.total for day, one in store.totals.unique_by(COUNTER, "day")}
+            assert by_day == numbers_by(visits, lambda visit: visit.at.date())
+        roll_up(partial(open_mover, logs.url))
 
 
-@pytest.mark.servers("mariadb", "mysql")
-def test_many_visitors_of_a_day_are_an_estimate_of_the_same_registers(
-    unique: str, tmp_path: Path
-) -> None:
-    visits = [
-        Visit(NOON + timedelta(seconds=number % 3_600), "/", f"10.0.{number // 250}.{number % 250}")
-        for number in range(5_000)
-    ]
-    first, second = log(tmp_path / "a.log", visits[:3_000]), log(tmp_path / "b.log", visits[3_000:])
-    assert count(unique, first).amount == 3_000
-    assert count(unique, second).amount == 2_000
-    require_visits(unique, visits)
-    with Store(unique) as store:
-        found = store.totals.unique(COUNTER)
-    assert found.estimate
-    assert found.low <= found.total <= found.high
-    # Five standard errors of 1.15 %: the salt is random, and two are left once in twenty times.
-    assert abs(found.total - 5_000) < 0.0575 * 5_000
+def numbers_by(visits: Iterable[Visit], of: Callable[[Visit], Any]) -> dict[Any, int]:
+    """How many different visitors each of them has."""
+    found: dict[Any, set[str]] = defaultdict(set)
+    for visit in visits:
+        found[of(visit)].add(visit.who)
+    return {each: len(who) for each, who in found.items()}
 
 
-def test_csv_json_and_access_logs_agree_on_who_a_visitor_is(unique: str, tmp_path: Path) -> None:
+def test_csv_json_and_access_logs_agree_on_who_a_visitor_is(logs: Visitors) -> None:
     visits = [Visit(host="192.0.2.1"), Visit(host="192.0.2.2"), Visit(host="192.0.2.1", page="/a")]
     rows = [
         {"at": f"{v.at:%Y-%m-%dT%H:%M:%SZ}", "page": v.page, "who": {"ip": v.host}, "ua": v.agent}
         for v in visits
     ]
-    ndjson = write(tmp_path / "a.ndjson", "".join(json.dumps(row) + "\n" for row in rows).encode())
-    assert count(unique, log(tmp_path / "a.log", visits)).amount == 3
-    assert (
-        count(unique, csv(tmp_path / "a.csv", visits), **CSV, visitor=("who", "agent")).amount == 3
-    )
+    ndjson = logs.write("a.ndjson", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    assert logs.count(logs.log("a.log", visits)).amount == 3
+    assert logs.count(logs.csv("a.csv", visits), **CSV, visitor=("who", "agent")).amount == 3
     json_ones = {"input_format": "ndjson", "time_column": "at", "key_column": "page"}
-    assert count(unique, ndjson, **json_ones, visitor=("who.ip", "ua")).amount == 3
-    assert sum(totals(unique).values()) == 9
-    require_visits(unique, visits)
+    assert logs.count(ndjson, **json_ones, visitor=("who.ip", "ua")).amount == 3
+    assert sum(logs.totals().values()) == 9
+    logs.require_visits(visits)
 
 
-def test_lines_that_are_left_out_or_rejected_bring_no_visitor(unique: str, tmp_path: Path) -> None:
+def test_lines_that_are_left_out_or_rejected_bring_no_visitor(logs: Visitors) -> None:
     kept = Visit(host="192.0.2.1")
-    source = write(
-        tmp_path / "a.log",
-        kept.line() + Visit(page="/x.css", host="192.0.2.9").line() + b"nonsense\n",
-    )
-    report = count(unique, source, exclude_keys=("*.css",), visitor=("host",))
+    left_out = Visit(page="/x.css", host="192.0.2.9")
+    source = logs.write("a.log", kept.line() + left_out.line() + b"nonsense\n")
+    report = logs.count(source, exclude_keys=("*.css",), visitor=("host",))
     assert (report.counted, report.filtered, report.rejected) == (1, 1, 1)
-    require_visits(unique, [kept], one_field=True)
+    logs.require_visits([kept], one_field=True)
 
 
-def test_breakdowns_and_the_counter_have_the_visitors(unique: str, tmp_path: Path) -> None:
+def test_breakdowns_and_the_counter_have_the_visitors(logs: Visitors) -> None:
     visits = [Visit(host=f"192.0.2.{n % 5}", page=f"/{n % 3}") for n in range(20)]
-    set_counter(unique, dimensions=["page", "agent"], breakdowns=["page"])
-    count(
-        unique,
-        log(tmp_path / "a.log", visits),
-        dimensions=(("page", "path"), ("agent", "agent")),
-        visitor=("host",),
-    )
-    with open_tables(unique) as session:
-        all_of_them = [visit._replace(page="") for visit in visits]
-        require(unique, expected(session, all_of_them, one_field=True))
-        by_page = expected(session, visits, one_field=True)
-    require(unique, by_page, f"{COUNTER}#1")
-    with Store(unique) as store:
+    logs.set_counter(dimensions=["page", "agent"], breakdowns=["page"])
+    dimensions = (("page", "path"), ("agent", "agent"))
+    logs.count(logs.log("a.log", visits), dimensions=dimensions, visitor=("host",))
+    logs.require_visits([visit._replace(page="") for visit in visits], one_field=True)
+    logs.require(logs.expected(visits, one_field=True), f"{COUNTER}#1")
+    with Store(logs.url) as store:
         found = dict(store.totals.unique_by_dimensions(COUNTER, ["page"]))
     assert {page: one.total for page, one in found.items()} == {("/0",): 5, ("/1",): 5, ("/2",): 5}
 
 
-def test_visitors_of_keys_beyond_the_cap_are_those_of_overflow(unique: str, tmp_path: Path) -> None:
-    set_counter(unique, max_keys=1)
+def test_visitors_of_keys_beyond_the_cap_are_those_of_overflow(logs: Visitors) -> None:
+    logs.set_counter(max_keys=1)
     visits = [Visit(), Visit(page="/a", host="192.0.2.2"), Visit(page="/b", host="192.0.2.3")]
-    assert count(unique, log(tmp_path / "a.log", visits)).amount == 3
+    assert logs.count(logs.log("a.log", visits)).amount == 3
     over = [visits[0], *(visit._replace(page="__overflow__") for visit in visits[1:])]
-    require_visits(unique, over)
+    logs.require_visits(over)
 
 
-def test_the_past_has_the_first_salt_as_long_as_it_is_kept(daily: str, tmp_path: Path) -> None:
+@DAILY
+def test_the_past_has_the_first_salt_as_long_as_it_is_kept(logs: Visitors) -> None:
     visits = [Visit(), Visit(NOON - timedelta(days=400), host="192.0.2.2")]
-    assert count(daily, log(tmp_path / "a.log", visits)).amount == 2
-    require_visits(daily, visits)
+    assert logs.count(logs.log("a.log", visits)).amount == 2
+    logs.require_visits(visits)
 
 
-def test_lines_whose_salt_was_forgotten_are_rejected_and_the_others_counted(
-    daily: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch, 3)
-    query(daily, "UPDATE visitor_salt SET salt = NULL ORDER BY begins LIMIT 1")
+@DAILY
+def test_lines_whose_salt_was_forgotten_are_rejected_and_the_others_counted(logs: Visitors) -> None:
+    logs.small_chunks(3)
+    logs.query("UPDATE visitor_salt SET salt = NULL ORDER BY begins LIMIT 1")
     tomorrow = datetime.now(UTC).replace(hour=12, minute=0) + timedelta(days=1)
     far = tomorrow + timedelta(days=30)
     good = [Visit(tomorrow, host=f"192.0.2.{n}") for n in range(4)]
     visits = [good[0], Visit(), good[1], good[2], good[3], Visit(far), Visit(page="/a")]
-    source = log(tmp_path / "a.log", visits)
-    dry = count(daily, source, dry_run=True)
-    out = tmp_path / "out.ndjson"
-    report = count(daily, source, rejects=out)
+    source = logs.log("a.log", visits)
+    dry = logs.count(source, dry_run=True)
+    out = logs.directory / "out.ndjson"
+    report = logs.count(source, rejects=out)
     for each in dry, report:
         assert (each.counted, each.rejected, each.amount) == (4, 3, 4)
-    reasons = {number: reason for number, reason, _ in rejected(daily)}
+    reasons = {one.line: one.reason for one in logs.rejected()}
     assert sorted(reasons) == [2, 6, 7]
     assert FORGOTTEN in reasons[2]
     assert FORGOTTEN in reasons[7]
     assert "not made yet" in reasons[6]
-    require_visits(daily, good)
-    assert outcomes(count(daily, source)) == ["known"]
+    logs.require_visits(good)
+    assert outcomes(logs.count(source)) == ["known"]
 
 
-def test_without_any_salt_every_line_is_rejected(daily: str, tmp_path: Path) -> None:
-    forget_salts(daily)
-    report = count(daily, log(tmp_path / "a.log", [Visit(), Visit(page="/a")]))
+@DAILY
+def test_without_any_salt_every_line_is_rejected(logs: Visitors) -> None:
+    logs.forget_salts()
+    report = logs.count(logs.log("a.log", [Visit(), Visit(page="/a")]))
     assert (outcomes(report), report.rejected, report.amount) == (["rejected"], 2, 0)
-    assert totals(daily) == {}
-    require(daily, {})
+    assert logs.totals() == {}
+    logs.require({})
 
 
-def test_a_salt_that_ends_within_a_bucket_is_told_by_the_minute(
-    mysql_url: str, tmp_path: Path
-) -> None:
+def test_a_salt_that_ends_within_a_bucket_is_told_by_the_minute(logs: Visitors) -> None:
     """As where another number of days was given to the salts of the counter."""
-    set_counter(mysql_url, salt_days=1)
+    logs.set_counter(salt_days=1)
     ends = Visit(NOON + timedelta(minutes=30)).minute
-    query(mysql_url, "DELETE FROM visitor_salt")
+    logs.query("DELETE FROM visitor_salt")
     for begins, end, salt in (salts.BEGINNING, ends, b"1" * 16), (ends, None, b"2" * 16):
-        query(
-            mysql_url,
+        logs.query(
             "INSERT INTO visitor_salt (counter, begins, ends, salt) VALUES (%s, %s, %s, %s)",
             *(COUNTER, begins, end, salt),
         )
     visits = [Visit(NOON + timedelta(minutes=29)), Visit(NOON + timedelta(minutes=30))]
-    count(mysql_url, log(tmp_path / "a.log", visits))
-    with open_tables(mysql_url) as session:
-        wanted = expected(session, visits)
+    logs.count(logs.log("a.log", visits))
+    wanted = logs.expected(visits)
     assert [len(hashes) for hashes in wanted.values()] == [2]
-    require(mysql_url, wanted)
+    logs.require(wanted)
 
 
 @pytest.mark.random
 @pytest.mark.parametrize("seed", range(6 if MANY else 2))
+@DAILY
 def test_a_log_that_grows_by_bytes_while_salts_are_forgotten_and_runs_undone(
-    daily: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    logs: Visitors, seed: int
 ) -> None:
     """Each line is counted or rejected in the end, and whoever was counted is in the sketches."""
     draw = random.Random(seed)
-    small_chunks(monkeypatch, draw.randrange(3, 20))
+    logs.small_chunks(draw.randrange(3, 20))
     visits = some_visits(draw, 60)
-    with open_tables(daily) as session:
-        every = expected(session, visits, one_field=True)
-        of_each = [expected(session, [visit], one_field=True) for visit in visits]
+    every = logs.expected(visits, one_field=True)
+    of_each = [logs.expected([visit], one_field=True) for visit in visits]
     text = b"".join(visit.line() for visit in visits)
     # Often just before a newline, where a line counts without it.
     ends = [at for at in range(len(text)) if text[at : at + 1] == b"\n"]
@@ -360,190 +364,141 @@ def test_a_log_that_grows_by_bytes_while_salts_are_forgotten_and_runs_undone(
     forgotten_at = draw.choice([None, *cuts])
     # An agent that is cut off may be another one; whoever was counted stays.
     asked: dict[str, Any] = {"input_format": "combined", "visitor": ("host",)}
-    source, runs, lines = tmp_path / "a.log", list[int](), dict[int, list[tuple[str, int]]]()
+    source, runs, lines = logs.directory / "a.log", list[int](), dict[int, list[tuple[str, int]]]()
 
     def add_some() -> BackfillReport:
-        out = tmp_path / f"{len(lines)}.rejects"
-        report = count(daily, source, **asked, rejects=out)
+        out = logs.directory / f"{len(lines)}.rejects"
+        report = logs.count(source, **asked, rejects=out)
         lines[run_of(report)] = rejects_in(out)
         return report
 
     for cut in cuts:
         write(source, text[:cut])
         if cut == forgotten_at:
-            forget_salts(daily)
+            logs.forget_salts()
         report = add_some()
         assert report.state == "done"
         runs.append(run_of(report))
         if draw.random() < 0.3:
             last = [runs.pop() for _ in range(draw.randrange(len(runs)) + 1)]
-            undo(daily, *last)
+            logs.undo(*last)
             runs.append(run_of(add_some()))
     # Of a line that two chunks have the later one decides.
     decides: dict[int, int] = {}
-    for first, run in query(daily, "SELECT first_line, run FROM backfill_chunk ORDER BY start_at"):
+    for first, run in logs.query("SELECT first_line, run FROM backfill_chunk ORDER BY start_at"):
         decides |= dict.fromkeys(range(first, len(visits) + 1), run)
     gone = {number for number, run in decides.items() if (str(source), number) in lines[run]}
-    assert query(daily, "SELECT SUM(rejected) FROM backfill_chunk") == [(len(gone),)]
+    assert logs.query("SELECT SUM(rejected) FROM backfill_chunk") == [(len(gone),)]
     counted = [visit for number, visit in enumerate(visits, 1) if number not in gone]
-    hits = Counter((f"{visit.at:%Y-%m-%d}", visit.page.partition("?")[0]) for visit in counted)
-    assert totals(daily) == dict(hits)
+    hits = Counter((f"{visit.at:%Y-%m-%d}", visit.key) for visit in counted)
+    assert logs.totals() == dict(hits)
     assert not gone or forgotten_at is not None
-    with open_tables(daily) as session:
-        found = {place: set(hashes_in(union)) for place, union in unions(session, COUNTER).items()}
+    found = {place: hashes_in(union) for place, union in logs.sketches().items()}
     for number, one in enumerate(of_each, 1):
         for place, hashes in one.items():
             assert number in gone or hashes <= found[place]
     assert all(hashes <= every[place] for place, hashes in found.items())
 
 
-def test_lines_counted_without_visitors_are_not_counted_twice_for_them(
-    unique: str, tmp_path: Path
-) -> None:
+def test_lines_counted_without_visitors_are_not_counted_twice_for_them(logs: Visitors) -> None:
     visits = [Visit(NOON + timedelta(seconds=n), host=f"192.0.2.{n}") for n in range(30)]
-    source = log(tmp_path / "a.log", visits)
-    run = run_of(add(unique, source))
-    report = count(unique, source)
+    source = logs.log("a.log", visits)
+    run = run_of(logs.add(source))
+    report = logs.count(source)
     assert report.state == "failed"
     assert "now --visitor host,agent" in details(report)
-    longer = log(tmp_path / "b.log", [Visit(page="/new"), *visits, Visit(page="/more")])
-    assert "--count-repeats" in details(count(unique, longer))
-    require(unique, {})
-    undo(unique, run)
-    assert count(unique, source).amount == 30
-    require_visits(unique, visits)
+    longer = logs.log("b.log", [Visit(page="/new"), *visits, Visit(page="/more")])
+    assert "--count-repeats" in details(logs.count(longer))
+    logs.require({})
+    logs.undo(run)
+    assert logs.count(source).amount == 30
+    logs.require_visits(visits)
 
 
-def test_sketches_that_were_deleted_are_missed_after_an_undo_as_well(
-    unique: str, tmp_path: Path
-) -> None:
-    run = run_of(count(unique, log(tmp_path / "a.log", some_visits(random.Random(3), 30))))
-    query(unique, "DELETE FROM visitor_slot LIMIT 1")
-    undo(unique, run)
-    with open_session(unique) as session:
+def test_sketches_that_were_deleted_are_missed_after_an_undo_as_well(logs: Visitors) -> None:
+    run = run_of(logs.count(logs.log("a.log", some_visits(random.Random(3), 30))))
+    logs.query("DELETE FROM visitor_slot LIMIT 1")
+    logs.undo(run)
+    with open_session(logs.url) as session:
         assert {one.problem for one in verify(session).differences} == {"sketch"}
 
 
+@pytest.mark.usefixtures("first_slot")
 def test_without_the_library_a_chunk_of_many_visitors_is_not_counted(
-    unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    logs: Visitors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_chunks(monkeypatch, 200)
+    logs.small_chunks(200)
     visits = [Visit(host=f"192.0.{n // 250}.{n % 250}") for n in range(600)]
-    source = log(tmp_path / "a.log", visits)
-    monkeypatch.setattr(cells, "slot_of", lambda session: cells.FIRST_SLOT)
+    source = logs.log("a.log", visits)
     with monkeypatch.context() as without:
         without.setitem(__import__("sys").modules, "datasketches", None)
-        report = count(unique, source)
+        report = logs.count(source)
         assert report.state == "failed"
         assert "pip install 'countersink[sketches]'" in details(report)
-    assert totals(unique) == {(DAY, "/"): 200}
-    require_visits(unique, visits[:200])
-    assert count(unique, source).amount == 2 * VISITS
-    require_visits(unique, visits)
+    assert logs.totals() == {(DAY, "/"): 200}
+    logs.require_visits(visits[:200])
+    assert logs.count(source).amount == 400
+    logs.require_visits(visits)
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_lines_of_a_sketch_that_is_damaged_are_rejected(
-    unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cells, "slot_of", lambda session: cells.FIRST_SLOT)
-    count(unique, log(tmp_path / "a.log", [Visit()]))
-    query(unique, "UPDATE visitor_slot SET sketch = X'01'")
+@pytest.mark.usefixtures("first_slot")
+def test_lines_of_a_sketch_that_is_damaged_are_rejected(logs: Visitors) -> None:
+    logs.count(logs.log("a.log", [Visit()]))
+    logs.query("UPDATE visitor_slot SET sketch = X'01'")
     both = [Visit(host="192.0.2.2"), Visit(page="/a", host="192.0.2.3")]
-    report = count(unique, log(tmp_path / "b.log", both))
+    report = logs.count(logs.log("b.log", both))
     assert (report.counted, report.rejected) == (1, 1)
-    ((number, reason, _),) = rejected(unique)
-    assert (number, "are not what was written" in reason) == (1, True)
-    found = query(unique, "SELECT counter_key, amount FROM counter_slot ORDER BY counter_key")
+    (rejected,) = logs.rejected()
+    assert (rejected.line, "are not what was written" in rejected.reason) == (1, True)
+    found = logs.query("SELECT counter_key, amount FROM counter_slot ORDER BY counter_key")
     assert found == [(b"/", 1), (b"/a", 1)]
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_lines_of_a_damaged_sketch_of_a_breakdown_are_rejected_as_a_whole(
-    unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cells, "slot_of", lambda session: cells.FIRST_SLOT)
-    set_counter(unique, dimensions=["page", "agent"], breakdowns=["page", "agent"])
+@pytest.mark.usefixtures("first_slot")
+def test_lines_of_a_damaged_sketch_of_a_breakdown_are_rejected_as_a_whole(logs: Visitors) -> None:
+    logs.set_counter(dimensions=["page", "agent"], breakdowns=["page", "agent"])
     recipe = {**CSV, "key_column": "", "dimensions": (("page", "page"), ("agent", "agent"))}
     recipe["visitor"] = ("who",)
-    count(unique, csv(tmp_path / "a.csv", [Visit()]), **recipe)
-    query(unique, "UPDATE visitor_slot SET checksum = checksum ^ 1 WHERE counter_key = '/'")
+    logs.count(logs.csv("a.csv", [Visit()]), **recipe)
+    logs.query("UPDATE visitor_slot SET checksum = checksum ^ 1 WHERE counter_key = '/'")
     visits = [
         Visit(NOON + timedelta(seconds=n), f"/{n % 7}", f"192.0.2.{n % 9}") for n in range(2000)
     ]
     visits[1200] = Visit(agent="wget")
-    report = count(unique, csv(tmp_path / "b.csv", visits), **recipe)
+    report = logs.count(logs.csv("b.csv", visits), **recipe)
     assert (report.counted, report.rejected) == (1999, 1)
-    assert [number for number, _, _ in rejected(unique)] == [1202]
+    assert [one.line for one in logs.rejected()] == [1202]
     sums = "SELECT counter, SUM(amount) FROM counter_slot GROUP BY counter ORDER BY counter"
     own = [COUNTER, f"{COUNTER}#1", f"{COUNTER}#2"]
-    assert query(unique, sums) == [(name, 2000) for name in own]
-    agents = query(unique, f"SELECT counter_key FROM counter_slot WHERE counter = '{own[2]}'")
+    assert logs.query(sums) == [(name, 2000) for name in own]
+    agents = logs.query(f"SELECT counter_key FROM counter_slot WHERE counter = '{own[2]}'")
     assert agents == [(b"curl/8.0",)]
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_child_processes_read_the_visitors_of_chunks(
-    unique: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small_chunks(monkeypatch)
-    monkeypatch.setattr(read_ahead, "FIRST", 1)
+def test_child_processes_read_the_visitors_of_chunks(logs: Visitors) -> None:
+    logs.small_chunks()
+    logs.monkeypatch.setattr(read_ahead, "FIRST", 1)
     visits = some_visits(random.Random(2), 300)
     seen: list[Progress] = []
-    source = log(tmp_path / "a.log", visits)
-    report = count(unique, source, jobs=2, on_progress=seen.append)
+    source = logs.log("a.log", visits)
+    report = logs.count(source, jobs=2, on_progress=seen.append)
     assert (report.amount, report.notices) == (300, ())
     assert max(one.jobs for one in seen) == 2
-    require_visits(unique, visits)
+    logs.require_visits(visits)
 
 
-def test_an_export_of_several_counters(unique: str, tmp_path: Path) -> None:
+def test_an_export_of_several_counters(logs: Visitors) -> None:
     text = f"at,page,who,c\n{DAY}T12:00Z,/,ann,{COUNTER}\n{DAY}T12:00Z,/,ann,others\n"
-    source = write(tmp_path / "a.csv", text.encode())
+    source = logs.write("a.csv", text.encode())
     given = {**CSV, "visitor": ("who",), "counter_column": "c"}
-    found = exported(unique, options(source, **given))
+    found = exported(logs.url, options(source, **given))
     assert (found.counters, found.stray_lines) == ((COUNTER,), 1)
     assert "others does not count different visitors" in found.strays[0]
-    assert count(unique, source, **given).amount == 1
-    require_visits(unique, [Visit(host="ann")], one_field=True)
-
-
-@pytest.mark.parametrize("keep", ["day=31d", "hour=90d"])
-def test_live_ones_and_those_of_logs_are_the_same_visitors_before_and_after_roll_up(
-    unique: str, applier: Applier, session: Session, tmp_path: Path, keep: str
-) -> None:
-    seed = random.randrange(10**9)
-    print(f"seed {seed}")
-    draw = random.Random(seed)
-    set_counter(unique, resolution="hour", keep=keep)
-    visits = some_visits(draw, 600, hosts=30, days=5)
-    parts = [visits[number::3] for number in range(3)]
-    live = [(COUNTER, v.page.partition("?")[0], v.minute, f"{v.host} {v.agent}") for v in parts[0]]
-    by_day: dict[date, set[str]] = defaultdict(set)
-    by_key: dict[str, set[str]] = defaultdict(set)
-
-    def note(some: Iterable[Visit]) -> None:
-        for visit in some:
-            by_day[visit.at.date()].add(f"{visit.host} {visit.agent}")
-            by_key[visit.page.partition("?")[0]].add(f"{visit.host} {visit.agent}")
-
-    applier.apply([seen_entry(session, live)])
-    note(parts[0])
-    for number in (1, 2):
-        report = count(unique, log(tmp_path / f"{number}.log", parts[number]))
-        assert report.amount == len(parts[number])
-        note(parts[number])
-        roll_up(partial(open_mover, unique))
-        require_verified(unique)
-        with Store(unique) as store:
-            everybody = set().union(*by_day.values())
-            assert store.totals.unique(COUNTER).total == len(everybody)
-            assert store.totals.total(COUNTER) == sum(map(len, parts[: number + 1]))
-            keys = {key: one.total for key, one in store.totals.unique_by_key(COUNTER)}
-            assert keys == {key: len(who) for key, who in by_key.items()}
-            if keep == "hour=90d":
-                days = {day: one.total for day, one in store.totals.unique_by(COUNTER, "day")}
-                assert days == {day: len(who) for day, who in by_day.items()}
+    assert logs.count(source, **given).amount == 1
+    logs.require_visits([Visit(host="ann")], one_field=True)
 
 
 @pytest.mark.parametrize(
@@ -556,16 +511,16 @@ def test_live_ones_and_those_of_logs_are_the_same_visitors_before_and_after_roll
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_counted(
-    unique: str, tmp_path: Path, given: dict[str, Any], said: str
+    logs: Visitors, given: dict[str, Any], said: str
 ) -> None:
-    source = log(tmp_path / "a.log", [Visit()])
+    source = logs.log("a.log", [Visit()])
     with pytest.raises(BackfillError, match=said):
-        count(unique, source, **given)
-    assert totals(unique) == {}
+        logs.count(source, **given)
+    assert logs.totals() == {}
 
 
-def test_a_column_that_is_not_there(unique: str, tmp_path: Path) -> None:
-    report = count(unique, csv(tmp_path / "a.csv", [Visit()]), **CSV, visitor=("nobody",))
+def test_a_column_that_is_not_there(logs: Visitors) -> None:
+    report = logs.count(logs.csv("a.csv", [Visit()]), **CSV, visitor=("nobody",))
     assert report.state == "failed"
     assert "no column 'nobody'" in details(report)
-    assert totals(unique) == {}
+    assert logs.totals() == {}

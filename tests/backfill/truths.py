@@ -1,16 +1,18 @@
 """Runs that reconcile, with their sources read, for tests of what comes then."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, cast
 
 from countersink.backfill import reconcile
 from countersink.backfill.count.targets import TruthTarget
-from countersink.backfill.options import BackfillOptions, Recipe
+from countersink.backfill.options import BackfillOptions, Progress
 from countersink.backfill.reconcile.correction import Corrected, compare
+from countersink.backfill.undo import Undone, undo
+from countersink.runtime.limits import key_text
 from countersink.store import Store
-from countersink.store.apply.amounts import Amounts
+from countersink.store.apply.amounts import Amounts, Row
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
@@ -18,7 +20,10 @@ from countersink.store.counters.buckets import MINUTES, NUMBER, Resolution
 from countersink.store.counters.catalog import load, load_scheme, marked_days
 from countersink.store.sessions import open_tables
 from countersink.store.sql import LABEL
+from countersink.stream.entry import new_entry_id
+from tests.backfill import helpers
 from tests.store.helpers import entry, minute, now_ms
+from tests.support.proxies import MySQLProxy
 
 DAY = date(2026, 3, 14)
 NEXT = date(2026, 3, 15)
@@ -27,15 +32,10 @@ Said = Mapping[tuple[date, str], int] | Mapping[tuple[int, str], int]
 """(day or Unix minute, key) → amount."""
 
 
-def options(start: date = DAY, end: date = NEXT, **others: Any) -> BackfillOptions:
-    """What is asked for."""
-    return BackfillOptions(
-        counter=others.pop("counter", "views"),
-        sources=("access.log",),
-        mode="reconcile",
-        recipe=Recipe(start=start, end=end),
-        **others,
-    )
+def options(**asked: Any) -> BackfillOptions:
+    """What is asked for, by default of two days."""
+    days = {"start": DAY, "end": NEXT}
+    return helpers.options("access.log", mode="reconcile", **{**days, **asked})
 
 
 def new_run(session: Session, counter: str = "views") -> int:
@@ -49,68 +49,9 @@ def new_run(session: Session, counter: str = "views") -> int:
     return int(session.query("SELECT LAST_INSERT_ID()")[0][0])
 
 
-def resolution_of(session: Session, run: int) -> Resolution:
-    """In which the sources of a run are read."""
+def _resolution_of(session: Session, run: int) -> Resolution:
     ((found,),) = session.query("SELECT resolution FROM backfill_run WHERE id = %s", (run,))
     return cast(Resolution, found)
-
-
-def say(session: Session, run: int, said: Said, counter: str = "views") -> None:
-    """Read a chunk of a source, as counting it does."""
-    with session.transaction():
-        read_control(session)
-        target = TruthTarget(run, resolution_of(session, run))
-        scheme = target.scheme(load(session).of(counter))
-        amounts = Amounts()
-        for (when, key), amount in _by_minute(said):
-            amounts.add(counter, scheme.label(when), key, amount)
-        target.add(session, amounts, 1, 0)
-
-
-def said_by(session: Session, said: Said, counter: str = "views") -> int:
-    """A run whose sources say this."""
-    run = new_run(session, counter)
-    say(session, run, said, counter)
-    return run
-
-
-def count(applier: Applier, had: Said, counter: str = "views") -> None:
-    """Count rows as they come in live."""
-    rows = [
-        (position, counter, key, when, amount)
-        for position, ((when, key), amount) in enumerate(_by_minute(had))
-    ]
-    applier.apply([entry(rows)])
-
-
-def correct(url: str, run: int, asked: BackfillOptions, t0: int, **aside: Any) -> Corrected:
-    """Set what a run's sources say."""
-    with open_tables(url) as session:
-        resolution = resolution_of(session, run)
-    return reconcile.correct(url, run, asked, resolution, t0, **aside)
-
-
-def would(url: str, said: Said, asked: BackfillOptions) -> Corrected:
-    """Corrections that setting what sources say would make."""
-    with open_tables(url) as session:
-        scheme = load_scheme(session, asked.counter)
-    found: dict[int, dict[str, int]] = {}
-    for (when, key), amount in _by_minute(said):
-        keys = found.setdefault(scheme.label(when), {})
-        keys[key] = keys.get(key, 0) + amount
-    return compare(url, found, asked, scheme.resolution, hour_ago())
-
-
-def totals(session: Session, counter: str = "views") -> dict[tuple[int, str], int]:
-    """What the slots hold, by label and key."""
-    return {
-        (int(label), bytes(key).decode()): int(amount)
-        for label, key, amount in session.query(
-            f"SELECT {LABEL}, counter_key, SUM(amount) FROM counter_slot WHERE counter = %s"
-            " GROUP BY bucket, width, counter_key",
-            (counter,),
-        )
-    }
 
 
 def on_days(said: Said) -> dict[tuple[int, str], int]:
@@ -122,18 +63,6 @@ def bucket(resolution: Resolution, at: int) -> int:
     """The label of the bucket of a Unix minute, with days of UTC."""
     minutes = MINUTES[resolution]
     return at // minutes * minutes * 60 + NUMBER[resolution]
-
-
-def drift(session: Session, run: int) -> dict[tuple[int, str], tuple[int, int]]:
-    """What is written down of a run: (had, should be) by label and key."""
-    return {
-        (int(label), bytes(key).decode()): (int(had), int(should_be))
-        for label, key, had, should_be in session.query(
-            f"SELECT {LABEL}, counter_key, had, should_be FROM backfill_correction"
-            " WHERE run = %s AND had IS NOT NULL",
-            (run,),
-        )
-    }
 
 
 def hour_ago() -> int:
@@ -155,43 +84,125 @@ class Scene:
     session: Session
     applier: Applier
 
-    def count(self, had: Said) -> None:
-        """See :func:`count`."""
-        count(self.applier, had)
+    def execute(self, sql: str) -> None:
+        """Do a statement in a session of its own."""
+        with open_tables(self.url) as session:
+            session.execute(sql)
 
-    def new_run(self) -> int:
+    def set_counter(self, **settings: Any) -> None:
+        """Change the settings of the counter."""
+        self.store.counters.set("views", **settings)
+
+    def count(self, had: Said, counter: str = "views", applier: Applier | None = None) -> None:
+        """Count rows as they come in live."""
+        rows = [
+            (position, counter, key, when, amount)
+            for position, ((when, key), amount) in enumerate(_by_minute(had))
+        ]
+        (applier or self.applier).apply([entry(rows)])
+
+    def late(self, *rows: Row, sent: int) -> int:
+        """Count rows that were sent at a time, Unix ms, and come now; how many are dead."""
+        late = entry(rows, id=bytes.fromhex(new_entry_id(sent)), at=sent)
+        return self.applier.apply([late]).dead
+
+    def new_run(self, counter: str = "views") -> int:
         """See :func:`new_run`."""
-        return new_run(self.session)
+        return new_run(self.session, counter)
 
-    def say(self, run: int, said: Said) -> None:
-        """See :func:`say`."""
-        say(self.session, run, said)
+    def say(self, run: int, said: Said, counter: str = "views") -> None:
+        """Read a chunk of a source, as counting it does."""
+        with self.session.transaction():
+            read_control(self.session)
+            target = TruthTarget(run, _resolution_of(self.session, run))
+            scheme = target.scheme(load(self.session).of(counter))
+            amounts = Amounts()
+            for (when, key), amount in _by_minute(said):
+                amounts.add(counter, scheme.label(when), key, amount)
+            target.add(self.session, amounts, 1, 0)
 
     def said_by(self, said: Said) -> int:
-        """See :func:`said_by`."""
-        return said_by(self.session, said)
+        """A run whose sources say this."""
+        run = self.new_run()
+        self.say(run, said)
+        return run
 
-    def correct(self, run: int, t0: int | None = None, *, url: str = "", **asked: Any) -> Corrected:
+    def undo(self, run: int) -> Undone:
+        """Take a run back, once all are done."""
+        self.session.execute("UPDATE backfill_run SET state = 'done' WHERE state = 'running'")
+        return undo(self.url, run)
+
+    def correct(
+        self,
+        run: int,
+        t0: int | None = None,
+        *,
+        proxy: MySQLProxy | None = None,
+        on_progress: Callable[[Progress], None] = lambda _: None,
+        stop: Callable[[], bool] = lambda: False,
+        **asked: Any,
+    ) -> Corrected:
         """Set what a run's sources say, if it began at a time, by default an hour ago; by default
         on the days of which they say something.
         """
         began = hour_ago() if t0 is None else t0
-        ((first, last),) = self.session.query(
-            "SELECT MIN(bucket), MAX(bucket) FROM backfill_correction"
-            " WHERE run = %s AND had IS NULL",
-            (run,),
-        )
+        with open_tables(self.url) as session:  # of its own: a thread may correct beside others
+            ((first, last),) = session.query(
+                "SELECT MIN(bucket), MAX(bucket) FROM backfill_correction"
+                " WHERE run = %s AND had IS NULL",
+                (run,),
+            )
+            resolution = _resolution_of(session, run)
         if first is not None:
             asked = {"start": first.date(), "end": last.date(), **asked}
-        return correct(url or self.url, run, options(**asked), began)
+        return reconcile.correct(
+            self.url if proxy is None else proxy.url(self.url),
+            run,
+            options(**asked),
+            resolution,
+            began,
+            on_progress=on_progress,
+            stop=stop,
+        )
 
-    def totals(self) -> dict[tuple[int, str], int]:
-        """See :func:`totals`."""
-        return totals(self.session)
+    def would(self, said: Said, **asked: Any) -> Corrected:
+        """Corrections that setting what sources say would make."""
+        scheme = load_scheme(self.session, "views")
+        found: dict[int, dict[str, int]] = {}
+        for (when, key), amount in _by_minute(said):
+            keys = found.setdefault(scheme.label(when), {})
+            keys[key] = keys.get(key, 0) + amount
+        return compare(self.url, found, options(**asked), scheme.resolution, hour_ago())
+
+    def totals(self, counter: str = "views") -> dict[tuple[int, str], int]:
+        """What the slots hold, by label and key."""
+        return {
+            (int(label), key_text(key)): int(amount)
+            for label, key, amount in self.session.query(
+                f"SELECT {LABEL}, counter_key, SUM(amount) FROM counter_slot WHERE counter = %s"
+                " GROUP BY bucket, width, counter_key",
+                (counter,),
+            )
+        }
+
+    def amounts(self) -> dict[tuple[int, str], int]:
+        """The same without what is 0."""
+        return {place: amount for place, amount in self.totals().items() if amount}
+
+    def by_key(self) -> dict[str, int]:
+        """The totals of keys."""
+        return dict(self.store.totals.by_key("views"))
 
     def drift(self, run: int) -> dict[tuple[int, str], tuple[int, int]]:
-        """See :func:`drift`."""
-        return drift(self.session, run)
+        """What is written down of a run: (had, should be) by label and key."""
+        return {
+            (int(label), key_text(key)): (int(had), int(should_be))
+            for label, key, had, should_be in self.session.query(
+                f"SELECT {LABEL}, counter_key, had, should_be FROM backfill_correction"
+                " WHERE run = %s AND had IS NOT NULL",
+                (run,),
+            )
+        }
 
     def marks(self, run: int) -> set[date]:
         """The days that a run has marked."""

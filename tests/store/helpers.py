@@ -5,9 +5,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import date, timedelta
 from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 
 from countersink.schedules.jobs.compaction import CompactOptions, compact
@@ -16,7 +17,7 @@ from countersink.schedules.jobs.retention import roll_up
 from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
-from tests.support.proxies import Request
+from tests.support.proxies import Deed, MySQLProxy, Phase, Request, Rule
 from tests.support.waiting import eventually
 
 T = TypeVar("T")
@@ -115,13 +116,51 @@ def wait_for_update_lock(session: Session) -> None:
     eventually(lambda: any("FOR UPDATE" in str(row[7]) for row in session.query(shown)))
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """Stands for a process that dies at a point."""
+
+
+def die_at(point: int) -> Callable[[str], None]:
+    """Dies at the point with this number, from 1."""
+    points = count(1)
+
+    def reached(name: str) -> None:
+        if next(points) == point:
+            raise Killed(name)
+
+    return reached
+
+
+def killed_anywhere(
+    work: Callable[[Callable[[str], None]], object],
+    check: Callable[[], object],
+    at: Callable[[int], int] = lambda deaths: deaths + 1,
+) -> int:
+    """Do a work again and again, which dies at its first point, then at its second one, and so on,
+    or where it is said by the number of deaths, until it ends; the number of deaths.
+    """
+    for deaths in range(50):
+        with suppress(Killed):
+            work(die_at(at(deaths)))
+            return deaths
+        check()
+    raise AssertionError("it does not end")
 
 
 def says(text: str) -> Callable[[Request, bytes], bool]:
     """Whether a statement has this text in it: for a rule of a proxy."""
     return lambda request, _: text in request.text
+
+
+def once(
+    proxy: MySQLProxy,
+    where: Callable[[Request, bytes], bool],
+    act: Callable[[], object],
+    phase: Phase = Phase.BEFORE,
+    skip: int = 0,
+) -> Rule:
+    """Have something done before a statement, or after it, that passes the proxy then."""
+    return proxy.when("*", phase, Deed.PASS, call=lambda _: act(), where=where, skip=skip, times=1)
 
 
 @contextmanager

@@ -14,7 +14,16 @@ from countersink.store.counters import deletion
 from countersink.store.counters.deletion import Deleted, delete_counter, delete_key
 from countersink.store.errors import Conflict
 from countersink.store.verify import verify
-from tests.store.helpers import Killed, again_and_again, entry, keys, ledger, minute, row, slots
+from tests.store.helpers import (
+    again_and_again,
+    entry,
+    keys,
+    killed_anywhere,
+    ledger,
+    minute,
+    row,
+    slots,
+)
 from tests.store.width_rows import plant
 from tests.support.examples import MANY
 from tests.support.ledger import post_planted
@@ -148,17 +157,6 @@ def test_a_deleted_counter_begins_anew_in_its_time_zone_and_resolution(
     assert (shown.keep, shown.made) == ((), False)
 
 
-def die_at(commit: int) -> Callable[[str], None]:
-    """Dies before the commit with this number, from 1."""
-    commits = count(1)
-
-    def reached(point: str) -> None:
-        if next(commits) == commit:
-            raise Killed
-
-    return reached
-
-
 @pytest.mark.parametrize("key", [None, "/1"])
 def test_killed_anywhere_the_ledger_agrees_and_it_can_be_run_again(
     mysql_url: str,
@@ -172,22 +170,20 @@ def test_killed_anywhere_the_ledger_agrees_and_it_can_be_run_again(
     fill(session, applier)
     had = left(session, "views")
     others = everything(session)
-    deaths = 0
-    while True:
-        reached = die_at(deaths + 1)  # one more is committed at each attempt
+
+    def delete(reached: Callable[[str], None]) -> None:
         with connect(mysql_url, isolation="REPEATABLE READ") as dying:
-            try:
-                if key is None:
-                    delete_counter(dying, "views", reached=reached)
-                else:
-                    delete_key(dying, "views", key, reached=reached)
-                break
-            except Killed:
-                deaths += 1
+            if key is None:
+                delete_counter(dying, "views", reached=reached)
+            else:
+                delete_key(dying, "views", key, reached=reached)
+
+    def check() -> None:
         assert verify(deleting).differences == []
-        assert deaths < 30
-    assert deaths > 2
-    assert verify(deleting).differences == []
+
+    # One more is committed at each attempt.
+    assert killed_anywhere(delete, check) > 2
+    check()
     assert everything(session) == others
     now = left(session, "views")
     if key is None:
