@@ -303,34 +303,30 @@ def test_what_days_of_a_time_zone_cannot_be_told_in_is_said_in_words(page: Page)
 
 def test_an_unfinished_day_is_compared_up_to_the_same_moment(page: Page) -> None:
     """In Berlin it is 15:35: both last days count up to 15:00."""
-    page.goto("/#/counter/visits?range=7&compare=1")
-    start = TODAY - timedelta(days=6)
-    week = timedelta(days=7)
 
-    mine = counted("visits", start, TODAY, BERLIN, up_to_three(TODAY))
-    before = counted("visits", start - week, TODAY - week, BERLIN, up_to_three(TODAY - week))
-    assert mine < counted("visits", start, TODAY, BERLIN)
-    assert before < counted("visits", start - week, TODAY - week, BERLIN)
-    said = f"up to 15:00 {mine:,}; before {before:,}, {percent(mine, before)}"
+    def told(counter: str, zone: str, days: int, last: date = TODAY) -> str:
+        start = TODAY - timedelta(days=days - 1)
+        sums = []
+        for back in (timedelta(), timedelta(days=days)):
+            asked = (counter, start - back, last - back, zone)
+            sums.append(counted(*asked, up_to_three(TODAY - back)))
+            assert (sums[-1] < counted(*asked)) is (last == TODAY)
+        mine, before = sums
+        return f"{mine:,}; before {before:,}, {percent(mine, before)}"
+
+    page.goto("/#/counter/visits?range=7&compare=1")
+    said = f"up to 15:00 {told('visits', BERLIN, 7)}"
     expect(sum_note(page)).to_have_text(said)
     page.get_by_role("button", name="Hours").click()
     expect(walk(page)).to_have_attribute("aria-valuemax", "167")
     expect(sum_note(page)).to_have_text(said)
     page.goto("/#/counter/visits?range=90&compare=1&by=month")
-    start, length = TODAY - timedelta(days=89), timedelta(days=90)
-    mine = counted("visits", start, TODAY, BERLIN, up_to_three(TODAY))
-    before = counted("visits", start - length, TODAY - length, BERLIN, up_to_three(TODAY - length))
-    said = f"up to 15:00 {mine:,}; before {before:,}, {percent(mine, before)}"
-    expect(sum_note(page)).to_have_text(said)
+    expect(sum_note(page)).to_have_text(f"up to 15:00 {told('visits', BERLIN, 90)}")
     expect(page.locator(".note")).to_contain_text("This month is not over.")
     # Of a counter by day that day is left out.
     page.goto("/#/counter/buys?range=30&compare=1")
-    start, length = TODAY - timedelta(days=29), timedelta(days=30)
     yesterday = TODAY - timedelta(days=1)
-    mine = counted("buys", start, yesterday, "UTC")
-    before = counted("buys", start - length, yesterday - length, "UTC")
-    said = f"without today {mine:,}; before {before:,}, {percent(mine, before)}"
-    expect(sum_note(page)).to_have_text(said)
+    expect(sum_note(page)).to_have_text(f"without today {told('buys', 'UTC', 30, yesterday)}")
     expect(page.locator(".note")).to_contain_text("Today is not over.")
     chart = walk(page)
     chart.press("End")

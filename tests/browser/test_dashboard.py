@@ -193,13 +193,6 @@ def test_counters_are_found_and_sorted(look: Look, filled: Web) -> None:
     expect(page.get_by_text("No counter has “<b>” in its name.")).to_be_visible()
 
 
-def test_an_unknown_counter_is_told_of(look: Look) -> None:
-    look.page.goto("/#/counter/nobody_counted_this")
-    expect(look.page.get_by_text("nobody_counted_this").last).to_be_visible()
-    expect(look.page.get_by_role("link", name="All counters").last).to_be_visible()
-    look.excused.append("404")
-
-
 def test_a_server_that_is_away_is_told_of_and_its_numbers_stay(look: Look) -> None:
     page = look.at("/#/counter/signups")
     expect(page.locator(".keys li")).to_have_count(2)

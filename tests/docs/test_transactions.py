@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -64,17 +65,14 @@ def test_django(store: Store, shop_url: str) -> None:
         mysqlclient.load()
     except ImportError as error:
         pytest.skip(str(error))
-    app = applications.on_django(shop_url, raw=False, autocommit=True)
     found: dict[str, Any] = {"store": store}
-    exec(next(block for block in blocks(PAGE, "python") if "django" in block), found)
-    try:
+    with closing(applications.on_django(shop_url, raw=False, autocommit=True)) as app:
+        exec(next(block for block in blocks(PAGE, "python") if "django" in block), found)
         found["pay"](1)
         with found["transaction"].atomic():
             found["pay"](2)
             found["transaction"].set_rollback(True)
         assert app.run("SELECT status FROM orders ORDER BY id") == [("paid",), ("open",)]
-    finally:
-        app.close()
     assert store.totals.many("orders", ["open", "paid"]) == {"open": -1, "paid": 1}
 
 

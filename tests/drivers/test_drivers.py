@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -81,8 +82,7 @@ def shop_url(mysql_server: MySQLServer) -> Iterator[str]:
 def test_with_the_business_row_or_not_at_all(
     open_app: Open, store: Store, session: Session, shop_url: str
 ) -> None:
-    app = open_app(shop_url)
-    try:
+    with closing(open_app(shop_url)) as app:
         # it counts what is changed beside it: see test_snapshot_isolation
         if app.run("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'"):
             app.run("SET SESSION innodb_snapshot_isolation = OFF")
@@ -116,15 +116,12 @@ def test_with_the_business_row_or_not_at_all(
         store.increment_many(app.connection, "orders", {f"k{n:04}": n for n in range(1001)})
         app.rollback()
         assert store.totals.total("orders") == 8
-    finally:
-        app.close()
 
 
 @pytest.mark.parametrize("open_app", [*DRIVERS, *LIBRARIES[-2:]])
 def test_the_drivers_own_errors(open_app: Open, store: Store, mysql_url: str) -> None:
     store.counters.set("orders", app_slots=1)
-    app = open_app(mysql_url)
-    try:
+    with closing(open_app(mysql_url)) as app:
         store.increment(app.connection, "orders", "a", 2**63 - 1, at=NOON)
         app.run(f"UPDATE counter_slot SET amount = {10**27 - 1}")
         for keys_before in (0, 1001):
@@ -141,8 +138,6 @@ def test_the_drivers_own_errors(open_app: Open, store: Store, mysql_url: str) ->
         store.delete(app.connection, "orders", "a")
         app.commit()
         assert store.totals.total("orders") == 0
-    finally:
-        app.close()
 
 
 @pytest.mark.parametrize(
@@ -150,8 +145,7 @@ def test_the_drivers_own_errors(open_app: Open, store: Store, mysql_url: str) ->
     [*DRIVERS, pytest.param(partial(applications.on_django, raw=False), marks=needs_mysqlclient)],
 )
 def test_without_a_transaction(open_app: Open, store: Store, mysql_url: str) -> None:
-    app = open_app(mysql_url, autocommit=True)
-    try:
+    with closing(open_app(mysql_url, autocommit=True)) as app:
         store.increment(app.connection, "orders", "a", 2)
         store.increment_many(app.connection, "orders", {f"k{n:04}": 1 for n in range(1001)})
         assert store.totals.total("orders") == 1003
@@ -159,8 +153,6 @@ def test_without_a_transaction(open_app: Open, store: Store, mysql_url: str) -> 
             store.increment(app.connection, "orders", "a", at=NOON + timedelta(days=days))
         store.delete(app.connection, "orders", "a")
         assert store.totals.total("orders") == 1001
-    finally:
-        app.close()
 
 
 def ways() -> Iterator[tuple[Open, dict[str, Any]]]:
@@ -184,8 +176,7 @@ def ways() -> Iterator[tuple[Open, dict[str, Any]]]:
 def test_ways_to_set_them_up(store: Store, session: Session, mysql_url: str) -> None:
     """Cursors of dictionaries, of raw bytes and of the server; warnings as errors; rows found."""
     for number, (open_app, options) in enumerate(ways(), 1):
-        app = open_app(mysql_url, **options)
-        try:
+        with closing(open_app(mysql_url, **options)) as app:
             for _ in range(2):
                 store.increment(app.connection, "orders", "a", at=NOON)
                 store.increment(app.connection, "orders", "a", 0, at=NOON)
@@ -194,5 +185,3 @@ def test_ways_to_set_them_up(store: Store, session: Session, mysql_url: str) -> 
                 store.delete(app.connection, "orders", "b")
                 app.commit()
             assert keys(session, "orders") == {b"a": 4 * number}, (open_app, options)
-        finally:
-            app.close()

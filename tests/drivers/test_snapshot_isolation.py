@@ -1,7 +1,7 @@
 """Transactions that keep to their snapshot (MariaDB's innodb_snapshot_isolation) count, too."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 
 import pytest
@@ -41,14 +41,11 @@ def _known(session: Session) -> None:
 @contextmanager
 def opened(open_app: Open, url: str, level: str = LEVELS[0]) -> Iterator[App]:
     """An application as MariaDB has it from 11.6.2 on."""
-    app = open_app(url)
-    try:
+    with closing(open_app(url)) as app:
         app.run("SET SESSION innodb_snapshot_isolation = ON")
         app.run(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
         app.commit()
         yield app
-    finally:
-        app.close()
 
 
 def look(app: App) -> None:

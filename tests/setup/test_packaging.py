@@ -139,26 +139,24 @@ def test_the_wheel_holds_all_subpackages_typed_and_nothing_else(packed: set[str]
         assert f"countersink/{subpackage}/__init__.py" in names
 
 
-def test_the_wheel_holds_the_dashboard_and_the_licences_of_what_it_uses(packed: set[str]) -> None:
-    worker = PROJECT / "worker"
-    static = {
-        file.relative_to(worker).as_posix()
-        for file in (worker / "countersink/web/static").rglob("*")
-        if file.is_file()
-    }
+def test_the_wheel_holds_the_dashboard_its_licences_and_the_sql_and_lua_files(
+    packed: set[str],
+) -> None:
+    def there(place: str, pattern: str) -> set[str]:
+        return {
+            str(file.relative_to(PROJECT / root))
+            for root in SOURCE_ROOTS
+            for file in (PROJECT / root / place).rglob(pattern)
+            if file.is_file()
+        }
+
+    static = there("countersink/web/static", "*")
     assert any("LICENSE" in file for file in static)
     assert static <= packed
-
-
-def test_the_wheel_holds_the_sql_and_the_lua_files(packed: set[str]) -> None:
-    present = {
-        str(file.relative_to(PROJECT / root))
-        for root in SOURCE_ROOTS
-        for pattern in ("*.sql", "*.lua")
-        for file in (PROJECT / root).rglob(pattern)
-    }
-    assert {name for name in packed if name.endswith((".sql", ".lua"))} == present
-    assert any(name.endswith(".sql") for name in present)
+    for ending in (".sql", ".lua"):
+        present = there("", f"*{ending}")
+        assert present
+        assert {name for name in packed if name.endswith(ending)} == present
 
 
 def test_the_base_install_requires_redis_alone(wheel: Path) -> None:

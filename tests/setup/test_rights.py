@@ -26,8 +26,6 @@ from tests.support.waiting import eventually
 
 OPS = Path(__file__).resolve().parents[2] / "ops"
 LINE = '192.0.2.7 - - [21/Nov/2026:10:00:0{} +0000] "GET / HTTP/1.1" 200 5 "-" "-"\n'
-STREAM = "{countersink:0}:events"
-Command = tuple[str, ...]
 EVERY_SECOND = {f"COUNTERSINK_SCHEDULER_{name.upper()}_CRON": "* * * * * *" for name in JOBS}
 
 
@@ -154,7 +152,7 @@ def test_every_process_does_its_work_under_the_documented_rights(
     site.done("countersink_reader", "countersink_tail", "tail", str(log), "--counter", "tailed")
     site.done("countersink_reader", "countersink_app", "increment", "page_views", "/home")
     with connect_redis(site.redis_url("countersink_app")) as app:
-        app.xadd(STREAM, {"rows": "no JSON"})  # a dead letter is written, too
+        app.xadd(QUEUE, {"rows": "no JSON"})  # a dead letter is written, too
 
     reading = ("countersink_reader", "countersink_web")
     totals = ("totals", "page_views", "--by", "key", "--include-pending", "--format", "json")
@@ -196,6 +194,7 @@ FORBIDDEN: dict[str, list[tuple[str, ...]]] = {
         ("FLUSHALL",),
         ("FLUSHDB",),
         ("CONFIG", "SET", "maxmemory", "1"),
+        ("CONFIG", "GET", "*"),
         ("KEYS", "*"),
         ("SHUTDOWN",),
         ("GET", "of another application"),
@@ -207,7 +206,9 @@ for user in READS_SALTS:
     FORBIDDEN[user] += [("HSET", SALTS, "visits", "x"), ("HDEL", SALTS, "visits"), ("DEL", SALTS)]
     if user != "web":
         FORBIDDEN[user] += [("HSETNX", "{countersink:bodies:1}:2", "f", "v")]
-for user in ("app", "tail", "jobs", "web"):
+for user in ("app", "tail", "web", "backup"):
+    FORBIDDEN[user] += [("DEL", "rq:queue:countersink")]
+for user in ("app", "tail", "jobs", "web", "backup"):
     FORBIDDEN[user] += [
         ("XDEL", QUEUE, "1-1"),
         ("XTRIM", QUEUE, "MAXLEN", "0"),
@@ -217,10 +218,15 @@ for user in ("app", "worker", "jobs", "web"):
     FORBIDDEN[user] += [
         ("SET", "{countersink:0}:tail:a", "v"),
     ]
+FORBIDDEN["app"] += [("XREVRANGE", QUEUE, "+", "-"), ("HGETALL", "countersink:worker:x")]
+FORBIDDEN["web"] += [("XREADGROUP", "GROUP", "g", "c", "STREAMS", QUEUE, ">")]
+FORBIDDEN["backup"] += [("GET", "countersink:partitions"), ("XADD", QUEUE, "*", "a", "b")]
 
 
 @pytest.mark.parametrize("user", FORBIDDEN)
 def test_nobody_may_do_more_in_redis_than_the_work_takes(made: Site, user: str) -> None:
+    with redis.Redis.from_url(made.redis_url(f"countersink_{user}")) as own:
+        assert own.ping()
     with redis.Redis.from_url(made.redis_url("countersink_admin")) as client:
         for command in FORBIDDEN[user]:
             answer = client.execute_command("ACL", "DRYRUN", f"countersink_{user}", *command)
@@ -275,35 +281,6 @@ def test_who_only_counts_or_looks_changes_no_setting(site: Site, user: str) -> N
     site.done("countersink_migrate", "countersink_app", "migrate")
     said = site.done(user, "countersink_worker", "counter", "strict", "on", status=1)
     assert "denied" in said
-
-
-@pytest.mark.parametrize(
-    ("user", "others"),
-    [
-        ("countersink_app", [("XREVRANGE", STREAM, "+", "-"), ("HGETALL", "countersink:worker:x")]),
-        ("countersink_web", [("XREADGROUP", "GROUP", "g", "c", "STREAMS", STREAM, ">")]),
-        (
-            "countersink_backup",
-            [("GET", "countersink:partitions"), ("XADD", STREAM, "*", "a", "b")],
-        ),
-    ],
-)
-def test_who_sends_takes_nothing_away(site: Site, user: str, others: list[Command]) -> None:
-    with redis.Redis.from_url(site.redis_url(user)) as client:
-        assert client.ping()
-        for command in (
-            ("XTRIM", STREAM, "MAXLEN", "0"),
-            ("XDEL", STREAM, "1-1"),
-            ("DEL", STREAM),
-            ("XGROUP", "DESTROY", STREAM, "countersink"),
-            ("DEL", "rq:queue:countersink"),
-            ("FLUSHALL",),
-            ("KEYS", "*"),
-            ("CONFIG", "GET", "*"),
-            *others,
-        ):
-            with pytest.raises(redis.exceptions.NoPermissionError):
-                client.execute_command(*command)
 
 
 def test_who_uses_a_cluster_may_ask_for_its_masters_and_follow_a_slot_that_moves() -> None:

@@ -23,13 +23,8 @@ from tests.web.serving import Web, serving
 T = TypeVar("T")
 
 
-def bearer(key: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}"}
-
-
-def status(web: Web, method: str, path: str, key: str | None = None) -> int:
-    headers = {} if key is None else bearer(key)
-    return requests.request(method, web.url + path, headers=headers, timeout=20).status_code
+def status(web: Web, method: str, path: str, key: str = "") -> int:
+    return web.ask(method, path, key).status_code
 
 
 def revoke(web: Web, which: str) -> None:
@@ -50,8 +45,9 @@ def test_only_where_that_was_said_everybody_may_do_everything(opened: Web, guard
 def test_a_key_is_shown_in_either_header_and_says_who_asks(guarded: Web) -> None:
     key = guarded.key("read", name="the page")
     both = {"Authorization": "Basic dXNlcjpwYXNz", "X-API-Key": key}  # one scheme is ours
-    for headers in (bearer(key), {"Authorization": f"bearer  {key} "}, {"X-API-Key": key}, both):
-        answer = requests.get(f"{guarded.url}/read", headers=headers, timeout=20)
+    bearer = {"Authorization": f"Bearer {key}"}
+    for headers in (bearer, {"Authorization": f"bearer  {key} "}, {"X-API-Key": key}, both):
+        answer = guarded.ask("GET", "/read", headers=headers)
         assert answer.json()["name"] == "the page"
 
 
@@ -134,9 +130,7 @@ def test_after_many_wrong_keys_an_address_is_told_to_wait_and_a_right_key_still_
     ) as web:
         key = web.key("read")
         guesses = [f"c{'kl'[number % 2]}_aaaaaaaaaa_{number:043}" for number in range(5)]
-        answers = [
-            requests.get(f"{web.url}/read", headers=bearer(guess), timeout=20) for guess in guesses
-        ]
+        answers = [web.ask("GET", "/read", guess) for guess in guesses]
         assert [answer.status_code for answer in answers] == [401, 401, 401, 429, 429]
         assert 1 <= int(answers[-1].headers["Retry-After"]) <= 60
         assert status(web, "GET", "/read", key) == 200
@@ -223,7 +217,7 @@ def test_no_key_is_in_the_log_or_in_any_repr(
     key = guarded.key("admin")
     secret = key.split("_", 2)[2]
     for path in (f"/read?key={key}", "/broken", "/away"):
-        requests.get(guarded.url + path, headers=bearer(key), timeout=20)
+        guarded.ask("GET", path, key)
     known = guarded.services.register.key(key.split("_")[1])
     with open_tables(guarded.options.mysql_url) as session:
         shown = [repr(known), repr(api_keys.live(session)), repr(guarded.services.register)]

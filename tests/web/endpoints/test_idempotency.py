@@ -41,6 +41,25 @@ def until_answered(send: Callable[[], requests.Response]) -> requests.Response:
             continue
 
 
+def at_once(attempts: int, attempt: Callable[[int], requests.Response]) -> list[int]:
+    """The statuses of so many attempts that begin at the same time."""
+    begin = threading.Barrier(attempts)
+
+    def one(number: int) -> int:
+        begin.wait(30)
+        return attempt(number).status_code
+
+    with ThreadPoolExecutor(attempts) as pool:
+        return list(pool.map(one, range(attempts)))
+
+
+@pytest.fixture
+def proxy(web: Web) -> Iterator[HttpProxy]:
+    """A way to the server on which answers get lost."""
+    with HttpProxy.to(int(web.url.rpartition(":")[2])) as between:
+        yield between
+
+
 @pytest.fixture
 def two(
     redis_url: str, mysql_url: str, monkeypatch: pytest.MonkeyPatch
@@ -52,51 +71,38 @@ def two(
 
 
 @pytest.mark.parametrize("phase", [Phase.BEFORE, Phase.AFTER])
-def test_a_request_whose_reply_was_cut_counts_once(web: Web, phase: Phase) -> None:
-    port = int(web.url.rpartition(":")[2])
-    with HttpProxy.to(port) as proxy:
-        rule = proxy.when(POST, phase, Deed.CUT, times=3)
-        for number in range(5):  # the first 4 attempts meet 3 cuts, the rest none
-            answer = until_answered(partial(post, proxy.url, BATCH, f"order-{number}"))
-            assert (answer.status_code, answer.json()) == (202, {"accepted": 100})
-        assert rule.acted == 3
-        assert proxy.counts[POST] == 8
+def test_a_request_whose_reply_was_cut_counts_once(
+    web: Web, proxy: HttpProxy, phase: Phase
+) -> None:
+    rule = proxy.when(POST, phase, Deed.CUT, times=3)
+    for number in range(5):  # the first 4 attempts meet 3 cuts, the rest none
+        answer = until_answered(partial(post, proxy.url, BATCH, f"order-{number}"))
+        assert (answer.status_code, answer.json()) == (202, {"accepted": 100})
+    assert rule.acted == 3
+    assert proxy.counts[POST] == 8
     web.apply()
     assert web.store.totals.total("sales") == 5 * SUM
 
 
-def test_ids_of_increments_count_each_of_them_once(web: Web) -> None:
-    port = int(web.url.rpartition(":")[2])
+def test_ids_of_increments_count_each_of_them_once(web: Web, proxy: HttpProxy) -> None:
     batch = [{**item, "id": f"sale-{n}"} for n, item in enumerate(BATCH)]
-    with HttpProxy.to(port) as proxy:
-        proxy.when(POST, Phase.AFTER, Deed.CUT, times=2)
-        assert until_answered(lambda: post(proxy.url, batch)).status_code == 202
-        # Grouped otherwise, too.
-        assert until_answered(lambda: post(proxy.url, batch[:50])).status_code == 202
-        assert until_answered(lambda: post(proxy.url, batch[7])).status_code == 202
+    proxy.when(POST, Phase.AFTER, Deed.CUT, times=2)
+    for body in (batch, batch[:50], batch[7]):  # grouped otherwise, too
+        assert until_answered(partial(post, proxy.url, body)).status_code == 202
     web.apply()
     assert web.store.totals.total("sales") == SUM
 
 
-def test_without_a_name_every_request_that_arrives_counts(web: Web) -> None:
-    port = int(web.url.rpartition(":")[2])
-    with HttpProxy.to(port) as proxy:
-        proxy.when(POST, Phase.AFTER, Deed.CUT)
-        assert until_answered(lambda: post(proxy.url, BATCH)).status_code == 202
+def test_without_a_name_every_request_that_arrives_counts(web: Web, proxy: HttpProxy) -> None:
+    proxy.when(POST, Phase.AFTER, Deed.CUT)
+    assert until_answered(lambda: post(proxy.url, BATCH)).status_code == 202
     web.apply()
     assert web.store.totals.total("sales") == 2 * SUM, "which is what the names are for"
 
 
 def test_many_send_the_same_at_once_to_two_servers(two: tuple[Web, Web]) -> None:
-    attempts = 24
-    begin = threading.Barrier(attempts)
-
-    def attempt(number: int) -> int:
-        begin.wait(30)
-        return post(two[number % 2].url, BATCH, f"order-{number % 3}").status_code
-
-    with ThreadPoolExecutor(attempts) as pool:
-        assert set(pool.map(attempt, range(attempts))) == {202}
+    answers = at_once(24, lambda number: post(two[number % 2].url, BATCH, f"order-{number % 3}"))
+    assert set(answers) == {202}
     for web in two:
         web.apply()
     assert two[0].store.totals.total("sales") == 3 * SUM
@@ -120,17 +126,11 @@ def test_another_body_under_the_same_name_is_409_in_the_queue_and_after_it(
 
 
 def test_of_different_bodies_at_once_one_is_accepted(two: tuple[Web, Web]) -> None:
-    attempts = 12
-    begin = threading.Barrier(attempts)
+    def attempt(number: int) -> requests.Response:
+        return post(two[number % 2].url, {"counter": "sales", "amount": 2**number}, "mine")
 
-    def attempt(number: int) -> int:
-        begin.wait(30)
-        body = {"counter": "sales", "amount": 2**number}
-        return post(two[number % 2].url, body, "mine").status_code
-
-    with ThreadPoolExecutor(attempts) as pool:
-        answers = list(pool.map(attempt, range(attempts)))
-    assert sorted(answers) == [202, *[409] * (attempts - 1)]
+    answers = at_once(12, attempt)
+    assert sorted(answers) == [202, *[409] * 11]
     for web in two:
         web.apply()
     assert two[0].store.totals.total("sales") == 2 ** answers.index(202)

@@ -5,7 +5,7 @@ import gzip
 import json
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -28,21 +28,34 @@ from countersink.web.endpoints.increments import read_increments
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
 from countersink.web.options import WebOptions
-from countersink.worker import WorkerOptions, run
 from tests.support.factories import RedisFactory
 from tests.support.processes import Children
 from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
 
 PATH = "/v1/increments"
+STREAM = "{countersink:0}:events"
 AT = datetime(2025, 11, 21, 8, 0, tzinfo=UTC)
+
+
+def read(body: bytes, clock: Callable[[], float] = time.time, **options: Any) -> list[Any]:
+    """What is read from a body, without servers."""
+    chosen = WebOptions(redis_url="", mysql_url="", **options)
+    return list(read_increments(body, chosen, Identity(), clock))
 
 
 def problem(body: bytes) -> Problem:
     """What a body is refused with that is no increments."""
     with pytest.raises(Problem) as refused:
-        read_increments(body, WebOptions(redis_url="", mysql_url=""), Identity(), time.time)
+        read(body)
     return refused.value
+
+
+@pytest.fixture
+def patient(redis_url: str, mysql_url: str) -> Iterator[Web]:
+    """A server at which one may wait long."""
+    with serving(redis_url, mysql_url, wait_s=60.0) as web:
+        yield web
 
 
 def send(web: Web, body: Any, status: int = 202, **query: str) -> Any:
@@ -280,13 +293,8 @@ def test_all_that_a_request_may_hold_is_read() -> None:
     many = [{**whole, "key": dimensions, "id": f"{number}"} for number in range(1_000)]
     long = [{"counter": "c", "key": '{,["\\' * 100_000}]
     for body in many, long:
-        read = read_increments(
-            json.dumps(body).encode(),
-            WebOptions(redis_url="", mysql_url=""),
-            Identity(),
-            lambda: datetime(2026, 11, 27, tzinfo=UTC).timestamp(),
-        )
-        assert len(read) == len(body)
+        clock = datetime(2026, 11, 27, tzinfo=UTC).timestamp
+        assert len(read(json.dumps(body).encode(), clock)) == len(body)
 
 
 def test_limits_are_the_servers(redis_url: str, mysql_url: str) -> None:
@@ -300,10 +308,9 @@ def test_bounds_of_time_are_the_servers_and_included() -> None:
     now = AT.timestamp()
 
     def told(seconds: float | str, **options: float) -> list[str]:
-        chosen = WebOptions(redis_url="", mysql_url="", **options)  # type: ignore[arg-type]
         body = json.dumps([{"counter": "c"}, {"counter": "c", "at": seconds}]).encode()
         try:
-            read_increments(body, chosen, Identity(), lambda: now)
+            read(body, AT.timestamp, **options)
         except Problem as problem:
             return [f"{problem.status} {error['detail']}" for error in problem.extra["errors"]]
         return []
@@ -328,23 +335,22 @@ def test_increments_without_a_time_never_ask_for_it() -> None:
     def clock() -> float:
         raise AssertionError
 
-    options = WebOptions(redis_url="", mysql_url="", max_age_days=1)
     body = b'[{"counter":"c"},{"counter":"c","at":null}]'
-    assert len(read_increments(body, options, Identity(), clock)) == 2
+    assert len(read(body, clock, max_age_days=1)) == 2
 
 
 def test_stored_is_answered_when_it_is_in_redis(web: Web) -> None:
     body = {"counter": "c", "key": "k"}
     assert send(web, body, 200, wait="stored") == {"accepted": 1, "state": "stored"}
-    assert web.services.redis.xlen("{countersink:0}:events") == 1
+    assert web.services.redis.xlen(STREAM) == 1
 
 
-def test_applied_is_answered_when_it_is_in_mysql(redis_url: str, mysql_url: str) -> None:
-    with serving(redis_url, mysql_url, wait_s=30.0) as web, Children() as children:
-        children.worker(redis_url, mysql_url)
-        answer = send(web, {"counter": "c", "key": "k"}, 200, wait="applied")
+def test_applied_is_answered_when_it_is_in_mysql(patient: Web) -> None:
+    with Children() as children:
+        children.worker(patient.options.redis_url, patient.options.mysql_url)
+        answer = send(patient, {"counter": "c", "key": "k"}, 200, wait="applied")
         assert answer == {"accepted": 1, "state": "applied"}
-        assert web.store.totals.total("c", key="k") == 1
+        assert patient.store.totals.total("c", key="k") == 1
 
 
 def test_who_waits_in_vain_is_told_that_it_will_come(redis_url: str, mysql_url: str) -> None:
@@ -356,16 +362,15 @@ def test_who_waits_in_vain_is_told_that_it_will_come(redis_url: str, mysql_url: 
 
 
 def test_applied_is_answered_however_far_behind_the_workers_stay(
-    redis_url: str, mysql_url: str, monkeypatch: pytest.MonkeyPatch
+    patient: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("countersink.web.acknowledgement.ROUND_S", 0.05)
-    stream = "{countersink:0}:events"
-    with serving(redis_url, mysql_url, wait_s=30.0) as web, ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(send, web, {"counter": "c"}, 200, wait="applied")
-        group = Group(web.services.redis, [stream], "behind")
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(send, patient, {"counter": "c"}, 200, wait="applied")
+        group = Group(patient.services.redis, [STREAM], "behind")
         taken: list[Delivery] = []
         while not answer.done():
-            send(web, {"counter": "others"}, 200, wait="stored")
+            send(patient, {"counter": "others"}, 200, wait="stored")
             taken += group.read(100, 0)
             if gone := taken[:-40]:  # as workers do that never come closer
                 group.acknowledge((d.stream, d.stream_id, entry_id_of(d)) for d in gone)
@@ -373,21 +378,20 @@ def test_applied_is_answered_however_far_behind_the_workers_stay(
         assert answer.result()["state"] == "applied"
 
 
-def test_what_redis_lost_is_not_answered_as_applied(redis_url: str, mysql_url: str) -> None:
-    stream = "{countersink:0}:events"
-    losses: tuple[tuple[str | int, ...], ...] = (("FLUSHALL",), ("XTRIM", stream, "MAXLEN", 0))
-    with serving(redis_url, mysql_url, wait_s=60.0) as web, ThreadPoolExecutor(1) as pool:
-        queue = web.services.redis
+def test_what_redis_lost_is_not_answered_as_applied(patient: Web) -> None:
+    losses: tuple[tuple[str | int, ...], ...] = (("FLUSHALL",), ("XTRIM", STREAM, "MAXLEN", 0))
+    queue = patient.services.redis
+    with ThreadPoolExecutor(1) as pool:
         for number, loss in enumerate(losses, start=1):
-            answer = pool.submit(send, web, {"counter": "c"}, 202, wait="applied")
-            eventually(lambda: queue.xlen(stream) == 1)
+            answer = pool.submit(send, patient, {"counter": "c"}, 202, wait="applied")
+            eventually(lambda: queue.xlen(STREAM) == 1)
             command(queue, *loss)
             assert answer.result(30) == {"accepted": 1, "state": "unknown"}
-            later = pool.submit(send, web, {"counter": "c"}, 200, wait="applied")
-            eventually(lambda: queue.xlen(stream) == 1)
-            web.apply()
+            later = pool.submit(send, patient, {"counter": "c"}, 200, wait="applied")
+            eventually(lambda: queue.xlen(STREAM) == 1)
+            patient.apply()
             assert later.result(30)["state"] == "applied"
-            assert web.store.totals.total("c") == number
+            assert patient.store.totals.total("c") == number
 
 
 def waiting(
@@ -443,23 +447,20 @@ def test_who_waits_is_told_at_once_when_waiting_fails(caplog: pytest.LogCaptureF
     assert record.exc_info is not None
 
 
-def test_many_wait_at_once_without_a_thread_for_each(redis_url: str, mysql_url: str) -> None:
-    waiting = 60
-    with serving(redis_url, mysql_url, wait_s=30.0) as web, ThreadPoolExecutor(waiting) as pool:
-        states = ["stored", "applied"] * (waiting // 2)
+def test_many_wait_at_once_without_a_thread_for_each(patient: Web) -> None:
+    states = ["stored", "applied"] * 30
+    with ThreadPoolExecutor(len(states)) as pool:
         answers = [
-            pool.submit(send, web, {"counter": "c", "key": state}, 200, wait=state)
+            pool.submit(send, patient, {"counter": "c", "key": state}, 200, wait=state)
             for state in states
         ]
-        eventually(lambda: web.producer.stats().accepted == waiting)
+        eventually(lambda: patient.producer.stats().accepted == len(states))
         # Those that wait for MySQL hold no thread that others need.
-        assert requests.get(f"{web.url}/v1/counters", timeout=20).status_code == 200
-        options = WorkerOptions(redis_url=redis_url, mysql_url=mysql_url, drain=True)
-        assert run(options) == 0
+        assert requests.get(f"{patient.url}/v1/counters", timeout=20).status_code == 200
+        patient.apply()
         assert [answer.result(30)["state"] for answer in answers] == states
-        assert web.store.totals.total("c", key="applied") == waiting // 2
-        web.apply()  # what was stored after that worker had ended
-        assert web.store.totals.total("c", key="stored") == waiting // 2
+    for state in ("stored", "applied"):
+        assert patient.store.totals.total("c", key=state) == 30
 
 
 def test_while_redis_is_away_increments_are_accepted_and_waiting_tells_the_truth(

@@ -14,6 +14,7 @@ import pytest
 import requests
 
 from countersink.store import api_keys, links
+from countersink.store.connection import Session
 from countersink.store.errors import NoSuchKey, NoSuchLink, TooManyLinks
 from countersink.store.sessions import open_tables
 from countersink.web.app import ROUTES
@@ -72,6 +73,17 @@ def web(shared_urls: tuple[str, str]) -> Iterator[Web]:
 def reader(web: Web) -> str:
     """A key that may read."""
     return web.key("read", name="reader")
+
+
+def sql(web: Web, statement: str, *values: str) -> None:
+    """Change rows as nobody does but by hand."""
+    with open_tables(web.options.mysql_url) as session:
+        session.execute(statement, values)
+
+
+def daily(web: Web, token: str, counter: str = "views") -> int:
+    """The status of a question for the days of a counter."""
+    return web.ask("GET", f"/v1/counters/{counter}/daily", token).status_code
 
 
 def make(web: Web, key: str, counter: str = "views", **more: Any) -> dict[str, Any]:
@@ -159,10 +171,10 @@ def test_a_token_that_was_changed_is_none(web: Web, reader: str) -> None:
         "no prefix": f"{id}_{secret}",
     }
     for what, wrong in tokens.items():
-        for path in ("/v1/counters/views/daily", "/v1/counters/views.secret/daily"):
-            assert web.ask("GET", path, wrong).status_code in (401, 429), (what, path)
+        for counter in ("views", "views.secret"):
+            assert daily(web, wrong, counter) in (401, 429), (what, counter)
     web.look_again()
-    assert web.ask("GET", "/v1/counters/views/daily", token).status_code == 200
+    assert daily(web, token) == 200
 
 
 def test_the_table_has_nothing_from_which_a_token_could_be_made(web: Web, reader: str) -> None:
@@ -193,18 +205,14 @@ def encoded(data: bytes) -> str:
 
 def test_a_link_whose_row_was_edited_opens_nothing(web: Web, reader: str) -> None:
     tokens = {}
-    with open_tables(web.options.mysql_url) as session:
-        for counters in ("[]", '["*"]', '["view?"]', '["views", "views.secret"]', "null", "{}"):
-            made = make(web, reader)
-            tokens[counters] = made["token"]
-            session.execute(
-                "UPDATE api_key SET counters = %s WHERE id = %s", (counters, made["id"])
-            )
+    for counters in ("[]", '["*"]', '["view?"]', '["views", "views.secret"]', "null", "{}"):
+        made = make(web, reader)
+        tokens[counters] = made["token"]
+        sql(web, "UPDATE api_key SET counters = %s WHERE id = %s", counters, made["id"])
     web.look_again()
     for counters, token in tokens.items():
         for counter in ("views", "views.secret"):
-            answer = web.ask("GET", f"/v1/counters/{counter}/daily", token)
-            assert answer.status_code == 401, (counters, counter)
+            assert daily(web, token, counter) == 401, (counters, counter)
     assert web.ask("GET", "/v1/links", reader).status_code == 200
     with open_tables(web.options.mysql_url) as session:
         for one in links.list_links(session):
@@ -226,42 +234,30 @@ def test_a_link_ends_by_its_end_its_revocation_and_its_key(web: Web) -> None:
     assert {one["id"] for one in everybodys} >= {one["id"] for one in listed}
 
     def works(link: dict[str, Any]) -> bool:
-        return web.ask("GET", "/v1/counters/views/daily", link["token"]).status_code == 200
+        return daily(web, link["token"]) == 200
 
+    end = "UPDATE api_key SET expires = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND"
     assert all(map(works, (first, second, third, fourth)))
     assert web.ask("DELETE", f"/v1/links/{first['id']}", reader).status_code == 204
     assert not works(first)  # at once, where it was revoked
     assert web.ask("DELETE", f"/v1/links/{first['id']}", reader).status_code == 404
-    with open_tables(web.options.mysql_url) as session:
-        session.execute(
-            "UPDATE api_key SET expires = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND WHERE id = %s",
-            (second["id"],),
-        )
+    sql(web, f"{end} WHERE id = %s", second["id"])
     eventually(lambda: not works(second))
     assert works(third)
-    with open_tables(web.options.mysql_url) as session:
-        session.execute("UPDATE api_key SET revoked = UTC_TIMESTAMP(3) WHERE name = 'brief'")
+    sql(web, "UPDATE api_key SET revoked = UTC_TIMESTAMP(3) WHERE name = 'brief'")
     eventually(lambda: not works(third))
     assert works(fourth)
-    with open_tables(web.options.mysql_url) as session:
-        session.execute(
-            "UPDATE api_key SET expires = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND"
-            " WHERE name = 'expiring'"
-        )
+    sql(web, f"{end} WHERE name = 'expiring'")
     eventually(lambda: not works(fourth))
     with open_tables(web.options.mysql_url) as session:
         ours = {one["id"] for one in (first, second, third, fourth)}
         assert ours.isdisjoint(one.id for one in links.list_links(session))
-
-
-def test_links_of_the_command_line_end_all_at_once(web: Web, reader: str) -> None:
-    with open_tables(web.options.mysql_url) as session:
+        # Those of the command line end all at once.
         _, token = links.create(session, "views", datetime.now(UTC) + timedelta(days=1))
-        assert web.ask("GET", "/v1/counters/views/daily", token).status_code == 200
+        assert daily(web, token) == 200
         assert links.revoke_all(session) >= 1
         assert links.revoke_all(session) == 0
-    path = "/v1/counters/views/daily"
-    eventually(lambda: web.ask("GET", path, token).status_code == 401)
+    eventually(lambda: daily(web, token) == 401)
 
 
 def test_who_may_not_see_a_counter_makes_no_link_to_it(web: Web, reader: str) -> None:
@@ -300,8 +296,7 @@ def test_a_deleted_counter_takes_its_links_and_notes_along(web: Web, reader: str
             "SELECT COUNT(*) FROM api_key WHERE counters LIKE '%\"deleted\"%'"
         ) == [(0,)]
     web.count("deleted", "/a")
-    path = "/v1/counters/deleted/daily"
-    eventually(lambda: web.ask("GET", path, token).status_code == 401)
+    eventually(lambda: daily(web, token, "deleted") == 401)
     assert web.ask("GET", "/v1/counters/deleted/notes", admin).json()["rows"] == []
 
 
@@ -319,20 +314,16 @@ def test_a_link_is_told_nowhere_but_to_who_made_it(
     assert repr(known.hash) not in repr(known)
 
 
-def test_a_link_is_no_key_to_log_in_with(web: Web, reader: str) -> None:
-    token = make(web, reader)["token"]
+def test_a_link_is_no_key_and_a_key_no_link(web: Web, reader: str) -> None:
+    made = make(web, reader)
+    token = made["token"]
     own = {"Sec-Fetch-Site": "same-origin"}
-    answer = web.ask("POST", "/login", data={"key": token}, headers=own)
-    assert answer.status_code == 403
-    assert "Set-Cookie" not in answer.headers
+    login = web.ask("POST", "/login", data={"key": token}, headers=own)
+    assert login.status_code == 403
+    assert "Set-Cookie" not in login.headers
     for shown in ({"X-API-Key": token}, {"Authorization": f"Bearer {token}"}):
         for path, status in (("/v1/counters/views/daily", 200), ("/v1/totals", 403)):
             assert web.ask("GET", path, headers=shown).status_code == status
-
-
-def test_a_link_is_no_key_and_a_key_no_link(web: Web, reader: str) -> None:
-    made = make(web, reader)
-    assert web.ask("GET", "/v1/counters/views/daily", made["token"]).status_code == 200
     register = web.services.register
     asyncio.run_coroutine_threadsafe(register.write_uses(), web.loop).result(20)
     with open_tables(web.options.mysql_url) as session:
@@ -346,8 +337,8 @@ def test_a_link_is_no_key_and_a_key_no_link(web: Web, reader: str) -> None:
         with pytest.raises(NoSuchLink):
             links.revoke(session, reader.split("_")[1])
     web.look_again()
-    for key in (made["token"], reader):
-        assert web.ask("GET", "/v1/counters/views/daily", key).status_code == 200
+    for key in (token, reader):
+        assert daily(web, key) == 200
 
 
 def test_where_no_key_is_needed_a_link_is_made_by_everybody_and_is_no_key(
@@ -358,7 +349,7 @@ def test_where_no_key_is_needed_a_link_is_made_by_everybody_and_is_no_key(
         made = make(web, "")
         web.look_again()
         assert web.ask("GET", "/v1/totals").status_code == 200
-        assert web.ask("GET", "/v1/counters/views/daily", made["token"]).status_code == 200
+        assert daily(web, made["token"]) == 200
         assert web.ask("GET", "/v1/totals", made["token"]).status_code == 403
         (listed,) = web.ask("GET", "/v1/links").json()["rows"]
         assert (listed["id"], listed["key"]) == (made["id"], None)
@@ -366,60 +357,68 @@ def test_where_no_key_is_needed_a_link_is_made_by_everybody_and_is_no_key(
         assert not api_keys.any_valid(session)
 
 
+@pytest.fixture
+def tables(mysql_url: str) -> Iterator[Session]:
+    """A session, and no server by HTTP."""
+    with open_tables(mysql_url) as session:
+        yield session
+
+
+def link(session: Session, counter: str = "views", key: str = "") -> str:
+    """The id of a new link that lasts a day."""
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    return links.create(session, counter, tomorrow, api_key=key)[0].id
+
+
+def reading_key(session: Session, name: str) -> str:
+    """The id of a new key that may read."""
+    return api_keys.create(session, name, ["read"])[0].id
+
+
 @pytest.mark.servers("mariadb", "mysql")
 def test_links_are_few_and_forgotten_once_they_have_ended(
-    mysql_url: str, monkeypatch: pytest.MonkeyPatch
+    tables: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "MOST", 3)
-    tomorrow = datetime.now(UTC) + timedelta(days=1)
-    with open_tables(mysql_url) as session:
-        key, _ = api_keys.create(session, "old", ["read"])
-        old, revoked, kept = (links.create(session, "views", tomorrow)[0].id for _ in range(3))
-        with pytest.raises(TooManyLinks):
-            links.create(session, "views", tomorrow)
-        session.execute(
-            "UPDATE api_key SET expires = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND"
-            " WHERE id IN (%s, %s)",
-            (old, key.id),
-        )
-        links.revoke(session, revoked)
-        made = links.create(session, "views", tomorrow)[0].id
-        ids = {id for (id,) in session.query("SELECT id FROM api_key")}
-        assert ids == {key.id, kept, made}
-        assert {one.id for one in links.list_links(session)} == {kept, made}
+    key = reading_key(tables, "old")
+    old, revoked, kept = (link(tables) for _ in range(3))
+    with pytest.raises(TooManyLinks):
+        link(tables)
+    tables.execute(
+        "UPDATE api_key SET expires = UTC_TIMESTAMP(3) - INTERVAL 1 SECOND WHERE id IN (%s, %s)",
+        (old, key),
+    )
+    links.revoke(tables, revoked)
+    made = link(tables)
+    assert {id for (id,) in tables.query("SELECT id FROM api_key")} == {key, kept, made}
+    assert {one.id for one in links.list_links(tables)} == {kept, made}
 
 
 @pytest.mark.servers("mariadb", "mysql")
 def test_one_key_leaves_room_for_the_links_of_others(
-    mysql_url: str, monkeypatch: pytest.MonkeyPatch
+    tables: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "MOST_OF_KEY", 2)
-    tomorrow = datetime.now(UTC) + timedelta(days=1)
-    with open_tables(mysql_url) as session:
-        one, other = (api_keys.create(session, name, ["read"])[0].id for name in ("a", "b"))
-        for key in (one, one, other, "", "", ""):
-            links.create(session, "views", tomorrow, api_key=key)
-        with pytest.raises(TooManyLinks, match="2 links of this key"):
-            links.create(session, "views", tomorrow, api_key=one)
-        links.create(session, "views", tomorrow, api_key=other)
+    one, other = (reading_key(tables, name) for name in ("a", "b"))
+    for key in (one, one, other, "", "", ""):
+        link(tables, key=key)
+    with pytest.raises(TooManyLinks, match="2 links of this key"):
+        link(tables, key=one)
+    link(tables, key=other)
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_links_go_with_their_counter_and_key_alone(mysql_url: str) -> None:
-    tomorrow = datetime.now(UTC) + timedelta(days=1)
-    with open_tables(mysql_url) as session:
-        keys = [api_keys.create(session, name, ["read"])[0].id for name in ("a", "b")]
-        for parent, counter in (
-            *product(("", *keys), ("views", "Views", "views.b")),
-            ("nobody", "views.b"),
-        ):
-            links.create(session, counter, tomorrow, api_key=parent)
-        links.delete_of(session, "views")
-        api_keys.revoke(session, "a")
-        expected = set(product(("", keys[1]), ("Views", "views.b")))
-        assert {(one.api_key, one.counter) for one in links.list_links(session)} == expected
-        live = [each.key for each in api_keys.live(session)]
-        assert [key.id for key in live if not key.is_link] == keys[1:]
-        assert sum(key.is_link for key in live) == len(expected)
-        assert links.revoke_all(session) == len(expected) + 3  # those of a key that has ended, too
-        assert [each.key.id for each in api_keys.live(session)] == keys[1:]
+def test_links_go_with_their_counter_and_key_alone(tables: Session) -> None:
+    keys = [reading_key(tables, name) for name in ("a", "b")]
+    for parent, counter in product(("", *keys), ("views", "Views", "views.b")):
+        link(tables, counter, parent)
+    link(tables, "views.b", "nobody")
+    links.delete_of(tables, "views")
+    api_keys.revoke(tables, "a")
+    expected = set(product(("", keys[1]), ("Views", "views.b")))
+    assert {(one.api_key, one.counter) for one in links.list_links(tables)} == expected
+    live = [each.key for each in api_keys.live(tables)]
+    assert [key.id for key in live if not key.is_link] == keys[1:]
+    assert sum(key.is_link for key in live) == len(expected)
+    assert links.revoke_all(tables) == len(expected) + 3  # those of a key that has ended, too
+    assert [each.key.id for each in api_keys.live(tables)] == keys[1:]

@@ -1,7 +1,6 @@
 """`GET /v1/live`: live numbers as server-sent events."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -48,6 +47,13 @@ class Stream:
         raise AssertionError("the stream ended")
 
 
+@pytest.fixture
+def orders(web: Web) -> Web:
+    """A server that has 3 orders of today."""
+    web.count("orders", "a", 3)
+    return web
+
+
 @contextmanager
 def listening(web: Web, *counters: str, key: str = "") -> Iterator[Stream]:
     """A listener until the end of the block."""
@@ -77,14 +83,13 @@ def test_totals_of_today_come_as_they_change(web: Web) -> None:
         assert stream.until("unknown", 1)["counters"] == 3
 
 
-def test_one_look_serves_all_who_listen(web: Web) -> None:
-    web.count("orders", "a", 3)
-    with listening(web, "orders") as one, listening(web, "orders") as another:
+def test_one_look_serves_all_who_listen(orders: Web) -> None:
+    with listening(orders, "orders") as one, listening(orders, "orders") as another:
         for stream in (one, another):
             stream.until("orders", 3)
-        feed = web.services.one(live.Feed)
+        feed = orders.services.one(live.Feed)
         assert len(feed.listeners) == 2
-        web.count("orders", "a", 1)
+        orders.count("orders", "a", 1)
         for stream in (one, another):
             stream.until("orders", 4)
     eventually(lambda: not feed.listeners)
@@ -101,15 +106,14 @@ def test_a_key_hears_of_its_own_counters_alone(web: Web) -> None:
     assert web.ask("GET", "/v1/live?counter=secret", key).status_code == 403
 
 
-def test_a_stream_ends_with_its_key(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_ends_with_its_key(orders: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "HEARTBEAT_S", live.LIFE_S)  # not at the next comment only
-    web.count("orders", "a", 3)
-    key = web.key("read", name="brief")
-    with listening(web, "orders", key=key) as stream:
+    key = orders.key("read", name="brief")
+    with listening(orders, "orders", key=key) as stream:
         stream.until("orders", 3)
-        with open_tables(web.options.mysql_url) as session:
+        with open_tables(orders.options.mysql_url) as session:
             api_keys.revoke(session, "brief")
-        web.look_again()
+        orders.look_again()
         for _ in stream.events():
             pass  # it ends
 
@@ -125,38 +129,28 @@ def test_a_stream_ends_whole_when_the_server_does(redis_url: str, mysql_url: str
     listener.__exit__(None, None, None)
 
 
+@pytest.mark.parametrize(
+    ("bound", "keys", "told"),
+    [("MAX_LISTENERS", 1, 503), ("MAX_PER_KEY", 1, 429), ("MAX_PER_ADDRESS", 3, 429)],
+)
 def test_more_listeners_than_there_may_be_are_told_to_come_later(
-    web: Web, monkeypatch: pytest.MonkeyPatch
+    web: Web, monkeypatch: pytest.MonkeyPatch, bound: str, keys: int, told: int
 ) -> None:
-    monkeypatch.setattr(live, "MAX_LISTENERS", 1)
-    web.count("orders", "a", 3)
-    with listening(web, "orders") as stream:
-        stream.until("orders", 3)
-        second = requests.get(f"{web.url}/v1/live", timeout=20)
-        assert second.status_code == 503
-        assert second.headers["Retry-After"] == "30"
-
-
-def test_one_key_takes_a_part_of_the_places_and_others_find_room(web: Web) -> None:
-    web.count("orders", "a", 3)
-    greedy, other = web.key("read", name="greedy", counters=["none.*"]), web.key("read")
+    """Of the server, of a key, and of an address with however many keys."""
+    monkeypatch.setattr(live, "MAX_LISTENERS", 1 if told == 503 else live.MAX_LISTENERS)
+    most = getattr(live, bound)
+    assert most <= keys * live.MAX_PER_KEY
+    shown = [web.key("read", name=str(number), counters=["none.*"]) for number in range(keys)]
     with ExitStack() as held:
-        for _ in range(live.MAX_PER_KEY):
-            held.enter_context(listening(web, key=greedy))
-        refused = web.ask("GET", "/v1/live", greedy)
-        assert refused.status_code == 429
-        assert refused.headers["Retry-After"] == "30"
-        held.enter_context(listening(web, "orders", key=other)).until("orders", 3)
-
-
-def test_one_address_takes_a_part_of_the_places_with_however_many_keys(web: Web) -> None:
-    keys = [web.key("read", name=str(number)) for number in range(3)]
-    assert min(live.MAX_LISTENERS, 3 * live.MAX_PER_KEY) > live.MAX_PER_ADDRESS
-    with ExitStack() as held:
-        for number in range(live.MAX_PER_ADDRESS):
-            held.enter_context(listening(web, key=keys[number % 3]))
-        for key in keys:
-            assert web.ask("GET", "/v1/live", key).status_code == 429
+        for number in range(most):
+            held.enter_context(listening(web, key=shown[number % keys]))
+        for key in shown:
+            refused = web.ask("GET", "/v1/live", key)
+            assert (refused.status_code, refused.headers["Retry-After"]) == (told, "30")
+        if bound == "MAX_PER_KEY":  # others find room
+            web.count("orders", "a", 3)
+            other = web.key("read")
+            held.enter_context(listening(web, "orders", key=other)).until("orders", 3)
 
 
 def test_a_server_that_is_away_is_told_of_and_seen_again(
@@ -190,23 +184,16 @@ def test_a_bad_question_is_no_stream_and_head_is_answered_at_once(shared: Web) -
 
 
 def test_an_unforeseen_error_is_told_and_numbers_come_again(
-    web: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    orders: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    look = live.look
-    failing = threading.Event()
+    def fail(*asked: Any) -> live.SentNumbers:
+        raise RuntimeError("a bug")
 
-    def look_or_fail(*asked: Any) -> live.SentNumbers:
-        if failing.is_set():
-            raise RuntimeError("a bug")
-        return look(*asked)
-
-    monkeypatch.setattr(live, "look", look_or_fail)
-    web.count("orders", "a", 3)
-    with listening(web, "orders") as stream:
+    with listening(orders, "orders") as stream:
         stream.until("orders", 3)
-        failing.set()
-        assert {"trouble": True} in stream.events()
-        failing.clear()
-        web.count("orders", "a", 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(live, "look", fail)
+            assert {"trouble": True} in stream.events()
+        orders.count("orders", "a", 1)
         stream.until("orders", 4)
     assert "a bug" in caplog.text
