@@ -153,15 +153,9 @@ def test_a_record_that_cannot_be_counted_says_why_and_spoils_no_other(
     ],
 )
 def test_amounts_are_whole_numbers_of_64_bits(amount: str, is_: int) -> None:
-    """With a point, too, as exports of columns with gaps have them."""
-    tally = read(recipe(), ["path,time,amount", f"/a,{WHEN},{amount}"])
-    assert (tally.counts, tally.counted) == ({("/a", MINUTE): is_}, 1)
-
-
-def test_sums_that_leave_64_bits_are_kept_as_they_are() -> None:
-    largest = 2**63 - 1
-    tally = read(recipe(), ["path,time,amount", *[f"/a,{WHEN},{largest}"] * 2])
-    assert tally.counts == {("/a", MINUTE): 2 * largest}
+    """With a point, too, as exports of columns with gaps have them; sums may leave 64 bits."""
+    tally = read(recipe(), ["path,time,amount", *[f"/a,{WHEN},{amount}"] * 2])
+    assert (tally.counts, tally.counted) == ({("/a", MINUTE): 2 * is_}, 2)
 
 
 def test_a_blank_before_a_quote_within_quotes_is_one_of_the_value() -> None:

@@ -23,11 +23,14 @@ from tests.support.proxies.rules import Deed, Phase
 from tests.support.waiting import eventually
 
 
-def test_a_second_run_adds_nothing_and_a_third_what_is_new(tailing: Tailing) -> None:
+def test_a_run_adds_what_is_new_and_one_from_the_start_all_of_it(tailing: Tailing) -> None:
     assert tailing.count("/a", "/b", "/a").counted == 3
     assert tailing.run().counted == 0
     assert tailing.count("/c").counted == 1
     assert counted(tailing.client) == {"/a": 2, "/b": 1, "/c": 1}
+    assert tailing.run(begin="start").counted == 4
+    assert tailing.run().counted == 0
+    assert counted(tailing.client) == {"/a": 4, "/b": 2, "/c": 2}
 
 
 def test_rejected_lines_carry_their_number_in_the_file(tailing: Tailing) -> None:
@@ -38,13 +41,6 @@ def test_rejected_lines_carry_their_number_in_the_file(tailing: Tailing) -> None
     assert tailing.run().rejected == 1
     assert [number for _, number in tailing.told.lines] == [2, 4, 5]
     assert tailing.run().rejected == 0
-
-
-def test_begin_start_forgets_the_position(tailing: Tailing) -> None:
-    tailing.count("/a")
-    assert tailing.run(begin="start").counted == 1
-    assert tailing.run().counted == 0
-    assert counted(tailing.client) == {"/a": 2}
 
 
 def test_begin_start_of_an_emptied_log_forgets_too(tailing: Tailing) -> None:
@@ -401,22 +397,17 @@ class TestExactlyOnce:
                 tailing.run(client=client)
         assert counted(tailing.client) == {"/a": 1}
 
-    def test_the_position_stays_where_it_is_when_partitions_are_added(
+    def test_the_position_is_found_and_stays_where_it_is_when_partitions_are_added(
         self, tailing: Tailing
     ) -> None:
+        tailing.client.set(PARTITIONS_KEY, 16)
         tailing.count("/a")
-        for partitions in (7, 16, 1):
+        assert tailing.client.xlen(tailing.mark.stream) == 1
+        assert tailing.run().counted == 0
+        for partitions in (1, 7, 16, 1):
             tailing.client.set(PARTITIONS_KEY, partitions)
             assert tailing.count("/b").counted == 1
-        assert counted(tailing.client) == {"/a": 1, "/b": 3}
-
-    def test_a_new_source_finds_its_partition(self, redis_client: redis.Redis, log: Path) -> None:
-        redis_client.set(PARTITIONS_KEY, 16)
-        write(log, "/a")
-        tailing = Tailing(redis_client, log)
-        tailing.run()
-        assert redis_client.xlen(tailing.mark.stream) == 1
-        assert tailing.run().counted == 0
+        assert counted(tailing.client) == {"/a": 1, "/b": 4}
 
 
 class TestMark:

@@ -3,7 +3,6 @@
 import os
 import pickle
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,17 +37,18 @@ while True:
 """
 
 
-Start = Callable[..., Child]
-
-
-@pytest.fixture
-def start(redis_url: str, children: Children) -> Start:
-    """Starts a process that has counted 100, with the next flush an hour away, when it returns;
-    where a status is named, it has ended with that.
+class Start:
+    """Starts processes that have counted 100, with the next flush an hour away, and tells what is
+    stored.
     """
 
-    def make(
-        url: str = redis_url,
+    def __init__(self, queue: Queue, children: Children) -> None:
+        self._queue = queue
+        self._children = children
+
+    def __call__(
+        self,
+        url: str = "",
         *arguments: str,
         before: str = "",
         then: str = FOR_EVER,
@@ -56,15 +56,22 @@ def start(redis_url: str, children: Children) -> Start:
         counter: str = "hits",
         status: int | None = None,
     ) -> Child:
+        """A process that has counted, or, where a status is named, has ended with that."""
         script = BEGINNING.format(before=before, counter=counter) + then
-        child = run_script(children, script, url, *arguments)
+        child = run_script(self._children, script, url or self._queue.url, *arguments)
         if status is not None:
             assert child.wait() == status, child.output()
         elif ready:
             eventually(lambda: said(child), message=child.output)
         return child
 
-    return make
+    def total(self, counter: str = "hits") -> int:
+        return total(self._queue.client, counter)
+
+
+@pytest.fixture
+def start(queue: Queue, children: Children) -> Start:
+    return Start(queue, children)
 
 
 FORK = "if os.fork(): os._exit(os.waitstatus_to_exitcode(os.wait()[1]))"
@@ -89,19 +96,17 @@ ENDS = {
 }
 
 
-def test_every_end_flushes(start: Start, redis_client: redis.Redis) -> None:
+def test_every_end_flushes(start: Start) -> None:
     """And an exec of a program that is not there ends nothing."""
     children = {
         name: start(then=end.format(counter=name), ready=False, counter=name)
         for name, (end, _, _) in ENDS.items()
     }
     for name, (_, status, counted) in ENDS.items():
-        assert (children[name].wait(), total(redis_client, name)) == (status, counted), name
+        assert (children[name].wait(), start.total(name)) == (status, counted), name
 
 
-def test_counting_in_a_later_exit_hook_is_not_an_error(
-    start: Start, redis_client: redis.Redis
-) -> None:
+def test_counting_in_a_later_exit_hook_is_not_an_error(start: Start) -> None:
     before = """
 import atexit
 def hook():
@@ -118,10 +123,10 @@ atexit.register(lifecycle.close_all)
     child = start(before=before, then="", status=0)
     assert "hooked" in child.output()
     assert "Traceback" not in child.output()
-    assert total(redis_client) == 100
+    assert start.total() == 100
 
 
-def test_signals_flush_and_end_as_they_do(start: Start, redis_client: redis.Redis) -> None:
+def test_signals_flush_and_end_as_they_do(start: Start) -> None:
     before = """
 import resource
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # what SIGQUIT leaves
@@ -133,7 +138,7 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
         child.send(number)
     for number, child in children.items():
         assert child.wait() == -number
-        assert total(redis_client, number.name) == 100
+        assert start.total(number.name) == 100
 
 
 BUSY = """
@@ -185,22 +190,18 @@ signal.signal(signal.SIGTERM, stop)
         pytest.param(OWN_HANDLER, FOR_EVER, 7, 101, id="the app's own handler"),
     ],
 )
-def test_sigterm_ends(
-    start: Start, redis_client: redis.Redis, before: str, then: str, status: int, counted: int
-) -> None:
+def test_sigterm_ends(start: Start, before: str, then: str, status: int, counted: int) -> None:
     child = start(before=before, then=then)
     child.terminate()
     assert child.wait() == status
-    assert total(redis_client) == counted
+    assert start.total() == counted
 
 
-def test_an_app_that_goes_on_after_sigterm_is_flushed_at_each(
-    start: Start, redis_client: redis.Redis
-) -> None:
+def test_an_app_that_goes_on_after_sigterm_is_flushed_at_each(start: Start) -> None:
     before = "signal.signal(signal.SIGTERM, lambda *_: None)"
     child = start(before=before)
     child.terminate()
-    eventually(lambda: total(redis_client) == 100)
+    eventually(lambda: start.total() == 100)
     assert child.running
     child.kill()
 
@@ -215,9 +216,7 @@ print("still here")
     assert "still here" in start(before=before, then=then, status=0).output()
 
 
-def test_a_handler_of_the_apps_installed_later_wins(
-    start: Start, redis_client: redis.Redis
-) -> None:
+def test_a_handler_of_the_apps_installed_later_wins(start: Start) -> None:
     then = """
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
 print("[]", flush=True)
@@ -226,30 +225,13 @@ print("[]", flush=True)
     eventually(lambda: len(said(child)) == 2, message=child.output)
     child.terminate()
     assert child.wait() == 3
-    assert total(redis_client) == 100
+    assert start.total() == 100
 
 
-def test_closing_puts_back_what_was_there(start: Start) -> None:
-    before = """
-def own(number, frame): pass
-signal.signal(signal.SIGTERM, own)
-"""
-    then = """
-assert signal.getsignal(signal.SIGTERM) is not own
-other = Producer(sys.argv[1])
-producer.close()
-assert signal.getsignal(signal.SIGTERM) is not own
-other.close()
-assert signal.getsignal(signal.SIGTERM) is own
-again = Producer(sys.argv[1], handle_sigterm=False)
-assert signal.getsignal(signal.SIGTERM) is own
-"""
-    start(before=before, then=then, status=0)
-
-
-def test_handlers_of_the_apps_for_other_signals_are_left_alone(start: Start) -> None:
+def test_handlers_of_the_apps_are_left_alone_or_put_back_by_closing(start: Start) -> None:
     before = """
 def own(*_): pass
+signal.signal(signal.SIGTERM, own)
 signal.signal(signal.SIGHUP, own)
 signal.signal(signal.SIGQUIT, signal.SIG_IGN)
 signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -261,12 +243,20 @@ assert signal.getsignal(signal.SIGHUP) is own
 assert signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN
 assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
 os.kill(os.getpid(), signal.SIGINT)
+assert signal.getsignal(signal.SIGTERM) is not own
+other = Producer(sys.argv[1])
+producer.close()
+assert signal.getsignal(signal.SIGTERM) is not own
+other.close()
+assert signal.getsignal(signal.SIGTERM) is own
+again = Producer(sys.argv[1], handle_sigterm=False)
+assert signal.getsignal(signal.SIGTERM) is own
 """
     assert "Current thread" in start(before=before, then=then, status=0).output()
 
 
 def test_what_is_counted_until_a_server_ends_by_the_signal_it_had_caught_is_stored(
-    start: Start, redis_client: redis.Redis
+    start: Start,
 ) -> None:
     """As uvicorn's workers do, and Twisted."""
     before = """
@@ -301,7 +291,7 @@ end()
         child.terminate()
     for number, child in enumerate(children):
         assert child.wait() == -signal.SIGTERM, ways[number]
-        assert total(redis_client, f"way-{number}") == 101, ways[number]
+        assert start.total(f"way-{number}") == 101, ways[number]
 
 
 COUNTING = """
@@ -478,9 +468,7 @@ def is_pickled(function: object) -> bool:
         return False
 
 
-def test_no_thread_of_ours_takes_a_signal_that_the_app_blocks(
-    start: Start, redis_client: redis.Redis
-) -> None:
+def test_no_thread_of_ours_takes_a_signal_that_the_app_blocks(start: Start) -> None:
     then = """
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM})
 for number in signal.SIGUSR1, signal.SIGTERM:
@@ -493,7 +481,7 @@ producer.increment("hits")
 sys.exit(9)
 """
     start(then=then, status=9)
-    assert total(redis_client) == 103
+    assert start.total() == 103
 
 
 def test_misused_functions_complain_as_ever(start: Start) -> None:
@@ -512,15 +500,17 @@ os._exit(7)
     assert "Traceback" not in start(then=then, status=7).output()
 
 
-def test_a_default_that_came_back_before_the_first_increment_flushes(
-    start: Start, redis_client: redis.Redis
+@pytest.mark.parametrize(
+    "first", ["", "signal.signal(signal.SIGTERM, signal.SIG_DFL)"], ids=["", "as RQ's work horses"]
+)
+def test_a_child_that_is_terminated_flushes_its_own_also_if_a_default_came_back(
+    start: Start, first: str
 ) -> None:
-    """As RQ sets it in its work horses."""
     then = """
 read_end, write_end = os.pipe()
 pid = os.fork()
 if pid == 0:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    {first}
     producer.increment("child")
     producer.flush(20)
     producer.increment("child")
@@ -532,8 +522,9 @@ os.kill(pid, signal.SIGTERM)
 status = os.waitpid(pid, 0)[1]
 assert os.WTERMSIG(status) == signal.SIGTERM, status
 """
-    start(then=then, status=0)
-    assert total(redis_client, "child") == 2
+    start(then=then.format(first=first), status=0)
+    assert start.total("child") == 2
+    assert start.total() == 100
 
 
 def test_a_producer_made_in_a_thread_handles_signals_only_once_the_main_thread_counts(
@@ -558,26 +549,3 @@ def test_a_producer_made_in_a_thread_handles_signals_only_once_the_main_thread_c
     child.terminate()
     assert child.wait() == -signal.SIGTERM
     assert total(queue.client) == 100
-
-
-def test_a_child_that_is_terminated_flushes_its_own(
-    start: Start, redis_client: redis.Redis
-) -> None:
-    then = """
-pid = os.fork()
-if pid == 0:
-    producer.increment("child")
-    print("[]", flush=True)
-    while True:
-        time.sleep(0.05)
-print([pid], flush=True)
-status = os.waitpid(pid, 0)[1]
-assert os.WTERMSIG(status) == signal.SIGTERM, status
-"""
-    child = start(then=then)
-    eventually(lambda: len(said(child)) == 3, message=child.output)
-    (pid,) = next(line for line in said(child) if line and isinstance(line, list))
-    os.kill(pid, signal.SIGTERM)
-    assert child.wait() == 0, child.output()
-    assert total(redis_client, "child") == 1
-    assert total(redis_client) == 100

@@ -38,14 +38,18 @@ def end(child: Child) -> None:
     assert "Traceback" not in child.output()
 
 
-def test_two_plan_every_second_once_whoever_of_them_ends(
+def test_two_plan_every_second_once_whoever_of_them_is_frozen_or_ends(
     session: Session, redis_client: redis.Redis, redis_url: str, mysql_url: str, children: Children
 ) -> None:
     first = scheduler(children, redis_url, mysql_url)
     second = scheduler(children, redis_url, mysql_url)
     for each in (first, second):
         wait_said(each, "ready")
-    wait_planned(session, 3, first)
+    for _ in range(3):
+        first.stop()
+        wait_planned(session, len(planned(session)) + 2, second)
+        first.go_on()
+        wait_planned(session, len(planned(session)) + 1, second)
     first.kill()
     wait_planned(session, len(planned(session)) + 2, second)
     third = scheduler(children, redis_url, mysql_url)
@@ -55,23 +59,6 @@ def test_two_plan_every_second_once_whoever_of_them_ends(
     end(third)
     require_no_gap(session)
     assert len(set(queued(redis_client))) >= len(planned(session)) - 1
-
-
-def test_one_that_is_frozen_holds_up_nothing_and_plans_nothing_twice(
-    session: Session, redis_url: str, mysql_url: str, children: Children
-) -> None:
-    frozen = scheduler(children, redis_url, mysql_url)
-    other = scheduler(children, redis_url, mysql_url)
-    for each in (frozen, other):
-        wait_said(each, "ready")
-    for _ in range(3):
-        frozen.stop()
-        wait_planned(session, len(planned(session)) + 2, other)
-        frozen.go_on()
-        wait_planned(session, len(planned(session)) + 1, other)
-    for each in (frozen, other):
-        end(each)
-    require_no_gap(session)
 
 
 @pytest.mark.long("seconds without MySQL")

@@ -10,8 +10,14 @@ from countersink.store.connection import Session
 from countersink.store.totals import Totals
 from countersink.store.verify import open_session
 from tests.store.app import Connection, open_app
-from tests.store.helpers import entry
+from tests.store.helpers import Database, entry
 from tests.store.width_rows import Put, put_scheme
+
+
+@pytest.fixture
+def db(request: pytest.FixtureRequest, mysql_url: str) -> Database:
+    """The database of a test that looks at it from several sides."""
+    return Database(request)
 
 
 @pytest.fixture

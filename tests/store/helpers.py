@@ -11,12 +11,16 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
+import pytest
+
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone, open_tables
 from countersink.schedules.jobs.retention import roll_up
+from countersink.store import Store
 from countersink.store.apply.amounts import Incoming, Row
-from countersink.store.apply.apply import Applier
+from countersink.store.apply.apply import Applied, Applier
 from countersink.store.connection import Session
+from tests.store.app import Connection
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request, Rule
 from tests.support.waiting import eventually
 
@@ -114,6 +118,36 @@ def wait_for_update_lock(session: Session) -> None:
     """Wait until somebody asks for rows to update them."""
     shown = "SHOW FULL PROCESSLIST"
     eventually(lambda: any("FOR UPDATE" in str(row[7]) for row in session.query(shown)))
+
+
+class Database:
+    """A test's database, and who works on it: the fixtures of these names, made when asked for."""
+
+    mysql_url: str
+    store: Store
+    session: Session
+    applier: Applier
+    app: Connection
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._request = request
+
+    def __getattr__(self, name: str) -> Any:
+        return self._request.getfixturevalue(name)
+
+    def count(self, *amounts: tuple[str, int], counter: str = "views") -> Applied:
+        """Apply an entry with rows of (key, amount)."""
+        return self.applier.apply([entry(rows(*amounts, counter=counter))])
+
+    def keys(self, counter: str = "views") -> dict[bytes, int]:
+        """What the slots hold, by key."""
+        return keys(self.session, counter)
+
+    def worker(self, slot: int = 18, **options: Any) -> Applier:
+        """Another applier."""
+        made = Applier(self.mysql_url, slot, **options)
+        self._request.addfinalizer(made.close)
+        return made
 
 
 class Killed(BaseException):

@@ -18,9 +18,17 @@ from countersink.store.connection import MIN_PACKET, Session, connect
 from countersink.store.errors import Conflict, Refused, Unavailable
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import (
-    applier as new_applier,
+    Database,
+    entry,
+    guard_count,
+    keys,
+    ledger,
+    minute,
+    now_ms,
+    rows,
+    together,
 )
-from tests.store.helpers import entry, guard_count, keys, ledger, minute, now_ms, rows, together
+from tests.store.helpers import applier as new_applier
 from tests.support.databases import KeptDatabase
 from tests.support.factories import MySQLFactory
 from tests.support.servers import Kind
@@ -28,14 +36,12 @@ from tests.support.servers import Kind
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
 
-def test_rows_of_several_entries_become_one_row_per_cell(
-    session: Session, applier: Applier
-) -> None:
+def test_rows_of_several_entries_become_one_row_per_cell(db: Database) -> None:
     first = entry(rows(("/a", 2), ("/b", -5)))
     second = entry(rows(("/a", 3)))
-    assert applier.apply([first, second]) == Applied(applied=2, rows=3, cells=2)
-    assert keys(session) == {b"/a": 5, b"/b": -5}
-    assert session.query("SELECT slot, amount FROM counter_ledger") == [(17, 0)]
+    assert db.applier.apply([first, second]) == Applied(applied=2, rows=3, cells=2)
+    assert db.keys() == {b"/a": 5, b"/b": -5}
+    assert db.session.query("SELECT slot, amount FROM counter_ledger") == [(17, 0)]
 
 
 def test_the_bucket_is_the_utc_midnight_of_the_event(session: Session, applier: Applier) -> None:
@@ -51,21 +57,14 @@ def test_the_bucket_is_the_utc_midnight_of_the_event(session: Session, applier: 
     ]
 
 
-def test_a_redelivery_is_dropped_and_the_rest_of_its_batch_counted(
-    session: Session, applier: Applier
-) -> None:
+def test_a_redelivery_is_dropped_and_the_rest_of_its_batch_counted(db: Database) -> None:
     old, new = entry(rows(("/a", 1))), entry(rows(("/a", 10)))
-    applier.apply([old])
-    assert applier.apply([old, new]) == Applied(applied=1, duplicates=1, rows=1, cells=1)
-    assert applier.apply([old, new]) == Applied(duplicates=2)
-    assert keys(session) == {b"/a": 11}
-    assert ledger(session) == {"views": 11}
-
-
-def test_an_id_repeated_within_a_batch_counts_once(session: Session, applier: Applier) -> None:
-    twice = entry(rows(("/a", 7)))
-    assert applier.apply([twice, twice]) == Applied(applied=1, duplicates=1, rows=1, cells=1)
-    assert keys(session) == {b"/a": 7}
+    # Also within one batch.
+    assert db.applier.apply([old, old]) == Applied(applied=1, duplicates=1, rows=1, cells=1)
+    assert db.applier.apply([old, new]) == Applied(applied=1, duplicates=1, rows=1, cells=1)
+    assert db.applier.apply([old, new]) == Applied(duplicates=2)
+    assert db.keys() == {b"/a": 11}
+    assert ledger(db.session) == {"views": 11}
 
 
 def test_an_empty_batch_and_an_entry_without_rows(session: Session, applier: Applier) -> None:
@@ -82,11 +81,11 @@ def test_amount_zero_declares_the_key(session: Session, applier: Applier) -> Non
 
 @pytest.mark.parametrize("slots", [(1, 2), (9, 9)], ids=["own slots", "a shared slot"])
 def test_two_workers_given_the_same_entries_at_the_same_moment(
-    mysql_url: str, session: Session, slots: tuple[int, int]
+    db: Database, slots: tuple[int, int]
 ) -> None:
     pauses: list[float] = []
-    one = Applier(mysql_url, slots[0], pause=pauses.append)
-    two = Applier(mysql_url, slots[1], pause=pauses.append)
+    one = db.worker(slots[0], pause=pauses.append)
+    two = db.worker(slots[1], pause=pauses.append)
     expected = 0
     for round_ in range(15):
         shared = [entry(rows((f"/{index % 7}", 1), ("/x", 2))) for index in range(20)]
@@ -98,16 +97,14 @@ def test_two_workers_given_the_same_entries_at_the_same_moment(
         expected += 20 * 3
         assert sum(result.applied for result in results) == 20
         assert sum(result.duplicates for result in results) == 20
-        assert sum(keys(session).values()) == expected, f"round {round_}"
-        assert ledger(session) == {"views": expected}
+        assert sum(db.keys().values()) == expected, f"round {round_}"
+        assert ledger(db.session) == {"views": expected}
     assert pauses == []  # in the order of their ids they never wait for each other in a circle
-    one.close()
-    two.close()
 
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_connection_killed_at_any_point_and_running_again_counts_once(
-    mysql_url: str, session: Session, point: str
+    db: Database, point: str
 ) -> None:
     def reached(here: str) -> None:
         if here == point and not killed:
@@ -115,46 +112,41 @@ def test_a_connection_killed_at_any_point_and_running_again_counts_once(
             applier._session.abort()
 
     killed: list[bool] = []
-    applier = Applier(mysql_url, 3, reached=reached)
+    applier = db.worker(3, reached=reached)
     batch = [entry(rows(("/a", 1)))]
     if point == "committed":
         assert applier.apply(batch).applied == 1
     else:
         with pytest.raises(Unavailable):
             applier.apply(batch)
-        assert keys(session) == {}
+        assert db.keys() == {}
         assert applier.apply(batch).applied == 1
-    assert keys(session) == {b"/a": 1}
-    applier.close()
+    assert db.keys() == {b"/a": 1}
 
 
-def test_the_guards_are_kept_from_their_entrys_time_or_now_whichever_is_later(
-    session: Session, applier: Applier
-) -> None:
+def test_the_guards_are_kept_from_their_entrys_time_or_now_whichever_is_later(db: Database) -> None:
     now = now_ms()
     future, past = entry([], at=now + 10**9), entry([], at=1)
     beyond = entry([], at=10**30)
-    applier.apply([future, past, beyond])
-    kept = dict(session.query("SELECT entry_id, keep_from FROM applied_entry"))
+    db.applier.apply([future, past, beyond])
+    kept = dict(db.session.query("SELECT entry_id, keep_from FROM applied_entry"))
     assert kept[future.id] == now + 10**9
     assert abs(kept[past.id] - now) < 60_000
     assert kept[beyond.id] == 2**63 - 1
 
 
-def test_an_entry_older_than_the_watermark_is_a_dead_letter_with_its_payload(
-    session: Session, applier: Applier
-) -> None:
-    guards.prune(session, now_ms=now_ms(), keep_ms=0)
+def test_an_entry_older_than_the_watermark_is_a_dead_letter_with_its_payload(db: Database) -> None:
+    guards.prune(db.session, now_ms=now_ms(), keep_ms=0)
     late = Incoming(
         os.urandom(16), 5, rows(("/a", 1)), stream="st", payload=b'[["views","/a",9,1]]'
     )
     young = entry(rows(("/a", 10)), at=now_ms() + 60_000)
-    assert applier.apply([late, young]) == Applied(applied=1, rows=1, cells=1, dead=1, too_old=1)
-    (buried,) = dead.list_rows(session)
+    assert db.applier.apply([late, young]) == Applied(applied=1, rows=1, cells=1, dead=1, too_old=1)
+    (buried,) = dead.list_rows(db.session)
     assert (buried.reason, buried.position, buried.payload) == ("too_old", -1, late.payload)
     assert (buried.stream, buried.at, buried.entry_id) == ("st", 5, late.id)
-    assert keys(session) == {b"/a": 10}
-    assert applier.apply([late]) == Applied(duplicates=1)
+    assert db.keys() == {b"/a": 10}
+    assert db.applier.apply([late]) == Applied(duplicates=1)
 
 
 def test_too_old_an_entry_without_payload_loses_no_row(session: Session, applier: Applier) -> None:
@@ -166,27 +158,25 @@ def test_too_old_an_entry_without_payload_loses_no_row(session: Session, applier
 
 
 def test_an_old_entry_that_was_counted_and_still_has_its_guard_is_just_a_duplicate(
-    session: Session, applier: Applier
+    db: Database,
 ) -> None:
     spooled = entry(rows(("/a", 1)), at=now_ms() - 10**9)
-    applier.apply([spooled])  # its guard is kept from now on
-    guards.prune(session, now_ms=now_ms(), keep_ms=10**8)
-    assert applier.apply([spooled]) == Applied(duplicates=1)
-    assert dead.count(session) == {}
+    db.applier.apply([spooled])  # its guard is kept from now on
+    guards.prune(db.session, now_ms=now_ms(), keep_ms=10**8)
+    assert db.applier.apply([spooled]) == Applied(duplicates=1)
+    assert dead.count(db.session) == {}
 
 
-def test_dead_rows_of_an_entry_are_written_with_its_guard(
-    session: Session, applier: Applier
-) -> None:
+def test_dead_rows_of_an_entry_are_written_with_its_guard(db: Database) -> None:
     name = os.urandom(16)
     bad = DeadRow(name, 1, "st", now_ms(), "bad_key", "too long", b'["views",1]')
     batch = [Incoming(name, now_ms(), rows(("/a", 1)), [bad], "st")]
-    assert applier.apply(batch).dead == 1
-    assert dead.count(session) == {"bad_key": 1}
-    assert applier.apply(batch) == Applied(duplicates=1)
-    assert dead.drop(session) == 1
-    assert applier.apply(batch) == Applied(duplicates=1)
-    assert dead.count(session) == {}
+    assert db.applier.apply(batch).dead == 1
+    assert dead.count(db.session) == {"bad_key": 1}
+    assert db.applier.apply(batch) == Applied(duplicates=1)
+    assert dead.drop(db.session) == 1
+    assert db.applier.apply(batch) == Applied(duplicates=1)
+    assert dead.count(db.session) == {}
 
 
 def test_without_the_control_row_nothing_is_applied(session: Session, applier: Applier) -> None:
@@ -197,26 +187,23 @@ def test_without_the_control_row_nothing_is_applied(session: Session, applier: A
 
 
 @pytest.mark.long("waits for a lock")
-def test_a_held_row_makes_the_batch_wait_and_leaves_nothing_half_done(
-    mysql_url: str, session: Session
-) -> None:
+def test_a_held_row_makes_the_batch_wait_and_leaves_nothing_half_done(db: Database) -> None:
     """After 1205 only the statement was undone: what had been done before it must go too."""
-    filling = new_applier(mysql_url, 5)
+    filling = db.worker(5)
     filling.apply([entry(rows(("/a", 1)))])
     batch = [entry(rows(("/a", 10)))]
     pauses: list[float] = []
-    blocked = Applier(lambda: connect(mysql_url, lock_wait=1), 5, pause=pauses.append)
-    with connect(mysql_url) as holder:
+    blocked = Applier(lambda: connect(db.mysql_url, lock_wait=1), 5, pause=pauses.append)
+    with connect(db.mysql_url) as holder:
         holder.begin()
         holder.query("SELECT amount FROM counter_slot FOR UPDATE")
         with pytest.raises(Conflict):
             blocked.apply(batch)
     assert len(pauses) == 5
-    assert guard_count(session) == 1
-    assert keys(session) == {b"/a": 1}
+    assert guard_count(db.session) == 1
+    assert db.keys() == {b"/a": 1}
     assert blocked.apply(batch).applied == 1
-    assert keys(session) == {b"/a": 11}
-    filling.close()
+    assert db.keys() == {b"/a": 11}
     blocked.close()
 
 

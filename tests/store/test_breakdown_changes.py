@@ -18,7 +18,7 @@ from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.deletion import Deleted
 from countersink.store.errors import Conflict, IncompleteBreakdown
 from countersink.store.verify import verify
-from tests.store.helpers import entry, minute
+from tests.store.helpers import Database, entry, minute
 
 PAGE: RowKey = (("country", "DE"), ("page", "/a"))
 LATEST = minute(date(2149, 12, 31))
@@ -92,15 +92,10 @@ def test_totals_of_a_range_before_a_later_breakdown_are_refused(
 
 
 def test_a_counter_that_gets_breakdowns_while_it_is_deleted_keeps_them_and_its_counts(
-    store: Store,
-    session: Session,
-    verifying: Session,
-    applier: Applier,
-    mysql_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+    store: Store, db: Database, verifying: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.counters.set("views", dimensions=["country", "page"], breakdowns=["country"])
-    count(applier, PAGE, 7)
+    count(db.applier, PAGE, 7)
     delete = deletion.delete_counter
     declared: list[str] = []
 
@@ -108,7 +103,7 @@ def test_a_counter_that_gets_breakdowns_while_it_is_deleted_keeps_them_and_its_c
         deleted = delete(*args, **kwargs)
         if not declared:
             declared.append("page")
-            with Store(mysql_url) as other:
+            with Store(db.mysql_url) as other:
                 other.counters.set("views", breakdowns=["page", "country"])
         return deleted
 
@@ -118,7 +113,7 @@ def test_a_counter_that_gets_breakdowns_while_it_is_deleted_keeps_them_and_its_c
     assert {each.text for each in store.counters.show("views").breakdowns} == {"page", "country"}
     assert verify(verifying).differences == []
     store.counters.delete("views")
-    assert not session.query("SELECT name FROM counter WHERE created IS NOT NULL")
+    assert not db.session.query("SELECT name FROM counter WHERE created IS NOT NULL")
     # Their numbers are used by nobody else's rows.
     store.counters.set("views", dimensions=["country", "page", "device"], breakdowns=["device"])
     assert store.totals.by("views", ["device"]) == []
@@ -137,11 +132,11 @@ def test_a_counter_that_gets_breakdowns_while_it_is_deleted_keeps_them_and_its_c
     ],
 )
 def test_a_breakdown_begins_behind_the_day_for_which_something_was_counted(
-    store: Store, session: Session, applier: Applier, zone: str, now: datetime, begins: datetime
+    store: Store, db: Database, zone: str, now: datetime, begins: datetime
 ) -> None:
     store.counters.set("views", time_zone=zone, dimensions=["country"])
-    count(applier, PAGE[:1], 7, minute(date(2026, 11, 25), 17 * 60))
-    assert next_midnight(session, now) == begins
+    count(db.applier, PAGE[:1], 7, minute(date(2026, 11, 25), 17 * 60))
+    assert next_midnight(db.session, now) == begins
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from countersink.store.errors import TrackedCounter, UnknownCounter, UnknownDime
 from countersink.store.ledger.postings import Posting, key_weight
 from countersink.store.sql import LABEL
 from countersink.store.verify import verify
-from tests.store.helpers import MAX, entry, keys, ledger, minute
+from tests.store.helpers import MAX, Database, entry, keys, ledger, minute
 from tests.store.helpers import applier as new_applier
 
 
@@ -66,28 +66,28 @@ def cells(session: Session, counter: str) -> dict[tuple[str, ...], int]:
 
 @pytest.mark.servers("mariadb", "mysql")
 def test_an_increment_is_counted_in_its_counter_and_in_each_breakdown(
-    session: Session, applier: Applier, views: str
+    db: Database, views: str
 ) -> None:
     done = count(
-        applier,
+        db.applier,
         ({"page": "/home", "country": "DE", "device": "phone"}, 2),
         ({"page": "/home", "country": "AT"}, 3),
         ({"country": "DE"}, 5),
     )
     assert (done.rows, done.dead) == (3, 0)
-    assert keys(session, views) == {b"": 10}
-    assert cells(session, "views#1") == {("/home",): 5, ("",): 5}
-    assert cells(session, "views#2") == {("DE",): 7, ("AT",): 3}
-    assert cells(session, "views#3") == {("/home", "DE"): 2, ("/home", "AT"): 3, ("", "DE"): 5}
-    assert ledger(session) == dict.fromkeys(("views", "views#1", "views#2", "views#3"), 10)
+    assert db.keys(views) == {b"": 10}
+    assert cells(db.session, "views#1") == {("/home",): 5, ("",): 5}
+    assert cells(db.session, "views#2") == {("DE",): 7, ("AT",): 3}
+    assert cells(db.session, "views#3") == {("/home", "DE"): 2, ("/home", "AT"): 3, ("", "DE"): 5}
+    assert ledger(db.session) == dict.fromkeys(("views", "views#1", "views#2", "views#3"), 10)
 
 
 def test_events_without_dimensions_have_empty_values_and_keys_are_counted_in_the_counter_alone(
-    session: Session, applier: Applier, views: str
+    db: Database, views: str
 ) -> None:
-    count(applier, ("", 2), ("/home", 3), ({"page": "/home"}, 4))
-    assert keys(session, views) == {b"": 6, b"/home": 3}
-    assert cells(session, "views#3") == {("", ""): 2, ("/home", ""): 4}
+    count(db.applier, ("", 2), ("/home", 3), ({"page": "/home"}, 4))
+    assert db.keys(views) == {b"": 6, b"/home": 3}
+    assert cells(db.session, "views#3") == {("", ""): 2, ("/home", ""): 4}
 
 
 @pytest.mark.servers("mariadb", "mysql")
@@ -100,71 +100,65 @@ def test_a_redelivery_adds_to_no_breakdown(session: Session, applier: Applier, v
 
 
 def test_a_row_with_an_undeclared_dimension_is_a_dead_letter_that_is_counted_once_it_is_declared(
-    session: Session, applier: Applier, store: Store, views: str
+    db: Database, views: str
 ) -> None:
-    count(applier, ({"page": "/a", "colour": "red"}, 2), ({"page": "/a"}, 3))
-    (row,) = dead.list_rows(session)
+    count(db.applier, ({"page": "/a", "colour": "red"}, 2), ({"page": "/a"}, 3))
+    (row,) = dead.list_rows(db.session)
     assert (row.reason, row.position) == ("unknown_dimension", 0)
     assert "--dimensions page,country,device,colour" in row.detail
     assert json.loads(row.payload) == ["views", {"colour": "red", "page": "/a"}, minute(), 2]
-    assert cells(session, "views#1") == {("/a",): 3}
-    store.counters.set(views, dimensions=["page", "country", "device", "colour"])
-    count(applier, ({"page": "/a", "colour": "red"}, 4))
-    assert cells(session, "views#1") == {("/a",): 7}
+    assert cells(db.session, "views#1") == {("/a",): 3}
+    db.store.counters.set(views, dimensions=["page", "country", "device", "colour"])
+    count(db.applier, ({"page": "/a", "colour": "red"}, 4))
+    assert cells(db.session, "views#1") == {("/a",): 7}
 
 
 @pytest.mark.parametrize("counter", ["plain", "unheard-of"])
 def test_a_row_with_dimensions_of_a_counter_without_any_is_a_dead_letter(
-    session: Session, applier: Applier, store: Store, counter: str
+    db: Database, counter: str
 ) -> None:
-    store.counters.set("plain")
-    count(applier, ({"page": "/a"}, 2), ("/a", 3), counter=counter)
-    (row,) = dead.list_rows(session)
+    db.store.counters.set("plain")
+    count(db.applier, ({"page": "/a"}, 2), ("/a", 3), counter=counter)
+    (row,) = dead.list_rows(db.session)
     assert row.reason == "unknown_dimension"
     assert "it has none" in row.detail
-    assert keys(session, counter) == {b"/a": 3}
+    assert db.keys(counter) == {b"/a": 3}
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_sums_of_a_breakdown_go_beyond_64_bits(
-    session: Session, applier: Applier, views: str
-) -> None:
+def test_sums_of_a_breakdown_go_beyond_64_bits(db: Database, views: str) -> None:
     # The sum of the counter stays within them.
     for _ in range(2):
         count(
-            applier,
+            db.applier,
             ({"page": "/a", "country": "DE"}, MAX),
             ({"page": "/b", "country": "AT"}, -MAX),
             ({"page": "/c", "country": "DE"}, 1),
         )
-    assert keys(session, views) == {b"": 2}
-    assert cells(session, "views#1") == {("/a",): 2 * MAX, ("/b",): -2 * MAX, ("/c",): 2}
-    assert cells(session, "views#2") == {("DE",): 2 * MAX + 2, ("AT",): -2 * MAX}
+    assert db.keys(views) == {b"": 2}
+    assert cells(db.session, "views#1") == {("/a",): 2 * MAX, ("/b",): -2 * MAX, ("/c",): 2}
+    assert cells(db.session, "views#2") == {("DE",): 2 * MAX + 2, ("AT",): -2 * MAX}
 
 
-def test_each_breakdown_has_its_own_room_for_keys(
-    session: Session, applier: Applier, store: Store, views: str
-) -> None:
-    store.counters.set(views, max_keys=3)
+def test_each_breakdown_has_its_own_room_for_keys(db: Database, views: str) -> None:
+    db.store.counters.set(views, max_keys=3)
     amounts: Sequence[tuple[dict[str, str], int]] = [
         ({"page": f"/{number}", "country": "DE" if number % 2 else "AT"}, 1) for number in range(10)
     ]
-    done = count(applier, *amounts)
+    done = count(db.applier, *amounts)
     assert done.overflown == 14
-    count(applier, *amounts, ("", 4), ("k1", 1), ("k2", 1), ("k3", 1), ("k4", 1))
-    found = Bag(cells(session, "views#1"))
+    count(db.applier, *amounts, ("", 4), ("k1", 1), ("k2", 1), ("k3", 1), ("k4", 1))
+    found = Bag(cells(db.session, "views#1"))
     assert len(found) == 4
     assert found[(OVERFLOW,)] == 14 + 4
-    assert cells(session, "views#2") == {("DE",): 10, ("AT",): 10, ("",): 4}
-    assert sum(cells(session, "views#3").values()) == 24
+    assert cells(db.session, "views#2") == {("DE",): 10, ("AT",): 10, ("",): 4}
+    assert sum(cells(db.session, "views#3").values()) == 24
     # The key that all of these are counted under takes no room of the counter's own.
-    assert keys(session, views) == {b"": 24, b"k1": 1, b"k2": 1, b"k3": 1, OVERFLOW.encode(): 1}
+    assert db.keys(views) == {b"": 24, b"k1": 1, b"k2": 1, b"k3": 1, OVERFLOW.encode(): 1}
 
 
-def test_settings_of_the_counter_are_those_of_its_breakdowns(
-    session: Session, applier: Applier, store: Store, views: str
-) -> None:
-    store.counters.set(
+def test_settings_of_the_counter_are_those_of_its_breakdowns(db: Database, views: str) -> None:
+    db.store.counters.set(
         views,
         time_zone="Europe/Berlin",
         resolution="minute",
@@ -173,11 +167,11 @@ def test_settings_of_the_counter_are_those_of_its_breakdowns(
         app_slots=3,
     )
     columns = "time_zone, resolution, max_keys, app_slots, keep_steps"
-    settings = session.query(f"SELECT {columns} FROM counter")
+    settings = db.session.query(f"SELECT {columns} FROM counter")
     assert settings == [("Europe/Berlin", "minute", 5, 3, "minute=2d,day=90d")] * 4
-    count(applier, ({"page": "/home"}, 2))
-    store.counters.set(views, resolution="day")
-    ends = session.query("SELECT counted_minute, resolution FROM counter")
+    count(db.applier, ({"page": "/home"}, 2))
+    db.store.counters.set(views, resolution="day")
+    ends = db.session.query("SELECT counted_minute, resolution FROM counter")
     assert ends[0][0] is not None
     assert ends == [(ends[0][0], "day")] * 4
 
@@ -193,40 +187,38 @@ def test_breakdowns_are_in_no_list_of_counters(applier: Applier, store: Store, v
 
 @pytest.mark.servers("mariadb", "mysql")
 def test_a_breakdown_that_is_removed_is_deleted_and_its_number_not_used_again(
-    session: Session, applier: Applier, store: Store, views: str
+    db: Database, views: str
 ) -> None:
-    count(applier, ({"page": "/home"}, 2))
-    store.counters.set(views, breakdowns=["page"])
-    assert ledger(session) == {views: 2, "views#1": 2}
-    count(applier, ({"page": "/home", "country": "DE"}, 2))
-    added = store.counters.set(views, breakdowns=["page", "country"]).breakdowns
+    count(db.applier, ({"page": "/home"}, 2))
+    db.store.counters.set(views, breakdowns=["page"])
+    assert ledger(db.session) == {views: 2, "views#1": 2}
+    count(db.applier, ({"page": "/home", "country": "DE"}, 2))
+    added = db.store.counters.set(views, breakdowns=["page", "country"]).breakdowns
     assert [each.name for each in added] == ["views#1", "views#4"]
-    assert ledger(session) == {views: 4, "views#1": 4}
-    store.counters.set(views, breakdowns=[], dimensions=[])
-    assert store.counters.show(views).dimensions == ()
-    assert ledger(session) == {views: 4}
+    assert ledger(db.session) == {views: 4, "views#1": 4}
+    db.store.counters.set(views, breakdowns=[], dimensions=[])
+    assert db.store.counters.show(views).dimensions == ()
+    assert ledger(db.session) == {views: 4}
 
 
-def test_with_a_counter_its_breakdowns_are_deleted(
-    session: Session, applier: Applier, store: Store, views: str
-) -> None:
-    count(applier, ({"page": "/home"}, 2))
-    assert store.counters.delete(views).amount == 2
+def test_with_a_counter_its_breakdowns_are_deleted(db: Database, views: str) -> None:
+    count(db.applier, ({"page": "/home"}, 2))
+    assert db.store.counters.delete(views).amount == 2
     for table in ("counter_slot", "counter_ledger", "counter_keys"):
-        assert session.query(f"SELECT * FROM {table}") == []
+        assert db.session.query(f"SELECT * FROM {table}") == []
     names = [views, *(f"{views}#{number}" for number in (1, 2, 3))]
-    assert session.query("SELECT name, created, dimensions FROM counter") == [
+    assert db.session.query("SELECT name, created, dimensions FROM counter") == [
         (name, None, None) for name in names
     ]
 
 
 def test_the_key_of_the_events_that_breakdowns_hold_is_not_deleted_alone(
-    applier: Applier, store: Store, views: str
+    db: Database, views: str
 ) -> None:
-    count(applier, ({"page": "/home"}, 2), ("/old", 1))
+    count(db.applier, ({"page": "/home"}, 2), ("/old", 1))
     with pytest.raises(ValueError, match="breakdowns hold too"):
-        store.counters.delete(views, "")
-    assert store.counters.delete(views, "/old").amount == 1
+        db.store.counters.delete(views, "")
+    assert db.store.counters.delete(views, "/old").amount == 1
 
 
 def test_what_cannot_be_declared(store: Store) -> None:
@@ -255,28 +247,26 @@ def test_a_dimension_that_a_breakdown_needs_stays(store: Store, views: str) -> N
     assert store.counters.show(views).dimensions == ("page", "country", "device")
 
 
-def test_values_that_are_too_long_are_cut_and_odd_ones_kept_apart(
-    session: Session, mysql_url: str, views: str
-) -> None:
+def test_values_that_are_too_long_are_cut_and_odd_ones_kept_apart(db: Database, views: str) -> None:
     odd = ["a\0b", "a\1b", "a", "a\0", "\0", "é" * 100, "x" * 255, "x" * 254 + "y", "", "a\1\1b"]
     with_odd = [({"page": value, "country": "DE"}, 1) for value in odd]
-    count(new_applier(mysql_url), *with_odd)
-    found = keys(session, "views#3")
+    count(new_applier(db.mysql_url), *with_odd)
+    found = db.keys("views#3")
     assert len(found) == len(odd)
     assert found == {composite([value, "DE"]).encode(): 1 for value in odd}
-    assert len(keys(session, "views#1")) == len(odd)
+    assert len(db.keys("views#1")) == len(odd)
 
 
 @pytest.mark.servers("mariadb", "mysql")
 def test_verify_finds_a_breakdown_that_differs_from_its_counter(
-    session: Session, verifying: Session, applier: Applier, store: Store, views: str
+    db: Database, verifying: Session, views: str
 ) -> None:
-    count(applier, ({"page": "/home", "country": "DE"}, 10))
+    count(db.applier, ({"page": "/home", "country": "DE"}, 10))
     # Rows and ledger alike, as a program that knows nothing of breakdowns would do it.
     weight = key_weight(composite(["/home"]).encode())
-    posting = Posting.of(bucket_of(session), 1, weight)
-    session.execute("UPDATE counter_slot SET amount = amount + 1 WHERE counter = 'views#1'")
-    session.execute(
+    posting = Posting.of(bucket_of(db.session), 1, weight)
+    db.session.execute("UPDATE counter_slot SET amount = amount + 1 WHERE counter = 'views#1'")
+    db.session.execute(
         "UPDATE counter_ledger SET amount = amount + %s, checksum = checksum + %s"
         " WHERE counter = 'views#1'",
         (posting.amount, posting.checksum),
@@ -286,17 +276,17 @@ def test_verify_finds_a_breakdown_that_differs_from_its_counter(
         assert (difference.counter, difference.problem) == (views, "breakdown")
         assert (difference.in_tables, difference.in_ledger) == (11, 10)
         assert "page (views#1)" in difference.detail
-    store.counters.delete(views)
+    db.store.counters.delete(views)
 
 
 def test_verify_finds_a_breakdown_of_which_a_row_is_gone(
-    session: Session, verifying: Session, applier: Applier, store: Store, views: str
+    db: Database, verifying: Session, views: str
 ) -> None:
-    count(applier, ({"page": "/home", "country": "DE"}, 10))
-    session.execute("DELETE FROM counter_slot WHERE counter = 'views#3'")
+    count(db.applier, ({"page": "/home", "country": "DE"}, 10))
+    db.session.execute("DELETE FROM counter_slot WHERE counter = 'views#3'")
     found = {(each.counter, each.problem) for each in verify(verifying, views).differences}
     assert found == {(views, "breakdown"), ("views#3", "sum")}
-    store.counters.delete(views)
+    db.store.counters.delete(views)
 
 
 def bucket_of(session: Session) -> int:
@@ -305,20 +295,18 @@ def bucket_of(session: Session) -> int:
     return int(label)
 
 
-def test_a_counter_says_how_much_of_its_breakdowns_had_no_room(
-    session: Session, applier: Applier, store: Store, views: str
-) -> None:
-    store.counters.set(views, max_keys=1)
+def test_a_counter_says_how_much_of_its_breakdowns_had_no_room(db: Database, views: str) -> None:
+    db.store.counters.set(views, max_keys=1)
     today = datetime.now(UTC)
     rows = [
         (position, views, check_dimensions({"page": f"/{position}"}), minute(today.date()), 1)
         for position in range(5)
     ]
-    applier.apply([entry(rows)])
+    db.applier.apply([entry(rows)])
     # Four of them in page, and in page,country.
-    assert overflown_by_counter(session) == {views: 8}
-    assert store.counters.show(views).overflown == 8
-    assert [each.overflown for each in store.counters.list()] == [8]
+    assert overflown_by_counter(db.session) == {views: 8}
+    assert db.store.counters.show(views).overflown == 8
+    assert [each.overflown for each in db.store.counters.list()] == [8]
 
 
 @pytest.mark.servers("mariadb", "mysql")
@@ -327,13 +315,9 @@ def test_a_counter_says_how_much_of_its_breakdowns_had_no_room(
     [3000, pytest.param(1_000_000, marks=pytest.mark.long("a million rows are counted"))],
 )
 def test_combinations_take_as_much_room_as_they_may(
-    session: Session,
-    applier: Applier,
-    store: Store,
-    views: str,
-    rows_counted: int,
+    db: Database, views: str, rows_counted: int
 ) -> None:
-    store.counters.set(views, max_keys=100)
+    db.store.counters.set(views, max_keys=100)
     number = 0
     while number < rows_counted:
         rows: list[Row] = []
@@ -341,28 +325,28 @@ def test_combinations_take_as_much_room_as_they_may(
             number += 1
             values = {"page": f"/{number}", "country": f"{number % 250}"}
             rows.append((position, views, check_dimensions(values), minute(), 1))
-        applier.apply([entry(rows)])
+        db.applier.apply([entry(rows)])
     for name, most in ("views#1", 100), ("views#2", 100), ("views#3", 100):
-        found = keys(session, name)
+        found = db.keys(name)
         assert len(found) == most + 1
         assert sum(found.values()) == number
-    assert keys(session, views) == {b"": number}
+    assert db.keys(views) == {b"": number}
 
 
 def test_a_breakdown_that_is_added_later_begins_behind_what_was_counted_for_times_to_come(
-    session: Session, applier: Applier, store: Store, views: str
+    db: Database, views: str
 ) -> None:
     ahead = datetime.now(UTC).date() + timedelta(days=1)
     rows: list[Row] = [(0, views, check_dimensions({"device": "phone"}), minute(ahead), 3)]
-    applier.apply([entry(rows)])
+    db.applier.apply([entry(rows)])
     breakdowns = ["page", "country", "page,country", "device"]
-    added = store.counters.set(views, breakdowns=breakdowns).breakdowns[-1]
+    added = db.store.counters.set(views, breakdowns=breakdowns).breakdowns[-1]
     assert (added.name, added.dimensions) == ("views#4", ("device",))
     assert added.since == minute(ahead + timedelta(days=1), 0)
     for number, at in enumerate((minute(ahead), added.since - 1, added.since)):
-        applier.apply([entry([(0, views, rows[0][2], at, 10**number)])])
-    assert cells(session, added.name) == {("phone",): 100}
-    assert sum(cells(session, "views#1").values()) == 114
+        db.applier.apply([entry([(0, views, rows[0][2], at, 10**number)])])
+    assert cells(db.session, added.name) == {("phone",): 100}
+    assert sum(cells(db.session, "views#1").values()) == 114
 
 
 def test_a_counter_has_dimensions_or_is_tracked(store: Store, session: Session, views: str) -> None:
@@ -377,16 +361,14 @@ def test_a_counter_has_dimensions_or_is_tracked(store: Store, session: Session, 
         session.execute("DROP TABLE orders")
 
 
-def test_there_is_room_for_99_breakdowns_in_a_life(
-    store: Store, session: Session, views: str
-) -> None:
-    session.execute("UPDATE counter SET last_breakdown = 97 WHERE name = 'views'")
-    store.counters.set(views, breakdowns=[])
-    made = store.counters.set(views, breakdowns=["page,device", "country,device"]).breakdowns
+def test_there_is_room_for_99_breakdowns_in_a_life(db: Database, views: str) -> None:
+    db.session.execute("UPDATE counter SET last_breakdown = 97 WHERE name = 'views'")
+    db.store.counters.set(views, breakdowns=[])
+    made = db.store.counters.set(views, breakdowns=["page,device", "country,device"]).breakdowns
     assert [each.name for each in made] == ["views#98", "views#99"]
     with pytest.raises(ValueError, match="has had 99 breakdowns"):
-        store.counters.set(views, breakdowns=["page"])
-    store.counters.delete(views)
+        db.store.counters.set(views, breakdowns=["page"])
+    db.store.counters.delete(views)
 
 
 NAMES = ("country", "device", "page")
@@ -472,21 +454,21 @@ def questions(random: random.Random) -> Iterator[tuple[list[str], dict[str, str]
     ids=["one", "several"],
 )
 def test_every_question_is_answered_by_the_events(
-    store: Store, applier: Applier, breakdowns: list[str], seed: int
+    db: Database, breakdowns: list[str], seed: int
 ) -> None:
     rng = random.Random(seed)
     oracle = Oracle()
-    store.counters.set(
+    db.store.counters.set(
         "views",
         dimensions=NAMES,
         breakdowns=breakdowns,
         resolution=rng.choice(["day", "hour", "minute"]),
         time_zone=rng.choice(["UTC", "Europe/Berlin", "America/New_York"]),
     )
-    zone = store.counters.show("views").time_zone
+    zone = db.store.counters.show("views").time_zone
     minutes = [minute(date(2026, 10, 24)) + rng.randrange(4 * 1440) for _ in range(50)]
     for _ in range(4):
-        applier.apply([entry(random_rows(rng, oracle, minutes, 60)) for _ in range(2)])
+        db.applier.apply([entry(random_rows(rng, oracle, minutes, 60)) for _ in range(2)])
     day = date(2026, 10, 25)
 
     def on_day(at: int) -> bool:
@@ -494,21 +476,21 @@ def test_every_question_is_answered_by_the_events(
 
     for by, where in questions(rng):
         expected = oracle.by(by, where)
-        found = store.totals.by("views", by, where=where)
+        found = db.store.totals.by("views", by, where=where)
         assert dict(found) == expected
         assert found == sorted(
             found, key=lambda pair: (-pair[1], [each.encode() for each in pair[0]])
         )
-        assert store.totals.by("views", by, where=where, n=3) == found[:3]
-        within = store.totals.by("views", by, where=where, start=day, end=day)
+        assert db.store.totals.by("views", by, where=where, n=3) == found[:3]
+        within = db.store.totals.by("views", by, where=where, start=day, end=day)
         assert dict(within) == oracle.by(by, where, on_day)
         if where:
-            assert store.totals.total("views", where=where) == sum(expected.values())
-            daily = dict(store.totals.daily("views", where=where))
+            assert db.store.totals.total("views", where=where) == sum(expected.values())
+            daily = dict(db.store.totals.daily("views", where=where))
             assert {day: total for day, total in daily.items() if total} == {
                 day: total for day, total in oracle.daily(where, zone).items() if total
             }
-    assert store.totals.total("views") == sum(oracle.events.values())
+    assert db.store.totals.total("views") == sum(oracle.events.values())
 
 
 def test_the_smallest_breakdown_answers_and_of_two_that_whose_keys_begin_with_the_filter(

@@ -8,7 +8,7 @@ from countersink.store import Store
 from countersink.store.connection import Session
 from countersink.store.errors import UnknownDimension
 from tests.store.app import MOST, Connection, commit_one, set_amount
-from tests.store.helpers import MAX, keys
+from tests.store.helpers import MAX, Database, keys
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
@@ -20,19 +20,17 @@ def store(store: Store) -> Store:
     return store
 
 
-def test_an_increment_is_counted_in_the_breakdowns(
-    app: Connection, store: Store, session: Session
-) -> None:
-    app.begin()
-    store.increment(app, "views", {"page": "/a", "country": "DE"}, 2)
-    store.increment(app, "views", {"page": "/a"}, 3)
-    store.increment(app, "views", "/plain", 5)
-    store.increment(app, "views", amount=7)
-    store.increment_many(app, "views", {"": 11, "/plain": 13})
-    app.commit()
-    assert keys(session) == {b"": 23, b"/plain": 18}
-    assert keys(session, "views#1") == {b"/a": 5, b"": 18}
-    assert keys(session, "views#2") == {b"/a\0DE": 2, b"/a\0": 3, b"\0": 18}
+def test_an_increment_is_counted_in_the_breakdowns(db: Database, store: Store) -> None:
+    db.app.begin()
+    store.increment(db.app, "views", {"page": "/a", "country": "DE"}, 2)
+    store.increment(db.app, "views", {"page": "/a"}, 3)
+    store.increment(db.app, "views", "/plain", 5)
+    store.increment(db.app, "views", amount=7)
+    store.increment_many(db.app, "views", {"": 11, "/plain": 13})
+    db.app.commit()
+    assert db.keys() == {b"": 23, b"/plain": 18}
+    assert db.keys("views#1") == {b"/a": 5, b"": 18}
+    assert db.keys("views#2") == {b"/a\0DE": 2, b"/a\0": 3, b"\0": 18}
 
 
 def test_a_rollback_takes_all_of_it_back(app: Connection, store: Store, session: Session) -> None:
@@ -42,56 +40,48 @@ def test_a_rollback_takes_all_of_it_back(app: Connection, store: Store, session:
     assert keys(session) == keys(session, "views#1") == keys(session, "views#2") == {}
 
 
-def test_an_undeclared_dimension_counts_nothing(
-    app: Connection, store: Store, session: Session
-) -> None:
-    app.begin()
-    store.increment(app, "views", {"page": "/a"}, 2)
+def test_an_undeclared_dimension_counts_nothing(db: Database, store: Store) -> None:
+    db.app.begin()
+    store.increment(db.app, "views", {"page": "/a"}, 2)
     with pytest.raises(UnknownDimension, match="no dimension 'colour'"):
-        store.increment(app, "views", {"page": "/a", "colour": "red"}, 3)
-    app.commit()
-    assert keys(session) == {b"": 2}
-    assert keys(session, "views#1") == {b"/a": 2}
+        store.increment(db.app, "views", {"page": "/a", "colour": "red"}, 3)
+    db.app.commit()
+    assert db.keys() == {b"": 2}
+    assert db.keys("views#1") == {b"/a": 2}
 
 
-def test_what_one_breakdown_refuses_is_counted_nowhere(
-    app: Connection, store: Store, session: Session
-) -> None:
-    app.begin()
-    store.increment(app, "views", {"page": "/a"}, MAX)
-    store.increment(app, "views", {"page": "/b"}, -MAX)
-    set_amount(app, "/a", MOST)
+def test_what_one_breakdown_refuses_is_counted_nowhere(db: Database, store: Store) -> None:
+    db.app.begin()
+    store.increment(db.app, "views", {"page": "/a"}, MAX)
+    store.increment(db.app, "views", {"page": "/b"}, -MAX)
+    set_amount(db.app, "/a", MOST)
     with pytest.raises(Exception, match=r"(?i)out of range"):
-        store.increment(app, "views", {"page": "/a", "country": "DE"}, 1)
-    set_amount(app, "/a", MAX)
-    app.commit()
-    assert keys(session) == {b"": 0}
-    assert keys(session, "views#1") == {b"/a": MAX, b"/b": -MAX}
-    commit_one(store, app, "views", {"page": "/a"}, MAX)
-    assert keys(session, "views#1") == {b"/a": 2 * MAX, b"/b": -MAX}
+        store.increment(db.app, "views", {"page": "/a", "country": "DE"}, 1)
+    set_amount(db.app, "/a", MAX)
+    db.app.commit()
+    assert db.keys() == {b"": 0}
+    assert db.keys("views#1") == {b"/a": MAX, b"/b": -MAX}
+    commit_one(store, db.app, "views", {"page": "/a"}, MAX)
+    assert db.keys("views#1") == {b"/a": 2 * MAX, b"/b": -MAX}
 
 
-def test_a_change_of_the_breakdowns_is_followed_at_once(
-    app: Connection, store: Store, session: Session
-) -> None:
-    commit_one(store, app, "views", {"page": "/a", "country": "DE"}, 2)
+def test_a_change_of_the_breakdowns_is_followed_at_once(db: Database, store: Store) -> None:
+    commit_one(store, db.app, "views", {"page": "/a", "country": "DE"}, 2)
     added = store.counters.set("views", breakdowns=["page", "country"]).breakdowns[-1]
     begins = datetime.fromtimestamp(added.since * 60, UTC)
     just_before = begins - timedelta(minutes=1)
-    store.increment(app, "views", {"page": "/a", "country": "DE"}, 3, at=just_before)
-    commit_one(store, app, "views", {"page": "/a", "country": "DE"}, 4, at=begins)
-    assert keys(session, "views#1") == {b"/a": 9}
-    assert keys(session, "views#2") == {}
-    assert keys(session, added.name) == {b"DE": 4}
+    store.increment(db.app, "views", {"page": "/a", "country": "DE"}, 3, at=just_before)
+    commit_one(store, db.app, "views", {"page": "/a", "country": "DE"}, 4, at=begins)
+    assert db.keys("views#1") == {b"/a": 9}
+    assert db.keys("views#2") == {}
+    assert db.keys(added.name) == {b"DE": 4}
 
 
-def test_the_key_of_events_with_dimensions_is_not_deleted_alone(
-    app: Connection, store: Store, session: Session
-) -> None:
-    store.increment(app, "views", {"page": "/a"})
-    commit_one(store, app, "views", "/plain")
+def test_the_key_of_events_with_dimensions_is_not_deleted_alone(db: Database, store: Store) -> None:
+    store.increment(db.app, "views", {"page": "/a"})
+    commit_one(store, db.app, "views", "/plain")
     with pytest.raises(ValueError, match="breakdowns hold too"):
-        store.delete(app, "views", "")
-    store.delete(app, "views", "/plain")
-    app.commit()
-    assert keys(session) == {b"": 1}
+        store.delete(db.app, "views", "")
+    store.delete(db.app, "views", "/plain")
+    db.app.commit()
+    assert db.keys() == {b"": 1}

@@ -11,7 +11,7 @@ import countersink.store
 from countersink.store import Misconfigured, Store, StoreError, UnknownCounter
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
-from tests.store.helpers import entry, row, rows, together
+from tests.store.helpers import Database, entry, row, together
 from tests.store.width_rows import plant
 
 
@@ -57,14 +57,12 @@ def test_setting_what_is_in_force_changes_nothing(store: Store, applier: Applier
     assert store.counters.show("views") == before
 
 
-def test_what_is_refused_changes_nothing_of_a_counted_counter(
-    store: Store, session: Session, applier: Applier
-) -> None:
-    applier.apply([entry(rows(("/a", 0)))])
-    before = version(session)
+def test_what_is_refused_changes_nothing_of_a_counted_counter(store: Store, db: Database) -> None:
+    db.count(("/a", 0))
+    before = version(db.session)
     with pytest.raises(ValueError, match="views has been counted in UTC, and its time zone stays"):
         store.counters.set("views", time_zone="Europe/Berlin", keep="day=3d")
-    assert version(session) == before
+    assert version(db.session) == before
     assert store.counters.show("views").keep == ()
     assert not store.counters.show("views").made
 
@@ -103,13 +101,11 @@ def test_a_zone_that_was_off_the_hour_long_ago_may_have_hours(store: Store) -> N
     assert made.resolution == "hour"
 
 
-def test_the_list_has_what_was_made_and_what_was_counted(
-    store: Store, session: Session, applier: Applier
-) -> None:
+def test_the_list_has_what_was_made_and_what_was_counted(store: Store, db: Database) -> None:
     store.counters.set("made")
-    applier.apply([entry([row("/a", counter="counted")])])
-    plant(session, ("kept", "2026-01-01", "k", 0, 1), width=5)
-    session.execute(
+    db.applier.apply([entry([row("/a", counter="counted")])])
+    plant(db.session, ("kept", "2026-01-01", "k", 0, 1), width=5)
+    db.session.execute(
         "INSERT INTO counter (name, rolled_month, created) VALUES ('z', '2026-02-01', NOW(3))"
     )
     assert [(one.name, one.made, one.rolled_up_to) for one in store.counters.list()] == [
@@ -122,17 +118,15 @@ def test_the_list_has_what_was_made_and_what_was_counted(
         store.counters.show("other")
 
 
-def test_two_changes_at_the_same_moment_follow_one_on_the_other(
-    mysql_url: str, store: Store, session: Session
-) -> None:
-    with Store(mysql_url) as other:
+def test_two_changes_at_the_same_moment_follow_one_on_the_other(db: Database, store: Store) -> None:
+    with Store(db.mysql_url) as other:
         together(
             lambda: store.counters.set("views", keep="day=30d"),
             lambda: other.counters.set("views", app_slots=4),
         )
     found = store.counters.show("views")
     assert (found.keep, found.app_slots) == ((("day", 43_200),), 4)
-    assert version(session) == 2
+    assert version(db.session) == 2
 
 
 def test_the_public_names() -> None:

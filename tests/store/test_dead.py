@@ -118,16 +118,12 @@ def test_what_fails_again_stays_with_its_new_reason(session: Session) -> None:
     assert ledger(session) == slots(session)
 
 
-def test_a_retry_by_reason_leaves_the_others(session: Session) -> None:
-    _bury(session, _row(1, reason="a"), _row(2, reason="b"))
-    assert retry(session, slot=9, decode=decode_payload, reason="a").retried == 1
-    assert dead.count(session) == {"b": 1}
-    assert retry(session, slot=9, decode=decode_payload, refs=[_row(2).ref]).retried == 1
-
-
 def test_what_is_too_old_is_retried_only_by_reason_or_name(session: Session) -> None:
     """It may have been counted already."""
-    _bury(session, _row(1), *(_row(number, reason="too_old") for number in (2, 3, 4)))
+    too_old = (_row(number, reason="too_old") for number in (2, 3, 4))
+    _bury(session, _row(1), _row(5, reason="b"), *too_old)
+    assert retry(session, slot=9, decode=decode_payload, reason="b").retried == 1
+    assert dead.count(session) == {"bad_sketch": 1, "too_old": 3}
     everything = retry(session, slot=9, decode=decode_payload)
     assert everything == Retried(retried=1, rows=1, left_out=3)
     assert dead.count(session) == {"too_old": 3}

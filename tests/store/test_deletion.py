@@ -15,6 +15,7 @@ from countersink.store.counters.deletion import Deleted, delete_counter, delete_
 from countersink.store.errors import Conflict
 from countersink.store.verify import verify
 from tests.store.helpers import (
+    Database,
     again_and_again,
     entry,
     keys,
@@ -91,37 +92,35 @@ def everything(session: Session) -> list[object]:
 
 
 def test_a_counter_goes_with_all_it_had_and_no_other_is_touched(
-    store: Store, session: Session, applier: Applier, deleting: Session
+    db: Database, deleting: Session
 ) -> None:
-    store.counters.set("views", time_zone="Asia/Tokyo")
-    fill(session, applier)
-    store.counters.set("views", resolution="hour")
-    others = everything(session)
-    had = left(session, "views")
-    amount = slots(session)["views"]
-    deleted = store.counters.delete("views")
+    db.store.counters.set("views", time_zone="Asia/Tokyo")
+    fill(db.session, db.applier)
+    db.store.counters.set("views", resolution="hour")
+    others = everything(db.session)
+    had = left(db.session, "views")
+    amount = slots(db.session)["views"]
+    deleted = db.store.counters.delete("views")
     assert deleted == Deleted(had["counter_slot"], amount)
-    assert left(session, "views") == dict.fromkeys(TABLES, 0)
-    assert everything(session) == others
+    assert left(db.session, "views") == dict.fromkeys(TABLES, 0)
+    assert everything(db.session) == others
     assert verify(deleting).differences == []
     with pytest.raises(UnknownCounter):
-        store.counters.show("views")
+        db.store.counters.show("views")
 
 
-def test_a_key_goes_from_all_buckets(
-    store: Store, session: Session, applier: Applier, deleting: Session
-) -> None:
-    fill(session, applier)
-    others = everything(session)
-    before = keys(session)
-    deleted = store.counters.delete("views", "/1")
+def test_a_key_goes_from_all_buckets(db: Database, deleting: Session) -> None:
+    fill(db.session, db.applier)
+    others = everything(db.session)
+    before = db.keys()
+    deleted = db.store.counters.delete("views", "/1")
     assert deleted == Deleted(3 * 2 + 1 + 2, before[b"/1"])
     del before[b"/1"]
-    assert keys(session) == before
-    assert everything(session) == others
+    assert db.keys() == before
+    assert everything(db.session) == others
     assert verify(deleting).differences == []
-    assert store.counters.delete("views", "/1") == Deleted()
-    assert store.counters.delete("views", "no such key") == Deleted()
+    assert db.store.counters.delete("views", "/1") == Deleted()
+    assert db.store.counters.delete("views", "no such key") == Deleted()
 
 
 def test_keys_are_told_apart_byte_by_byte(store: Store, session: Session, applier: Applier) -> None:
@@ -140,39 +139,32 @@ def test_what_is_not_there_is_unknown(store: Store) -> None:
             store.counters.delete(name, "/a")
 
 
-def test_a_deleted_counter_begins_anew_in_its_time_zone_and_resolution(
-    store: Store, session: Session, applier: Applier
-) -> None:
-    store.counters.set("views", time_zone="Asia/Tokyo", resolution="quarter", keep="day=3d")
-    applier.apply([entry([row("/a", 5)])])
-    store.counters.delete("views")
-    applier.apply([entry([row("/a", 7)])])
-    assert ledger(session) == {"views": 7}
-    found = session.query("SELECT bucket, amount FROM counter_slot")
+def test_a_deleted_counter_begins_anew_in_its_time_zone_and_resolution(db: Database) -> None:
+    db.store.counters.set("views", time_zone="Asia/Tokyo", resolution="quarter", keep="day=3d")
+    db.applier.apply([entry([row("/a", 5)])])
+    db.store.counters.delete("views")
+    db.applier.apply([entry([row("/a", 7)])])
+    assert ledger(db.session) == {"views": 7}
+    found = db.session.query("SELECT bucket, amount FROM counter_slot")
     assert [(bucket.isoformat(), amount) for bucket, amount in found] == [
         ("2026-11-21T12:00:00", 7)
     ]
-    shown = store.counters.show("views")
+    shown = db.store.counters.show("views")
     assert (shown.time_zone, shown.resolution) == ("Asia/Tokyo", "quarter")
     assert (shown.keep, shown.made) == ((), False)
 
 
 @pytest.mark.parametrize("key", [None, "/1"])
 def test_killed_anywhere_the_ledger_agrees_and_it_can_be_run_again(
-    mysql_url: str,
-    session: Session,
-    applier: Applier,
-    deleting: Session,
-    monkeypatch: pytest.MonkeyPatch,
-    key: str | None,
+    db: Database, deleting: Session, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
     monkeypatch.setattr(deletion, "ROWS", 50 if key is None else 2)
-    fill(session, applier)
-    had = left(session, "views")
-    others = everything(session)
+    fill(db.session, db.applier)
+    had = left(db.session, "views")
+    others = everything(db.session)
 
     def delete(reached: Callable[[str], None]) -> None:
-        with connect(mysql_url, isolation="REPEATABLE READ") as dying:
+        with connect(db.mysql_url, isolation="REPEATABLE READ") as dying:
             if key is None:
                 delete_counter(dying, "views", reached=reached)
             else:
@@ -184,8 +176,8 @@ def test_killed_anywhere_the_ledger_agrees_and_it_can_be_run_again(
     # One more is committed at each attempt.
     assert killed_anywhere(delete, check) > 2
     check()
-    assert everything(session) == others
-    now = left(session, "views")
+    assert everything(db.session) == others
+    now = left(db.session, "views")
     if key is None:
         assert now == dict.fromkeys(TABLES, 0)
     else:
@@ -195,16 +187,10 @@ def test_killed_anywhere_the_ledger_agrees_and_it_can_be_run_again(
 @pytest.mark.random
 @pytest.mark.parametrize("key", [None, "/1"])
 def test_beside_whoever_counts_the_ledger_agrees_at_every_moment(
-    mysql_url: str,
-    store: Store,
-    session: Session,
-    applier: Applier,
-    deleting: Session,
-    monkeypatch: pytest.MonkeyPatch,
-    key: str | None,
+    db: Database, deleting: Session, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
     monkeypatch.setattr(deletion, "ROWS", 20)
-    fill(session, applier)
+    fill(db.session, db.applier)
     counted = 0
 
     def apply() -> None:
@@ -215,33 +201,28 @@ def test_beside_whoever_counts_the_ledger_agrees_at_every_moment(
     def check() -> None:
         assert verify(deleting).differences == []
 
-    counting = Applier(mysql_url, 9)
+    counting = db.worker(9)
     with again_and_again(apply, check) as going:
         for _ in range(10 if MANY else 4):
-            store.counters.delete("views", key)
+            db.store.counters.delete("views", key)
             before = counted
             # the first one may have been committed before the counter was gone
             eventually(lambda before=before: counted >= before + 2 or not going())  # type: ignore[misc]
-    counting.close()
 
 
 def test_a_row_that_an_application_holds_is_waited_for_without_holding_up_others(
-    mysql_url: str,
-    session: Session,
-    applier: Applier,
-    deleting: Session,
-    monkeypatch: pytest.MonkeyPatch,
+    db: Database, deleting: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(session, applier)
+    fill(db.session, db.applier)
     pauses: list[float] = []
-    with connect(mysql_url) as app:
+    with connect(db.mysql_url) as app:
         app.begin()
         app.execute("UPDATE counter_slot SET amount = amount + 0 WHERE slot = 256")
 
         def pause(seconds: float) -> None:
             pauses.append(seconds)
             if len(pauses) == 1:
-                assert applier.apply([entry([row("/1"), row("/2", position=1)])]).cells == 2
+                assert db.applier.apply([entry([row("/1"), row("/2", position=1)])]).cells == 2
                 app.commit()
 
         # A row is new by then; the one with slot 256 was the application's.
@@ -290,12 +271,7 @@ def test_every_row_is_looked_at_a_few_times_only(
 
 @pytest.mark.parametrize("per_page", [20, 200])
 def test_a_counter_that_is_counted_meanwhile_is_deleted_or_said_to_be_counted_too_fast(
-    mysql_url: str,
-    session: Session,
-    applier: Applier,
-    deleting: Session,
-    monkeypatch: pytest.MonkeyPatch,
-    per_page: int,
+    db: Database, deleting: Session, monkeypatch: pytest.MonkeyPatch, per_page: int
 ) -> None:
     monkeypatch.setattr(deletion, "ROWS", 50)
     monkeypatch.setattr(deletion, "FEW", 60)
@@ -303,30 +279,30 @@ def test_a_counter_that_is_counted_meanwhile_is_deleted_or_said_to_be_counted_to
     numbers = count()
 
     def put(rows: int) -> None:
-        applier.apply([entry([row(f"{next(numbers):09}", position=n) for n in range(rows)])])
+        db.applier.apply([entry([row(f"{next(numbers):09}", position=n) for n in range(rows)])])
 
-    session.execute("INSERT INTO counter (name, created) VALUES ('views', '2026-01-01')")
+    db.session.execute("INSERT INTO counter (name, created) VALUES ('views', '2026-01-01')")
     put(1000)
-    proxy = MySQLProxy.to(mysql_url)
+    proxy = MySQLProxy.to(db.mysql_url)
     try:
         # Before each page; not while the end of it keeps everybody from counting.
         rule = proxy.when(
             "*", Phase.BEFORE, Deed.PASS, call=lambda _: put(per_page), times=200, where=is_page
         )
-        with connect(proxy.url(mysql_url), isolation="REPEATABLE READ") as beside:
+        with connect(proxy.url(db.mysql_url), isolation="REPEATABLE READ") as beside:
             if per_page == 20:
                 delete_counter(beside, "views")
             else:
                 with pytest.raises(Conflict, match="stop its producers, and run this again"):
                     delete_counter(beside, "views")
                 assert verify(deleting).differences == []
-                assert left(session, "views")["counter"] == 1
+                assert left(db.session, "views")["counter"] == 1
     finally:
         proxy.close()
     assert 20 <= rule.acted < 200
     if per_page == 200:
         delete_counter(deleting, "views")
-    assert left(session, "views") == dict.fromkeys(TABLES, 0)
+    assert left(db.session, "views") == dict.fromkeys(TABLES, 0)
 
 
 def is_page(request: Request, _reply: bytes) -> bool:

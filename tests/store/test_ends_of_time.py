@@ -7,8 +7,6 @@ import pytest
 
 from countersink.runtime import limits
 from countersink.store import Store
-from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import (
     MAX_MINUTE,
@@ -20,7 +18,7 @@ from countersink.store.counters.buckets import (
 )
 from countersink.store.counters.catalog import Scheme
 from countersink.store.sql import day_label, label_of, label_time
-from tests.store.helpers import entry, minute
+from tests.store.helpers import Database, entry, minute
 from tests.store.width_rows import Put, put_scheme
 
 LAST = date(9999, 12, 25)
@@ -69,13 +67,11 @@ def test_beyond_all_events_the_days_are_those_of_utc(zone: str) -> None:
     assert scheme.ends_at(last) - scheme.starts_at(last) == 86_400
 
 
-def test_an_event_of_1970_that_is_of_1969_where_it_is_counted(
-    session: Session, applier: Applier, store: Store
-) -> None:
-    put_scheme(session, "ny", "America/New_York", "hour")
+def test_an_event_of_1970_that_is_of_1969_where_it_is_counted(db: Database) -> None:
+    put_scheme(db.session, "ny", "America/New_York", "hour")
     at = [minute(date(1970, 1, 1), 120), minute(date(1970, 1, 2))]
-    applier.apply([entry([(n, "ny", "k", one, 10**n) for n, one in enumerate(at)])])
-    totals = store.totals
+    db.applier.apply([entry([(n, "ny", "k", one, 10**n) for n, one in enumerate(at)])])
+    totals = db.store.totals
     first, last = date(1970, 1, 1), date(1970, 1, 3)
     assert totals.daily("ny", start=first, end=last) == [
         (first, 0),

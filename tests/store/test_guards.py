@@ -9,7 +9,7 @@ from countersink.store.apply.apply import POINTS, Applied, Applier
 from countersink.store.apply.control import read_control
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Conflict, Refused
-from tests.store.helpers import entry, guard_count, keys, now_ms, rows
+from tests.store.helpers import Database, entry, guard_count, keys, now_ms, rows
 from tests.support.examples import MANY
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
@@ -28,16 +28,14 @@ def test_the_earlier_of_the_two_clocks_decides(session: Session, jump: int) -> N
 
 
 @pytest.mark.parametrize("jump", [3_600_000, -3_600_000])
-def test_clocks_that_differ_much_prune_nothing(
-    session: Session, applier: Applier, jump: int
-) -> None:
-    applier.apply([entry([])])
+def test_clocks_that_differ_much_prune_nothing(db: Database, jump: int) -> None:
+    db.applier.apply([entry([])])
     with pytest.raises(Refused, match=r"clocks of MySQL and Redis differ by 3,[56]\d\d s.* NTP"):
-        prune(session, now_ms=now_ms() + jump)
-    assert guards.watermark(session) == 0
-    assert guard_count(session) == 1
-    assert session.query("SELECT @@innodb_lock_wait_timeout") == [(5,)]
-    assert applier.apply([entry(rows(("/a", 1)))]).applied == 1
+        prune(db.session, now_ms=now_ms() + jump)
+    assert guards.watermark(db.session) == 0
+    assert guard_count(db.session) == 1
+    assert db.session.query("SELECT @@innodb_lock_wait_timeout") == [(5,)]
+    assert db.count(("/a", 1)).applied == 1
 
 
 def test_the_watermark_follows_the_clocks_up_to_the_oldest_entry_that_may_come_back(
@@ -82,19 +80,15 @@ def test_around_the_watermark_nothing_counts_twice(session: Session, applier: Ap
     assert dead.count(session) == {"too_old": 5}
 
 
-def test_an_entry_at_the_watermark_itself_is_young_enough(
-    session: Session, applier: Applier
-) -> None:
-    limit = prune(session).watermark
-    assert applier.apply([entry([], at=limit), entry([], at=limit - 1)]) == Applied(
+def test_an_entry_at_the_watermark_itself_is_young_enough(db: Database) -> None:
+    limit = prune(db.session).watermark
+    assert db.applier.apply([entry([], at=limit), entry([], at=limit - 1)]) == Applied(
         applied=1, dead=0, too_old=1
     )
 
 
 @pytest.mark.random
-def test_the_watermark_stays_while_a_batch_is_being_applied(
-    mysql_url: str, session: Session
-) -> None:
+def test_the_watermark_stays_while_a_batch_is_being_applied(db: Database) -> None:
     """Else a guard could be pruned between the look at the watermark and the commit."""
     refused: list[str] = []
     points = list(POINTS[:-1]) if MANY else [POINTS[0], POINTS[-2]]
@@ -102,14 +96,13 @@ def test_the_watermark_stays_while_a_batch_is_being_applied(
     def reached(point: str) -> None:
         if point in points:
             with pytest.raises(Conflict):
-                prune(session, attempts=1)
+                prune(db.session, attempts=1)
             refused.append(point)
 
-    applier = Applier(mysql_url, 3, reached=reached)
+    applier = db.worker(3, reached=reached)
     assert applier.apply([entry(rows(("/a", 1)), at=now_ms() - 1000)]).applied == 1
     assert refused == points
-    assert prune(session).watermark > 0
-    applier.close()
+    assert prune(db.session).watermark > 0
 
 
 @pytest.mark.long("waits for locks three times")
@@ -127,16 +120,14 @@ def test_a_pruner_that_is_held_up_gives_way_and_gives_up(mysql_url: str, session
     assert session.query("SELECT @@innodb_lock_wait_timeout") == [(5,)]
 
 
-def test_a_guard_outlives_a_clock_that_was_set_back_behind_the_watermark(
-    session: Session, applier: Applier
-) -> None:
+def test_a_guard_outlives_a_clock_that_was_set_back_behind_the_watermark(db: Database) -> None:
     """That of an entry which is too old as well: once retried it must not come again."""
     watermark = now_ms() + 10**9
-    session.execute("UPDATE control SET pruned_before = %s", (watermark,))
+    db.session.execute("UPDATE control SET pruned_before = %s", (watermark,))
     old = entry(rows(("/a", 1)), at=now_ms())
-    assert applier.apply([old]).too_old == 1
-    assert prune(session).deleted == 0
-    assert applier.apply([old]) == Applied(duplicates=1)
+    assert db.applier.apply([old]).too_old == 1
+    assert prune(db.session).deleted == 0
+    assert db.applier.apply([old]) == Applied(duplicates=1)
 
 
 def test_known_says_which_have_guards(session: Session, applier: Applier) -> None:

@@ -14,7 +14,7 @@ from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session, connect
+from countersink.store.connection import connect
 from countersink.store.in_app import app_settings
 from countersink.store.in_app.increments import ROWS_PER_STATEMENT
 from countersink.store.settings import Settings
@@ -32,7 +32,7 @@ from tests.store.app import (
     wait_for_lock_wait,
     without_snapshot_isolation,
 )
-from tests.store.helpers import MAX, MIN, compacted, entry, keys, ledger, row, together
+from tests.store.helpers import MAX, MIN, Database, compacted, entry, ledger, row, together
 from tests.support.examples import MANY
 from tests.support.ledger import held, posted
 from tests.support.proxies import MySQLProxy
@@ -58,24 +58,20 @@ def asked(app: Connection) -> int:
     return int(number)
 
 
-def test_it_is_there_with_the_business_row_or_not_at_all(
-    store: Store, shop: str, app: Connection
-) -> None:
-    run(app, f"INSERT INTO {shop} VALUES (1)")
-    store.increment(app, "orders", "paid")
-    assert store.counters.list() == []
-    app.commit()
-    assert store.totals.total("orders", key="paid") == 1
-    run(app, f"INSERT INTO {shop} VALUES (2)")
-    store.increment(app, "orders", "paid")
-    app.rollback()
-    assert store.totals.total("orders", key="paid") == 1
-    assert run(app, f"SELECT COUNT(*) FROM {shop}") == [(1,)]
+def test_it_is_there_with_the_business_row_or_not_at_all(db: Database, shop: str) -> None:
+    run(db.app, f"INSERT INTO {shop} VALUES (1)")
+    db.store.increment(db.app, "orders", "paid")
+    assert db.store.counters.list() == []
+    db.app.commit()
+    assert db.store.totals.total("orders", key="paid") == 1
+    run(db.app, f"INSERT INTO {shop} VALUES (2)")
+    db.store.increment(db.app, "orders", "paid")
+    db.app.rollback()
+    assert db.store.totals.total("orders", key="paid") == 1
+    assert run(db.app, f"SELECT COUNT(*) FROM {shop}") == [(1,)]
 
 
-def test_each_kind_of_connection_and_cursor(
-    store: Store, session: Session, mysql_url: str, app_database_url: str
-) -> None:
+def test_each_kind_of_connection_and_cursor(db: Database, app_database_url: str) -> None:
     kinds: list[dict[str, Any]] = [
         {},
         {"autocommit": True},
@@ -93,22 +89,22 @@ def test_each_kind_of_connection_and_cursor(
         {"init_command": "SET SESSION time_zone = '+13:00'"},
         {"init_command": "SET SESSION sql_select_limit = 1"},
     ]
-    if session.dialect.name == "mariadb":
+    if db.session.dialect.name == "mariadb":
         kinds.append({"sql_mode": "ORACLE"})  # a parser of its own
     for number, options in enumerate(kinds, 1):
-        with open_app(mysql_url, **options) as app:
-            store.increment(app, "orders", "ä'\\", at=NOON)
-            store.increment(app, "orders", "ä'\\", -1, at=NOON)
-            store.increment(app, "orders", "ä'\\", 0, at=NOON)
-            store.increment_many(app, "orders", {"ä'\\": 1, "": 0, "b": 2}, at=NOON)
-            store.increment_many(app, "orders", {"": 0, "b": 0}, at=NOON)
+        with open_app(db.mysql_url, **options) as app:
+            db.store.increment(app, "orders", "ä'\\", at=NOON)
+            db.store.increment(app, "orders", "ä'\\", -1, at=NOON)
+            db.store.increment(app, "orders", "ä'\\", 0, at=NOON)
+            db.store.increment_many(app, "orders", {"ä'\\": 1, "": 0, "b": 2}, at=NOON)
+            db.store.increment_many(app, "orders", {"": 0, "b": 0}, at=NOON)
             for days in range(3):
-                store.increment(app, "gone", "x", 5, at=NOON + timedelta(days=days))
-            store.delete(app, "gone", "x")
+                db.store.increment(app, "gone", "x", 5, at=NOON + timedelta(days=days))
+            db.store.delete(app, "gone", "x")
             app.commit()
-        assert keys(session, "orders") == {"ä'\\".encode(): number, b"": 0, b"b": 2 * number}
-        assert keys(session, "gone") == {}
-    assert labels(session) == {"2026-11-21 00:00:00": 3 * len(kinds)}
+        assert db.keys("orders") == {"ä'\\".encode(): number, b"": 0, b"b": 2 * number}
+        assert db.keys("gone") == {}
+    assert labels(db.session) == {"2026-11-21 00:00:00": 3 * len(kinds)}
 
 
 def test_three_statements_per_call_once_the_counter_is_known(store: Store, app: Connection) -> None:
@@ -139,15 +135,13 @@ def test_nothing_is_asked_of_the_server_but_by_the_first_call(mysql_url: str) ->
         assert len(proxy.seen) == before
 
 
-def test_several_thousand_keys_in_their_order(
-    store: Store, session: Session, mysql_url: str
-) -> None:
+def test_several_thousand_keys_in_their_order(db: Database) -> None:
     amounts = {f"key-{number}é": number for number in range(3500)}
     shuffled = list(amounts.items())
     Random(7).shuffle(shuffled)
-    with MySQLProxy.to(mysql_url) as proxy, open_app(proxy.url(mysql_url)) as app:
-        store.increment_many(app, "orders", dict(shuffled))
-        store.increment_many(app, "orders", amounts)
+    with MySQLProxy.to(db.mysql_url) as proxy, open_app(proxy.url(db.mysql_url)) as app:
+        db.store.increment_many(app, "orders", dict(shuffled))
+        db.store.increment_many(app, "orders", amounts)
         app.commit()
         sent = [request.text for request in proxy.seen if request.kind == "slots"]
     assert len(sent) == 8
@@ -158,31 +152,31 @@ def test_several_thousand_keys_in_their_order(
             for part in text.split("', X'")[1:]
         ]
         assert found == sorted(key.encode() for key in amounts)
-    assert keys(session, "orders") == {key.encode(): 2 * n for key, n in amounts.items()}
+    assert db.keys("orders") == {key.encode(): 2 * n for key, n in amounts.items()}
 
 
 def test_many_are_all_or_nothing_even_for_whoever_commits_after_an_error(
-    store: Store, shop: str, app: Connection, session: Session, mysql_url: str
+    db: Database, shop: str
 ) -> None:
-    store.counters.set("orders", app_slots=1)
-    without_snapshot_isolation(app)
-    commit_one(store, app, "orders", "z", MAX)
-    set_amount(app, "z", MOST)
-    app.commit()
+    db.store.counters.set("orders", app_slots=1)
+    without_snapshot_isolation(db.app)
+    commit_one(db.store, db.app, "orders", "z", MAX)
+    set_amount(db.app, "z", MOST)
+    db.app.commit()
     amounts = {f"a{number}": 1 for number in range(ROWS_PER_STATEMENT)} | {"z": 1}
-    run(app, f"INSERT INTO {shop} VALUES (1)")
+    run(db.app, f"INSERT INTO {shop} VALUES (1)")
     with pytest.raises(pymysql.err.DataError, match="1264"):
-        store.increment_many(app, "orders", amounts)
-    app.commit()
-    assert run(app, f"SELECT COUNT(*) FROM {shop}") == [(1,)]
-    with open_app(mysql_url, autocommit=True) as alone:
+        db.store.increment_many(db.app, "orders", amounts)
+    db.app.commit()
+    assert run(db.app, f"SELECT COUNT(*) FROM {shop}") == [(1,)]
+    with open_app(db.mysql_url, autocommit=True) as alone:
         without_snapshot_isolation(alone)
         with pytest.raises(pymysql.err.DataError, match="1264"):
-            store.increment_many(alone, "orders", amounts)
-        assert keys(session, "orders") == {b"z": MOST}
+            db.store.increment_many(alone, "orders", amounts)
+        assert db.keys("orders") == {b"z": MOST}
         set_amount(alone, "z", MAX)
-        store.increment_many(alone, "orders", amounts)
-    assert keys(session, "orders") == {
+        db.store.increment_many(alone, "orders", amounts)
+    assert db.keys("orders") == {
         **{key.encode(): 1 for key in amounts},
         b"z": MAX + 1,
     }
@@ -190,83 +184,76 @@ def test_many_are_all_or_nothing_even_for_whoever_commits_after_an_error(
 
 @pytest.mark.parametrize("ended", ["by a time-out", "by KILL QUERY"])
 def test_nothing_is_counted_where_its_posting_alone_fails_and_the_transaction_commits(
-    store: Store, shop: str, app: Connection, session: Session, mysql_url: str, ended: str
+    db: Database, shop: str, ended: str
 ) -> None:
-    store.increment_many(app, "orders", {"paid": 1, "sent": 2}, at=NOON)
-    app.commit()
-    run(app, f"SET SESSION innodb_lock_wait_timeout = {1 if ended == 'by a time-out' else 50}")
-    run(app, f"INSERT INTO {shop} VALUES (1)")
-    ((number,),) = run(app, "SELECT CONNECTION_ID()")
-    with connect(mysql_url) as holder, ThreadPoolExecutor(1) as pool:
+    db.store.increment_many(db.app, "orders", {"paid": 1, "sent": 2}, at=NOON)
+    db.app.commit()
+    run(db.app, f"SET SESSION innodb_lock_wait_timeout = {1 if ended == 'by a time-out' else 50}")
+    run(db.app, f"INSERT INTO {shop} VALUES (1)")
+    ((number,),) = run(db.app, "SELECT CONNECTION_ID()")
+    with connect(db.mysql_url) as holder, ThreadPoolExecutor(1) as pool:
         holder.begin()
         assert len(holder.query("SELECT amount FROM counter_ledger FOR UPDATE")) == 1
         counting = pool.submit(
-            store.increment_many, app, "orders", {"paid": 4, "new": 8, "sent": -2}, at=NOON
+            db.store.increment_many, db.app, "orders", {"paid": 4, "new": 8, "sent": -2}, at=NOON
         )
         if ended == "by KILL QUERY":
-            wait_for_lock_wait(session)
-            session.execute(f"KILL QUERY {number:d}")
+            wait_for_lock_wait(db.session)
+            db.session.execute(f"KILL QUERY {number:d}")
         with pytest.raises(pymysql.err.OperationalError, match=r"1205|1317"):
             counting.result(60)
         holder.rollback()
-    app.commit()
-    assert run(app, f"SELECT COUNT(*) FROM {shop}") == [(1,)]
-    assert keys(session, "orders") == {b"paid": 1, b"sent": 2}
-    assert held(session) == posted(session)
-    with open_session(mysql_url) as verifying:
+    db.app.commit()
+    assert run(db.app, f"SELECT COUNT(*) FROM {shop}") == [(1,)]
+    assert db.keys("orders") == {b"paid": 1, b"sent": 2}
+    assert held(db.session) == posted(db.session)
+    with open_session(db.mysql_url) as verifying:
         assert verify(verifying).differences == []
 
 
 @pytest.mark.parametrize(("amount", "step"), [(MAX, 1), (MIN, -1)])
 @pytest.mark.parametrize("mode", ["", "STRICT_ALL_TABLES"])
-def test_sums_go_beyond_64_bits(
-    store: Store, mysql_url: str, session: Session, mode: str, amount: int, step: int
-) -> None:
-    store.counters.set("orders", app_slots=1)
-    with open_app(mysql_url, sql_mode=mode) as app:
+def test_sums_go_beyond_64_bits(db: Database, mode: str, amount: int, step: int) -> None:
+    db.store.counters.set("orders", app_slots=1)
+    with open_app(db.mysql_url, sql_mode=mode) as app:
         for _ in range(3):
-            commit_one(store, app, "orders", "k", amount)
-            store.increment_many(app, "orders", {"a": step, "k": amount})
-            store.increment(app, "orders", "k", step)
+            commit_one(db.store, app, "orders", "k", amount)
+            db.store.increment_many(app, "orders", {"a": step, "k": amount})
+            db.store.increment(app, "orders", "k", step)
             app.commit()
-        assert keys(session, "orders") == {b"k": 6 * amount + 3 * step, b"a": 3 * step}
-        assert held(session) == posted(session)
-        store.delete(app, "orders", "k")
+        assert db.keys("orders") == {b"k": 6 * amount + 3 * step, b"a": 3 * step}
+        assert held(db.session) == posted(db.session)
+        db.store.delete(app, "orders", "k")
         app.commit()
-    assert keys(session, "orders") == {b"a": 3 * step}
+    assert db.keys("orders") == {b"a": 3 * step}
 
 
 @pytest.mark.parametrize(
     ("snapshot_isolation", "first", "slots"), [("OFF", 256, 16), ("ON", 1024, 2**16 - 1024)]
 )
 def test_transactions_of_different_connections_do_not_wait_for_each_other(
-    store: Store,
-    session: Session,
-    mysql_url: str,
-    snapshot_isolation: str,
-    first: int,
-    slots: int,
+    db: Database, snapshot_isolation: str, first: int, slots: int
 ) -> None:
-    known = session.query("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
+    known = db.session.query("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
     if not known and snapshot_isolation == "ON":
         pytest.skip("this server has no innodb_snapshot_isolation")
-    apps = [open_app(mysql_url) for _ in range(8)]
+    apps = [open_app(db.mysql_url) for _ in range(8)]
     numbers = {run(app, "SELECT CONNECTION_ID()")[0][0] for app in apps}
     for app in apps:
         if known:
             run(app, f"SET SESSION innodb_snapshot_isolation = {snapshot_isolation}")
         run(app, "SET SESSION innodb_lock_wait_timeout = 1")
-        store.increment(app, "orders", "hot")
+        db.store.increment(app, "orders", "hot")
     for app in apps:
-        store.increment_many(app, "orders", {"hot": 1, "warm": 1})
+        db.store.increment_many(app, "orders", {"hot": 1, "warm": 1})
     for app in apps:
         app.commit()
         app.close()
     wanted = dict.fromkeys((first + number % slots for number in numbers), 0)
     for number in numbers:
         wanted[first + number % slots] += 3
-    assert app_slots(session) == wanted
-    assert store.totals.total("orders") == 24
+    assert app_slots(db.session) == wanted
+    assert db.store.totals.total("orders") == 24
 
 
 @pytest.mark.parametrize(
@@ -277,11 +264,9 @@ def test_transactions_of_different_connections_do_not_wait_for_each_other(
         (datetime(2026, 11, 21, 23, 30, tzinfo=timezone(timedelta(hours=-5))), "2026-11-22"),
     ],
 )
-def test_the_day_of_the_event_not_of_the_call(
-    store: Store, app: Connection, session: Session, at: datetime, day: str
-) -> None:
-    commit_one(store, app, "orders", "a", at=at)
-    assert labels(session) == {f"{day} 00:00:00": 1}
+def test_the_day_of_the_event_not_of_the_call(db: Database, at: datetime, day: str) -> None:
+    commit_one(db.store, db.app, "orders", "a", at=at)
+    assert labels(db.session) == {f"{day} 00:00:00": 1}
 
 
 REFUSED: list[tuple[str, tuple[Any, ...], type[Exception], str]] = [
@@ -305,57 +290,51 @@ NO_TIMES: list[tuple[Any, type[Exception], str]] = [
 ]
 
 
-def test_what_cannot_be_is_refused_in_the_caller_and_nothing_is_sent(
-    store: Store, app: Connection
-) -> None:
-    before = asked(app)
+def test_what_cannot_be_is_refused_in_the_caller_and_nothing_is_sent(db: Database) -> None:
+    before = asked(db.app)
     for method, arguments, error, says in REFUSED:
         with pytest.raises(error, match=says):
-            getattr(store, method)(app, *arguments)
+            getattr(db.store, method)(db.app, *arguments)
     for at, error, says in NO_TIMES:
         with pytest.raises(error, match=says):
-            store.increment(app, "orders", at=at)
+            db.store.increment(db.app, "orders", at=at)
     with pytest.raises(TypeError, match=r"cursor\(\)"):
-        store.increment(object(), "orders")  # type: ignore[arg-type]
-    store.increment_many(app, "orders", {})
-    assert asked(app) - before == 1
-    assert run(app, "SELECT COUNT(*) FROM counter_slot") == [(0,)]
+        db.store.increment(object(), "orders")  # type: ignore[arg-type]
+    db.store.increment_many(db.app, "orders", {})
+    assert asked(db.app) - before == 1
+    assert run(db.app, "SELECT COUNT(*) FROM counter_slot") == [(0,)]
 
 
-def test_errors_of_the_driver_come_up_as_they_are(
-    store: Store, app: Connection, mysql_url: str
-) -> None:
-    store.increment(app, "orders", "a")
-    with open_app(mysql_url) as other:
+def test_errors_of_the_driver_come_up_as_they_are(db: Database) -> None:
+    db.store.increment(db.app, "orders", "a")
+    with open_app(db.mysql_url) as other:
         run(other, "START TRANSACTION READ ONLY")
         with pytest.raises(pymysql.err.MySQLError) as caught:
-            store.increment(other, "orders", "a")
+            db.store.increment(other, "orders", "a")
         assert caught.value.args[0] == 1792
-    app.commit()
-    app.close()
+    db.app.commit()
+    db.app.close()
     with pytest.raises(pymysql.err.InterfaceError):
-        store.increment(app, "orders", "a")
+        db.store.increment(db.app, "orders", "a")
 
 
 @pytest.mark.random
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
-def test_beside_workers_and_compaction(
-    store: Store, session: Session, mysql_url: str, level: str
-) -> None:
+def test_beside_workers_and_compaction(db: Database, level: str) -> None:
     """Transactions that run again after a deadlock, as applications must: each counts once."""
 
     def count(number: int) -> int:
         draw = Random(number)
         committed = 0
-        with open_app(mysql_url) as app:
+        with open_app(db.mysql_url) as app:
             run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
             done = 0
             while done < (20 if MANY else 10):
                 amounts = {draw.choice("abcdef"): draw.randrange(-5, 10) for _ in range(3)}
                 try:
-                    store.increment_many(app, "orders", amounts, at=NOON)
+                    db.store.increment_many(app, "orders", amounts, at=NOON)
                     # Out of order, after keys behind it: now and then compaction is in the way.
-                    store.increment(app, "orders", "a", at=NOON)
+                    db.store.increment(app, "orders", "a", at=NOON)
                 except pymysql.err.OperationalError as error:
                     if error.args[0] != DEADLOCK:
                         raise
@@ -370,7 +349,7 @@ def test_beside_workers_and_compaction(
         return committed
 
     def apply() -> int:
-        applier, times = Applier(mysql_url, 9), 15 if MANY else 8
+        applier, times = Applier(db.mysql_url, 9), 15 if MANY else 8
         for _ in range(times):
             applier.apply([entry([row("a", 2, counter="orders")])])
         applier.close()
@@ -378,15 +357,15 @@ def test_beside_workers_and_compaction(
 
     def tidy() -> int:
         for _ in range(5):
-            compacted(mysql_url, rows=10)
+            compacted(db.mysql_url, rows=10)
         return 0
 
     total = sum(together(*(partial(count, number) for number in range(3)), apply, tidy))
-    assert sum(keys(session, "orders").values()) == total
-    compacted(mysql_url)
-    assert app_slots(session) == {0: total}
-    assert ledger(session) == {"orders": total}
-    assert store.totals.total("orders") == total
+    assert sum(db.keys("orders").values()) == total
+    compacted(db.mysql_url)
+    assert app_slots(db.session) == {0: total}
+    assert ledger(db.session) == {"orders": total}
+    assert db.store.totals.total("orders") == total
 
 
 def test_a_forked_child_counts_on_a_connection_of_its_own(store: Store, mysql_url: str) -> None:
@@ -408,34 +387,30 @@ def test_a_forked_child_counts_on_a_connection_of_its_own(store: Store, mysql_ur
 
 
 @pytest.mark.parametrize("completion", ["CHAIN", "RELEASE"])
-def test_without_a_transaction_none_is_left_open(
-    store: Store, session: Session, mysql_url: str, completion: str
-) -> None:
+def test_without_a_transaction_none_is_left_open(db: Database, completion: str) -> None:
     """Also where the server would begin another one after each, or end the connection."""
-    store.counters.set("orders", app_slots=1)
-    with open_app(mysql_url, autocommit=True) as app:
+    db.store.counters.set("orders", app_slots=1)
+    with open_app(db.mysql_url, autocommit=True) as app:
         run(app, f"SET SESSION completion_type = '{completion}'")
-        store.increment(app, "orders", "z", MAX)
+        db.store.increment(app, "orders", "z", MAX)
         set_amount(app, "z", MOST)
-        store.delete(app, "orders", "a")
-        store.increment(app, "orders", "b")
+        db.store.delete(app, "orders", "a")
+        db.store.increment(app, "orders", "b")
         amounts = {f"a{number}": 1 for number in range(ROWS_PER_STATEMENT)} | {"z": 1}
         with pytest.raises(pymysql.err.DataError, match="1264"):
-            store.increment_many(app, "orders", amounts)
-        store.increment(app, "orders", "c")
-        assert keys(session, "orders") == {b"z": MOST, b"b": 1, b"c": 1}
+            db.store.increment_many(app, "orders", amounts)
+        db.store.increment(app, "orders", "c")
+        assert db.keys("orders") == {b"z": MOST, b"b": 1, b"c": 1}
         set_amount(app, "z", MAX)
 
 
-def test_the_settings_remembered_are_bounded(
-    store: Store, app: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_settings_remembered_are_bounded(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_settings, "REMEMBERED", 3)
     for number in range(5):
         for _ in range(2):
-            commit_one(store, app, f"counter-{number}")
-    assert len(store._increments._settings._known) == 2
-    assert [counter.name for counter in store.counters.list()] == [
+            commit_one(db.store, db.app, f"counter-{number}")
+    assert len(db.store._increments._settings._known) == 2
+    assert [counter.name for counter in db.store.counters.list()] == [
         f"counter-{number}" for number in range(5)
     ]
 

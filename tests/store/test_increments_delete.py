@@ -16,7 +16,7 @@ from countersink.store.connection import Session, connect
 from countersink.store.counters.buckets import NUMBER
 from countersink.store.in_app.increments import DELETED_PER_STATEMENT
 from tests.store.app import Connection, commit_one, open_app, run
-from tests.store.helpers import entry, keys, row, rows, says, together
+from tests.store.helpers import Database, entry, keys, row, rows, says, together
 from tests.store.width_rows import plant
 from tests.support.ledger import held, post_planted, posted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
@@ -61,31 +61,27 @@ def delete_beside(
     assert store.totals.total("orders", key="a") == 0
 
 
-def test_all_of_the_keys_rows_go_and_nothing_else(
-    filled: Store, app: Connection, session: Session
-) -> None:
+def test_all_of_the_keys_rows_go_and_nothing_else(filled: Store, db: Database) -> None:
     assert filled.totals.total("orders", key="a") == 1210
     before = filled.totals.total("orders")
-    filled.delete(app, "orders", "a")
-    filled.delete(app, "orders", "none")
+    filled.delete(db.app, "orders", "a")
+    filled.delete(db.app, "orders", "none")
     assert filled.totals.total("orders") == before
-    app.commit()
+    db.app.commit()
     assert filled.totals.total("orders", key="a") == 0
     assert filled.totals.total("orders") == before - 1210 == 6
-    assert posted(session) == held(session)
-    assert keys(session, "orders") == {b"A": 1, b"a ": 1, "á".encode(): 1, b"b": 3}
+    assert posted(db.session) == held(db.session)
+    assert db.keys("orders") == {b"A": 1, b"a ": 1, "á".encode(): 1, b"b": 3}
 
 
-def test_amounts_are_exact_whatever_the_application_makes_of_decimals(
-    store: Store, session: Session, mysql_url: str
-) -> None:
-    with open_app(mysql_url, conv=conversions | {NEWDECIMAL: float}) as app:
+def test_amounts_are_exact_whatever_the_application_makes_of_decimals(db: Database) -> None:
+    with open_app(db.mysql_url, conv=conversions | {NEWDECIMAL: float}) as app:
         for amount in (2**53, 1):
-            store.increment(app, "orders", "a", amount)
+            db.store.increment(app, "orders", "a", amount)
         app.commit()
-        store.delete(app, "orders", "a")
+        db.store.delete(app, "orders", "a")
         app.commit()
-    assert posted(session) == {"orders": (0, 0)}
+    assert posted(db.session) == {"orders": (0, 0)}
 
 
 def test_rolled_back_nothing_goes(filled: Store, app: Connection) -> None:
@@ -100,9 +96,7 @@ def test_rolled_back_nothing_goes(filled: Store, app: Connection) -> None:
 
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
-def test_what_others_count_meanwhile_stays(
-    filled: Store, session: Session, mysql_url: str, level: str
-) -> None:
+def test_what_others_count_meanwhile_stays(filled: Store, db: Database, level: str) -> None:
     late: list[bool] = []
 
     def count(other: Session) -> None:
@@ -112,15 +106,15 @@ def test_what_others_count_meanwhile_stays(
         except Exception:
             late.append(False)
 
-    delete_beside(filled, mysql_url, level, count)
+    delete_beside(filled, db.mysql_url, level, count)
     # At READ COMMITTED the gaps between the rows are nobody's: what came there is met once more.
     assert late[0] == (level == "READ COMMITTED")
-    assert held(session)["orders"][0] - posted(session)["orders"][0] == 10 * sum(late)
-    post_planted(session)
+    assert held(db.session)["orders"][0] - posted(db.session)["orders"][0] == 10 * sum(late)
+    post_planted(db.session)
 
 
 def test_what_another_slot_or_width_counts_meanwhile_in_the_same_bucket_is_seen_before_it_goes(
-    filled: Store, session: Session, mysql_url: str
+    filled: Store, db: Database
 ) -> None:
     """Its row comes between the look at the key's rows and their end, and was not looked at."""
 
@@ -128,24 +122,24 @@ def test_what_another_slot_or_width_counts_meanwhile_in_the_same_bucket_is_seen_
         plant(other, ("orders", "2026-01-01", "a", 77, 5))
         plant(other, ("orders", "2026-01-01", "a", 0, 20), width=NUMBER["hour"])
 
-    delete_beside(filled, mysql_url, "READ COMMITTED", count)
+    delete_beside(filled, db.mysql_url, "READ COMMITTED", count)
     # It was posted as it went, as nobody has posted that it came.
-    assert held(session)["orders"][0] - posted(session)["orders"][0] == 25
-    post_planted(session)
+    assert held(db.session)["orders"][0] - posted(db.session)["orders"][0] == 25
+    post_planted(db.session)
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_cut_off_anywhere_it_has_done_nothing(
-    filled: Store, app: Connection, mysql_url: str, autocommit: bool
+    filled: Store, db: Database, autocommit: bool
 ) -> None:
     for start in ("SELECT TIMESTAMPDIFF", "DELETE", "INSERT INTO"):
-        with MySQLProxy.to(mysql_url) as proxy:
-            slow = open_app(proxy.url(mysql_url), autocommit=autocommit)
+        with MySQLProxy.to(db.mysql_url) as proxy:
+            slow = open_app(proxy.url(db.mysql_url), autocommit=autocommit)
             proxy.when("*", Phase.AFTER, Deed.CUT, where=says(start))
             with pytest.raises(pymysql.err.OperationalError):
                 filled.delete(slow, "orders", "a")
-        run(app, "SELECT * FROM counter_slot WHERE counter_key = 'a' FOR UPDATE")
-        app.rollback()
+        run(db.app, "SELECT * FROM counter_slot WHERE counter_key = 'a' FOR UPDATE")
+        db.app.rollback()
         assert filled.totals.total("orders", key="a") == 1210
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from countersink.runtime.dimensions import check_dimensions
 from countersink.runtime.members import Seen
-from countersink.store import Store
 from countersink.store.apply import dead
 from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.apply import Applied, Applier
@@ -15,6 +14,7 @@ from countersink.store.errors import BadData
 from tests.store.helpers import (
     MAX,
     MIN,
+    Database,
     entry,
     guard_count,
     keys,
@@ -39,30 +39,26 @@ def _dead(session: Session) -> list[tuple[int, str, bytes]]:
 
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize(("edge", "step"), [(MAX, 1), (MIN, -1)])
-def test_sums_beyond_64_bits_go_on_exactly(
-    session: Session, applier: Applier, edge: int, step: int
-) -> None:
-    applier.apply([entry(rows(("/full", edge), ("/ok", 1)))])
-    result = applier.apply([entry(rows(("/ok", 1), ("/full", step), ("/z", 1)))])
+def test_sums_beyond_64_bits_go_on_exactly(db: Database, edge: int, step: int) -> None:
+    db.count(("/full", edge), ("/ok", 1))
+    result = db.count(("/ok", 1), ("/full", step), ("/z", 1))
     assert result == Applied(applied=1, rows=3, cells=3)
     merged = [entry(rows(("/full", 5 * step), ("/full", edge))) for _ in range(3)]
-    assert applier.apply(merged) == Applied(applied=3, rows=6, cells=1)
+    assert db.applier.apply(merged) == Applied(applied=3, rows=6, cells=1)
     full = 4 * edge + 16 * step
-    assert keys(session) == {b"/full": full, b"/ok": 2, b"/z": 1}
-    assert ledger(session) == slots(session) == {"views": full + 3}
-    applier.apply([entry(rows(*[("/full", step - edge)] * 4))])
-    assert keys(session)[b"/full"] == 20 * step
+    assert db.keys() == {b"/full": full, b"/ok": 2, b"/z": 1}
+    assert ledger(db.session) == slots(db.session) == {"views": full + 3}
+    db.count(*[("/full", step - edge)] * 4)
+    assert db.keys()[b"/full"] == 20 * step
 
 
 @pytest.mark.usefixtures("store")
-def test_an_overflowing_key_in_every_entry_costs_its_neighbours_nothing(
-    session: Session, applier: Applier
-) -> None:
+def test_an_overflowing_key_in_every_entry_costs_its_neighbours_nothing(db: Database) -> None:
     batch = [entry(rows((f"/{n}", n), ("/full", MAX), ("/common", 1))) for n in range(200)]
-    assert applier.apply(batch) == Applied(applied=200, rows=600, cells=202)
+    assert db.applier.apply(batch) == Applied(applied=200, rows=600, cells=202)
     expected = {f"/{n}".encode(): n for n in range(200)}
-    assert keys(session) == expected | {b"/full": 200 * MAX, b"/common": 200}
-    assert ledger(session) == slots(session)
+    assert db.keys() == expected | {b"/full": 200 * MAX, b"/common": 200}
+    assert ledger(db.session) == slots(db.session)
 
 
 def test_room_for_100_million_of_the_largest_increments(session: Session) -> None:
@@ -74,11 +70,11 @@ def test_room_for_100_million_of_the_largest_increments(session: Session) -> Non
         session.execute(f"{insert}('views', '2026-01-01', 'k', 2, {10**27})")
 
 
-def test_a_counter_of_which_nothing_could_be_applied_stays_unknown(
-    session: Session, applier: Applier
-) -> None:
-    applier.apply([entry([(0, "views", "k" * 256, minute(), 1), (1, "other", "k", minute(), 1)])])
-    assert ledger(session) == {"other": 1}
+def test_a_counter_of_which_nothing_could_be_applied_stays_unknown(db: Database) -> None:
+    db.applier.apply(
+        [entry([(0, "views", "k" * 256, minute(), 1), (1, "other", "k", minute(), 1)])]
+    )
+    assert ledger(db.session) == {"other": 1}
 
 
 MALFORMED: list[tuple[Row, str]] = [
@@ -100,35 +96,31 @@ MALFORMED: list[tuple[Row, str]] = [
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_every_kind_of_malformed_row_at_once(
-    session: Session, applier: Applier, store: Store, strict: bool
-) -> None:
-    store.counters.set("views")
-    store.counters.set_strict(strict)
+def test_every_kind_of_malformed_row_at_once(db: Database, strict: bool) -> None:
+    db.store.counters.set("views")
+    db.store.counters.set_strict(strict)
     fine = [(at, "views", key, minute(), 1) for at, key in ((14, "fine"), (15, "é" * 127))]
     bad = [row for row, _ in MALFORMED]
-    assert applier.apply([entry([*bad, *fine])]) == Applied(
+    assert db.applier.apply([entry([*bad, *fine])]) == Applied(
         applied=1, rows=2, cells=2, dead=len(bad)
     )
-    assert [(at, reason) for at, reason, _ in _dead(session)] == [
+    assert [(at, reason) for at, reason, _ in _dead(db.session)] == [
         (row[0], reason) for row, reason in MALFORMED
     ]
-    assert keys(session) == {b"fine": 1, "é".encode() * 127: 1}
-    assert len(slots(session)) == 1
+    assert db.keys() == {b"fine": 1, "é".encode() * 127: 1}
+    assert len(slots(db.session)) == 1
 
 
-def test_rows_of_every_refusal_among_thousands_lose_nothing_but_themselves(
-    session: Session, applier: Applier, store: Store
-) -> None:
-    store.counters.set("views")
-    store.counters.set("visitors", salt_days=0)
-    store.counters.set("regional", dimensions=["country"], breakdowns=["country"])
-    applier.apply([seen_entry(session, [("visitors", "/damaged", minute(), "a")])])
-    session.execute("UPDATE visitor_slot SET sketch = X'0102'")
-    store.counters.set_strict(True)
-    track(session, "orders")
-    mark(session, now_ms() + 3_600_000)
-    number, _ = salt_at(session, "visitors", minute())
+def test_rows_of_every_refusal_among_thousands_lose_nothing_but_themselves(db: Database) -> None:
+    db.store.counters.set("views")
+    db.store.counters.set("visitors", salt_days=0)
+    db.store.counters.set("regional", dimensions=["country"], breakdowns=["country"])
+    db.applier.apply([seen_entry(db.session, [("visitors", "/damaged", minute(), "a")])])
+    db.session.execute("UPDATE visitor_slot SET sketch = X'0102'")
+    db.store.counters.set_strict(True)
+    track(db.session, "orders")
+    mark(db.session, now_ms() + 3_600_000)
+    number, _ = salt_at(db.session, "visitors", minute())
     refused: list[tuple[str, tuple[str, object, int, int], int | None]] = [
         *((reason, row[1:], None) for row, reason in MALFORMED),
         ("unknown_counter", ("nobody", "k", minute(), 1), None),
@@ -155,34 +147,32 @@ def test_rows_of_every_refusal_among_thousands_lose_nothing_but_themselves(
                 seen[10_000 + at] = Seen(salt, b"12345678")
     assert set(reasons.values()) == {reason for reason, _, _ in refused}
     several = [("visitors", f"/{n}", minute(), "b") for n in range(3)]
-    good = seen_entry(session, several, ("regional", (("country", "DE"),), minute(), 7))
+    good = seen_entry(db.session, several, ("regional", (("country", "DE"),), minute(), 7))
     mixed = Incoming(good.id[::-1], now_ms(), content, seen=seen)  # type: ignore[arg-type]
-    applied = applier.apply([mixed, good])
+    applied = db.applier.apply([mixed, good])
     assert (applied.applied, applied.rows, applied.dead) == (2, 4004, len(reasons))
-    assert {at: reason for at, reason, _ in _dead(session)} == reasons
+    assert {at: reason for at, reason, _ in _dead(db.session)} == reasons
     expected = {f"/{n}".encode(): n + (n + 3500 if n < 500 else 0) for n in range(3500)}
-    assert keys(session) == expected
-    assert keys(session, "visitors") == {b"/damaged": 1, b"/0": 1, b"/1": 1, b"/2": 1}
-    assert keys(session, "regional#1") == {b"DE": 7}
-    assert ledger(session) == slots(session)
-    assert applier.apply([mixed, good]) == Applied(duplicates=2)
+    assert db.keys() == expected
+    assert db.keys("visitors") == {b"/damaged": 1, b"/0": 1, b"/1": 1, b"/2": 1}
+    assert db.keys("regional#1") == {b"DE": 7}
+    assert ledger(db.session) == slots(db.session)
+    assert db.applier.apply([mixed, good]) == Applied(duplicates=2)
     # What verify is to find nothing wrong with, afterwards.
-    session.execute("DELETE FROM tracked_table")
-    store.counters.delete("visitors", "/damaged")
-    assert set(numbers(session, "visitors").values()) == {1}
+    db.session.execute("DELETE FROM tracked_table")
+    db.store.counters.delete("visitors", "/damaged")
+    assert set(numbers(db.session, "visitors").values()) == {1}
 
 
-def test_what_the_server_refuses_undoes_the_whole_transaction(
-    session: Session, applier: Applier
-) -> None:
+def test_what_the_server_refuses_undoes_the_whole_transaction(db: Database) -> None:
     """Rows that are said to be checked, and are not: a bug, which must not count a part."""
     good = entry(rows(("/a", 1)))
     wrong = Incoming(b"w" * 16, now_ms(), rows(("/b", 1), ("k" * 256, 1)), checked=True)
     with pytest.raises(BadData):
-        applier.apply([good, wrong])
-    assert (keys(session), ledger(session), guard_count(session)) == ({}, {}, 0)
-    assert applier.apply([good]).applied == 1
-    assert keys(session) == {b"/a": 1}
+        db.applier.apply([good, wrong])
+    assert (db.keys(), ledger(db.session), guard_count(db.session)) == ({}, {}, 0)
+    assert db.applier.apply([good]).applied == 1
+    assert db.keys() == {b"/a": 1}
 
 
 def test_a_batch_in_which_nothing_can_be_stored(session: Session, applier: Applier) -> None:

@@ -23,8 +23,8 @@ from countersink.store.errors import TrackedCounter
 from countersink.store.settings import Settings
 from countersink.store.verify import verify
 from countersink.stream.decode import decode_payload
-from tests.store.app import Connection, commit_one, open_app, run, wait_for_lock_wait
-from tests.store.helpers import entry, keys, rolled_up, says
+from tests.store.app import commit_one, open_app, run, wait_for_lock_wait
+from tests.store.helpers import Database, entry, rolled_up, says
 from tests.support.ledger import held, posted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.traffic import now_minute
@@ -89,110 +89,98 @@ def wide(store: Store, applier: Applier, mysql_url: str) -> int:
 @pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 def test_the_application_counts_in_times_that_are_rolled_up(
-    store: Store,
-    session: Session,
-    app: Connection,
-    mysql_url: str,
-    wide: int,
-    level: str,
-    verifying: Session,
+    db: Database, wide: int, level: str, verifying: Session
 ) -> None:
-    run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+    run(db.app, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
     moment = datetime.fromtimestamp(wide * 60 + 90, UTC)
-    store.increment(app, "v", "a", 7, at=moment)
-    assert rolled_up(mysql_url).busy == []  # what is not committed is nobody's yet
-    assert keys(session, "v") == {b"a": 60, b"b": 60}
-    app.commit()
-    store.increment(app, "v", "a", 100, at=moment)
-    app.rollback()
+    db.store.increment(db.app, "v", "a", 7, at=moment)
+    assert rolled_up(db.mysql_url).busy == []  # what is not committed is nobody's yet
+    assert db.keys("v") == {b"a": 60, b"b": 60}
+    db.app.commit()
+    db.store.increment(db.app, "v", "a", 100, at=moment)
+    db.app.rollback()
     verified(verifying)
-    assert rolled_up(mysql_url).rolled_up == 1
-    assert store.totals.total("v", key="a") == 67
-    assert session.query("SELECT COUNT(*) FROM counter_slot") == [(2,)]
-    commit_one(store, app, "v", "a", -67, at=moment)
-    rolled_up(mysql_url)
-    assert store.totals.total("v", key="a") == 0
+    assert rolled_up(db.mysql_url).rolled_up == 1
+    assert db.store.totals.total("v", key="a") == 67
+    assert db.session.query("SELECT COUNT(*) FROM counter_slot") == [(2,)]
+    commit_one(db.store, db.app, "v", "a", -67, at=moment)
+    rolled_up(db.mysql_url)
+    assert db.store.totals.total("v", key="a") == 0
     verified(verifying)
 
 
 def test_dead_letters_are_retried_into_times_that_are_rolled_up(
-    store: Store, session: Session, mysql_url: str, wide: int, verifying: Session
+    db: Database, wide: int, verifying: Session
 ) -> None:
     for number in (1, 2):
         payload = json.dumps(["v", "a", wide + number, 10**number]).encode()
         row = DeadRow(number.to_bytes(16, "big"), 0, "s", 0, "bad_sketch", "why", payload)
-        with session.transaction():
-            dead.insert(session, [row])
+        with db.session.transaction():
+            dead.insert(db.session, [row])
     for retried in (2, 0):
-        assert retry(session, slot=9, decode=decode_payload).retried == retried
-        assert store.totals.total("v", key="a") == 60 + 110
+        assert retry(db.session, slot=9, decode=decode_payload).retried == retried
+        assert db.store.totals.total("v", key="a") == 60 + 110
         verified(verifying)
-        rolled_up(mysql_url)
-        assert session.query("SELECT COUNT(*) FROM counter_slot") == [(2,)]
+        rolled_up(db.mysql_url)
+        assert db.session.query("SELECT COUNT(*) FROM counter_slot") == [(2,)]
 
 
 # -- deleting -----------------------------------------------------------------------------------
 
 
 def test_a_key_and_a_counter_go_with_their_wider_buckets(
-    store: Store, session: Session, applier: Applier, wide: int, verifying: Session
+    db: Database, wide: int, verifying: Session
 ) -> None:
-    count(applier, {("a", wide + 3): 5, ("a", now_minute()): 7, ("b", now_minute()): 1})
-    assert store.counters.delete("v", "a") == Deleted(3, 72)
-    assert keys(session, "v") == {b"b": 61}
+    count(db.applier, {("a", wide + 3): 5, ("a", now_minute()): 7, ("b", now_minute()): 1})
+    assert db.store.counters.delete("v", "a") == Deleted(3, 72)
+    assert db.keys("v") == {b"b": 61}
     verified(verifying)
-    assert store.counters.delete("v") == Deleted(2, 61)
+    assert db.store.counters.delete("v") == Deleted(2, 61)
     for table in ("counter_slot", "counter_ledger"):
-        assert session.query(f"SELECT COUNT(*) FROM {table}") == [(0,)]
-    count(applier, {("a", wide): 1})
-    shown = store.counters.show("v")
+        assert db.session.query(f"SELECT COUNT(*) FROM {table}") == [(0,)]
+    count(db.applier, {("a", wide): 1})
+    shown = db.store.counters.show("v")
     assert (shown.resolution, shown.keep, shown.rolled_up_to) == ("minute", (), {})
     verified(verifying)
 
 
 def test_the_application_deletes_a_key_that_is_rolled_up_but_for_its_late_rows(
-    store: Store,
-    session: Session,
-    applier: Applier,
-    app: Connection,
-    mysql_url: str,
-    wide: int,
-    verifying: Session,
+    db: Database, wide: int, verifying: Session
 ) -> None:
-    count(applier, {("a", wide + 3): 5, ("b", wide + 3): 1})
-    store.delete(app, "v", "a")
+    count(db.applier, {("a", wide + 3): 5, ("b", wide + 3): 1})
+    db.store.delete(db.app, "v", "a")
     # MySQL holds the next key's first row as well.
-    assert b"a" in [place.key for place in rolled_up(mysql_url).busy]
-    app.rollback()
-    assert keys(session, "v") == {b"a": 65, b"b": 61}
+    assert b"a" in [place.key for place in rolled_up(db.mysql_url).busy]
+    db.app.rollback()
+    assert db.keys("v") == {b"a": 65, b"b": 61}
     verified(verifying)
-    store.delete(app, "v", "a")
-    app.commit()
-    rolled_up(mysql_url)
-    assert keys(session, "v") == {b"b": 61}
+    db.store.delete(db.app, "v", "a")
+    db.app.commit()
+    rolled_up(db.mysql_url)
+    assert db.keys("v") == {b"b": 61}
     verified(verifying)
 
 
 @pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("what", ["key", "counter"])
 def test_deleted_page_by_page_while_rows_move_behind_it_all_is_gone(
-    store: Store, session: Session, applier: Applier, mysql_url: str, verifying: Session, what: str
+    db: Database, verifying: Session, what: str
 ) -> None:
     """Others held a row, so it goes on by few rows; in between they come to an earlier bucket."""
-    minutes_kept(store)
+    minutes_kept(db.store)
     hour = hour_of_old()
-    count(applier, an_hour_of("a", hour) | an_hour_of("b", hour))
+    count(db.applier, an_hour_of("a", hour) | an_hour_of("b", hour))
     rolled: list[PassDone] = []
     with (
-        connect(mysql_url) as holder,
-        MySQLProxy.to(mysql_url) as proxy,
-        connect(proxy.url(mysql_url), isolation="REPEATABLE READ") as deleting,
+        connect(db.mysql_url) as holder,
+        MySQLProxy.to(db.mysql_url) as proxy,
+        connect(proxy.url(db.mysql_url), isolation="REPEATABLE READ") as deleting,
     ):
         holder.execute("BEGIN")
         holder.query("SELECT * FROM counter_slot WHERE counter = 'v' FOR UPDATE")
 
         def roll(_: Request) -> None:
-            rolled.append(rolled_up(mysql_url))
+            rolled.append(rolled_up(db.mysql_url))
 
         def let_go(_seconds: float) -> None:
             holder.execute("ROLLBACK")
@@ -204,26 +192,26 @@ def test_deleted_page_by_page_while_rows_move_behind_it_all_is_gone(
             deleted = delete_counter(deleting, "v", pause=let_go)
     assert rolled[0].rolled_up > 50
     assert deleted.amount == (55 if what == "key" else 110)
-    assert keys(session, "v") == ({b"b": 55} if what == "key" else {})
+    assert db.keys("v") == ({b"b": 55} if what == "key" else {})
     verified(verifying)
 
 
 @pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
 def test_the_application_deletes_a_key_in_the_midst_of_its_move(
-    store: Store, session: Session, applier: Applier, mysql_url: str, verifying: Session, level: str
+    db: Database, verifying: Session, level: str
 ) -> None:
     """It waits for a row that is moved to a bucket which it has passed: one of them is undone."""
-    minutes_kept(store)
+    minutes_kept(db.store)
     hour = hour_of_old()
-    count(applier, an_hour_of("a", hour) | an_hour_of("b", hour) | {("a", now_minute()): 1})
+    count(db.applier, an_hour_of("a", hour) | an_hour_of("b", hour) | {("a", now_minute()): 1})
     outcome: list[str] = []
 
     def delete() -> None:
-        with open_app(mysql_url) as app:
+        with open_app(db.mysql_url) as app:
             run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
             try:
-                store.delete(app, "v", "a")
+                db.store.delete(app, "v", "a")
                 app.commit()
                 outcome.append("deleted")
             except pymysql.err.OperationalError as error:
@@ -235,16 +223,16 @@ def test_the_application_deletes_a_key_in_the_midst_of_its_move(
 
     def in_the_midst(_: Request) -> None:
         deleting.start()
-        wait_for_lock_wait(session)
+        wait_for_lock_wait(db.session)
 
-    with MySQLProxy.to(mysql_url) as proxy:
+    with MySQLProxy.to(db.mysql_url) as proxy:
         moves = says("FOR UPDATE NOWAIT")
         proxy.when("*", Phase.AFTER, Deed.PASS, call=in_the_midst, where=moves)
-        rolled_up(proxy.url(mysql_url))
+        rolled_up(proxy.url(db.mysql_url))
     deleting.join(60)
     assert outcome in (["deleted"], ["1213"], ["1205"])
     left = {b"b": 55} if outcome == ["deleted"] else {b"a": 56, b"b": 55}
-    assert keys(session, "v") == left
+    assert db.keys("v") == left
     verified(verifying)
 
 
@@ -324,20 +312,20 @@ def test_steps_have_to_fit_the_other_settings(store: Store, session: Session) ->
 
 
 def test_steps_go_on_for_what_was_counted_in_finer_buckets(
-    store: Store, session: Session, applier: Applier, mysql_url: str, verifying: Session
+    db: Database, verifying: Session
 ) -> None:
-    minutes_kept(store)
+    minutes_kept(db.store)
     hour = hour_of_old()
-    count(applier, an_hour_of("a", hour))
+    count(db.applier, an_hour_of("a", hour))
     for resolution in ("day", "hour", "quarter", "day"):
-        store.counters.set("v", resolution=resolution)
-    count(applier, {("a", hour): 100, ("a", now_minute()): 1000})
-    assert rolled_up(mysql_url).rolled_up == 55
-    assert session.query("SELECT width, SUM(amount) FROM counter_slot GROUP BY width") == [
+        db.store.counters.set("v", resolution=resolution)
+    count(db.applier, {("a", hour): 100, ("a", now_minute()): 1000})
+    assert rolled_up(db.mysql_url).rolled_up == 55
+    assert db.session.query("SELECT width, SUM(amount) FROM counter_slot GROUP BY width") == [
         (3, 55),
         (4, 1100),
     ]
-    assert store.totals.total("v") == 1155
+    assert db.store.totals.total("v") == 1155
     verified(verifying)
 
 
@@ -350,22 +338,20 @@ def test_hours_need_a_time_zone_of_whole_hours(store: Store, session: Session) -
     refused(store, session, "name quarter", time_zone="Asia/Kathmandu")
 
 
-def test_the_counter_of_a_tracked_table_keeps_no_steps(
-    store: Store, session: Session, app_database_url: str
-) -> None:
+def test_the_counter_of_a_tracked_table_keeps_no_steps(db: Database, app_database_url: str) -> None:
     with connect(app_database_url) as app:
         app.execute("CREATE TABLE orders (id INT PRIMARY KEY)")
     table = f"{Settings.parse(app_database_url).database}.orders"
-    minutes_kept(store)
+    minutes_kept(db.store)
     with pytest.raises(ValueError, match="of its own, which a tracked table"):
-        store.tracked.track(table, counter="v")
-    store.counters.delete("v")
+        db.store.tracked.track(table, counter="v")
+    db.store.counters.delete("v")
     with pytest.raises(ValueError, match="deleted, a moment ago: run this again in ten minutes"):
-        store.tracked.track(table, counter="v")
-    session.execute("UPDATE counter SET zone_fixed = zone_fixed - INTERVAL 11 MINUTE")
-    store.tracked.track(table, counter="v")
-    before = everything(session)
+        db.store.tracked.track(table, counter="v")
+    db.session.execute("UPDATE counter SET zone_fixed = zone_fixed - INTERVAL 11 MINUTE")
+    db.store.tracked.track(table, counter="v")
+    before = everything(db.session)
     for settings in ({"keep": "minute=2d"}, {"resolution": "minute", "keep": "minute=2d"}):
         with pytest.raises(TrackedCounter):
-            store.counters.set("v", **settings)  # type: ignore[arg-type]
-    assert everything(session) == before
+            db.store.counters.set("v", **settings)  # type: ignore[arg-type]
+    assert everything(db.session) == before

@@ -20,6 +20,7 @@ from countersink.store.errors import Unavailable
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import (
     MAX,
+    Database,
     Killed,
     beside,
     entry,
@@ -54,27 +55,23 @@ def at(day: date, *amounts: tuple[str, int], of_day: int = 720) -> list[Row]:
     ]
 
 
-def test_rows_of_new_keys_beyond_the_cap_go_to_one_key(
-    store: Store, session: Session, applier: Applier
-) -> None:
-    store.counters.set("views", max_keys=2)
+def test_rows_of_new_keys_beyond_the_cap_go_to_one_key(db: Database) -> None:
+    db.store.counters.set("views", max_keys=2)
     content = rows(("/a", 1), ("/b", 2), ("/c", 4), ("/d", 8), ("/c", 16))
-    assert applier.apply([entry(content)]) == Applied(applied=1, rows=5, cells=3, overflown=2)
-    assert keys(session) == {b"/a": 1, b"/b": 2, OVER: 28}
-    assert ledger(session) == {"views": 31}
-    assert overflown(store) == {TODAY: 28}
+    assert db.applier.apply([entry(content)]) == Applied(applied=1, rows=5, cells=3, overflown=2)
+    assert db.keys() == {b"/a": 1, b"/b": 2, OVER: 28}
+    assert ledger(db.session) == {"views": 31}
+    assert overflown(db.store) == {TODAY: 28}
 
 
-def test_keys_that_are_there_go_on_being_counted(
-    store: Store, session: Session, applier: Applier, mysql_url: str
-) -> None:
-    store.counters.set("views", max_keys=1)
-    applier.apply([entry(rows(("/a", 1)))])
-    applier.apply([entry(rows(("/a", 10), ("/b", 100)))])
-    other = Applier(mysql_url, 18)  # remembers nothing
+def test_keys_that_are_there_go_on_being_counted(db: Database) -> None:
+    db.store.counters.set("views", max_keys=1)
+    db.count(("/a", 1))
+    db.count(("/a", 10), ("/b", 100))
+    other = Applier(db.mysql_url, 18)  # remembers nothing
     other.apply([entry(rows(("/b", 1000), ("/a", 10000)))])
     other.close()
-    assert keys(session) == {b"/a": 10011, OVER: 1100}
+    assert db.keys() == {b"/a": 10011, OVER: 1100}
 
 
 def test_each_day_has_its_own(store: Store, session: Session, applier: Applier) -> None:
@@ -92,179 +89,157 @@ def test_each_day_has_its_own(store: Store, session: Session, applier: Applier) 
 
 @pytest.mark.parametrize("resolution", ["day", "hour", "quarter"])
 def test_a_day_is_that_of_the_counters_time_zone_however_many_buckets_it_has(
-    store: Store, session: Session, applier: Applier, mysql_url: str, resolution: str
+    db: Database, resolution: str
 ) -> None:
-    store.counters.set("views", time_zone="Asia/Tokyo", resolution=resolution, max_keys=2)  # type: ignore[arg-type]
+    db.store.counters.set("views", time_zone="Asia/Tokyo", resolution=resolution, max_keys=2)  # type: ignore[arg-type]
     # 14:59 UTC is 23:59 in Tokyo.
-    applier.apply([entry(at(TODAY, ("/a", 1), ("/b", 1), of_day=0))])
-    fresh = Applier(mysql_url, 18)
+    db.applier.apply([entry(at(TODAY, ("/a", 1), ("/b", 1), of_day=0))])
+    fresh = db.worker()
     fresh.apply([entry(at(TODAY, ("/a", 1), ("/c", 1), of_day=899))])
     fresh.apply([entry(at(TODAY, ("/c", 1), ("/d", 1), ("/e", 1), of_day=900))])
-    fresh.close()
-    assert keys(session) == {b"/a": 2, b"/b": 1, b"/c": 1, b"/d": 1, OVER: 2}
-    assert overflown(store) == {TODAY: 1, TODAY + timedelta(days=1): 1}
+    assert db.keys() == {b"/a": 2, b"/b": 1, b"/c": 1, b"/d": 1, OVER: 2}
+    assert overflown(db.store) == {TODAY: 1, TODAY + timedelta(days=1): 1}
 
 
-def test_other_counters_are_left_alone_and_cost_nothing(
-    store: Store, session: Session, applier: Applier
-) -> None:
-    store.counters.set("views", max_keys=1)
-    applier.apply([entry(rows(*((f"/{n}", 1) for n in range(50)), counter="clicks"))])
-    assert number_of_keys(session, "clicks") == 50
-    assert session.query("SELECT * FROM counter_keys") == []
+def test_other_counters_are_left_alone_and_cost_nothing(db: Database) -> None:
+    db.store.counters.set("views", max_keys=1)
+    db.count(*((f"/{n}", 1) for n in range(50)), counter="clicks")
+    assert number_of_keys(db.session, "clicks") == 50
+    assert db.session.query("SELECT * FROM counter_keys") == []
 
 
-def test_a_cap_for_all_counters_and_one_of_its_own(
-    store: Store, session: Session, applier: Applier
-) -> None:
-    store.counters.set_max_keys(2)
-    store.counters.set("views", max_keys=4)
+def test_a_cap_for_all_counters_and_one_of_its_own(db: Database) -> None:
+    db.store.counters.set_max_keys(2)
+    db.store.counters.set("views", max_keys=4)
     content = [row(f"/{n}", counter=name) for n in range(6) for name in ("views", "clicks")]
-    applier.apply([entry([(n, *each[1:]) for n, each in enumerate(content)])])
-    assert number_of_keys(session) == 4
-    assert number_of_keys(session, "clicks") == 2
-    assert (store.counters.max_keys(), store.counters.show("views").max_keys) == (2, 4)
-    store.counters.set("views", max_keys="none")
-    assert store.counters.show("views").max_keys is None
-    assert store.counters.show("views").most_keys == 2
-    store.counters.set_max_keys(None)
-    assert store.counters.max_keys() is None
-    applier.apply([entry([(n, "clicks", f"/{n}", minute(), 1) for n in range(6)])])
-    assert number_of_keys(session, "clicks") == 6
+    db.applier.apply([entry([(n, *each[1:]) for n, each in enumerate(content)])])
+    assert number_of_keys(db.session) == 4
+    assert number_of_keys(db.session, "clicks") == 2
+    assert (db.store.counters.max_keys(), db.store.counters.show("views").max_keys) == (2, 4)
+    db.store.counters.set("views", max_keys="none")
+    assert db.store.counters.show("views").max_keys is None
+    assert db.store.counters.show("views").most_keys == 2
+    db.store.counters.set_max_keys(None)
+    assert db.store.counters.max_keys() is None
+    db.applier.apply([entry([(n, "clicks", f"/{n}", minute(), 1) for n in range(6)])])
+    assert number_of_keys(db.session, "clicks") == 6
 
 
-def test_a_declared_key_is_one_and_the_key_of_the_rest_is_none(
-    store: Store, session: Session, applier: Applier
-) -> None:
-    store.counters.set("views", max_keys=2)
-    applier.apply([entry(rows((OVERFLOW, 5), ("", 0), ("/a", 0), ("/b", 0)))])
-    assert keys(session) == {b"": 0, b"/a": 0, OVER: 5}
+def test_a_declared_key_is_one_and_the_key_of_the_rest_is_none(db: Database) -> None:
+    db.store.counters.set("views", max_keys=2)
+    db.count((OVERFLOW, 5), ("", 0), ("/a", 0), ("/b", 0))
+    assert db.keys() == {b"": 0, b"/a": 0, OVER: 5}
 
 
-def test_a_change_of_the_cap_is_followed_at_once_whatever_is_there(
-    store: Store, session: Session, applier: Applier
-) -> None:
+def test_a_change_of_the_cap_is_followed_at_once_whatever_is_there(db: Database) -> None:
     def count(*names: str) -> None:
-        applier.apply([entry(rows(*((name, 1) for name in names)))])
+        db.count(*((name, 1) for name in names))
 
     count("a", "b", "c", "d")
-    store.counters.set("views", max_keys=3)
+    db.store.counters.set("views", max_keys=3)
     count("a", "d", "e")  # more are there than may be: none is made, none goes
-    assert keys(session) == {b"a": 2, b"b": 1, b"c": 1, b"d": 2, OVER: 1}
-    store.counters.set("views", max_keys=6)
+    assert db.keys() == {b"a": 2, b"b": 1, b"c": 1, b"d": 2, OVER: 1}
+    db.store.counters.set("views", max_keys=6)
     count("e", "f", "g")
-    assert keys(session).keys() == {b"a", b"b", b"c", b"d", b"e", b"f", OVER}
-    store.counters.set("views", max_keys="none")
+    assert db.keys().keys() == {b"a", b"b", b"c", b"d", b"e", b"f", OVER}
+    db.store.counters.set("views", max_keys="none")
     count("h", "i", "j")
-    store.counters.set("views", max_keys=10)
+    db.store.counters.set("views", max_keys=10)
     count("k", "l", "m")
-    assert number_of_keys(session) == 10
-    assert keys(session)[OVER] == 4
-    store.counters.set("views", max_keys=1)
+    assert number_of_keys(db.session) == 10
+    assert db.keys()[OVER] == 4
+    db.store.counters.set("views", max_keys=1)
     count("m", "a", "n")
-    assert number_of_keys(session) == 10
-    assert keys(session)[OVER] == 6
+    assert number_of_keys(db.session) == 10
+    assert db.keys()[OVER] == 6
 
 
-def test_keys_of_the_applications_own_transactions_are_there_too(
-    store: Store, session: Session, applier: Applier, mysql_url: str
-) -> None:
-    store.counters.set("views", max_keys=2)
+def test_keys_of_the_applications_own_transactions_are_there_too(db: Database) -> None:
+    db.store.counters.set("views", max_keys=2)
     now = datetime(2026, 11, 21, 12, tzinfo=UTC)
-    with connect(mysql_url) as app:
+    with connect(db.mysql_url) as app:
         for name in ("x", "y", "z"):
             app.begin()
-            store.increment(app._connection, "views", name, at=now)
+            db.store.increment(app._connection, "views", name, at=now)
             app.commit()
-    applier.apply([entry(rows(("z", 1), ("new", 1)))])
-    assert keys(session) == {b"x": 1, b"y": 1, b"z": 2, OVER: 1}
+    db.count(("z", 1), ("new", 1))
+    assert db.keys() == {b"x": 1, b"y": 1, b"z": 2, OVER: 1}
 
 
 def test_a_deleted_key_gives_no_room_back_and_a_deleted_counter_leaves_nothing(
-    store: Store, session: Session, applier: Applier
+    db: Database,
 ) -> None:
-    store.counters.set("views", max_keys=2)
-    applier.apply([entry(rows(("a", 1), ("b", 1), ("c", 1)))])
-    store.counters.delete("views", "a")
-    applier.apply([entry(rows(("c", 1), ("a", 1)))])
-    assert keys(session) == {b"b": 1, OVER: 3}
-    store.counters.delete("views")
-    assert session.query("SELECT * FROM counter_keys") == []
-    applier.apply([entry(rows(*((f"{n}", 1) for n in range(5))))])
-    assert number_of_keys(session) == 5
+    db.store.counters.set("views", max_keys=2)
+    db.count(("a", 1), ("b", 1), ("c", 1))
+    db.store.counters.delete("views", "a")
+    db.count(("c", 1), ("a", 1))
+    assert db.keys() == {b"b": 1, OVER: 3}
+    db.store.counters.delete("views")
+    assert db.session.query("SELECT * FROM counter_keys") == []
+    db.count(*((f"{n}", 1) for n in range(5)))
+    assert number_of_keys(db.session) == 5
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_rows_that_are_refused_take_no_room_and_do_not_count_as_overflown(
-    store: Store, session: Session, applier: Applier
-) -> None:
-    store.counters.set("views", max_keys=1)
+def test_rows_that_are_refused_take_no_room_and_do_not_count_as_overflown(db: Database) -> None:
+    db.store.counters.set("views", max_keys=1)
     content = rows(("\udc80", 1), ("k" * 256, 1), ("a", 1), ("b", MAX), ("c", MAX))
     content.append((5, "views", (("page", "d"),), minute(), 1))
-    applied = applier.apply([entry(content)])
+    applied = db.applier.apply([entry(content)])
     assert (applied.dead, applied.rows, applied.overflown) == (3, 3, 2)
-    assert keys(session) == {b"a": 1, OVER: 2 * MAX}
-    (letter,) = dead.list_rows(session, reason="unknown_dimension")
+    assert db.keys() == {b"a": 1, OVER: 2 * MAX}
+    (letter,) = dead.list_rows(db.session, reason="unknown_dimension")
     assert b'"d"' in letter.payload
 
 
-def test_retried_dead_letters_keep_to_the_cap(
-    store: Store, session: Session, applier: Applier, mysql_url: str
-) -> None:
-    store.counters.set("other")
-    store.counters.set_strict(True)
-    applier.apply([entry(rows(("a", 1), ("b", 2), ("c", 4)))])
-    assert dead.count(session) == {"unknown_counter": 3}
-    store.counters.set("views", max_keys=1)
-    with connect(mysql_url) as own:
+def test_retried_dead_letters_keep_to_the_cap(db: Database) -> None:
+    db.store.counters.set("other")
+    db.store.counters.set_strict(True)
+    db.count(("a", 1), ("b", 2), ("c", 4))
+    assert dead.count(db.session) == {"unknown_counter": 3}
+    db.store.counters.set("views", max_keys=1)
+    with connect(db.mysql_url) as own:
         assert retry(own, slot=9, decode=decode_payload).retried == 3
-    assert sum(keys(session).values()) == 7
-    assert number_of_keys(session) == 1
+    assert sum(db.keys().values()) == 7
+    assert number_of_keys(db.session) == 1
 
 
 @pytest.mark.servers("mariadb", "mysql")
 @pytest.mark.parametrize("point", POINTS)
-def test_dying_at_any_point_leaves_room_exact(
-    store: Store, mysql_url: str, session: Session, point: str
-) -> None:
+def test_dying_at_any_point_leaves_room_exact(db: Database, point: str) -> None:
     def reached(here: str) -> None:
         if here == point:
             raise Killed
 
-    store.counters.set("views", max_keys=2)
-    dying = Applier(mysql_url, 3, reached=reached)
+    db.store.counters.set("views", max_keys=2)
+    dying = Applier(db.mysql_url, 3, reached=reached)
     batch = [entry(rows(("a", 1), ("b", 2), ("c", 4)))]
     with pytest.raises(Killed):
         dying.apply(batch)
     dying.close()
-    other = Applier(mysql_url, 4)
+    other = db.worker(4)
     other.apply(batch)
     other.apply([entry(rows(("d", 8), ("b", 16)))])
-    assert keys(session) == {b"a": 1, b"b": 18, OVER: 12}
-    assert session.query("SELECT made FROM counter_keys") == [(2,)]
-    other.close()
+    assert db.keys() == {b"a": 1, b"b": 18, OVER: 12}
+    assert db.session.query("SELECT made FROM counter_keys") == [(2,)]
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_a_connection_killed_before_the_commit_remembers_nothing(
-    store: Store, mysql_url: str, session: Session
-) -> None:
+def test_a_connection_killed_before_the_commit_remembers_nothing(db: Database) -> None:
     def reached(point: str) -> None:
         if point == "before_commit" and not killed:
             killed.append(True)
             applier._session.abort()
 
     killed: list[bool] = []
-    store.counters.set("views", max_keys=1)
-    applier = Applier(mysql_url, 3, reached=reached)
+    db.store.counters.set("views", max_keys=1)
+    applier = db.worker(3, reached=reached)
     with pytest.raises(Unavailable):
         applier.apply([entry(rows(("a", 1)))])
-    other = Applier(mysql_url, 4)
+    other = db.worker(4)
     other.apply([entry(rows(("b", 1)))])
-    other.close()
     applier.apply([entry(rows(("a", 1)))])  # a was never made
-    assert keys(session) == {b"b": 1, OVER: 1}
-    applier.close()
+    assert db.keys() == {b"b": 1, OVER: 1}
 
 
 def _cells(session: Session) -> dict[tuple[str, int, bytes], int]:
@@ -286,12 +261,12 @@ def _sums(batches: list[list[Incoming]]) -> int:
 @pytest.mark.random
 @pytest.mark.parametrize("slots", [(1, 2, 3, 4), (9, 9, 9, 9)], ids=["own slots", "a shared slot"])
 def test_many_workers_with_new_keys_at_the_same_moment_never_make_too_many(
-    store: Store, mysql_url: str, session: Session, slots: tuple[int, ...]
+    db: Database, slots: tuple[int, ...]
 ) -> None:
     """Several counters and days in different orders: and nobody waits in a circle."""
     names, days = ("a", "b", "c"), [TODAY + timedelta(days=n) for n in range(3)]
     for name, most in zip(names, (5, 17, 60), strict=True):
-        store.counters.set(name, max_keys=most)
+        db.store.counters.set(name, max_keys=most)
     chance = random.Random(7)
 
     def chosen(number: int) -> Row:
@@ -299,12 +274,12 @@ def test_many_workers_with_new_keys_at_the_same_moment_never_make_too_many(
         return number, chance.choice(names), key, minute(chance.choice(days)), 1
 
     pauses: list[float] = []
-    appliers = [Applier(mysql_url, slot, pause=pauses.append) for slot in slots]
+    appliers = [Applier(db.mysql_url, slot, pause=pauses.append) for slot in slots]
     sent = 0
     for _ in range(6 if MANY else 3):
         batches = [[entry(list(map(chosen, range(30)))) for _ in range(4)] for _ in appliers]
         sent += _sums(batches)
-        before = _cells(session)
+        before = _cells(db.session)
         together(*(partial(one.apply, batch) for one, batch in zip(appliers, batches, strict=True)))
         # Whatever was there has got all of its own rows, whichever worker had them.
         added = Counter(
@@ -313,7 +288,7 @@ def test_many_workers_with_new_keys_at_the_same_moment_never_make_too_many(
             for each in batch
             for row in each.rows
         )
-        after = _cells(session)
+        after = _cells(db.session)
         old = [cell for cell in before if cell[2] != OVER]
         assert [after[cell] - before[cell] for cell in old] == [added[cell] for cell in old]
     if len(set(slots)) == len(slots):
@@ -321,9 +296,9 @@ def test_many_workers_with_new_keys_at_the_same_moment_never_make_too_many(
     found: Counter[tuple[str, date]] = Counter()
     recorded = {
         (counter, day): int(made)
-        for counter, day, made in session.query("SELECT counter, day, made FROM counter_keys")
+        for counter, day, made in db.session.query("SELECT counter, day, made FROM counter_keys")
     }
-    for counter, bucket, key in session.query(
+    for counter, bucket, key in db.session.query(
         "SELECT DISTINCT counter, bucket, counter_key FROM counter_slot"
     ):
         found[counter, bucket.date()] += bytes(key) != OVER
@@ -331,18 +306,16 @@ def test_many_workers_with_new_keys_at_the_same_moment_never_make_too_many(
         (name, day): most for name, most in zip(names, (5, 17, 60), strict=True) for day in days
     }
     assert recorded == found
-    assert sum(ledger(session).values()) == sent
+    assert sum(ledger(db.session).values()) == sent
     for one in appliers:
         one.close()
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_a_key_made_by_another_worker_meanwhile_is_not_taken_for_new(
-    store: Store, mysql_url: str, session: Session
-) -> None:
+def test_a_key_made_by_another_worker_meanwhile_is_not_taken_for_new(db: Database) -> None:
     """One waits for the lock with a key that the one that holds it is making."""
-    store.counters.set("views", max_keys=1)
-    Applier(mysql_url, 5).apply([entry(rows(("x", 1), counter="other"))])
+    db.store.counters.set("views", max_keys=1)
+    Applier(db.mysql_url, 5).apply([entry(rows(("x", 1), counter="other"))])
     holding, go_on = threading.Event(), threading.Event()
 
     def reached(point: str) -> None:
@@ -350,17 +323,15 @@ def test_a_key_made_by_another_worker_meanwhile_is_not_taken_for_new(
             holding.set()
             assert go_on.wait(30)
 
-    first, second = Applier(mysql_url, 1, reached=reached), Applier(mysql_url, 2)
+    first, second = db.worker(1, reached=reached), db.worker(2)
     # The row is made by a first attempt of its own.
     with beside(lambda: first.apply([entry(rows(("a", 1)))])) as one:
         assert holding.wait(30)
         with beside(lambda: second.apply([entry(rows(("b", 10), ("a", 100)))])) as two:
-            wait_for_update_lock(session)
+            wait_for_update_lock(db.session)
             go_on.set()
     assert (one.result().applied, two.result().applied) == (1, 1)
-    assert keys(session) == {b"a": 101, OVER: 10}
-    first.close()
-    second.close()
+    assert db.keys() == {b"a": 101, OVER: 10}
 
 
 def test_memory_of_keys_is_bounded() -> None:
@@ -373,31 +344,29 @@ def test_memory_of_keys_is_bounded() -> None:
     assert memory.of("c", TODAY) == {"1", "2", "3"}
 
 
-def test_records_of_days_that_are_rolled_up_are_forgotten_and_made_again(
-    store: Store, session: Session, applier: Applier
-) -> None:
-    store.counters.set("views", max_keys=2)
+def test_records_of_days_that_are_rolled_up_are_forgotten_and_made_again(db: Database) -> None:
+    db.store.counters.set("views", max_keys=2)
     today = datetime.now(UTC).date()
     for days in (0, 8, 80):
         day = today - timedelta(days=days)
-        applier.apply([entry(at(day, ("a", 1), ("b", 1), ("c", 1)))])
+        db.applier.apply([entry(at(day, ("a", 1), ("b", 1), ("c", 1)))])
     month = (today - timedelta(days=45)).replace(day=1)
-    session.execute("UPDATE counter SET rolled_month = %s", (month,))
-    assert key_caps.prune(session, stop=lambda: True) == (0, False)
-    assert key_caps.prune(session) == (1, True)
-    assert key_caps.prune(session) == (0, True)
-    left = {day for (day,) in session.query("SELECT day FROM counter_keys")}
+    db.session.execute("UPDATE counter SET rolled_month = %s", (month,))
+    assert key_caps.prune(db.session, stop=lambda: True) == (0, False)
+    assert key_caps.prune(db.session) == (1, True)
+    assert key_caps.prune(db.session) == (0, True)
+    left = {day for (day,) in db.session.query("SELECT day FROM counter_keys")}
     assert left == {today, today - timedelta(days=8)}
-    applier.apply([entry(at(today - timedelta(days=80), ("d", 1), ("a", 1)))])
-    assert number_of_keys(session) == 2
-    assert key_caps.overflown_by_counter(session) == {"views": 1}
+    db.applier.apply([entry(at(today - timedelta(days=80), ("d", 1), ("a", 1)))])
+    assert number_of_keys(db.session) == 2
+    assert key_caps.overflown_by_counter(db.session) == {"views": 1}
     for _ in range(2):
-        shown = store.counters.show("views")
+        shown = db.store.counters.show("views")
         assert (shown.most_keys, shown.overflown) == (2, 1)
         # What there was is told however caps are changed.
-        store.counters.set("views", max_keys="none")
-        store.counters.set_max_keys(None)
-        store.counters.set_max_keys(2)
+        db.store.counters.set("views", max_keys="none")
+        db.store.counters.set_max_keys(None)
+        db.store.counters.set_max_keys(2)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "5", 10**9])

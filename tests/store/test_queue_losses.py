@@ -21,7 +21,7 @@ from countersink.stream.connection import connect as stream_connect
 from countersink.stream.group import Group
 from countersink.stream.names import stream_key
 from countersink.stream.progress import QueueSample, samples
-from tests.store.helpers import together
+from tests.store.helpers import Database, together
 from tests.support.factories import RedisFactory
 from tests.support.traffic import Traffic, add, now_ms
 from tests.support.waiting import eventually
@@ -194,10 +194,7 @@ def test_a_promoted_replica(session: Session, own_redis_server: RedisFactory, be
 
 
 def test_a_replica_that_lags_behind_a_worker(
-    session: Session,
-    own_redis_server: RedisFactory,
-    mysql_url: str,
-    monkeypatch: pytest.MonkeyPatch,
+    db: Database, own_redis_server: RedisFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It lacks entries that were applied, which are no loss, and one that was not."""
     master, replica = own_redis_server(), own_redis_server()
@@ -205,12 +202,12 @@ def test_a_replica_that_lags_behind_a_worker(
         fill(client, Traffic(1), 5)
         kept: Any = client.xrange(STREAM)
         last = kept.pop()
-        watch(session, partial(samples, client))
+        watch(db.session, partial(samples, client))
         client.xdel(STREAM, last[0])
         monkeypatch.setattr(queue_losses, "CERTAIN_MS", 3_600_000)
-        assert drain(master.url, mysql_url) == 0
+        assert drain(master.url, db.mysql_url) == 0
         monkeypatch.setattr(queue_losses, "CERTAIN_MS", 0)
-        assert entries(watch(session, partial(samples, other))) == [1]
+        assert entries(watch(db.session, partial(samples, other))) == [1]
 
 
 def test_while_a_queue_moves_to_another_redis_each_has_its_own(

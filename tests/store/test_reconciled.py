@@ -18,11 +18,13 @@ from countersink.store.counters import catalog
 from countersink.store.counters.catalog import KEPT_UNSENT_MS, Mark, accepted
 from countersink.stream.decode import decode_payload
 from countersink.stream.entry import new_entry_id
-from tests.store.helpers import entry, keys, ledger, minute, now_ms
+from tests.store.helpers import Database, entry, ledger, minute, now_ms
 
 DAY = date(2026, 3, 14)
 NEXT = date(2026, 3, 15)
 HOUR_MS = 3_600_000
+
+pytestmark = pytest.mark.usefixtures("store")  # what it finds in the end is verified
 
 
 def mark(
@@ -73,12 +75,10 @@ def test_an_entry_is_accepted_when_it_was_made_if_its_id_tells() -> None:
     assert accepted(bytes(16), 5) == 0
 
 
-def test_what_was_sent_before_is_dead_and_what_was_sent_later_counts(
-    store: Store, session: Session, applier: Applier
-) -> None:
+def test_what_was_sent_before_is_dead_and_what_was_sent_later_counts(db: Database) -> None:
     t0 = now_ms() - HOUR_MS
-    applier.apply([entry([row_of("/a")], at=t0 - 10)])  # before the mark: counted
-    mark(session, t0)
+    db.applier.apply([entry([row_of("/a")], at=t0 - 10)])  # before the mark: counted
+    mark(db.session, t0)
     late = entry(
         [
             row_of("/a", amount=5),
@@ -89,39 +89,35 @@ def test_what_was_sent_before_is_dead_and_what_was_sent_later_counts(
         at=t0 - 1,
     )
     new = entry([row_of("/b")], id=id_of(t0), at=t0)
-    assert applier.apply([late, new]) == Applied(applied=2, rows=3, cells=3, dead=1)
-    assert keys(session) == {b"/a": 8, b"/b": 1}
-    assert ledger(session) == {"other": 9, "views": 9}
-    (buried,) = dead.list_rows(session)
+    assert db.applier.apply([late, new]) == Applied(applied=2, rows=3, cells=3, dead=1)
+    assert db.keys() == {b"/a": 8, b"/b": 1}
+    assert ledger(db.session) == {"other": 9, "views": 9}
+    (buried,) = dead.list_rows(db.session)
     assert (buried.reason, buried.position, buried.entry_id) == ("reconciled", 0, late.id)
     assert json.loads(buried.payload) == ["views", "/a", minute(DAY), 5]
     assert "backfill 7" in buried.detail
     assert f"accepted at {t0 - 1}" in buried.detail
     # Delivered again it is a duplicate, not another dead letter.
-    assert applier.apply([late, new]) == Applied(duplicates=2)
-    assert len(dead.list_rows(session)) == 1
+    assert db.applier.apply([late, new]) == Applied(duplicates=2)
+    assert len(dead.list_rows(db.session)) == 1
 
 
-def test_what_was_accepted_in_the_millisecond_of_the_mark_counts(
-    store: Store, session: Session, applier: Applier
-) -> None:
+def test_what_was_accepted_in_the_millisecond_of_the_mark_counts(db: Database) -> None:
     """A day is marked with the time at which nothing of it waits any more."""
     t0 = now_ms() - HOUR_MS
-    mark(session, t0)
-    mark(session, t0 + 1000, NEXT)  # so that entries of then are looked at
-    assert applier.apply([entry([row_of()], id=id_of(t0 - 1), at=t0 - 1)]).dead == 1
-    assert applier.apply([entry([row_of()], id=id_of(t0), at=t0)]).dead == 0
+    mark(db.session, t0)
+    mark(db.session, t0 + 1000, NEXT)  # so that entries of then are looked at
+    assert db.applier.apply([entry([row_of()], id=id_of(t0 - 1), at=t0 - 1)]).dead == 1
+    assert db.applier.apply([entry([row_of()], id=id_of(t0), at=t0)]).dead == 0
 
 
-def test_a_spooled_record_is_as_old_as_its_id_whenever_it_is_sent(
-    store: Store, session: Session, applier: Applier
-) -> None:
+def test_a_spooled_record_is_as_old_as_its_id_whenever_it_is_sent(db: Database) -> None:
     t0 = now_ms() - HOUR_MS
-    mark(session, t0)
+    mark(db.session, t0)
     spooled = entry([row_of()], id=id_of(t0 - 20 * 24 * HOUR_MS), at=now_ms())
-    assert applier.apply([spooled]) == Applied(applied=1, dead=1)
+    assert db.applier.apply([spooled]) == Applied(applied=1, dead=1)
     named_by_the_app = entry([row_of()], id=os.urandom(1) + b"\xff" * 15, at=now_ms())
-    assert applier.apply([named_by_the_app]) == Applied(applied=1, rows=1, cells=1)
+    assert db.applier.apply([named_by_the_app]) == Applied(applied=1, rows=1, cells=1)
 
 
 def test_the_latest_mark_of_a_day_holds(store: Store, session: Session, applier: Applier) -> None:
@@ -139,19 +135,19 @@ def test_the_latest_mark_of_a_day_holds(store: Store, session: Session, applier:
 
 @pytest.mark.parametrize("resolution", ["minute", "quarter", "day"])
 def test_a_mark_is_on_a_day_of_the_counter_whatever_its_buckets(
-    store: Store, session: Session, applier: Applier, resolution: Any
+    db: Database, resolution: Any
 ) -> None:
-    store.counters.set("views", time_zone="Asia/Kolkata", resolution=resolution)
+    db.store.counters.set("views", time_zone="Asia/Kolkata", resolution=resolution)
     t0 = now_ms() - HOUR_MS
-    mark(session, t0, NEXT)
+    mark(db.session, t0, NEXT)
     begins = 18 * 60 + 30
     for of_day, dead_rows in ((begins - 1, 0), (begins, 1), (begins + 1439, 1), (begins + 1440, 0)):
         late = entry([(0, "views", "/", minute(DAY, of_day), 1)], id=id_of(t0 - 1), at=t0 - 1)
-        assert applier.apply([late]).dead == dead_rows
+        assert db.applier.apply([late]).dead == dead_rows
     # In whatever resolution it is counted later.
-    store.counters.set("views", resolution="minute")
+    db.store.counters.set("views", resolution="minute")
     late = entry([(0, "views", "/", minute(DAY, begins), 1)], id=id_of(t0 - 1), at=t0 - 1)
-    assert applier.apply([late]).dead == 1
+    assert db.applier.apply([late]).dead == 1
 
 
 def test_marks_that_only_too_old_entries_could_meet_are_not_read_by_workers(
@@ -173,33 +169,31 @@ def test_marks_that_only_too_old_entries_could_meet_are_not_read_by_workers(
     assert catalog.load(session).marked_before == now - KEPT_UNSENT_MS + 1
 
 
-def test_retrying_leaves_them_out_until_they_are_asked_for(
-    store: Store, session: Session, applier: Applier
-) -> None:
+def test_retrying_leaves_them_out_until_they_are_asked_for(db: Database) -> None:
     t0 = now_ms() - HOUR_MS
-    mark(session, t0)
+    mark(db.session, t0)
     entries = [entry([row_of(f"/{n}", amount=n)], id=id_of(t0 - n), at=t0 - n) for n in (1, 2, 4)]
-    assert applier.apply(entries).dead == 3
-    assert retried(session) == Retried(left_out=3)
-    assert dead.count(session) == {"reconciled": 3}
-    assert retried(session, refs=[f"{entries[0].id.hex()}:0"]) == Retried(retried=1, rows=1)
-    assert keys(session) == {b"/1": 1}
-    assert retried(session, reason="reconciled") == Retried(retried=2, rows=2)
-    assert keys(session) == {b"/1": 1, b"/2": 2, b"/4": 4}
-    assert retried(session, reason="reconciled") == Retried()
+    assert db.applier.apply(entries).dead == 3
+    assert retried(db.session) == Retried(left_out=3)
+    assert dead.count(db.session) == {"reconciled": 3}
+    assert retried(db.session, refs=[f"{entries[0].id.hex()}:0"]) == Retried(retried=1, rows=1)
+    assert db.keys() == {b"/1": 1}
+    assert retried(db.session, reason="reconciled") == Retried(retried=2, rows=2)
+    assert db.keys() == {b"/1": 1, b"/2": 2, b"/4": 4}
+    assert retried(db.session, reason="reconciled") == Retried()
 
 
 @pytest.mark.parametrize("position", [0, WHOLE_ENTRY])
 def test_what_was_dead_for_another_reason_when_its_day_was_reconciled_is_not_counted_on_top(
-    store: Store, session: Session, position: int
+    db: Database, position: int
 ) -> None:
     t0 = now_ms() - HOUR_MS
     payload = b'["views","/a",%d,5]' % minute(DAY)
     whole = position == WHOLE_ENTRY
     name = id_of(t0 - 1)
-    with session.transaction():
+    with db.session.transaction():
         dead.insert(
-            session,
+            db.session,
             [
                 dead.DeadRow(
                     name,
@@ -212,19 +206,17 @@ def test_what_was_dead_for_another_reason_when_its_day_was_reconciled_is_not_cou
                 )
             ],
         )
-    mark(session, t0)
+    mark(db.session, t0)
     # A mark that workers do not read any more holds here all the same.
-    session.execute("UPDATE control SET pruned_before = %s", (now_ms() + 2 * KEPT_UNSENT_MS,))
-    assert retried(session, reason="too_old") == Retried(failed=1)
-    assert dead.count(session) == {"reconciled": 1}
-    assert retried(session) == Retried(left_out=1)
-    assert retried(session, refs=[name.hex()]) == Retried(retried=1, rows=1)
-    assert keys(session) == {b"/a": 5}
+    db.session.execute("UPDATE control SET pruned_before = %s", (now_ms() + 2 * KEPT_UNSENT_MS,))
+    assert retried(db.session, reason="too_old") == Retried(failed=1)
+    assert dead.count(db.session) == {"reconciled": 1}
+    assert retried(db.session) == Retried(left_out=1)
+    assert retried(db.session, refs=[name.hex()]) == Retried(retried=1, rows=1)
+    assert db.keys() == {b"/a": 5}
 
 
-def test_a_day_marked_while_a_worker_counts_it_is_marked_for_the_next_batch(
-    store: Store, session: Session, applier: Applier
-) -> None:
-    applier.apply([entry([row_of()])])  # has read the catalog
-    mark(session, now_ms() + HOUR_MS)
-    assert applier.apply([entry([row_of()])]).dead == 1
+def test_a_day_marked_while_a_worker_counts_it_is_marked_for_the_next_batch(db: Database) -> None:
+    db.applier.apply([entry([row_of()])])  # has read the catalog
+    mark(db.session, now_ms() + HOUR_MS)
+    assert db.applier.apply([entry([row_of()])]).dead == 1

@@ -31,7 +31,7 @@ from countersink.store.errors import (
 )
 from countersink.store.migrate import migrate
 from countersink.store.sessions import Cancellation
-from tests.store.helpers import MAX, entry, keys, now_ms, rows
+from tests.store.helpers import MAX, Database, entry, keys, now_ms, rows
 from tests.support.factories import MySQLFactory
 from tests.support.oracle import Oracle
 from tests.support.servers import Kind
@@ -124,11 +124,11 @@ def test_a_transaction_undoes_itself_on_any_error(session: Session) -> None:
 
 
 def test_a_snapshot_sees_one_moment_and_statements_outside_a_transaction_commit_by_themselves(
-    mysql_url: str, session: Session
+    db: Database,
 ) -> None:
-    with connect(mysql_url, isolation="REPEATABLE READ") as reading:
+    with connect(db.mysql_url, isolation="REPEATABLE READ") as reading:
         with reading.transaction(snapshot=True):
-            session.execute("INSERT INTO lease VALUES ('a', '', 0)")
+            db.session.execute("INSERT INTO lease VALUES ('a', '', 0)")
             assert reading.query("SELECT * FROM lease") == []
         assert len(reading.query("SELECT * FROM lease")) == 1
 
@@ -175,14 +175,12 @@ def _connected(session: Session, number: int) -> bool:
     return bool(session.query(sql, (number,)))
 
 
-def test_an_idle_session_is_ended_by_the_server_with_its_locks(
-    mysql_url: str, session: Session
-) -> None:
-    session.execute("INSERT INTO lease VALUES ('a', '', 0)")
-    with connect(mysql_url, idle_seconds=1) as asleep:
+def test_an_idle_session_is_ended_by_the_server_with_its_locks(db: Database) -> None:
+    db.session.execute("INSERT INTO lease VALUES ('a', '', 0)")
+    with connect(db.mysql_url, idle_seconds=1) as asleep:
         asleep.begin()
         asleep.execute("UPDATE lease SET expires_at = 2")
-        assert session.execute("UPDATE lease SET expires_at = 3") == 1  # waits, then gets it
+        assert db.session.execute("UPDATE lease SET expires_at = 3") == 1  # waits, then gets it
         with pytest.raises(Unavailable):
             asleep.commit()
 
@@ -264,20 +262,18 @@ def test_a_replica_is_unavailable(lax_url: str) -> None:
         applier.close()
 
 
-def test_a_lock_wait_is_a_conflict_and_the_transaction_is_still_open(
-    mysql_url: str, session: Session
-) -> None:
-    session.execute("INSERT INTO lease VALUES ('a', '', 0), ('b', '', 0)")
-    with connect(mysql_url, lock_wait=1) as waiting:
-        session.begin()
-        session.execute("UPDATE lease SET expires_at = 5 WHERE name = 'a'")
+def test_a_lock_wait_is_a_conflict_and_the_transaction_is_still_open(db: Database) -> None:
+    db.session.execute("INSERT INTO lease VALUES ('a', '', 0), ('b', '', 0)")
+    with connect(db.mysql_url, lock_wait=1) as waiting:
+        db.session.begin()
+        db.session.execute("UPDATE lease SET expires_at = 5 WHERE name = 'a'")
         waiting.begin()
         waiting.execute("UPDATE lease SET expires_at = 6 WHERE name = 'b'")
         with pytest.raises(Conflict):
             waiting.execute("UPDATE lease SET expires_at = 6 WHERE name = 'a'")
         waiting.rollback()
-        session.commit()
-    assert session.query("SELECT name, expires_at FROM lease") == [("a", 5), ("b", 0)]
+        db.session.commit()
+    assert db.session.query("SELECT name, expires_at FROM lease") == [("a", 5), ("b", 0)]
 
 
 SERIES = "SELECT counter_key FROM counter_slot ORDER BY counter_key"
@@ -293,18 +289,13 @@ def filled(mysql_url: str) -> str:
     return mysql_url
 
 
-def test_all_rows_come_in_order_and_the_session_goes_on(filled: str) -> None:
-    with Store(filled) as store, store.reading() as session:
+def test_all_rows_of_one_moment_come_in_order_and_the_session_goes_on(filled: str) -> None:
+    with Store(filled) as store, store.reading() as session, Oracle(filled) as oracle:
+        oracle.rows("DELETE FROM counter_slot")
         keys = [bytes(key) for (key,) in session.stream(SERIES)]
         assert keys == [b"k%04d" % n for n in range(2_500)]
         assert session.query("SELECT 1") == [(1,)]
         assert list(session.stream(f"{SERIES} LIMIT %s", (1,))) == [(b"k0000",)]
-
-
-def test_it_is_one_snapshot(filled: str) -> None:
-    with Store(filled) as store, store.reading() as session, Oracle(filled) as oracle:
-        oracle.rows("DELETE FROM counter_slot")
-        assert len(list(session.stream(SERIES))) == 2_500
 
 
 def test_whoever_stops_early_closes_the_session(
@@ -362,17 +353,15 @@ def outcome(store: Store, cancellation: Cancellation, work: Callable[[Session], 
             return 0
 
 
-def test_a_read_that_waits_in_the_server_ends_when_it_is_cancelled(
-    mysql_url: str, session: Session
-) -> None:
+def test_a_read_that_waits_in_the_server_ends_when_it_is_cancelled(db: Database) -> None:
     cancellation = Cancellation()
-    with Store(mysql_url) as store, ThreadPoolExecutor(1) as thread, locked(mysql_url):
+    with Store(db.mysql_url) as store, ThreadPoolExecutor(1) as thread, locked(db.mysql_url):
         answer = thread.submit(read, store, cancellation)
-        eventually(lambda: waiting(session))
+        eventually(lambda: waiting(db.session))
         cancellation.cancel()
         with pytest.raises(ReadInterrupted):
             answer.result(20)
-        assert not waiting(session)  # although the lock is still there
+        assert not waiting(db.session)  # although the lock is still there
         with pytest.raises(ReadInterrupted):
             read(store, cancellation)
 

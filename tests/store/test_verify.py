@@ -11,7 +11,7 @@ from countersink.store.connection import Session, connect
 from countersink.store.errors import Refused
 from countersink.store.settings import Settings
 from countersink.store.verify import Verified, open_session, verify
-from tests.store.helpers import again_and_again, entry, row, rows
+from tests.store.helpers import Database, again_and_again, entry, row, rows
 from tests.store.width_rows import plant
 from tests.support.examples import MANY
 from tests.support.ledger import post_planted
@@ -53,29 +53,27 @@ def test_nothing_is_wrong_with_nothing(verifying: Session) -> None:
 
 
 def test_rows_agree_with_the_ledger_in_whatever_slot_they_are(
-    session: Session, applier: Applier, verifying: Session
+    db: Database, verifying: Session
 ) -> None:
     for slot in (0, 1, 255, 512, 1023):
-        applier.slot = slot
-        applier.apply([entry(rows(("/a", 3), ("/b", -7)))])
+        db.applier.slot = slot
+        db.count(("/a", 3), ("/b", -7))
     for slot in (256, 511, 1024, 65_535):
-        plant(session, ("views", "2026-11-21", "", slot, 99))
-    roll_up_to_february(session, "views")
-    plant(session, ("views", "2026-01-01", "/a", 0, 5), width=5)
-    plant(session, ("app", "2026-11-21", "", 300, 1))
-    post_planted(session)
+        plant(db.session, ("views", "2026-11-21", "", slot, 99))
+    roll_up_to_february(db.session, "views")
+    plant(db.session, ("views", "2026-01-01", "/a", 0, 5), width=5)
+    plant(db.session, ("app", "2026-11-21", "", 300, 1))
+    post_planted(db.session)
     assert verify(verifying) == Verified(counters=2, rows=5 * 2 + 4 + 1 + 1)
 
 
-def test_a_difference_says_how_much_is_where(
-    session: Session, applier: Applier, verifying: Session
-) -> None:
-    plant(session, ("planted", "2026-11-21", "", 0, 0))
-    applier.apply([entry(rows(("/a", 10), ("/b", 1)))])
-    session.execute("UPDATE counter_slot SET amount = amount + 2 WHERE amount = 10")
-    session.execute("DELETE FROM counter_slot WHERE counter = 'views' AND amount = 1")
-    roll_up_to_february(session, "planted too")
-    plant(session, ("planted too", "2026-01-01", "", 0, 3), width=5)
+def test_a_difference_says_how_much_is_where(db: Database, verifying: Session) -> None:
+    plant(db.session, ("planted", "2026-11-21", "", 0, 0))
+    db.count(("/a", 10), ("/b", 1))
+    db.session.execute("UPDATE counter_slot SET amount = amount + 2 WHERE amount = 10")
+    db.session.execute("DELETE FROM counter_slot WHERE counter = 'views' AND amount = 1")
+    roll_up_to_february(db.session, "planted too")
+    plant(db.session, ("planted too", "2026-01-01", "", 0, 3), width=5)
     assert found(verifying) == [
         ("planted", "no_ledger", 0, 0, 0),
         ("planted too", "no_ledger", 3, 0, 3),
@@ -83,13 +81,11 @@ def test_a_difference_says_how_much_is_where(
     ]
 
 
-def test_one_counter_alone(
-    session: Session, applier: Applier, verifying: Session, mysql_url: str
-) -> None:
-    with Store(mysql_url) as store:
+def test_one_counter_alone(db: Database, verifying: Session) -> None:
+    with Store(db.mysql_url) as store:
         store.counters.set("made")
-    applier.apply([entry(rows(("/a", 1), ("/b", 1))), entry([row("/a", counter="clicks")])])
-    session.execute("UPDATE counter_slot SET amount = 7 WHERE counter = 'clicks'")
+    db.applier.apply([entry(rows(("/a", 1), ("/b", 1))), entry([row("/a", counter="clicks")])])
+    db.session.execute("UPDATE counter_slot SET amount = 7 WHERE counter = 'clicks'")
     assert verify(verifying, "views") == Verified(counters=1, rows=2)
     assert verify(verifying, "made") == Verified(counters=1, rows=0)
     assert len(verify(verifying, "clicks").differences) == 1
@@ -99,16 +95,16 @@ def test_one_counter_alone(
 
 
 def test_the_number_of_statements_grows_less_than_the_counters(
-    session: Session, applier: Applier, verifying: Session
+    db: Database, verifying: Session
 ) -> None:
-    applier.apply([entry([row("/a", counter=f"c{n:03d}", position=n) for n in range(600)])])
-    session.execute("UPDATE counter_slot SET amount = 5 WHERE counter IN ('c007', 'c599')")
-    questions = asked(session)
+    db.applier.apply([entry([row("/a", counter=f"c{n:03d}", position=n) for n in range(600)])])
+    db.session.execute("UPDATE counter_slot SET amount = 5 WHERE counter IN ('c007', 'c599')")
+    questions = asked(db.session)
     done = verify(verifying)
     assert (done.counters, done.rows) == (600, 600)
     assert [one.counter for one in done.differences] == ["c007", "c599"]
     # Groups are larger as long as each takes a moment only; on a slow machine they stay small.
-    assert asked(session) - questions < 280
+    assert asked(db.session) - questions < 280
 
 
 def test_what_agrees_is_read_but_a_few_times_in_few_statements(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.counters import buckets
@@ -17,7 +16,7 @@ from countersink.store.totals import Totals
 from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.store.totals.series import series
 from countersink.store.totals.snapshot import Snapshot
-from tests.store.helpers import entry, minute
+from tests.store.helpers import Database, entry, minute
 from tests.store.width_rows import Put, plant, put_rows, put_scheme
 
 
@@ -58,12 +57,12 @@ def test_hours_of_several_widths_are_those_of_the_clock(session: Session, totals
 
 
 def test_a_day_counter_has_hours_from_the_day_after_it_got_them(
-    session: Session, applier: Applier, totals: Totals
+    db: Database, totals: Totals
 ) -> None:
     noon = minute(date(2026, 11, 21))
-    put_scheme(session, "c", "UTC", "hour", counted_day=noon + 720)
-    put_rows(session, [("c", "day", date(2026, 11, 21), "k", 1)])
-    applier.apply([entry([(1, "c", "k", noon + 1440, 2)])])
+    put_scheme(db.session, "c", "UTC", "hour", counted_day=noon + 720)
+    put_rows(db.session, [("c", "day", date(2026, 11, 21), "k", 1)])
+    db.applier.apply([entry([(1, "c", "k", noon + 1440, 2)])])
     day = date(2026, 11, 21)
     ranges: list[dict[str, Any]] = [
         *({"key": key, **one} for key in (None, "k") for one in ({}, {"start": day})),
@@ -74,24 +73,22 @@ def test_a_day_counter_has_hours_from_the_day_after_it_got_them(
         with pytest.raises(RolledUp, match="no single hours before 2026-11-22 00:00Z") as raised:
             totals.hourly("c", **options)
         assert raised.value.rolled_up_to == date(2026, 11, 22)
-    told = series(Snapshot(session), Selection("c"), "hour")
+    told = series(Snapshot(db.session), Selection("c"), "hour")
     assert [n for _, n in told.rows] == [0] * 12 + [2]
     assert told.told_from == datetime(2026, 11, 22, tzinfo=UTC)
     found = totals.hourly("c", start=date(2026, 11, 22))
     assert [n for _, n in found] == [0] * 12 + [2]
     # What comes late is counted by hour, on days that have nothing else.
-    applier.apply([entry([(0, "c", "k", noon - 1440, 4)])])
+    db.applier.apply([entry([(0, "c", "k", noon - 1440, 4)])])
     found = totals.hourly("c", start=date(2026, 11, 20), end=date(2026, 11, 20))
     assert [n for _, n in found] == [0] * 12 + [4] + [0] * 11
 
 
-def test_a_day_counter_has_hours_where_it_counted_them(
-    session: Session, applier: Applier, totals: Totals
-) -> None:
+def test_a_day_counter_has_hours_where_it_counted_them(db: Database, totals: Totals) -> None:
     noon, day = minute(date(2026, 11, 21)), date(2026, 11, 21)
-    put_scheme(session, "c", "UTC", "day", counted_minute=noon)
+    put_scheme(db.session, "c", "UTC", "day", counted_minute=noon)
     hour = datetime(2026, 11, 21, 10, tzinfo=UTC)
-    put_rows(session, [("c", "minute", hour.replace(tzinfo=None), "k", 5)])
+    put_rows(db.session, [("c", "minute", hour.replace(tzinfo=None), "k", 5)])
     asked: dict[str, Any] = {"start": day - timedelta(days=3), "end": hour + timedelta(hours=1)}
     assert [n for _, n in totals.hourly("c", **asked)] == [0] * 82 + [5]
     assert [n for _, n in totals.hourly("c", key="none", **asked)] == [0] * 83
@@ -107,7 +104,7 @@ def test_a_day_counter_has_hours_where_it_counted_them(
             with pytest.raises(InexactZone, match=r"is counted by day.*set c --resolution hour`"):
                 totals.hourly("c", key=key, **options)
     # A late event is counted by day: then none of its hours are told.
-    applier.apply([entry([(0, "c", "late", noon - 60, 7)])])
+    db.applier.apply([entry([(0, "c", "late", noon - 60, 7)])])
     for ask in (totals.hourly, totals.minutely, totals.total, totals.by_key, totals.monthly):
         with pytest.raises(InexactZone, match="is counted by day"):
             ask("c", start=hour, end=hour + timedelta(minutes=1))
@@ -238,31 +235,29 @@ def test_hours_of_a_zone_that_was_off_by_half_an_hour_do_not_tell_its_days_then(
 
 
 def test_too_many_hours_are_refused_before_anybody_looks_at_each_day(
-    session: Session, applier: Applier, totals: Totals
+    db: Database, totals: Totals
 ) -> None:
-    put_scheme(session, "c", "UTC", "hour")
-    applier.apply([entry([(0, "c", "k", 0, 1), (1, "c", "k", minute(date(9990, 1, 1)), 1)])])
+    put_scheme(db.session, "c", "UTC", "hour")
+    db.applier.apply([entry([(0, "c", "k", 0, 1), (1, "c", "k", minute(date(9990, 1, 1)), 1)])])
     before = buckets._clock_changes.cache_info().misses
     with pytest.raises(ValueError, match="at most 100,000"):
         totals.hourly("c", time_zone="Asia/Kolkata")
     assert buckets._clock_changes.cache_info().misses == before
 
 
-def test_what_is_counted_ahead_of_a_change_is_of_the_bucket_it_was_counted_in(
-    session: Session, applier: Applier, store: Store
-) -> None:
+def test_what_is_counted_ahead_of_a_change_is_of_the_bucket_it_was_counted_in(db: Database) -> None:
     """An event of 23:30, counted before the change was made, lies in a day of UTC: so where
     Berlin's 22 November begins, at 23:00, that bucket tells nothing.
     """
     day = date(2030, 11, 21)
-    applier.apply([entry([(0, "c", "k", minute(day, 1410), 1)])])
-    store.counters.set("c", resolution="quarter")
-    applier.apply([entry([(0, "c", "k", minute(day, 1411), 2)])])
+    db.applier.apply([entry([(0, "c", "k", minute(day, 1410), 1)])])
+    db.store.counters.set("c", resolution="quarter")
+    db.applier.apply([entry([(0, "c", "k", minute(day, 1411), 2)])])
     with pytest.raises(InexactZone):
-        store.totals.total("c", start=day + timedelta(days=1), time_zone="Europe/Berlin")
-    assert store.totals.total("c", start=day, end=day) == 3
-    assert store.totals.total("c", start=day, time_zone="Europe/Berlin") == 3
-    assert store.totals.total("c", start=day + timedelta(days=2), time_zone="Europe/Berlin") == 0
+        db.store.totals.total("c", start=day + timedelta(days=1), time_zone="Europe/Berlin")
+    assert db.store.totals.total("c", start=day, end=day) == 3
+    assert db.store.totals.total("c", start=day, time_zone="Europe/Berlin") == 3
+    assert db.store.totals.total("c", start=day + timedelta(days=2), time_zone="Europe/Berlin") == 0
 
 
 def test_a_change_where_a_bucket_ends_leaves_nothing_that_cannot_be_told(
@@ -279,19 +274,19 @@ def test_a_change_where_a_bucket_ends_leaves_nothing_that_cannot_be_told(
 
 @pytest.mark.parametrize("zone", ["America/St_Johns", None])
 def test_a_series_does_not_begin_with_a_bucket_of_a_day_that_comes_back(
-    store: Store, applier: Applier, totals: Totals, zone: str | None
+    db: Database, totals: Totals, zone: str | None
 ) -> None:
     """In 2010 clocks went from 00:01 back to 23:01: that quarter is of two days."""
     own = "UTC" if zone else "America/St_Johns"
-    store.counters.set("c", time_zone=own, resolution="quarter")
+    db.store.counters.set("c", time_zone=own, resolution="quarter")
     at = round(datetime(2010, 11, 7, 2, 35, tzinfo=UTC).timestamp()) // 60
-    applier.apply([entry([(0, "c", "a", at, 7)])])
+    db.applier.apply([entry([(0, "c", "a", at, 7)])])
     with pytest.raises(InexactZone, match="changes to or from 2010-11-07"):
         totals.daily("c", time_zone=zone)
     assert totals.monthly("c", time_zone=zone) == [(date(2010, 11, 1), 7)]
-    store.counters.set("c", resolution="minute")
-    store.counters.delete("c")
-    applier.apply([entry([(0, "c", "a", at, 7)])])
+    db.store.counters.set("c", resolution="minute")
+    db.store.counters.delete("c")
+    db.applier.apply([entry([(0, "c", "a", at, 7)])])
     assert totals.daily("c", time_zone=zone) == [(date(2010, 11, 6), 7)]
 
 
@@ -312,14 +307,12 @@ def test_a_counter_of_which_nothing_was_rolled_up_yet_is_whole(
     ]
 
 
-def test_months_are_those_of_the_counter_s_own_zone(
-    session: Session, applier: Applier, totals: Totals
-) -> None:
+def test_months_are_those_of_the_counter_s_own_zone(db: Database, totals: Totals) -> None:
     zone, other = "Europe/Berlin", "America/New_York"
-    put_scheme(session, "c", zone, "quarter", rolled_month=minute(date(2026, 2, 28), 23 * 60))
+    put_scheme(db.session, "c", zone, "quarter", rolled_month=minute(date(2026, 2, 28), 23 * 60))
     march = minute(date(2026, 3, 15))
-    applier.apply([entry([(0, "c", "a", march, 100), (1, "c", "b", march + 1440, 1000)])])
-    put_rows(session, [("c", "month", date(2026, 2, 1), "a", 5)])
+    db.applier.apply([entry([(0, "c", "a", march, 100), (1, "c", "b", march + 1440, 1000)])])
+    put_rows(db.session, [("c", "month", date(2026, 2, 1), "a", 5)])
     assert totals.total("c", time_zone=zone, start=date(2026, 2, 1)) == 1105
     assert totals.monthly("c", time_zone=zone) == [(date(2026, 2, 1), 5), (date(2026, 3, 1), 1100)]
     # All of it, or nothing of it, needs no months of New York.

@@ -70,22 +70,23 @@ def stored_at_each(app: Any, count: Callable[[], int]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(
-    "app", [living(STARTED, DONE), assuming_http, silent], ids=["knows it", "raises", "returns"]
+    ("app", "end"),
+    [
+        pytest.param(living(STARTED, DONE), "complete", id="knows it"),
+        pytest.param(assuming_http, "complete", id="raises"),
+        pytest.param(silent, "complete", id="returns"),
+        pytest.param(
+            living(STARTED, {"type": "lifespan.shutdown.failed"}), "failed", id="fails in the end"
+        ),
+    ],
 )
 def test_what_was_counted_is_stored_before_the_shutdown_is_complete(
-    app: Any, producer: Producer, redis_client: redis.Redis
+    app: Any, end: str, producer: Producer, redis_client: redis.Redis
 ) -> None:
     middleware = ASGIMiddleware(app, producer)
     said = stored_at_each(middleware, lambda: total(redis_client))
-    assert [name for name, _ in said] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert [name for name, _ in said] == ["lifespan.startup.complete", f"lifespan.shutdown.{end}"]
     assert said[-1][1] == 3
-
-
-def test_it_is_stored_when_the_shutdown_failed(
-    producer: Producer, redis_client: redis.Redis
-) -> None:
-    app = ASGIMiddleware(living(STARTED, {"type": "lifespan.shutdown.failed"}), producer)
-    assert stored_at_each(app, lambda: total(redis_client))[-1] == ("lifespan.shutdown.failed", 3)
 
 
 def test_an_app_that_cannot_start_says_so_itself(producer: Producer) -> None:

@@ -10,7 +10,6 @@ from pymysql.converters import encoders
 from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
 from countersink.store import SequenceExhausted, Store
-from countersink.store.connection import Session
 from countersink.store.sequences import Sequences
 from tests.drivers import applications
 from tests.drivers.test_drivers import DRIVERS, LIBRARIES, Open
@@ -21,7 +20,7 @@ from tests.store.app import (
     wait_for_lock_wait,
     without_snapshot_isolation,
 )
-from tests.store.helpers import MAX, MIN, beside, together
+from tests.store.helpers import MAX, MIN, Database, beside, together
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
@@ -48,14 +47,12 @@ def test_it_rolls_back_with_the_transaction(sequences: Sequences, app: Connectio
     assert sequences.next_in(app, "zero", start=0) == 0
 
 
-def test_whoever_asks_waits_for_the_transaction(
-    sequences: Sequences, app: Connection, session: Session
-) -> None:
-    assert sequences.next_in(app, "a") == 1
+def test_whoever_asks_waits_for_the_transaction(sequences: Sequences, db: Database) -> None:
+    assert sequences.next_in(db.app, "a") == 1
     with beside(lambda: sequences.next("a")) as got:
-        wait_for_lock_wait(session)
+        wait_for_lock_wait(db.session)
         assert not got.done()
-        app.rollback()
+        db.app.rollback()
     assert got.result() == 1
 
 
@@ -96,60 +93,56 @@ def test_first_use_by_many_transactions(store: Store, mysql_url: str, isolation:
 
 
 @pytest.mark.parametrize("mode", LAX_MODES)
-def test_an_application_that_is_not_strict(
-    sequences: Sequences, session: Session, app: Connection, mode: str
-) -> None:
-    if mode == "ORACLE" and session.dialect.name == "mysql":
+def test_an_application_that_is_not_strict(sequences: Sequences, db: Database, mode: str) -> None:
+    if mode == "ORACLE" and db.session.dialect.name == "mysql":
         pytest.skip("MySQL has no such sql_mode")
-    run(app, f"SET SESSION sql_mode = '{mode}'")
-    run(app, "SET SESSION time_zone = '-11:00'")
+    run(db.app, f"SET SESSION sql_mode = '{mode}'")
+    run(db.app, "SET SESSION time_zone = '-11:00'")
     name = 'it\'s "a" \\ `name`'
-    assert [sequences.next_in(app, name, start=-1) for _ in range(3)] == [-1, 0, 1]
+    assert [sequences.next_in(db.app, name, start=-1) for _ in range(3)] == [-1, 0, 1]
     sequences.configure("limited", maximum=2)
     sequences.configure("wide", period="year")
-    app.commit()
+    db.app.commit()
     sequences.set("top", MAX)
     sequences.set("bottom", MIN)
-    assert [sequences.next_in(app, "limited"), sequences.next_in(app, "limited")] == [1, 2]
+    assert [sequences.next_in(db.app, "limited"), sequences.next_in(db.app, "limited")] == [1, 2]
     for full, step in (("limited", 1), ("top", 1), ("bottom", -1)):
         with pytest.raises(SequenceExhausted):
-            sequences.next_in(app, full, step)
-    assert sequences.next_in(app, "wide") == 1
-    app.commit()
+            sequences.next_in(db.app, full, step)
+    assert sequences.next_in(db.app, "wide") == 1
+    db.app.commit()
     assert [sequences.peek(full) for full in ("limited", "top", "bottom")] == [2, MAX, MIN]
-    assert run(app, "SHOW WARNINGS") == []
+    assert run(db.app, "SHOW WARNINGS") == []
 
 
-def test_errors_of_the_driver_come_as_they_are(
-    store: Store, mysql_url: str, app: Connection
-) -> None:
-    store.sequences.next_in(app, "a")
-    with open_app(mysql_url) as other:
+def test_errors_of_the_driver_come_as_they_are(db: Database) -> None:
+    db.store.sequences.next_in(db.app, "a")
+    with open_app(db.mysql_url) as other:
         run(other, "START TRANSACTION READ ONLY")
         with pytest.raises(pymysql.err.MySQLError) as caught:
-            store.sequences.next_in(other, "a")
+            db.store.sequences.next_in(other, "a")
         assert caught.value.args[0] == 1792
-    app.close()
+    db.app.close()
     with pytest.raises(pymysql.err.InterfaceError):
-        store.sequences.next_in(app, "a")
+        db.store.sequences.next_in(db.app, "a")
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_values_that_take_several_statements_are_handed_out_once(
-    store: Store, mysql_url: str, autocommit: bool
+    db: Database, autocommit: bool
 ) -> None:
     """Within a transaction or without any: the sequence is locked from the first to the last."""
-    store.sequences.configure("yearly", period="year")
-    store.sequences.configure("new", start=7)
+    db.store.sequences.configure("yearly", period="year")
+    db.store.sequences.configure("new", start=7)
 
     def take() -> list[int]:
-        with open_app(mysql_url, autocommit=autocommit) as app:
+        with open_app(db.mysql_url, autocommit=autocommit) as app:
             without_snapshot_isolation(app)
             taken = []
             for _ in range(25):
-                taken.append(store.sequences.next_in(app, "yearly"))
+                taken.append(db.store.sequences.next_in(app, "yearly"))
                 app.commit()
-            taken.append(store.sequences.next_in(app, "new") - 1000)
+            taken.append(db.store.sequences.next_in(app, "new") - 1000)
             app.commit()
             return taken
 
@@ -157,44 +150,40 @@ def test_values_that_take_several_statements_are_handed_out_once(
     assert taken == [7 - 1000, 8 - 1000, 9 - 1000, 10 - 1000, *range(1, 101)]
 
 
-def test_a_sequence_that_was_deleted_meanwhile(
-    store: Store, mysql_url: str, app: Connection
-) -> None:
+def test_a_sequence_that_was_deleted_meanwhile(db: Database) -> None:
     """At REPEATABLE READ the application's transaction holds the gap where its options were."""
     for isolation in ("REPEATABLE READ", "READ COMMITTED"):
-        run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
-        store.sequences.configure("a", period="month", start=7)
-        assert store.sequences.next_in(app, "a") == 7
-        app.commit()
-        with Store(mysql_url) as other:
+        run(db.app, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+        db.store.sequences.configure("a", period="month", start=7)
+        assert db.store.sequences.next_in(db.app, "a") == 7
+        db.app.commit()
+        with Store(db.mysql_url) as other:
             other.sequences.delete("a")
-        assert store.sequences.next_in(app, "a") == 1
-        app.commit()
-        assert store.sequences.next("a") == 2
-        with Store(mysql_url) as other:
+        assert db.store.sequences.next_in(db.app, "a") == 1
+        db.app.commit()
+        assert db.store.sequences.next("a") == 2
+        with Store(db.mysql_url) as other:
             other.sequences.delete("a")
             other.sequences.configure("a", period="year", start=70)
-        assert store.sequences.next_in(app, "a") == 70
-        app.commit()
-        store.sequences.delete("a")
+        assert db.store.sequences.next_in(db.app, "a") == 70
+        db.app.commit()
+        db.store.sequences.delete("a")
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS[1:3])
 @pytest.mark.parametrize("step", [1, -1])
-def test_a_change_waits_for_the_transaction(
-    store: Store, app: Connection, session: Session, isolation: str, step: int
-) -> None:
+def test_a_change_waits_for_the_transaction(db: Database, isolation: str, step: int) -> None:
     """So nobody goes by options that have changed; also where a new row would have no room."""
-    run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
-    store.sequences.set("a", 50)
-    store.sequences.configure("a", minimum=0)
-    assert store.sequences.next_in(app, "a", step) == 50 + step
-    with beside(lambda: store.sequences.configure("a", step=5)) as changed:
-        wait_for_lock_wait(session)
+    run(db.app, f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+    db.store.sequences.set("a", 50)
+    db.store.sequences.configure("a", minimum=0)
+    assert db.store.sequences.next_in(db.app, "a", step) == 50 + step
+    with beside(lambda: db.store.sequences.configure("a", step=5)) as changed:
+        wait_for_lock_wait(db.session)
         assert not changed.done()
-        app.commit()
+        db.app.commit()
     assert changed.result().options.step == 5
-    assert store.sequences.next("a") == 55 + step
+    assert db.store.sequences.next("a") == 55 + step
 
 
 def test_in_a_transaction_with_a_snapshot_of_its_own(store: Store, app: Connection) -> None:

@@ -12,7 +12,7 @@ from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.sessions import open_tables
 from countersink.store.visitors import salts
-from tests.store.helpers import together
+from tests.store.helpers import Database, together
 from tests.support.examples import MANY
 
 Period = tuple[int, int | None]
@@ -81,26 +81,22 @@ def test_salts_are_made_until_the_end_of_tomorrow_at_midnights_of_the_zone(
     assert session.query("SELECT COUNT(DISTINCT salt) FROM visitor_salt") == [(len(found),)]
 
 
-def test_a_worker_makes_what_is_lacking_once(
-    store: Store, session: Session, mysql_url: str
-) -> None:
+def test_a_worker_makes_what_is_lacking_once(store: Store, db: Database) -> None:
     store.counters.set("v", salt_days=1)
-    days_ago(session, 5)
-    together(*(lambda: _keep(mysql_url) for _ in range(4)))
-    found = periods(session)
+    days_ago(db.session, 5)
+    together(*(lambda: _keep(db.mysql_url) for _ in range(4)))
+    found = periods(db.session)
     require_contiguous(found)
     assert found[-1][1] == midnight("UTC", 2)
     assert len(found) == 7
 
 
-def test_where_nothing_is_lacking_nobody_is_waited_for(
-    store: Store, session: Session, mysql_url: str
-) -> None:
+def test_where_nothing_is_lacking_nobody_is_waited_for(store: Store, db: Database) -> None:
     for days in 0, 1, 2:
         store.counters.set(f"v{days}", salt_days=days)
-    with session.transaction():
-        session.query("SELECT id FROM control FOR UPDATE")
-        _keep(mysql_url)
+    with db.session.transaction():
+        db.session.query("SELECT id FROM control FOR UPDATE")
+        _keep(db.mysql_url)
 
 
 def _keep(mysql_url: str) -> None:
