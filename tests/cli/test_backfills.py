@@ -117,6 +117,7 @@ def test_undo_of_what_was_set_over_says_so(servers: Servers, log: Path) -> None:
 
 
 def test_runs_that_are_none_and_drift_of_one_that_has_none(servers: Servers, log: Path) -> None:
+
     none = "there is no backfill 7000: `countersink backfills list` shows all"
     for command in ("show", "undo"):
         assert none in one_sentence(servers.call("backfills", command, "7000"), 1)

@@ -24,17 +24,13 @@ def failed(result: Result) -> str:
     ("url", "said"),
     [
         ("nonsense", "is not a Redis URL"),
-        ("http://localhost/", "is not a Redis URL"),
         (f"redis://:{SECRET}@127.0.0.1:port/0", "malformed"),
         (f"redis://:{SECRET}@127.0.0.1:1/0", "cannot be reached"),
         (f"redis://:{SECRET}@no-such-host.invalid:6379/0", "cannot be reached"),
         (f"redis+cluster://:{SECRET}@127.0.0.1:1,127.0.0.1:2", "no node of the cluster"),
-        (f"redis+cluster://:{SECRET}@127.0.0.1:1/1", "database 0 alone"),
-        (f"redis+sentinel://:{SECRET}@127.0.0.1:1", "name of the master"),
         (f"redis+sentinel://:{SECRET}@127.0.0.1:1/m?sentinel_password={SECRET}", "refused"),
         (f"valkey+sentinel://127.0.0.1:1/m?sentinel%5Fpassword={SECRET}&x=1", "malformed"),
         (f"redis://:{SECRET}@redis..example:6379/0", "malformed"),
-        (f"redis+cluster://:{SECRET}@127.0.0.1:1,redis..example:6379", "begins with hosts"),
         ("unix:///no/such/socket", "cannot be reached"),
     ],
 )
@@ -49,7 +45,6 @@ def test_a_redis_url_that_leads_nowhere(url: str, said: str) -> None:
     ("url", "said"),
     [
         ("nonsense", "not a MySQL URL"),
-        ("postgres://localhost/x", "not a MySQL URL"),
         (f"mysql://root:{SECRET}@127.0.0.1:port/x", "malformed"),
         (f"mysql://root:{SECRET}@127.0.0.1:1/x", "127.0.0.1"),
         (f"mysql://root:{SECRET}@no-such-host.invalid/x", "no-such-host.invalid"),

@@ -62,13 +62,13 @@ def asked(module_servers: Servers) -> Servers:
     return module_servers
 
 
-def test_totals_of_several_dimensions(asked: Servers) -> None:
+def test_totals_by_dimensions_for_people_and_as_csv(asked: Servers) -> None:
     where = ("--where", "country=AT", "--where", "page=/home")
     assert asked.rows("views", "--by", "total", *where) == [{"total": 3}]
     assert asked.rows("views", "--by", "total", "--where", "page=") == [{"total": 1}]
-
-
-def test_totals_by_dimensions_for_people_and_as_csv(asked: Servers) -> None:
+    listed = asked.json("counter", "list")["counters"]
+    assert [each["counter"] for each in listed] == ["views"]
+    assert asked.rows("--all") == [{"counter": "views", "total": 13}]
     shown = asked.call("totals", "views", "--by", "page,country")
     assert [line.split()[:3] for line in shown.out.splitlines()[:3]] == [
         ["page", "country", "total"],
@@ -159,12 +159,6 @@ def test_breakdowns_are_removed(counted: Servers) -> None:
         ask = "SELECT name FROM counter WHERE created IS NOT NULL"
         assert store.snapshot(lambda session: session.query(ask)) == [("views",)]
     assert counted.call("verify").status == 0
-
-
-def test_breakdowns_have_no_rows_in_lists(asked: Servers) -> None:
-    listed = asked.json("counter", "list")["counters"]
-    assert [each["counter"] for each in listed] == ["views"]
-    assert asked.rows("--all") == [{"counter": "views", "total": 13}]
 
 
 def test_before_a_breakdown_is_deleted_a_terminal_is_asked(counted: Servers) -> None:

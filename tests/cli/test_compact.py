@@ -79,7 +79,7 @@ def test_busy_rows_are_left_for_the_next_run_which_is_no_failure(
     assert "Keys left for the next run, as others held them: 1" in done.out
 
 
-def test_counter_before_and_threshold_choose(servers: Servers, tables: Tables) -> None:
+def test_counter_and_before_choose(servers: Servers, tables: Tables) -> None:
     tables.plant(spread([b"a"], range(1, 4), DAY))
     tables.plant(spread([b"a"], range(1, 4), "9000-01-01 00:00:00 4"))
     tables.plant([("w", DAY, b"a", slot, 5) for slot in (1, 2)])
@@ -91,7 +91,7 @@ def test_counter_before_and_threshold_choose(servers: Servers, tables: Tables) -
     assert compact("--counter", "v", "--before", "2020-03-05") == (0, 0)
     assert compact("--counter", "v", "--before", "2020-03-06") == (3, 1)
     assert compact("--counter", "v") == (0, 0)
-    assert compact("--threshold", "2") == (5, 2)
+    assert compact("--before", "9000-01-02") == (5, 2)
     unknown = servers.call("compact", "--counter", "nothing")
     assert "there is no counter 'nothing'" in one_sentence(unknown, 1)
 

@@ -8,6 +8,7 @@ import pytest
 import redis
 import requests
 
+from countersink.cli.servers.base import free_port
 from countersink.store import Store
 from countersink.store.connection import connect
 from tests.cli.command import Servers, Start
@@ -45,12 +46,6 @@ def start(servers: Servers, full_pipe: tuple[int, int]) -> Iterator[Start]:
         yield start
 
 
-def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> str:
-    with socket.socket(socket.AF_INET, kind) as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])
-
-
 def said(reader: int, text: str) -> None:
     """Whoever begins to read gets what was said before."""
     found = b""
@@ -82,8 +77,9 @@ def test_a_worker_ends_when_told_to(start: Start, redis_client: redis.Redis) -> 
 
 
 def test_web_answers(start: Start, redis_client: redis.Redis) -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    web = start("web", "--without-keys", "--port", url.rpartition(":")[2])
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    web = start("web", "--without-keys", "--port", str(port))
 
     def answered() -> bool:
         try:
@@ -100,12 +96,12 @@ def test_web_answers(start: Start, redis_client: redis.Redis) -> None:
 
 @pytest.mark.long("like web, the other listener")
 def test_statsd_counts(start: Start, redis_client: redis.Redis) -> None:
-    port = free_port(socket.SOCK_DGRAM)
-    statsd = start("statsd", "--port", port)
+    port = free_port()
+    statsd = start("statsd", "--port", str(port))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
 
         def counted() -> bool:
-            sender.sendto(b"hits:1|c\nnonsense", ("127.0.0.1", int(port)))
+            sender.sendto(b"hits:1|c\nnonsense", ("127.0.0.1", port))
             return total(redis_client) > 0
 
         eventually(counted)

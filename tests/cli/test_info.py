@@ -6,7 +6,7 @@ from tests.cli.command import Servers, Start, call
 from tests.support.waiting import eventually
 
 
-def test_an_empty_queue(servers: Servers) -> None:
+def test_an_empty_queue_and_a_backlog_with_its_age(servers: Servers) -> None:
     document = servers.json("info")
     assert document["backlog"] == document["pending"] == document["lag_ms"] == 0
     assert document["oldest"] is None
@@ -16,9 +16,6 @@ def test_an_empty_queue(servers: Servers) -> None:
     assert shown.status == 0
     assert "nothing waits" in shown.out
     assert "No worker runs" in shown.out
-
-
-def test_a_backlog_has_an_age(servers: Servers) -> None:
     for _ in range(3):
         servers.call("increment", "c")
     document = servers.json("info")

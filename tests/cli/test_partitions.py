@@ -27,6 +27,8 @@ def test_of_an_empty_redis_there_is_one(servers: Servers) -> None:
     shown = servers.call("partitions")
     assert (shown.status, shown.err) == (0, "")
     assert shown.out.split()[:3] == ["partition", "node", "entries"]
+    info = servers.json("info")
+    assert (info["away"], [each["node"] for each in info["streams"]]) == ([], [None])
 
 
 def test_how_full_they_are(servers: Servers, redis_client: redis.Redis) -> None:
@@ -73,9 +75,3 @@ def test_a_number_that_is_none_is_mended(servers: Servers, redis_client: redis.R
     refused = one_sentence(servers.call("partitions"), 1)
     assert "set a number from 1 to 1024 with countersink partitions set" in refused
     assert servers.call("partitions", "set", "2").status == 0
-
-
-def test_info_says_where_streams_lie(servers: Servers) -> None:
-    found = servers.json("info")
-    assert found["away"] == []
-    assert [(each["partition"], each["node"]) for each in found["streams"]] == [(0, None)]

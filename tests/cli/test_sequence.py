@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.cli.command import NOWHERE, Result, Servers, answered, one_sentence
+from tests.cli.command import Result, Servers, answered, one_sentence
 
 
 @pytest.fixture
@@ -136,6 +136,9 @@ def test_list_shows_values_settings_and_times(servers: Servers) -> None:
 
 
 def test_configuring_a_sequence(servers: Servers) -> None:
+    refused = sequence(servers, "configure", "a", "--minimum", "5", "--maximum", "4")
+    assert "minimum" in one_sentence(refused, 2)
+    assert listed(servers) == {}
     made = sequence(
         servers,
         *("configure", "tickets", "--start", "10", "--step", "5"),
@@ -165,12 +168,6 @@ def test_configuring_a_sequence(servers: Servers) -> None:
     assert values(servers, "tickets", "--block", "3") == [15, 20, 25]
     fresh = sequence(servers, "configure", "tickets", "--step", "none", "--format", "json").json
     assert (fresh["step"], fresh["value"]) == (1, 25)
-
-
-def test_a_minimum_above_the_maximum_makes_nothing(servers: Servers) -> None:
-    refused = sequence(servers, "configure", "a", "--minimum", "5", "--maximum", "4")
-    assert "minimum" in one_sentence(refused, 2)
-    assert listed(servers) == {}
 
 
 def test_periods_of_a_month_in_a_time_zone(servers: Servers) -> None:
@@ -211,8 +208,3 @@ def test_on_a_terminal_it_asks_first(
     assert listed(servers) == {"a": 1}
     assert sequence(servers, *arguments, "--yes").status == 0
     assert listed(servers) == left
-
-
-def test_without_a_database_it_says_what_to_do() -> None:
-    away = sequence(NOWHERE, "next", "a")
-    assert "check that the server runs" in one_sentence(away, 1)

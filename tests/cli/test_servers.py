@@ -55,9 +55,12 @@ def test_redis_keeps_its_data_and_port_through_a_clean_restart(
         server.restart()
         assert server.port == port
         assert client.get("kept") == b"1"
+    for end in (server.stop, server.stop, server.kill):
+        end()
+        assert not server.running
 
 
-def test_redis_never_evicts_writes_an_append_only_file_and_asks_for_its_password(
+def test_redis_never_evicts_keeps_a_file_and_a_password_unless_options_say_else(
     own_redis_server: RedisFactory,
 ) -> None:
     server = own_redis_server()
@@ -70,9 +73,6 @@ def test_redis_never_evicts_writes_an_append_only_file_and_asks_for_its_password
         pytest.raises(redis.AuthenticationError),
     ):
         stranger.ping()
-
-
-def test_extra_options_win(own_redis_server: RedisFactory) -> None:
     server = own_redis_server(extra=("--maxmemory", "10mb", "--appendonly", "no"))
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
         assert client.config_get("appendonly") == {"appendonly": "no"}
@@ -130,16 +130,6 @@ def test_a_frozen_server_can_be_stopped_and_killed(own_redis_server: RedisFactor
         server.freeze()
         end(server)
         assert not is_running(pid)
-
-
-def test_stopping_twice_and_killing_a_stopped_server_do_nothing(
-    own_redis_server: RedisFactory,
-) -> None:
-    server = own_redis_server()
-    server.stop()
-    server.stop()
-    server.kill()
-    assert not server.running
 
 
 def test_a_password_is_readable_by_its_owner_alone_and_not_shown(

@@ -223,8 +223,3 @@ def test_sigterm_leaves_the_rest_for_the_next_time(
     assert 0 < done.json["increments"] < 30_000
     with connect(servers.redis_url) as client:
         assert total(client) == 30_000
-
-
-def test_the_help_needs_no_server() -> None:
-    shown = call("spool", "replay", "--help")
-    assert (shown.status, shown.err) == (0, "")

@@ -126,15 +126,12 @@ def test_what_could_not_be_stored_is_said() -> None:
         assert "lost" in str(stopped["message"])
 
 
-def test_where_it_cannot_listen() -> None:
+def test_where_it_cannot_listen_and_what_its_producer_cannot_use() -> None:
     for arguments, said in (
         (("--socket", "/none/s"), "/none/s: No such file or directory"),
         (("--host", "no.such.host.invalid"), "host no.such.host.invalid"),
     ):
         refused = NOWHERE.call("statsd", "--port", "0", *arguments)
         assert said in one_sentence(refused, 1)
-
-
-def test_settings_of_the_producer_are_checked() -> None:
     refused = NOWHERE.call("statsd", COUNTERSINK_PRODUCER_FLUSH_INTERVAL="never")
     assert "COUNTERSINK_PRODUCER_FLUSH_INTERVAL" in one_sentence(refused, 2)

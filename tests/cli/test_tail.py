@@ -41,7 +41,9 @@ def tail(redis_url: str, *arguments: str) -> Result:
     return call("tail", *arguments, "--counter", COUNTER, COUNTERSINK_REDIS_URL=redis_url)
 
 
-def test_a_log_is_counted_once(redis_url: str, redis_client: redis.Redis, log: Path) -> None:
+def test_a_log_is_counted_once_by_any_name_of_its_directory(
+    redis_url: str, redis_client: redis.Redis, log: Path, tmp_path: Path
+) -> None:
     write(log, "/a", "/b?x=1", "/b?x=2")
     done = tail(redis_url, str(log))
     assert (done.status, done.err) == (0, "")
@@ -50,6 +52,10 @@ def test_a_log_is_counted_once(redis_url: str, redis_client: redis.Redis, log: P
     assert counted(redis_client) == {"/a": 1, "/b": 2}
     again = tail(redis_url, str(log), "--begin", "start", "--key", "path")
     assert again.out == "page_views: counted 3, rejected 0\n"
+    link = tmp_path / "link"
+    link.symlink_to(log.parent)
+    assert "counted 0" in tail(redis_url, str(link / log.name)).out
+    assert "counted 0" in tail(redis_url, os.path.relpath(log)).out
 
 
 @pytest.mark.parametrize("by", ["variables", "file"])
@@ -70,17 +76,6 @@ def test_what_lines_are_can_be_set(
     done = call(*arguments, COUNTERSINK_REDIS_URL=redis_url, **variables)
     assert (done.status, done.out) == (0, "page_views: counted 1, rejected 0\n"), done.err
     assert counted(redis_client) == {"200 /a b": 1}
-
-
-def test_the_same_log_by_another_name_of_its_directory(
-    redis_url: str, log: Path, tmp_path: Path
-) -> None:
-    write(log, "/a")
-    link = tmp_path / "link"
-    link.symlink_to(log.parent)
-    tail(redis_url, str(log))
-    assert "counted 0" in tail(redis_url, str(link / log.name)).out
-    assert "counted 0" in tail(redis_url, os.path.relpath(log)).out
 
 
 def test_rejected_lines_are_shown_with_their_numbers(redis_url: str, log: Path) -> None:
@@ -330,11 +325,6 @@ def test_without_a_place_for_the_position_file_one_has_to_be_named(
     assert counted(redis_client) == {"/a": 1}
 
 
-def test_who_runs_once_is_told_at_once_that_redis_is_away(log: Path) -> None:
-    write(log, "/a")
-    assert "cannot be reached" in one_sentence(tail("redis://127.0.0.1:1/0", str(log)), 1)
-
-
 def test_what_cannot_be_read(redis_url: str) -> None:
     for source, said, status in (
         (["/none/access.log"], "cannot read /none/access.log: No such file or directory", 1),
@@ -342,3 +332,5 @@ def test_what_cannot_be_read(redis_url: str) -> None:
         (["-", "--begin", "end"], "is always read from where it is: leave out --begin", 2),
     ):
         assert said in one_sentence(tail(redis_url, *source), status)
+    away = tail("redis://127.0.0.1:1/0", __file__)  # told at once to who runs once
+    assert "cannot be reached" in one_sentence(away, 1)

@@ -1,7 +1,6 @@
 """`countersink totals` by hour and month, in other time zones, and of days that are rolled up."""
 
 from datetime import datetime
-from typing import Any
 
 import pytest
 
@@ -41,12 +40,6 @@ def rolled(filled: Servers) -> Servers:
     filled.call("increment", "clicks", "/", "--amount", "70", "--at", "2026-11-02T12:00Z")
     filled.apply()
     return filled
-
-
-def document(servers: Servers, *arguments: str) -> Any:
-    found = servers.call("totals", *arguments, "--format", "json")
-    assert (found.status, found.err) == (0, "")
-    return found.json
 
 
 def rows(servers: Servers, *arguments: str) -> list[tuple[object, ...]]:
@@ -135,12 +128,12 @@ def test_days_that_are_rolled_up_are_not_shown_as_0(rolled: Servers) -> None:
     assert rows(rolled, "clicks", *before) == [("2026-09-29", 0), ("2026-09-30", 0)]
     assert rolled.call("totals", "clicks", *before).err == ""
     # Nothing is missing from these.
-    since = document(rolled, "clicks", "--from", "2026-11-01")
+    since = rolled.json("totals", "clicks", "--from", "2026-11-01")
     assert since["rolled_up_to"] == "2026-11-01"
-    assert document(rolled, "views")["rolled_up_to"] is None
+    assert rolled.json("totals", "views")["rolled_up_to"] is None
     assert rows(rolled, "clicks", "--by", "month") == [("2026-10", 7), ("2026-11", 70)]
     assert rows(rolled, "clicks", "--by", "total") == [(77,)]
-    assert document(rolled, "--all")["rolled_up_to"] == "2026-11-01"
+    assert rolled.json("totals", "--all")["rolled_up_to"] == "2026-11-01"
     every = rolled.call("totals", "--all", "--by", "day", "--format", "json")
     assert every.err == notice
     assert ["clicks", "2026-11-02", 70] in [list(row.values()) for row in every.json["rows"]]

@@ -63,9 +63,6 @@ def test_the_table_says_what_is_an_estimate_and_adds_nothing_up(seen: Servers) -
     assert not any(line.startswith("all") for line in rest)
     top = seen.call("top", "visitors", "--unique", "--format", "csv")
     assert top.out.splitlines()[0] == "key,total,estimate,low,high"
-
-
-def test_totals_of_all_counters_have_no_members(seen: Servers) -> None:
     refused = seen.call("totals", "--all", "--unique")
     assert "different members are not told of several counters" in one_sentence(refused)
 

@@ -18,10 +18,10 @@ import pytest
 import redis
 
 from countersink.cli.commands.run import up as up_module
-from countersink.cli.commands.run.up import COMMANDS, STOP_SIGNALS, Restarter
+from countersink.cli.commands.run.up import COMMANDS, Restarter
 from countersink.cli.servers import base
+from countersink.cli.servers.base import Restartable
 from countersink.producers import Producer
-from countersink.runtime.process import signal_queue
 from countersink.schedules.jobs import JOBS
 from countersink.store import Store, StoreError, api_keys
 from countersink.store.sessions import open_tables
@@ -194,7 +194,7 @@ def another_is_refused(up: Up) -> None:
     """A second one on the same data ends, and the first goes on."""
     second = countersink("up", "--data", str(up.data))
     assert second.status == 1
-    assert f"process {up.process.pid}) is using {up.data}" in second.err
+    assert f"another countersink up is using {up.data}" in second.err
     assert all(map(is_running, up.server_pids()))
 
 
@@ -335,13 +335,13 @@ def test_a_missing_server_program_is_one_line_that_says_what_to_install(
     )
 
 
-class Fragile:
+class Fragile(Restartable):
     """A part that dies when told to."""
 
     name = "worker"
+    running = True
 
     def __init__(self) -> None:
-        self.running = True
         self.starts = 0
 
     def how_it_ended(self) -> str:
@@ -351,6 +351,9 @@ class Fragile:
         self.starts += 1
         self.running = True
         return self
+
+    def stop(self) -> None:
+        self.running = False
 
 
 def test_the_pauses_between_restarts_grow_and_shrink_after_a_steady_minute() -> None:
@@ -374,13 +377,3 @@ def test_the_pauses_between_restarts_grow_and_shrink_after_a_steady_minute() -> 
     part.running = False
     restarter.look()
     assert "again in 1 s" in said[-1]
-
-
-def test_a_stop_signal_is_heard_and_the_handlers_are_put_back() -> None:
-    before = [signal.getsignal(n) for n in STOP_SIGNALS]
-    with signal_queue(STOP_SIGNALS) as came:
-        for number in STOP_SIGNALS:
-            assert came.next(0) is None
-            os.kill(os.getpid(), number)
-            assert came.next(20) == number
-    assert [signal.getsignal(n) for n in STOP_SIGNALS] == before

@@ -148,6 +148,7 @@ def test_tail_splits_many_visitors_of_one_key(visits: Visits) -> None:
     counts, hashes = found(visits.client)
     assert counts == {("visitors", "/", MINUTE): 2 * len(hosts)}
     assert hashes == {("visitors", "/", MINUTE, 7): set(map(hashed, hosts))}
+    assert "nothing" in one_sentence(visits.tail("--visitor", "nothing"))
 
 
 def test_tail_reads_a_pipe(visits: Visits) -> None:
@@ -180,6 +181,13 @@ def test_tail_counts_hits_whose_salt_was_forgotten_without_their_visitors(visits
     counts, hashes = found(visits.client)
     assert counts == {("visitors", "/", MINUTE): 2, ("visitors", "/", MINUTE + 1): 1}
     assert hashes == {("visitors", "/", MINUTE + 1, 4): {hashed("192.0.2.1")}}
+    publish(visits.client, [Salt(1, FIRST, MINUTE + 1, bytes(16)), Salt(2, MINUTE + 1, None, SALT)])
+    visits.client.delete(stream_key(0))
+    assert visits.tail("--visitor", "host", "--begin", "start").status == 0
+    assert found(visits.client)[1] == {
+        ("visitors", "/", MINUTE, 1): {hashed("192.0.2.1", bytes(16))},
+        ("visitors", "/", MINUTE + 1, 2): {hashed("192.0.2.1")},
+    }
 
 
 @pytest.mark.parametrize("command", ["tail", "increment"])
@@ -200,21 +208,6 @@ def test_a_salt_that_workers_make_late_is_waited_for(
         done = call(*commands[command], COUNTERSINK_REDIS_URL=proxy.url(visits.url))
     assert (done.status, done.err) == (0, "")
     assert found(visits.client)[1] == {("visitors", "/", MINUTE, 7): {hashed("ann")}}
-
-
-def test_a_field_that_the_log_has_not_is_refused(visits: Visits) -> None:
-    visits.log.write_bytes(line("192.0.2.1", "A"))
-    assert "nothing" in one_sentence(visits.tail("--visitor", "nothing"))
-
-
-def test_salts_by_period(visits: Visits) -> None:
-    publish(visits.client, [Salt(1, FIRST, MINUTE + 1, bytes(16)), Salt(2, MINUTE + 1, None, SALT)])
-    visits.log.write_bytes(line("192.0.2.1", "A") + line("192.0.2.1", "A", minute=1))
-    assert visits.tail("--visitor", "host").status == 0
-    assert found(visits.client)[1] == {
-        ("visitors", "/", MINUTE, 1): {hashed("192.0.2.1", bytes(16))},
-        ("visitors", "/", MINUTE + 1, 2): {hashed("192.0.2.1")},
-    }
 
 
 def test_backfill_and_tail_tell_the_same_visitors(

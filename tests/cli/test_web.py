@@ -84,17 +84,12 @@ def test_without_a_key_it_makes_one_on_a_terminal_and_else_refuses(
     assert on_a_terminal()[0] == ""
 
 
-def test_what_it_cannot_begin_with(servers: Servers) -> None:
+def test_what_it_cannot_begin_with(servers: Servers, empty_mysql_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = servers.call("web", "--port", str(port), "--without-keys")
         assert str(port) in one_sentence(refused, 1)
     refused = servers.call("web", COUNTERSINK_PRODUCER_MAX_ROWS="0")
     assert "COUNTERSINK_PRODUCER_" in one_sentence(refused, 2)
-
-
-def test_without_tables_it_says_which_command_makes_them(
-    redis_url: str, empty_mysql_url: str
-) -> None:
-    refused = Servers(redis_url, empty_mysql_url).call("web", "--port", "0")
+    refused = Servers(servers.redis_url, empty_mysql_url).call("web", "--port", "0")
     assert "countersink migrate" in one_sentence(refused, 1)

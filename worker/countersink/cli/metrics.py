@@ -12,7 +12,6 @@ from countersink.cli import settings
 from countersink.cli.errors import Failure
 from countersink.metrics.endpoint import Endpoint
 from countersink.metrics.health import Health
-from countersink.runtime.log import logged
 
 LOOPBACK: Final = "127.0.0.1"
 
@@ -22,6 +21,8 @@ options: Final = settings.together(
         "--metrics-port",
         type=click.IntRange(0, 65_535),
         metavar="PORT",
+        expose_value=False,
+        callback=settings.note,
         help="Port that serves /metrics, /livez and /readyz; 0 for any free one. By default nothing"
         " is served.",
     ),
@@ -29,10 +30,12 @@ options: Final = settings.together(
         "--metrics-host",
         default=LOOPBACK,
         metavar="ADDRESS",
+        expose_value=False,
+        callback=settings.note,
         help="Address for --metrics-port. Anyone who reaches it can read it without a key.",
     ),
 )
-"""Decorator: ``--metrics-port`` and ``--metrics-host``."""
+"""Decorator: ``--metrics-port`` and ``--metrics-host``, which :func:`served` knows."""
 
 
 def log(url: str) -> None:
@@ -42,31 +45,18 @@ def log(url: str) -> None:
     )
 
 
-def log_as(log_format: str) -> Callable[[str], None]:
-    """:func:`log`, for a process that has not set up its log yet."""
-
-    def say(url: str) -> None:
-        with logged(log_format):
-            log(url)
-
-    return say
-
-
 @contextmanager
-def served(
-    host: str, port: int | None, health: Callable[[], Health], say: Callable[[str], None] = log
-) -> Iterator[None]:
-    """Serve inside the block, if there is a ``port``.
+def served(health: Callable[[], Health], say: Callable[[str], None] = log) -> Iterator[None]:
+    """Serve inside the block, if a port is given.
 
     Args:
-        host: the address to listen at.
-        port: None: nothing is served.
         health: makes what to tell.
         say: told the URL.
 
     Raises:
         Failure: it cannot listen there.
     """
+    host, port = settings.noted("metrics_host"), settings.noted("metrics_port")
     if port is None:
         yield
         return

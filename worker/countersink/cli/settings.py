@@ -229,7 +229,7 @@ def output_format(*choices: str) -> Callable[[Decorated], Decorated]:
         type=click.Choice(choices),
         default=choices[0],
         expose_value=False,
-        callback=_note,
+        callback=note,
         help="How to print the result.",
     )
     if "csv" not in choices:
@@ -238,7 +238,7 @@ def output_format(*choices: str) -> Callable[[Decorated], Decorated]:
         "--spreadsheet",
         is_flag=True,
         expose_value=False,
-        callback=_note,
+        callback=note,
         help="CSV for people: put ' before cells that a spreadsheet would run as a formula.",
     )
     return lambda function: format(spreadsheet(function))
@@ -256,23 +256,22 @@ def of_redis(*choices: str) -> Callable[[Decorated], Decorated]:
     return together(output_format(*choices), urls("redis_url"))
 
 
-def _note(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+def note(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
     """Callback: note the value for :func:`noted`."""
     context.meta[f"countersink.{parameter.name}"] = value
     return value
 
 
-def _note_url(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+def _note_url(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
     """Callback: the same for a URL, whose password no message may show."""
     if value is not None:
         remember_url(value)
-    _note(context, parameter, value)
-    return value
+    return note(context, parameter, value)
 
 
 def noted(name: str, context: click.Context | None = None) -> Any:
-    """The value of ``format``, ``spreadsheet`` or a URL of the current command; None: there is
-    none."""
+    """The value of an option of the current command that is noted, such as ``format`` or a URL;
+    None: there is none."""
     context = context or click.get_current_context(silent=True)
     return context and context.meta.get(f"countersink.{name}")
 

@@ -20,7 +20,6 @@ from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.settings import COUNTER, EDGE, KEY, LAST, ZONE, Checked
 from countersink.reads import Reads
 from countersink.reads.formats import csv_bytes, ndjson_bytes, parquet_writer, replaced_file
-from countersink.runtime.errors import ExplainedError
 from countersink.runtime.times import iso
 from countersink.store.connection import Session
 from countersink.store.totals.answer import rows
@@ -115,7 +114,7 @@ def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
             keys = wanted_keys(None, None, KeyMatch(**{name: given.pop(name) for name in _MATCH}))
             selection = Selection(
                 keys=keys,
-                where=_conditions(given.pop("where")),
+                where=checked_where(given.pop("where")),
                 start=_of_zone(start, zone),
                 end=_of_zone(end, zone),
                 last=last,
@@ -124,12 +123,6 @@ def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
         function(selection=selection, **given)
 
     return settings.together(*_OPTIONS)(choosing)
-
-
-def _conditions(where: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    if len(dict(where)) != len(where):
-        raise ValueError("--where: give each dimension once")
-    return checked_where(dict(where))
 
 
 def _of_zone(edge: date | None, zone: str | None) -> date | None:
@@ -411,7 +404,7 @@ def export_command(
     complete, _ = Reads(store, _queue("countersink-export")).applied_up_to()
     query = Query(selection, by=by[0], dimensions=by[1], streamed=True)
     exported = _Exported(query, None if everything else list(dict.fromkeys(counters)))
-    with store.reading() as session, _destination(file) as opened, _told():
+    with store.reading() as session, _destination(file) as opened, values_checked():
         write(opened, query.columns, exported.rows(session))
     limited: dict[str, list[str]] = {}
     for name, limits in exported.limits.items():
@@ -420,12 +413,7 @@ def export_command(
     for limit, named in limited.items():
         progress.say(f"{output.few(named)}: {limit}")
     fresh = f"complete up to {iso(complete)}" if complete else "how fresh it is is not known"
-    number, of = _number(exported.number, "row"), _number(len(exported.limits), "counter")
-    progress.say(f"{number} of {of}, {fresh}")
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}" + ("" if count == 1 else "s")
+    progress.say(f"{exported.number:,} rows of {len(exported.limits):,} counters, {fresh}")
 
 
 @dataclass
@@ -486,14 +474,3 @@ def _destination(file: Path | None) -> Iterator[BinaryIO]:
     sys.stdout.flush()
     yield sys.stdout.buffer
     sys.stdout.buffer.flush()
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """What cannot be exported, as a sentence that says what can."""
-    try:
-        yield
-    except ValueError as error:
-        if isinstance(error, ExplainedError):
-            raise
-        raise Failure(str(error)) from error

@@ -138,7 +138,31 @@ class ChildProcess:
         return self.log_text()[-LOG_TAIL_BYTES:].strip()
 
 
-class PrivateServer(ABC):
+class Restartable(ABC):
+    """What `up` starts, and starts again when it has died: a server or a process of its own."""
+
+    name: str
+    _process: ChildProcess | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether our process is there (also when it is stopped by a signal)."""
+        return self._process is not None and self._process.alive()
+
+    def how_it_ended(self) -> str:
+        """For people: how the process of the last start ended."""
+        return self._process.how_it_ended() if self._process is not None else "was stopped"
+
+    @abstractmethod
+    def start(self) -> object:
+        """Start it."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop it in good order. Raises ServerFailed when it had to be killed."""
+
+
+class PrivateServer(Restartable):
     """A server on 127.0.0.1 whose data, sockets, logs and password live in one directory.
 
     The port is drawn at the first start and kept, also by the next process that starts a server
@@ -150,7 +174,6 @@ class PrivateServer(ABC):
 
     death_signal: signal.Signals = signal.SIGTERM
 
-    name: str
     start_timeout: float = 60.0
     """Seconds until a server that does not answer counts as failed."""
     stop_timeout: float = 60.0
@@ -163,7 +186,6 @@ class PrivateServer(ABC):
         self.directory = Path(directory).resolve()
         self.extra = tuple(extra)
         self._port = port
-        self._process: ChildProcess | None = None
         self._socket_directory: Path | None = None
 
     def __enter__(self) -> Self:
@@ -178,15 +200,6 @@ class PrivateServer(ABC):
         if self._port is None:
             raise ServerFailed(f"{self.name} has no port before its first start")
         return self._port
-
-    @property
-    def running(self) -> bool:
-        """Whether our process is there (also when it is stopped by a signal)."""
-        return self._process is not None and self._process.alive()
-
-    def how_it_ended(self) -> str:
-        """For people: how the process of the last start ended."""
-        return self._process.how_it_ended() if self._process is not None else "was stopped"
 
     @property
     def log(self) -> Path:

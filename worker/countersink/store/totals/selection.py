@@ -411,15 +411,20 @@ def selection_of(
     )
 
 
-def checked_where(where: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+def checked_where(
+    where: Mapping[str, str] | Sequence[tuple[str, str]] | None,
+) -> tuple[tuple[str, str], ...]:
     """Values of dimensions as a selection has them; none for None.
 
     Raises:
-        TypeError, ValueError: a name or a value cannot be.
+        TypeError, ValueError: a name or a value cannot be, or a name is there twice.
     """
     if not where:
         return ()
-    checked = check_dimensions(where)
+    values = dict(where)
+    if len(values) < len(where):
+        raise ValueError("give each dimension once")
+    checked = check_dimensions(values)
     return () if isinstance(checked, str) else checked
 
 

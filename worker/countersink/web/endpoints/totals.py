@@ -170,9 +170,6 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
         raise refuse("top", f"it goes with by=key, by=counter or dimensions, not by={by}")
     if given.get("also") and by != "key":
         raise refuse("also", "it goes with keys, not with dimensions")
-    where = dict(given["where"])
-    if len(where) != len(given["where"]):
-        raise refuse("where", "give each dimension once")
     try:
         selection = Selection(
             counter,
@@ -181,11 +178,11 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
             end=given["to"],
             last=given["last"],
             time_zone=given["time_zone"],
-            where=checked_where(where),
+            where=checked_where(given["where"]),
             visible=who.may_name,
         )
     except ValueError as error:
-        parameter = "where" if where else "last" if given["last"] else "to"
+        parameter = "where" if given["where"] else "last" if given["last"] else "to"
         raise refuse(parameter, str(error)) from None
     try:
         return Query(

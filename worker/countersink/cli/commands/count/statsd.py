@@ -85,7 +85,7 @@ def _mode(text: str) -> int:
 @metrics.options
 @settings.log_format
 @settings.urls("redis_url")
-def command(log_format: str, metrics_host: str, metrics_port: int | None, **given: Any) -> int:
+def command(log_format: str, **given: Any) -> int:
     """Count what StatsD clients send, until stopped.
 
     Counters (|c) with sample rates and tags go through a producer, as an app's own increments do;
@@ -105,7 +105,7 @@ def command(log_format: str, metrics_host: str, metrics_port: int | None, **give
             with signal_queue((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as came:
                 with Server(options, producer) as server:
                     health = partial(_health, url, server, producer)
-                    with metrics.served(metrics_host, metrics_port, health):
+                    with metrics.served(health):
                         _until_stopped(server, producer, came)
                 return _stop(server, producer)
         except (MapError, NotLoopback) as error:

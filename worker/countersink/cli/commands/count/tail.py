@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from countersink.cli import metrics, settings
 from countersink.cli.commands.count import log_options
 from countersink.cli.errors import Exit, Failure, Misuse, values_checked
-from countersink.cli.output import printable, write_json
+from countersink.cli.output import printable, write_result
 from countersink.cli.progress import stopped_by_signals
 from countersink.cli.settings import COUNTER, TEXT
 from countersink.logs import Parser, Rejected
@@ -71,25 +71,21 @@ class _Report(Reporter):
     def result(self, summary: Summary, counter: str, entries: int) -> None:
         """The result on stdout."""
         self.close()
-        if settings.noted("format") == "json":
-            document = {
-                "counter": counter,
-                "counted": summary.counted,
-                "rejected": summary.rejected,
-                "left": summary.left,
-                "lost": summary.lost,
-                "entries": entries,
-                "rejected_lines": [
-                    {"file": path, "line": each.line, "reason": each.reason}
-                    for path, each in self._kept
-                ],
-            }
-            write_json(document)
-            return
-        parts = [f"counted {summary.counted:,}", f"rejected {summary.rejected:,}"]
-        if summary.left:
-            parts.append("left 1 without a newline for the next run")
-        click.echo(f"{counter}: {', '.join(parts)}")
+        document = {
+            "counter": counter,
+            "counted": summary.counted,
+            "rejected": summary.rejected,
+            "left": summary.left,
+            "lost": summary.lost,
+            "entries": entries,
+            "rejected_lines": [
+                {"file": path, "line": each.line, "reason": each.reason}
+                for path, each in self._kept
+            ],
+        }
+        left = ", left 1 without a newline for the next run" if summary.left else ""
+        said = f"{counter}: counted {summary.counted:,}, rejected {summary.rejected:,}{left}"
+        write_result(document, said)
 
 
 @click.command("tail", cls=settings.Command)
@@ -167,8 +163,6 @@ def command(
     rotated_in: str | None,
     show_rejected: int,
     allow_rejects: log_options.Allowance | None,
-    metrics_host: str,
-    metrics_port: int | None,
     **formats: str | None,
 ) -> int:
     """Count the lines of a web server's access log, plain or compressed.
@@ -189,7 +183,10 @@ def command(
         key = _no_key(key)
     fields = visitor or ()
     given = {name: text or "" for name, text in formats.items()}
-    parser = _parser(key, dimension, where, fields, **given)
+    if given["log_format"] and given["input_format"] != AUTO:
+        raise Misuse("--log-format and --input-format both say what a line is: give one")
+    with values_checked():
+        parser = Parser(key, where, dimensions=dimension, visitor=fields, **given)
     summary = Summary()
     with stopped_by_signals() as asked:
         client = settings.open_queue("countersink-tail")
@@ -198,7 +195,7 @@ def command(
         )
         hits = Hits(parser, report, summary)
         told = partial(_health, sender, summary)
-        with metrics.served(metrics_host, metrics_port, told, report.served):
+        with metrics.served(told, report.served):
             if not follow:  # who follows waits for Redis; who runs once wants to know
                 with mapped():
                     client.ping()
@@ -236,26 +233,6 @@ def _no_key(key: str) -> str:
     """No key, where there are dimensions; a default does not count."""
     source = click.get_current_context().get_parameter_source("key")
     return "" if source in (None, ParameterSource.DEFAULT) else key
-
-
-def _parser(
-    key: str,
-    dimensions: tuple[tuple[str, str], ...],
-    where: tuple[Condition, ...],
-    visitor: tuple[str, ...],
-    **given: str,
-) -> Parser:
-    """What reads the lines, as asked for."""
-    if given["log_format"] and given["input_format"] != AUTO:
-        raise Misuse("--log-format and --input-format both say what a line is: give one")
-    with values_checked():
-        return Parser(
-            key,
-            where,
-            dimensions=dimensions,
-            visitor=visitor,
-            **given,
-        )
 
 
 def _lines_wanted(

@@ -144,10 +144,7 @@ def _show_plan(plan: Plan) -> None:
         )
     for warning in plan.warnings:
         click.echo(f"-- {output.cell(warning)}")
-    delimiter = "//"
-    while any(delimiter in statement for statement in plan.statements):
-        delimiter += "$"
-    click.echo(f"DELIMITER {delimiter}")
+    click.echo("DELIMITER //$")
     for statement in plan.statements:
-        click.echo(f"{statement} {delimiter}")
+        click.echo(f"{statement} //$")
     click.echo("DELIMITER ;")

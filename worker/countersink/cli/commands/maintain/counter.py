@@ -262,23 +262,39 @@ def _write(counter: Counter) -> None:
 
 def _print_one(counter: Counter) -> None:
     """A counter for people."""
-    facts = {
-        "counter": counter.name,
-        "time zone": counter.time_zone,
-        "resolution": counter.resolution,
-        "keep": text_of(counter.keep),
-        "max keys": _most(counter),
-        "overflown today": _overflown(counter),
-        "app slots": str(counter.app_slots),
-        "rolled up to": _rolled(counter),
-        "made by hand": counter.made,
-    }
+    facts = _cells(counter)
     if counter.salt_days is not None:
         facts["different members"] = _salts(counter.salt_days)
     if counter.dimensions:
         facts["dimensions"] = ", ".join(counter.dimensions)
         facts["breakdowns"] = ", ".join(map(_breakdown, counter.breakdowns)) or "none"
     output.write_facts(facts)
+
+
+def _print_list(counters: Sequence[Counter]) -> None:
+    """Counters for people, one line each."""
+    columns = (
+        *("counter", "time zone", "resolution", "keep", ">max keys", ">overflown", ">app slots"),
+        *("rolled up to", "made by hand"),
+    )
+    output.write_documents(columns, map(_cells, counters), otherwise="There are no counters.")
+
+
+def _cells(counter: Counter) -> dict[str, object]:
+    """What is shown of every counter."""
+    rolled = counter.rolled_up_to.items()
+    return {
+        "counter": counter.name,
+        "time zone": counter.time_zone,
+        "resolution": counter.resolution,
+        "keep": text_of(counter.keep),
+        "max keys": counter.most_keys,
+        "overflown": counter.overflown,
+        "app slots": counter.app_slots,
+        "rolled up to": ", ".join(f"{width} {until:%Y-%m-%dT%H:%MZ}" for width, until in rolled)
+        or None,
+        "made by hand": counter.made,
+    }
 
 
 def _breakdown(breakdown: Breakdown) -> str:
@@ -290,38 +306,3 @@ def _salts(days: int) -> str:
     if not days:
         return "counted, with one salt for ever"
     return f"counted, with another salt every {'day' if days == 1 else f'{days} days'}"
-
-
-def _print_list(counters: Sequence[Counter]) -> None:
-    """Counters for people, one line each."""
-    columns = (
-        *("counter", "time zone", "resolution", "keep", ">max keys", ">overflown", ">app slots"),
-        *("rolled up to", "made"),
-    )
-    rows = (
-        (
-            *(each.name, each.time_zone, each.resolution, text_of(each.keep), each.most_keys),
-            *(each.overflown, str(each.app_slots), _rolled(each), each.made),
-        )
-        for each in counters
-    )
-    output.write_rows(columns, rows, otherwise="There are no counters.")
-
-
-def _rolled(counter: Counter) -> str | None:
-    """Up to when finer buckets are in those of each width."""
-    rolled = counter.rolled_up_to.items()
-    return ", ".join(f"{width} {until:%Y-%m-%dT%H:%MZ}" for width, until in rolled) or None
-
-
-def _most(counter: Counter) -> str:
-    if counter.most_keys is None:
-        return "any number a day"
-    shared = "" if counter.max_keys is not None else ", as for all counters"
-    return f"{counter.most_keys:,} a day{shared}"
-
-
-def _overflown(counter: Counter) -> str:
-    if not counter.overflown:
-        return "none"
-    return f"{counter.overflown:,}, in the key {OVERFLOW}"

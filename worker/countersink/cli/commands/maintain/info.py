@@ -4,7 +4,6 @@ JSON document, its screen, and ``--watch``; what it says of scheduled jobs is in
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -236,20 +235,20 @@ def queue(client: redis.Redis) -> dict[str, Any]:
         StreamError: it did not do its part.
     """
     now, away = look_around(client)
-    streams = stream_states(client, away)
+    streams = stream_states(client, now, away)
     published: dict[str, dict[str, str]] = {}
-    for found in each_master(client, away, _published, none_is_well=True):
+    for found in each_master(client, away, _published):
         published |= found
     workers = [{"worker": name, **_typed(f)} for name, f in sorted(published.items())]
-    oldest = min((each.oldest for each in streams if each.oldest is not None), default=None)
+    waiting = [each for each in streams if each["oldest"] is not None]
     return {
         "at": iso_ms(now),
-        "backlog": sum(each.entries or 0 for each in streams),
-        "pending": sum(each.pending or 0 for each in streams),
-        "oldest": _iso(oldest),
-        "lag_ms": 0 if oldest is None else max(0, now - oldest),
+        "backlog": sum(each["entries"] or 0 for each in streams),
+        "pending": sum(each["pending"] or 0 for each in streams),
+        "oldest": min((each["oldest"] for each in waiting), default=None),
+        "lag_ms": max((each["lag_ms"] for each in waiting), default=0),
         "rows_per_second": round(sum(one.get("rows_per_second") or 0.0 for one in workers), 1),
-        "streams": [each.document() for each in streams],
+        "streams": streams,
         "away": [{"node": node, "error": error} for node, error in away.items()],
         "workers": workers,
     }
@@ -262,16 +261,13 @@ def each_master(
     client: redis.Redis,
     away: dict[str, str],
     ask: Callable[[redis.Redis], Asked],
-    *,
-    none_is_well: bool = False,
 ) -> list[Asked]:
     """The answers of a single Redis, or of the masters of a cluster that are not ``away``. A
     master that does not answer within a second, or refuses the user, is added there with the
     reason, so that nothing else waits for it.
 
     Raises:
-        StreamError: Redis did not do its part; of a cluster no master did, unless
-            ``none_is_well``.
+        StreamError: Redis did not do its part; of a cluster no master did.
     """
     cluster = cluster_of(client)
     with mapped():
@@ -289,7 +285,7 @@ def each_master(
         except (StreamUnavailable, StreamRefused) as error:
             away[address.text] = str(error)
             last = error
-    if last is not None and not answers and not none_is_well:
+    if last is not None and not answers:
         raise last
     return answers
 
@@ -302,38 +298,14 @@ def look_around(client: redis.Redis) -> tuple[int, dict[str, str]]:
     return max(each_master(client, away, time_us)) // 1000, away
 
 
-@dataclass(frozen=True, slots=True)
-class StreamState:
-    """What there is to know of a partition; all None where its node is away.
-
-    Attributes:
-        partition: its number.
-        node: of a cluster, the address of the master that has it.
-        entries: that wait. An applied entry is removed, so all of them do.
-        pending: of these, delivered to a worker.
-        oldest: Unix ms at which the oldest entry arrived; None if there is none, too.
-        bytes: of memory; None if the stream does not exist, too.
-    """
-
-    partition: int
-    node: str | None = None
-    entries: int | None = None
-    pending: int | None = None
-    oldest: int | None = None
-    bytes: int | None = None
-
-    def document(self) -> dict[str, Any]:
-        """Its members in JSON."""
-        names = ("partition", "stream", "node", "entries", "pending", "oldest", "bytes")
-        stream, oldest = stream_key(self.partition), _iso(self.oldest)
-        return output.document(self, names, stream=stream, oldest=oldest)
-
-
-def stream_states(client: redis.Redis, away: dict[str, str]) -> list[StreamState]:
-    """All partitions that are known, in order.
+def stream_states(client: redis.Redis, now: int, away: dict[str, str]) -> list[dict[str, Any]]:
+    """All partitions that are known, in order, as ``--format json`` prints them: how many entries
+    wait (an applied one is removed), how many of these were delivered to a worker, since when the
+    oldest waits, and bytes of memory; all null where the node is away.
 
     Args:
         client: of Redis.
+        now: from :func:`look_around`.
         away: the masters of a cluster that do not answer, from :func:`look_around`: they are not
             asked. One that does not answer now is added.
 
@@ -347,38 +319,33 @@ def stream_states(client: redis.Redis, away: dict[str, str]) -> list[StreamState
         away.setdefault(node, str(error))
 
     for partition in used_partitions(client, on_silence=silent):
+        key = stream_key(partition)
         node = master_of(client, partition) or (None if single else NO_MASTER)
-        state = StreamState(partition, node)
+        state = {"partition": partition, "stream": key, "node": node, **dict.fromkeys(_STREAM)}
         if node is None:
-            state = _stream(client, state)
+            state |= _stream(client, key, now)
         elif node not in away:
             try:
-                state = _stream(client, state)
+                state |= _stream(client, key, now)
             except (StreamUnavailable, StreamRefused) as error:
                 away[node] = str(error)
         states.append(state)
     return states
 
 
-def _stream(client: redis.Redis, state: StreamState) -> StreamState:
-    key = stream_key(state.partition)
+_STREAM: Final = ("entries", "pending", "oldest", "lag_ms", "bytes")
+"""Of a partition whose node answers."""
+
+
+def _stream(client: redis.Redis, key: str, now: int) -> dict[str, Any]:
     with mapped():
         entries = int(client.xlen(key))
         groups: Any = client.xinfo_groups(key) if client.exists(key) else []
-        size: Any = client.memory_usage(key)
-    ours = next((g for g in groups if as_text(g["name"]) == GROUP), None)
-    return replace(
-        state,
-        entries=entries,
-        pending=int(ours["pending"]) if ours else 0,
-        oldest=first_arrived(client, [key]),
-        bytes=None if size is None else int(size),
-    )
-
-
-def _iso(ms: int | None) -> str | None:
-    """Unix ms as ISO 8601; None stays None."""
-    return None if ms is None else iso_ms(ms)
+        size = client.memory_usage(key)
+    pending = (int(g["pending"]) for g in groups if as_text(g["name"]) == GROUP)
+    oldest = first_arrived(client, [key])
+    waits = (None, None) if oldest is None else (iso_ms(oldest), max(0, now - oldest))
+    return dict(zip(_STREAM, (entries, next(pending, 0), *waits, size), strict=True))
 
 
 def _published(client: redis.Redis) -> dict[str, dict[str, str]]:

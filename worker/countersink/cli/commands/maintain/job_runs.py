@@ -296,21 +296,6 @@ _DEFAULT: Final = CompactOptions()
     help="Only days before this day, over or not.  [default: days that are over, and crowded keys]",
 )
 @settings.one_off(
-    "--grace",
-    "grace_s",
-    type=click.FloatRange(0),
-    default=_DEFAULT.grace_s,
-    metavar="SECONDS",
-    help="How long ago a day (hour, quarter) must have ended before all of it is compacted.",
-)
-@settings.one_off(
-    "--threshold",
-    type=click.IntRange(1),
-    default=_DEFAULT.threshold,
-    metavar="ROWS",
-    help="Before --grace is over, only keys with more rows than this are compacted.",
-)
-@settings.one_off(
     "--share",
     type=click.FloatRange(0, 1, min_open=True),
     default=_DEFAULT.share,

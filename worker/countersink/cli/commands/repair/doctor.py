@@ -2,9 +2,9 @@
 in ``doctor_mysql.py`` and ``doctor_redis.py``."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 import click
 
@@ -23,34 +23,41 @@ class Finding:
     Attributes:
         status: ``ok``; ``warn``: it works, and something can be lost or will get slow; ``fail``: it
             does not work, or counts would be wrong.
-        check: what was looked at, a name that does not change.
         found: what was found, for people.
         advice: what to do; empty when ok.
+        check: what was looked at, a name that does not change.
     """
 
     status: Status
-    check: str
     found: str
     advice: str = ""
+    check: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorCheck:
-    """Makes the findings of one check; what is not ok comes with what to do."""
+ok: Final = partial(Finding, "ok")
+warn: Final = partial(Finding, "warn")
+fail: Final = partial(Finding, "fail")
 
-    name: str
 
-    def ok(self, found: str) -> Finding:
-        """It is as it should be."""
-        return Finding("ok", self.name, found)
+def of(check: str, *findings: Finding) -> Iterator[Finding]:
+    """These findings, of the check of this name."""
+    return (replace(each, check=check) for each in findings)
 
-    def warn(self, found: str, advice: str) -> Finding:
-        """It works, and something can be lost or will get slow."""
-        return Finding("warn", self.name, found, advice)
 
-    def fail(self, found: str, advice: str) -> Finding:
-        """It does not work, or counts would be wrong."""
-        return Finding("fail", self.name, found, advice)
+CLOCK_WARN_MS: Final = 2_000
+CLOCK_FAIL_MS: Final = 300_000
+"""Five minutes: days, at the latest, come out wrong."""
+
+
+def clock(server: str, ahead_ms: int) -> Finding:
+    """The line about a server's clock, which is so far ahead of this machine's."""
+    apart = abs(ahead_ms)
+    relation = "ahead of" if ahead_ms > 0 else "behind"
+    found = f"{server} is {output.ago(apart / 1000)} {relation} this machine"
+    if apart < CLOCK_WARN_MS:
+        return ok(found)
+    advice = "let NTP set the clocks: increments without a time of their own count on Redis's clock"
+    return (fail if apart >= CLOCK_FAIL_MS else warn)(found, advice)
 
 
 @click.command("doctor", cls=settings.Command)
@@ -71,30 +78,25 @@ def _lines(redis_url: str | None, mysql_url: str | None) -> Iterator[Finding]:
     # here, since both make findings
     from countersink.cli.commands.repair import doctor_mysql, doctor_redis
 
-    redis_ahead = None
     if redis_url:
         try:
-            client = connect(redis_url, client_name="countersink-doctor")
-            yield from doctor_redis.lines(client)
-            redis_ahead = doctor_redis.ahead_ms(client)
+            yield from doctor_redis.lines(connect(redis_url, client_name="countersink-doctor"))
         except StreamError as error:
-            yield DoctorCheck("redis").fail(str(error), "correct COUNTERSINK_REDIS_URL")
+            advice = (
+                "start Redis, or correct COUNTERSINK_REDIS_URL (host, port, user, password, TLS)"
+            )
+            yield from of("redis", fail(str(error), advice))
     else:
-        yield _not_configured("redis")
-    if not mysql_url:
-        yield _not_configured("mysql")
-        return
-    yield from doctor_mysql.lines(mysql_url)
-    mysql_ahead = doctor_mysql.ahead_ms(mysql_url)
-    if redis_ahead is not None and mysql_ahead is not None:
-        yield doctor_redis.clock(
-            "mysql clock", "the database server", "Redis", mysql_ahead - redis_ahead
-        )
+        yield from _not_configured("redis")
+    if mysql_url:
+        yield from doctor_mysql.lines(mysql_url)
+    else:
+        yield from _not_configured("mysql")
 
 
-def _not_configured(server: str) -> Finding:
+def _not_configured(server: str) -> Iterator[Finding]:
     advice = f"set COUNTERSINK_{server.upper()}_URL, such as {settings.EXAMPLES[server]}"
-    return DoctorCheck(server).fail("no URL is configured", advice)
+    return of(server, fail("no URL is configured", advice))
 
 
 def _print(lines: list[Finding]) -> None:

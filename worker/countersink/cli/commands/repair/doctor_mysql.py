@@ -1,5 +1,5 @@
 """Checks of ``countersink doctor`` on MySQL or MariaDB: each of several hosts, variables, rights,
-TLS, schema, dead rows, entries that Redis has lost; what warns, what fails, and the advice for
+clock, schema, dead rows, entries that Redis has lost; what warns, what fails, and the advice for
 each. Nothing is changed."""
 
 import time
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from countersink.cli import output
-from countersink.cli.commands.repair.doctor import DoctorCheck, Finding
+from countersink.cli.commands.repair.doctor import Finding, clock, fail, of, ok, warn
 from countersink.store import galera, hosts, queue_losses
 from countersink.store.apply import dead, key_caps
 from countersink.store.connection import Session, connect
@@ -49,47 +49,53 @@ def lines(url: str) -> Iterator[Finding]:
             yield from _hosts(settings)
         session = connect(settings)
     except SchemaMismatch as error:
-        yield DoctorCheck("schema").fail(str(error), "run countersink migrate, which creates it")
+        yield from of("schema", fail(str(error), "run countersink migrate, which creates it"))
         return
     except StoreError as error:
-        yield DoctorCheck("mysql").fail(
-            str(error),
-            "SELECT group_replication_switch_to_single_primary_mode()"
-            if SEVERAL_PRIMARIES in str(error)
-            else "start the server, or correct COUNTERSINK_MYSQL_URL (host, port, user, password,"
-            " TLS)",
+        advice = (
+            "start the server, or correct COUNTERSINK_MYSQL_URL (host, port, user, password, TLS)"
         )
+        if SEVERAL_PRIMARIES in str(error):
+            advice = "SELECT group_replication_switch_to_single_primary_mode()"
+        yield from of("mysql", fail(str(error), advice))
         return
     with session:
-        yield DoctorCheck("mysql").ok(str(session.dialect))
         variables = _variables(session)
-        yield _writable(variables)
-        yield _tls(session)
-        yield from _durability(variables)
+        cipher = dict(session.query("SHOW SESSION STATUS LIKE 'Ssl_cipher'")).get("Ssl_cipher")
+        encrypted = f"encrypted with {cipher}" if cipher else "not encrypted"
+        yield from of("mysql", ok(f"{session.dialect}, {encrypted}"))
+        yield from of("mysql writable", _writable(variables))
+        yield from of("mysql clock", _clock(session))
+        yield from of("mysql durability", *_durability(variables))
         if isinstance(session, galera.GaleraSession):
-            yield from _galera(session)
-        yield from _group(session, variables)
-        yield _binlog(variables)
-        yield _isolation(session, variables)
-        yield from _schema(session)
-
-
-def ahead_ms(url: str) -> int | None:
-    """The server's clock minus this machine's in ms; None when it does not answer."""
-    try:
-        with connect(url, database=False) as session:
-            before = time.time()
-            server = int(session.query(f"SELECT {NOW_MS}")[0][0])
-            return round(server - (before + time.time()) * 500)
-    except StoreError:
-        return None
+            yield from of("galera", *_galera(session))
+        if variables.get("group_replication_group_name"):
+            yield from of("mysql group", _members(session))
+            yield from of("mysql group consistency", _consistency(variables))
+        yield from of("mysql binary log", _binlog(variables))
+        yield from of("mysql isolation", _isolation(session, variables))
+        try:
+            version = schema_version(session)
+            require_schema(session)
+        except SchemaMismatch as error:
+            advice = "upgrade countersink" if error.newer else "run countersink migrate"
+            yield from of("schema", fail(str(error), advice))
+            return
+        except StoreError as error:
+            yield from of("mysql rights", fail(str(error), _grant(session)))
+            return
+        yield from of("schema", ok(f"version {version}"))
+        yield from of("mysql tables", _engines(session))
+        yield from of("mysql rights", _rights(session))
+        yield from of("dead rows", _dead(session))
+        yield from of("queue losses", *_losses(session))
+        yield from of("keys per day", _overflow(session))
 
 
 def _hosts(settings: Settings) -> Iterator[Finding]:
     """A line for each host, and one about all that take writes."""
     writers: dict[str, object] = {}
     for host in settings.each_host():
-        check = DoctorCheck(f"mysql host {host.where}")
         try:
             with connect(host, database=False) as session:
                 variables = _variables(session)
@@ -98,24 +104,25 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
                     why_not = galera.look(session).trouble
                 cluster = _cluster(session, variables)
         except StoreError as error:
-            yield check.warn(
-                hosts.reason(error), "start it, or take it out of COUNTERSINK_MYSQL_URL"
-            )
-            continue
-        if why_not:
-            yield check.ok(f"not used: {why_not}")
-            continue
-        if is_galera(variables):
-            yield check.ok("a Galera node that is Synced")
+            advice = "start it, or take it out of COUNTERSINK_MYSQL_URL"
+            finding = warn(hosts.reason(error), advice)
         else:
-            yield check.ok("not used: takes writes, but is not the first" if writers else "used")
-        writers[host.where] = cluster
+            if why_not:
+                finding = ok(f"not used: {why_not}")
+            elif is_galera(variables):
+                finding = ok("a Galera node that is Synced")
+            else:
+                finding = ok("not used: takes writes, but is not the first" if writers else "used")
+            if not why_not:
+                writers[host.where] = cluster
+        yield from of(f"mysql host {host.where}", finding)
     if len(set(writers.values())) > 1:
-        yield DoctorCheck("mysql writers").fail(
+        alone = fail(
             f"{' and '.join(writers)} take writes and are no cluster: what one of them counts the"
             " others do not have",
             "SET GLOBAL read_only = 1 (MySQL: super_read_only) on all but one, and in my.cnf",
         )
+        yield from of("mysql writers", alone)
 
 
 def _cluster(session: Session, variables: dict[str, str]) -> object:
@@ -139,34 +146,32 @@ def _variables(session: Session) -> dict[str, str]:
 def _writable(variables: dict[str, str]) -> Finding:
     for name in hosts.READ_ONLY:
         if is_on(variables.get(name, "OFF")):
-            return DoctorCheck("mysql writable").fail(
+            return fail(
                 f"{name} is {variables[name]}: a replica?",
                 "point COUNTERSINK_MYSQL_URL at the primary",
             )
-    return DoctorCheck("mysql writable").ok("read_only OFF")
+    return ok("read_only OFF")
 
 
-def _tls(session: Session) -> Finding:
-    rows = session.query("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
-    cipher = rows[0][1] if rows else ""
-    found = f"encrypted with {cipher}" if cipher else "not encrypted"
-    # Whether that matters depends on the network: a socket or localhost needs none.
-    return DoctorCheck("mysql encryption").ok(found)
+def _clock(session: Session) -> Finding:
+    before = time.time()
+    server = int(session.query(f"SELECT {NOW_MS}")[0][0])
+    ahead_ms = round(server - (before + time.time()) * 500)
+    return clock("the database server", ahead_ms)
 
 
 def _durability(variables: dict[str, str]) -> Iterator[Finding]:
-    check = DoctorCheck("mysql durability")
     flush = variables.get("innodb_flush_log_at_trx_commit")
     if flush == "1":
-        yield check.ok("innodb_flush_log_at_trx_commit 1")
+        yield ok("innodb_flush_log_at_trx_commit 1")
     else:
-        yield check.warn(
+        yield warn(
             f"innodb_flush_log_at_trx_commit {flush}: a crash loses about a second of counts "
             "that are no longer in Redis",
             "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in my.cnf",
         )
     if variables.get("log_bin") == "ON" and variables.get("sync_binlog") != "1":
-        yield check.warn(
+        yield warn(
             f"sync_binlog {variables.get('sync_binlog')}: a crash can make replicas differ",
             "SET GLOBAL sync_binlog = 1, and in my.cnf",
         )
@@ -174,87 +179,77 @@ def _durability(variables: dict[str, str]) -> Iterator[Finding]:
 
 def _galera(session: galera.GaleraSession) -> Iterator[Finding]:
     """Size and state of a Galera cluster, which node is the writer, and how much it is held up."""
-    check = DoctorCheck("galera")
     node = galera.look(session)
     found = _status(session)
     size = int(found.get("wsrep_cluster_size", 0))
     where = node.address or session.where.where
     told = f"{size} nodes, of which {where} takes all that countersink writes"
     if size < _LEAST_NODES:
-        yield check.warn(
+        yield warn(
             told, "have three nodes: of two that lose each other neither takes writes any more"
         )
     else:
-        yield check.ok(told)
+        yield ok(told)
     paused = float(found.get("wsrep_flow_control_paused", 0))
     if paused > _PAUSED:
-        yield check.warn(
+        yield warn(
             f"flow control: writes were held up {paused:.0%} of the time by a node that is behind",
             "see which one has the largest wsrep_local_recv_queue_avg, and why",
         )
 
 
-def _group(session: Session, variables: dict[str, str]) -> Iterator[Finding]:
-    """Of a member of Group Replication: lines about its group."""
-    if not variables.get("group_replication_group_name"):
-        return
-    yield _members(session)
-    check = DoctorCheck("mysql group consistency")
+def _consistency(variables: dict[str, str]) -> Finding:
     consistency = variables.get("group_replication_consistency", "")
-    if consistency == "EVENTUAL":
-        # Countersink's own sessions set what they need.
-        yield check.warn(
-            "group_replication_consistency EVENTUAL: after a failover, apps that count in their own"
-            " transactions read settings of counters from before it",
-            "SET PERSIST group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER' on each",
-        )
-    else:
-        yield check.ok(f"group_replication_consistency {consistency}")
+    if consistency != "EVENTUAL":
+        return ok(f"group_replication_consistency {consistency}")
+    # Countersink's own sessions set what they need.
+    return warn(
+        "group_replication_consistency EVENTUAL: after a failover, apps that count in their own"
+        " transactions read settings of counters from before it",
+        "SET PERSIST group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER' on each",
+    )
 
 
 def _members(session: Session) -> Finding:
-    check = DoctorCheck("mysql group")
+    """The line about a group of Group Replication."""
     try:
         members = session.query(
             "SELECT CONCAT(member_host, ':', member_port), member_state, member_role,"
             " member_version FROM performance_schema.replication_group_members ORDER BY 1"
         )
     except StoreError as error:
-        return check.warn(
+        return warn(
             f"its members are not known: {error}",
             "GRANT SELECT ON performance_schema.replication_group_members to this user",
         )
     named = ", ".join(f"{where} {state} {role}".rstrip() for where, state, role, _ in members)
     online = sum(state == "ONLINE" for _, state, _, _ in members)
     if 2 * online <= len(members):
-        return check.fail(
+        return fail(
             f"no majority: {named}", "start the members that are missing, or see to the network"
         )
     if online < len(members) or online < _ENOUGH_MEMBERS:
-        return check.warn(
+        return warn(
             f"{online} members are online; with fewer than {_ENOUGH_MEMBERS} the next one that"
             f" dies stops all counting: {named}",
             "start the others, and START GROUP_REPLICATION there",
         )
     versions = sorted({str(version) for *_, version in members})
     if len(versions) > 1:
-        return check.warn(
-            f"members of versions {', '.join(versions)}: {named}", "upgrade the older ones"
-        )
-    return check.ok(f"{named}, {versions[0]}")
+        return warn(f"members of versions {', '.join(versions)}: {named}", "upgrade the older ones")
+    return ok(f"{named}, {versions[0]}")
 
 
 def _binlog(variables: dict[str, str]) -> Finding:
-    check = DoctorCheck("mysql binary log")
     if variables.get("log_bin") != "ON":
-        return check.ok("off")
+        return ok("off")
     style = variables.get("binlog_format", "ROW")  # gone from MySQL: always ROW
     if style == "STATEMENT":
-        return check.fail(
+        return fail(
             "binlog_format STATEMENT: READ COMMITTED cannot be logged so, and every batch fails",
             "SET GLOBAL binlog_format = 'ROW', and in my.cnf",
         )
-    return check.ok(f"binlog_format {style}")
+    return ok(f"binlog_format {style}")
 
 
 def _isolation(session: Session, variables: dict[str, str]) -> Finding:
@@ -262,29 +257,10 @@ def _isolation(session: Session, variables: dict[str, str]) -> Finding:
     ours = str(session.query(f"SELECT @@SESSION.{name}")[0][0])
     found = f"{ours} on countersink's connections"
     if ours.upper() != "READ-COMMITTED":
-        return DoctorCheck("mysql isolation").fail(
+        return fail(
             found, "let the proxy in between pass SET SESSION on (no multiplexing of our sessions)"
         )
-    return DoctorCheck("mysql isolation").ok(found)
-
-
-def _schema(session: Session) -> Iterator[Finding]:
-    try:
-        found = schema_version(session)
-        require_schema(session)
-    except SchemaMismatch as error:
-        advice = "upgrade countersink" if error.newer else "run countersink migrate"
-        yield DoctorCheck("schema").fail(str(error), advice)
-        return
-    except StoreError as error:
-        yield DoctorCheck("mysql rights").fail(str(error), _grant(session))
-        return
-    yield DoctorCheck("schema").ok(f"version {found}")
-    yield _engines(session)
-    yield _rights(session)
-    yield _dead(session)
-    yield from _losses(session)
-    yield _overflow(session)
+    return ok(found)
 
 
 def _engines(session: Session) -> Finding:
@@ -294,11 +270,11 @@ def _engines(session: Session) -> Finding:
     )
     if rows:
         name, engine = rows[0]
-        return DoctorCheck("mysql tables").fail(
+        return fail(
             f"{name} is {engine}: nothing is undone when a batch fails",
             f"ALTER TABLE {name} ENGINE = InnoDB",
         )
-    return DoctorCheck("mysql tables").ok("all InnoDB")
+    return ok("all InnoDB")
 
 
 def _rights(session: Session) -> Finding:
@@ -313,8 +289,8 @@ def _rights(session: Session) -> Finding:
             with session.transaction():
                 session.execute(statement)
         except StoreError as error:
-            return DoctorCheck("mysql rights").fail(str(error), _grant(session))
-    return DoctorCheck("mysql rights").ok("SELECT, INSERT, UPDATE, DELETE on the tables")
+            return fail(str(error), _grant(session))
+    return ok("SELECT, INSERT, UPDATE, DELETE on the tables")
 
 
 def _grant(session: Session) -> str:
@@ -326,39 +302,38 @@ def _grant(session: Session) -> str:
 def _dead(session: Session) -> Finding:
     number = sum((*dead.count(session).values(), *dead.not_kept(session).values()))
     if number:
-        return DoctorCheck("dead rows").warn(
+        return warn(
             f"{number:,} rows could not be counted",
             "see countersink dead list, then retry or drop them",
         )
-    return DoctorCheck("dead rows").ok("none")
+    return ok("none")
 
 
 def _losses(session: Session) -> Iterator[Finding]:
-    check = DoctorCheck("queue losses")
     losses = queue_losses.recent(session)
     for loss in losses:
         told = f"Redis has lost {loss}"
         if loss.entries:
-            yield check.fail(
+            yield fail(
                 f"{told}, and they were never applied",
                 "countersink backfill --mode reconcile the logs of that time, if there are any;"
                 " why Redis loses entries: docs/operations.md",
             )
         else:
-            yield check.warn(
+            yield warn(
                 f"{told}: it was emptied, or replaced by an older copy, while nobody looked",
                 "compare that time with the logs: countersink backfill --mode reconcile --dry-run",
             )
     if not losses:
-        yield check.ok(f"none noticed in the last {queue_losses.SHOWN_DAYS} days")
+        yield ok(f"none noticed in the last {queue_losses.SHOWN_DAYS} days")
 
 
 def _overflow(session: Session) -> Finding:
     found = key_caps.overflown_by_counter(session)
     if found:
         named = output.few(list(found))
-        return DoctorCheck("keys per day").warn(
+        return warn(
             f"{sum(found.values()):,} of {named} went to {key_caps.OVERFLOW} since yesterday",
             "see what makes so many keys, or countersink counter set NAME --max-keys N",
         )
-    return DoctorCheck("keys per day").ok("within the caps of all counters")
+    return ok("within the caps of all counters")

@@ -3,7 +3,7 @@ persistence, rights, partitions, queue, clocks; what warns, what fails (limits),
 each. Nothing is written."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -13,8 +13,8 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS
 
 from countersink.cli import output
 from countersink.cli.commands.maintain import partitions
-from countersink.cli.commands.maintain.info import as_text, each_master, queue
-from countersink.cli.commands.repair.doctor import DoctorCheck, Finding
+from countersink.cli.commands.maintain.info import as_text, queue
+from countersink.cli.commands.repair.doctor import Finding, clock, fail, of, ok, warn
 from countersink.stream.clock import offset_ms
 from countersink.stream.connection import cluster_of, command, mapped
 from countersink.stream.errors import StreamError
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from countersink.stream.cluster import ClusterClient
 
 MINIMUM: Final = (6, 2)
-CLOCK_WARN_MS: Final = 2_000
-CLOCK_FAIL_MS: Final = 300_000
-"""Five minutes: days, at the latest, come out wrong."""
 LEAST_SENTINELS: Final = 3
 _LAG_WARN_MS: Final = 60_000
 _FULL: Final = 0.8
@@ -65,97 +62,89 @@ _OF_CLUSTERS: Final[tuple[tuple[str, ...], ...]] = (
 
 
 def lines(client: redis.Redis) -> Iterator[Finding]:
-    """All lines about Redis; the first alone when it cannot be reached."""
+    """All lines about Redis.
+
+    Raises:
+        StreamError: it does not answer, or refuses what none of the lines is about.
+    """
     cluster = cluster_of(client)
     if cluster is not None:
         yield from _cluster(cluster)
-        return
-    try:
+    else:
         with mapped():
-            info: dict[str, Any] = client.info()
-    except StreamError as error:
-        yield DoctorCheck("redis").fail(
-            str(error),
-            "start Redis, or correct COUNTERSINK_REDIS_URL (host, port, user, password, TLS)",
-        )
-        return
-    if info.get("redis_mode") == "cluster":
-        yield DoctorCheck("redis").fail(
-            f"Redis {info.get('redis_version')}, a node of a cluster",
-            "set COUNTERSINK_REDIS_URL to redis+cluster:// and the addresses of its nodes",
-        )
-        return
-    yield _version(info)
-    yield _role(info)
-    yield from _sentinels(client)
-    yield clock("redis clock", "Redis", "this machine", offset_ms(client))
-    yield from _memory(info)
-    yield from _persistence(client, info)
-    yield _rights(client)
-    yield from _partitions(client)
-    yield _queue(client)
+            server = RedisState(client, client.info(), is_master=True)
+        if server.info.get("redis_mode") == "cluster":
+            lone = fail(
+                f"Redis {server.info.get('redis_version')}, a node of a cluster",
+                "set COUNTERSINK_REDIS_URL to redis+cluster:// and the addresses of its nodes",
+            )
+            yield from of("redis", lone)
+            return
+        yield from of("redis", *_version(server))
+        yield from of("redis role", *_role(server))
+        yield from of("redis sentinel", *_sentinels(server))
+        yield from of("redis clock", *_clock(server))
+        yield from of("redis eviction", *_eviction(server))
+        yield from of("redis memory", *_memory(server))
+        yield from of("redis persistence", *_persistence(server))
+        yield from of("redis rights", *_rights(server))
+    yield from of("partitions", *_partitions(client))
+    yield from of("queue", _queue(client))
 
 
 def _cluster(cluster: "ClusterClient") -> Iterator[Finding]:
-    """All lines about a Redis Cluster: of each node, those that are the same once."""
-    check = DoctorCheck("redis cluster")
-    try:
-        with mapped():
-            topology = cluster.topology(0.0)
-    except StreamError as error:
-        yield check.fail(str(error), "start its nodes, or correct COUNTERSINK_REDIS_URL")
-        return
-    shape = (
-        f"{len(topology.masters)} masters, {len(topology.nodes) - len(topology.masters)} replicas"
-    )
-    yield check.ok(shape)
-    nodes: dict[str, ClusterNodeState] = {}
+    """The lines about the nodes of a Redis Cluster: those that are the same once."""
+    with mapped():
+        topology = cluster.topology(0.0)
+    replicas = len(topology.nodes) - len(topology.masters)
+    shape = ok(f"{len(topology.masters)} masters, {replicas} replicas")
+    yield from of("redis cluster", shape)
+    nodes: dict[str, RedisState] = {}
     for address in topology.nodes:
         name, node = address.text, cluster.hasty.node(address)
+        is_master = address in topology.masters
         try:
             with mapped():
-                nodes[name] = ClusterNodeState(node, node.info(), address in topology.masters)
+                nodes[name] = RedisState(node, node.info(), is_master, in_cluster=True)
         except StreamError as error:
-            is_master = address in topology.masters
-            yield (DoctorCheck("redis node").fail if is_master else DoctorCheck("redis node").warn)(
-                f"{'master' if is_master else 'replica'} {name}: {error}",
-                "start it, or let a replica take over" if is_master else "start it",
-            )
+            away = warn(f"replica {name}: {error}", "start it")
+            if is_master:
+                away = fail(f"master {name}: {error}", "start it, or let a replica take over")
+            yield from of("redis node", away)
     masters = {name: node for name, node in nodes.items() if node.is_master}
-    yield from _of_each(nodes, lambda node: [_version(node.info)])
-    yield from _of_each(masters, lambda node: [_shard(node.info)])
-    yield from _of_each(nodes, _slots)
-    yield from _moving(masters)
-    yield from _of_each(masters, _coverage)
-    yield from _of_each(
-        masters,
-        lambda node: [clock("redis clock", "Redis", "this machine", offset_ms(node.client))],
-    )
-    yield from _of_each(nodes, lambda node: _memory(node.info))
-    yield from _of_each(nodes, lambda node: _persistence(node.client, node.info))
-    yield from _of_each(masters, lambda node: [_rights(node.client, (*_NEEDED, *_OF_CLUSTERS))])
-    yield from _partitions(cluster)
-    yield _queue(cluster)
+    yield from _of_each(nodes, "redis", _version)
+    yield from _of_each(masters, "redis role", _role)
+    yield from _of_each(nodes, "redis slots", _slots)
+    yield from of("redis slots", *_moving(masters))
+    yield from _of_each(masters, "redis coverage", _coverage)
+    yield from _of_each(masters, "redis clock", _clock)
+    yield from _of_each(nodes, "redis eviction", _eviction)
+    yield from _of_each(nodes, "redis memory", _memory)
+    yield from _of_each(nodes, "redis persistence", _persistence)
+    yield from _of_each(masters, "redis rights", _rights)
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterNodeState:
-    """A node of a cluster that answers.
+class RedisState:
+    """A server that answers: a single Redis, or a node of a cluster.
 
     Attributes:
-        client: of this node alone.
+        client: of this one alone.
         info: what INFO said.
         is_master: whether it has hash slots.
+        in_cluster: whether it is a node of a cluster.
     """
 
     client: redis.Redis
     info: Mapping[str, Any]
     is_master: bool
+    in_cluster: bool = False
 
 
 def _of_each(
-    nodes: Mapping[str, ClusterNodeState],
-    findings: Callable[[ClusterNodeState], Iterable[Finding]],
+    nodes: Mapping[str, RedisState],
+    check: str,
+    findings: Callable[[RedisState], Iterable[Finding]],
 ) -> Iterator[Finding]:
     """The findings on nodes: what is the same on all of them once; what is not ok with the nodes on
     which it is so; of what is ok and differs that it is.
@@ -166,54 +155,41 @@ def _of_each(
             for each in findings(node):
                 found.setdefault(each, []).append(name)
         except StreamError as error:
-            lost = DoctorCheck("redis node").fail(
-                f"{name}: {error}", "ask again; is it overloaded?"
-            )
-            found.setdefault(lost, []).append(name)
-    fine: dict[str, set[str]] = {}
+            lost = fail(f"{name}: {error}", "ask again; is it overloaded?")
+            yield from of("redis node", lost)
+    well = set[str]()
     for finding, names in found.items():
         if len(names) == len(nodes):
-            yield replace(finding, found=f"{finding.found} (each of {len(nodes)} nodes)")
+            shown = replace(finding, found=f"{finding.found} (each of {len(nodes)} nodes)")
+            yield from of(check, shown)
         elif finding.status != "ok":
-            yield replace(finding, found=f"{', '.join(names)}: {finding.found}")
+            yield from of(check, replace(finding, found=f"{', '.join(names)}: {finding.found}"))
         else:
-            fine.setdefault(finding.check, set()).update(names)
-    for check, ok in fine.items():
-        yield DoctorCheck(check).ok(f"as it should be on {len(ok)} of {len(nodes)} nodes")
+            well.update(names)
+    if well:
+        yield from of(check, ok(f"as it should be on {len(well)} of {len(nodes)} nodes"))
 
 
-def _shard(info: Mapping[str, Any]) -> Finding:
-    """The line about a master of a cluster and its replicas."""
-    if info.get("role") == "master" and not int(info.get("connected_slaves", 0)):
-        return DoctorCheck("redis role").warn(
-            "a master without a replica: when it dies, what it holds cannot be counted until it is"
-            " back, and is lost with its disk",
-            "redis-cli --cluster add-node … --cluster-slave, and min-replicas-to-write 1",
-        )
-    return _role(info)
-
-
-def _slots(node: ClusterNodeState) -> Iterator[Finding]:
-    check = DoctorCheck("redis slots")
+def _slots(server: RedisState) -> Iterator[Finding]:
     try:
-        reply = command(node.client, "CLUSTER", "INFO")
+        reply = command(server.client, "CLUSTER", "INFO")
     except StreamError:
-        yield check.ok("not checked: CLUSTER INFO is not allowed")
+        yield ok("not checked: CLUSTER INFO is not allowed")
         return
     if not isinstance(reply, dict):
         reply = dict(line.partition(":")[::2] for line in as_text(reply).split())
     state, served = str(reply.get("cluster_state")), int(reply.get("cluster_slots_ok", 0))
     if state == "ok" and served == REDIS_CLUSTER_HASH_SLOTS:
-        yield check.ok("all hash slots have a master that serves")
+        yield ok("all hash slots have a master that serves")
     else:
-        yield check.fail(
+        yield fail(
             f"cluster_state {state}, {REDIS_CLUSTER_HASH_SLOTS - served:,} hash slots without a"
             " master that serves: what lies there cannot be reached",
             "start the node that had them, or redis-cli --cluster fix",
         )
 
 
-def _moving(masters: Mapping[str, ClusterNodeState]) -> Iterator[Finding]:
+def _moving(masters: Mapping[str, RedisState]) -> Iterator[Finding]:
     """The line about hash slots on their way from one master to another; none if there are none, or
     CLUSTER NODES is not allowed.
     """
@@ -225,22 +201,20 @@ def _moving(masters: Mapping[str, ClusterNodeState]) -> Iterator[Finding]:
                 slots.setdefault(int(slot), []).append(name)
     if slots:
         some = output.few([f"{slot} of {' and '.join(slots[slot])}" for slot in sorted(slots)])
-        yield DoctorCheck("redis slots").warn(
+        yield warn(
             f"{len(slots):,} hash slots are MIGRATING or IMPORTING ({some}): if no"
             " reshard is at work, one was broken off, and what has a key on each side waits",
             "redis-cli --cluster fix, unless a reshard is at work",
         )
 
 
-def _coverage(node: ClusterNodeState) -> Iterator[Finding]:
-    check = DoctorCheck("redis coverage")
-    whole = _config(node.client, "cluster-require-full-coverage")
-    if whole == "no":
-        yield check.ok("cluster-require-full-coverage no")
-    elif whole is None:
-        yield check.ok("cluster-require-full-coverage not known: CONFIG GET is forbidden")
+def _coverage(server: RedisState) -> Iterator[Finding]:
+    whole = _config(server.client, "cluster-require-full-coverage")
+    if whole in ("no", None):
+        told = whole or "not known: CONFIG GET is forbidden"
+        yield ok(f"cluster-require-full-coverage {told}")
     else:
-        yield check.warn(
+        yield warn(
             "cluster-require-full-coverage yes: while one shard is away, no other takes entries",
             "CONFIG SET cluster-require-full-coverage no, on all nodes and in redis.conf",
         )
@@ -248,71 +222,60 @@ def _coverage(node: ClusterNodeState) -> Iterator[Finding]:
 
 def _partitions(client: redis.Redis) -> Iterator[Finding]:
     """The lines about partitions; none where there is one, on one server."""
-    check = DoctorCheck("partitions")
-    try:
-        layout = partitions.look(client)
-    except StreamError:
-        return  # the queue's line says it
-    if layout.warnings:
-        for warning in layout.warnings:
-            yield check.warn(warning, "see countersink partitions")
-    elif layout.masters:
-        yield check.ok(f"{layout.number} on {len(layout.masters)} masters")
+    layout = partitions.look(client)
+    for warning in layout["warnings"]:
+        yield warn(warning, "see countersink partitions")
+    if layout["nodes"] and not layout["warnings"]:
+        yield ok(f"{layout['partitions']} on {len(layout['nodes'])} masters")
 
 
-def clock(name: str, one: str, other: str, difference_ms: int) -> Finding:
-    """The line about two clocks, the first ahead by ``difference_ms``."""
-    check = DoctorCheck(name)
-    apart = abs(difference_ms)
-    relation = "ahead of" if difference_ms > 0 else "behind"
-    found = f"{one} is {output.ago(apart / 1000)} {relation} {other}"
-    if apart < CLOCK_WARN_MS:
-        return check.ok(found)
-    advice = "let NTP set the clocks: increments without a time of their own count on Redis's clock"
-    return (check.fail if apart >= CLOCK_FAIL_MS else check.warn)(found, advice)
+def _clock(server: RedisState) -> Iterator[Finding]:
+    yield clock("Redis", offset_ms(server.client))
 
 
-def _version(info: Mapping[str, Any]) -> Finding:
-    text = str(info.get("redis_version", ""))
+def _version(server: RedisState) -> Iterator[Finding]:
+    text = str(server.info.get("redis_version", ""))
     numbers = tuple(int(n) for n in re.findall(r"\d+", text)[:2])
     found = f"Redis {text}"
     if numbers < MINIMUM:
         least = ".".join(map(str, MINIMUM))
-        return DoctorCheck("redis").fail(
-            found, f"upgrade to Redis {least} or newer (XPENDING … IDLE)"
-        )
-    return DoctorCheck("redis").ok(found)
+        yield fail(found, f"upgrade to Redis {least} or newer (XPENDING … IDLE)")
+    else:
+        yield ok(found)
 
 
-def _role(info: Mapping[str, Any]) -> Finding:
-    role = info.get("role")
+def _role(server: RedisState) -> Iterator[Finding]:
+    info = server.info
     replicas = int(info.get("connected_slaves", 0))
-    if role != "master":
-        return DoctorCheck("redis role").fail(
+    if info.get("role") != "master":
+        yield fail(
             f"a replica of {info.get('master_host')}",
             "point COUNTERSINK_REDIS_URL at the primary: a replica takes no writes",
         )
-    if replicas:
+    elif replicas:
         found = f"a primary with {replicas} asynchronous replica{'s' if replicas > 1 else ''}"
         if "min_slaves_good_slaves" in info:  # there only if it is set
-            return DoctorCheck("redis role").ok(f"{found}, min-replicas-to-write is set")
-        return DoctorCheck("redis role").warn(
-            f"{found}, min-replicas-to-write 0",
-            "a failover can lose what the replica had not received: set min-replicas-to-write, "
-            "or accept it (what is lost is never counted twice)",
+            yield ok(f"{found}, min-replicas-to-write is set")
+        else:
+            yield warn(
+                f"{found}, min-replicas-to-write 0",
+                "a failover can lose what the replica had not received: set min-replicas-to-write, "
+                "or accept it (what is lost is never counted twice)",
+            )
+    elif server.in_cluster:
+        yield warn(
+            "a master without a replica: when it dies, what it holds cannot be counted until it is"
+            " back, and is lost with its disk",
+            "redis-cli --cluster add-node … --cluster-slave, and min-replicas-to-write 1",
         )
-    return DoctorCheck("redis role").ok("a primary")
+    else:
+        yield ok("a primary")
 
 
-def _sentinels(client: redis.Redis) -> Iterator[Finding]:
+def _sentinels(server: RedisState) -> Iterator[Finding]:
     """The line about what watches Redis; none for a URL without sentinels."""
-    check = DoctorCheck("redis sentinel")
-    try:
-        with mapped():
-            seen = watched(client)
-    except StreamError as error:
-        yield check.warn(str(error), "ask again when the sentinels agree on a master")
-        return
+    with mapped():
+        seen = watched(server.client)
     if seen is None:
         return
     found = (
@@ -321,106 +284,110 @@ def _sentinels(client: redis.Redis) -> Iterator[Finding]:
         f"{'s are' if seen.replicas != 1 else ' is'} up"
     )
     if seen.replicas == 0:
-        yield check.warn(found, "start a replica: there is none to promote when the master dies")
+        yield warn(found, "start a replica: there is none to promote when the master dies")
     elif seen.sentinels < LEAST_SENTINELS:
-        yield check.warn(
+        yield warn(
             found,
             f"run at least {LEAST_SENTINELS}, on machines of their own: a majority of them has to"
             " agree on a failover",
         )
     else:
-        yield check.ok(found)
+        yield ok(found)
 
 
-def _memory(info: Mapping[str, Any]) -> Iterator[Finding]:
+def _eviction(server: RedisState) -> Iterator[Finding]:
+    info = server.info
     policy, limit = str(info.get("maxmemory_policy")), int(info.get("maxmemory", 0))
     if policy == "noeviction":
-        yield DoctorCheck("redis eviction").ok("maxmemory-policy noeviction")
+        yield ok("maxmemory-policy noeviction")
     elif limit:
-        yield DoctorCheck("redis eviction").fail(
+        yield fail(
             f"maxmemory-policy {policy}: Redis deletes whole streams when it is full",
             "CONFIG SET maxmemory-policy noeviction, and in redis.conf",
         )
     else:
-        yield DoctorCheck("redis eviction").warn(
+        yield warn(
             f"maxmemory-policy {policy}, without effect as long as maxmemory is not set",
             "CONFIG SET maxmemory-policy noeviction, and in redis.conf, before somebody sets it",
         )
-    used = int(info.get("used_memory", 0))
+
+
+def _memory(server: RedisState) -> Iterator[Finding]:
+    info = server.info
+    used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
     if limit and used > _FULL * limit:
-        yield DoctorCheck("redis memory").warn(
+        yield warn(
             f"{used:,} of {limit:,} bytes used",
             "start more workers if there is a backlog, or raise maxmemory",
         )
     else:
         of = f" of {limit:,}" if limit else ""
-        yield DoctorCheck("redis memory").ok(f"{used:,}{of} bytes used")
+        yield ok(f"{used:,}{of} bytes used")
 
 
-def _persistence(client: redis.Redis, info: Mapping[str, Any]) -> Iterator[Finding]:
-    check = DoctorCheck("redis persistence")
+def _persistence(server: RedisState) -> Iterator[Finding]:
+    info = server.info
     for name in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"):
         if str(info.get(name, "ok")) != "ok":
-            yield check.fail(f"{name} is {info[name]}", "look at Redis's log: disk full?")
+            yield fail(f"{name} is {info[name]}", "look at Redis's log: disk full?")
     if not int(info.get("aof_enabled", 0)):
-        yield check.warn(
+        yield warn(
             "no append-only file: a crash loses the whole backlog, or all since the last snapshot",
             "CONFIG SET appendonly yes, and in redis.conf",
         )
         return
-    fsync = _config(client, "appendfsync")
+    fsync = _config(server.client, "appendfsync")
     if fsync == "always":
-        yield check.ok("appendonly yes, appendfsync always")
+        yield ok("appendonly yes, appendfsync always")
     elif fsync is None:
-        yield check.warn(
+        yield warn(
             "appendonly yes, appendfsync not known: CONFIG GET is forbidden",
             "ask who runs it: everysec can lose the last second, always loses nothing",
         )
     else:
         lost = "the last second" if fsync == "everysec" else "what the system had not written"
-        yield check.warn(
+        yield warn(
             f"appendonly yes, appendfsync {fsync}: a crash of the machine can lose {lost}",
             "accept it, or CONFIG SET appendfsync always (slower)",
         )
 
 
-def _rights(client: redis.Redis, commands: Sequence[tuple[str, ...]] = _NEEDED) -> Finding:
-    check = DoctorCheck("redis rights")
+def _rights(server: RedisState) -> Iterator[Finding]:
+    client, commands = server.client, (*_NEEDED, *(_OF_CLUSTERS if server.in_cluster else ()))
     try:
         user = as_text(command(client, "ACL", "WHOAMI"))
         replies = [as_text(command(client, "ACL", "DRYRUN", user, *needed)) for needed in commands]
     except StreamError:
         # Redis before 7 has no DRYRUN, and a careful administrator forbids ACL.
-        return check.ok("not checked: ACL DRYRUN is not there, or not allowed")
+        yield ok("not checked: ACL DRYRUN is not there, or not allowed")
+        return
     refused = [reply for reply in replies if reply != "OK"]
     if refused:
-        return check.fail(
+        yield fail(
             f"{len(refused)} of {len(commands)} commands are refused: {refused[0]}",
             f"ACL SETUSER {user} ~*countersink:* +@all -@dangerous +info +cluster|slots"
             " +cluster|info",
         )
-    return check.ok(f"user {user} may do what is needed")
+    else:
+        yield ok(f"user {user} may do what is needed")
 
 
 def _queue(client: redis.Redis) -> Finding:
-    try:
-        state = queue(client)
-    except StreamError as error:
-        return DoctorCheck("queue").fail(str(error), "set it right as the message says")
+    state = queue(client)
     workers, lag_ms = len(state["workers"]), state["lag_ms"]
     wait = f"{state['backlog']:,} entries wait"
     if not workers and state["away"]:
         # A worker's figures lie on one master of a cluster.
         found = f"{wait}; whether a worker runs is not known, as a node is away"
-        return DoctorCheck("queue").warn(found, "bring the node back")
+        return warn(found, "bring the node back")
     if state["backlog"] and not workers:
         found = f"{wait}, and no worker runs"
-        return DoctorCheck("queue").warn(found, "start one: countersink worker")
+        return warn(found, "start one: countersink worker")
     if lag_ms > _LAG_WARN_MS:
         found = f"{wait}, the oldest for {output.ago(lag_ms / 1000)}"
         advice = "see countersink info; start another worker, one per core"
-        return DoctorCheck("queue").warn(found, advice)
-    return DoctorCheck("queue").ok(f"{wait}, {workers} workers run")
+        return warn(found, advice)
+    return ok(f"{wait}, {workers} workers run")
 
 
 def _config(client: redis.Redis, name: str) -> str | None:
@@ -430,11 +397,3 @@ def _config(client: redis.Redis, name: str) -> str | None:
         return None
     pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
     return next((as_text(value) for key, value in pairs if as_text(key) == name), None)
-
-
-def ahead_ms(client: redis.Redis) -> int | None:
-    """Redis's clock minus this machine's in ms; None when it does not answer."""
-    try:
-        return each_master(client, {}, offset_ms)[0]
-    except StreamError:
-        return None

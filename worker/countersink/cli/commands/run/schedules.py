@@ -55,13 +55,7 @@ def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:
 @metrics.options
 @settings.log_format
 @settings.urls("jobs_redis_url", "redis_url", "mysql_url")
-def scheduler_command(
-    time_zone: str,
-    log_format: str,
-    metrics_host: str,
-    metrics_port: int | None,
-    **options: Any,
-) -> int:
+def scheduler_command(time_zone: str, log_format: str, **options: Any) -> int:
     """Plan the scheduled jobs until stopped.
 
     Run two or more for safety: all plan, and no run is planned twice. The one that was started last
@@ -82,7 +76,7 @@ def scheduler_command(
         chosen = SchedulerOptions(mysql_url=mysql_url, redis_url=queue_url, jobs=jobs, **options)
     vitals = ProcessVitals()
     health = partial(_health, "scheduler", _scheduler_samples, vitals, queue_url, mysql_url)
-    with logged(log_format), metrics.served(metrics_host, metrics_port, health):
+    with logged(log_format), metrics.served(health):
         return run_scheduler(chosen, vitals=vitals)
 
 
@@ -109,12 +103,7 @@ def scheduler_command(
 @metrics.options
 @settings.log_format
 @settings.urls("jobs_redis_url", "redis_url", "mysql_url")
-def jobs_command(
-    log_format: str,
-    metrics_host: str,
-    metrics_port: int | None,
-    **options: Any,
-) -> int:
+def jobs_command(log_format: str, **options: Any) -> int:
     """Run the scheduled jobs, one at a time, until stopped.
 
     Any number of these processes may run. SIGTERM tells the current run to end in good order; if it
@@ -132,7 +121,7 @@ def jobs_command(
         )
     vitals = ProcessVitals()
     health = partial(_health, "jobs", _jobs_samples, vitals, queue_url, mysql_url)
-    with logged(log_format), metrics.served(metrics_host, metrics_port, health):
+    with logged(log_format), metrics.served(health):
         return run_jobs(chosen, vitals=vitals)
 
 

@@ -12,10 +12,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final
 
 import click
 
@@ -27,6 +26,7 @@ from countersink.cli.servers.base import (
     LOOPBACK,
     ChildProcess,
     PrivateServer,
+    Restartable,
     free_port,
     is_free,
     write_private,
@@ -97,66 +97,61 @@ def command(data: Path, web_port: int | None, statsd_port: int | None) -> None:
     is made and kept in DIR/web.key, and the address that is printed logs in with it. Ctrl-C or
     SIGTERM stops everything that was started here, and nothing else.
     """
-    redis_url, mysql_url = settings.noted("redis_url"), settings.noted("mysql_url")
-    jobs_redis_url = settings.noted("jobs_redis_url")
-    if redis_url is not None:
+    given = {
+        REDIS_URL: settings.noted("redis_url"),
+        MYSQL_URL: settings.noted("mysql_url"),
+        JOBS_REDIS_URL: settings.noted("jobs_redis_url"),
+    }
+    if given[REDIS_URL] is not None:
         settings.jobs_redis_url()  # refused before anything starts
-    given = {JOBS_REDIS_URL: jobs_redis_url} if jobs_redis_url else {}
-    ports = Ports.chosen(web_port, statsd_port)
+    ports = {"web": None, "statsd": _chosen_port(statsd_port, STATSD_PORT)}
+    if find_spec(WEB_MODULE) is not None:
+        ports["web"] = _chosen_port(web_port, WEB_PORT)
     data = data.resolve()
     with (
         signal_queue(STOP_SIGNALS) as stop,
         _locked(data),
         ExitStack() as stack,  # stops everything in the opposite order of starting
     ):
-        _run(data, redis_url, mysql_url, given, ports, stop, stack)
+        _run(data, {name: url for name, url in given.items() if url}, ports, stop, stack)
 
 
 def _run(
     data: Path,
-    redis_url: str | None,
-    mysql_url: str | None,
     given: Mapping[str, str],
-    ports: Ports,
+    ports: Mapping[str, int | None],
     stop: SignalQueue,
     stack: ExitStack,
 ) -> None:
-    """Run until a signal. A server that is configured by its URL is never started or stopped.
-    ``given``: further settings of the processes.
-    """
+    """Run until a signal. A server whose URL is ``given`` is never started or stopped."""
     servers: list[PrivateServer] = []
     ours: dict[str, str] = {}
-    for variable, url in {REDIS_URL: redis_url, MYSQL_URL: mysql_url}.items():
-        if url is not None:
+    for variable, name, server, database in (
+        (REDIS_URL, "Redis", RedisServer(data / "redis"), ""),
+        (MYSQL_URL, "MariaDB", MariaDBServer(data / "mysql"), DATABASE),
+    ):
+        if url := given.get(variable):
             _say(f"no server for {variable}, which is set: {url} is used, whatever {data} holds")
-    if redis_url is None:
-        redis = RedisServer(data / "redis")
-        _start(redis, "Redis", stack)
-        servers.append(redis)
-        redis_url = ours[REDIS_URL] = redis.url
-    if stop.next(0):
-        return
-    if mysql_url is None:
-        mysql = MariaDBServer(data / "mysql")
-        _start(mysql, "MariaDB", stack)
-        servers.append(mysql)
-        mysql_url = ours[MYSQL_URL] = mysql.url_for(DATABASE)
-    if stop.next(0):
-        return
-    for url in ours.values():
-        remember_url(url)
-    for applied in migrate(mysql_url):
+        else:
+            _say(f"starting {name} in {server.directory}")
+            # before the start: a server that is half started has to be stopped, too
+            stack.callback(_stop, name, server)
+            server.start()
+            servers.append(server)
+            ours[variable] = server.url + database
+            remember_url(ours[variable])
+        if stop.next(0):
+            return
+    urls = {**given, **ours}
+    for applied in migrate(urls[MYSQL_URL]):
         _say(f"applied {applied}")
-    if stop.next(0):
-        return
-    key = _page_key(mysql_url, data / KEY_FILE)
-    urls = {REDIS_URL: redis_url, MYSQL_URL: mysql_url, **given}
+    key = _page_key(urls[MYSQL_URL], data / KEY_FILE)
     processes = children(urls, ports)
     for child in processes:
         child.start()
-        stack.callback(_stopper(f"the {child.name}", child.stop))
+        stack.callback(_stop, f"the {child.name}", child)
     deadline = time.monotonic() + OPEN_WITHIN_S
-    while not ports.open() and time.monotonic() < deadline:
+    while not _is_open(ports["web"]) and time.monotonic() < deadline:
         if stop.next(OPEN_EVERY_S):
             return
     click.echo(_instructions(urls, ports, ours, data, key))
@@ -169,21 +164,11 @@ def _run(
     _say("stopping: what takes increments first, the servers last")
 
 
-def _start(server: PrivateServer, name: str, stack: ExitStack) -> None:
-    _say(f"starting {name} in {server.directory}")
-    # before the start: a server that is half started has to be stopped, too
-    stack.callback(_stopper(name, server.stop))
-    server.start()
-
-
-def _stopper(name: str, stop: Callable[[], None]) -> Callable[[], None]:
-    def stop_and_say() -> None:
-        try:
-            stop()
-        except ServerError as failure:
-            _say(f"{name}: {failure}")  # go on with the next: nothing may stay behind
-
-    return stop_and_say
+def _stop(name: str, part: Restartable) -> None:
+    try:
+        part.stop()
+    except ServerError as failure:
+        _say(f"{name}: {failure}")  # go on with the next: nothing may stay behind
 
 
 def _say(text: str) -> None:
@@ -192,17 +177,21 @@ def _say(text: str) -> None:
 
 
 def _instructions(
-    urls: Mapping[str, str], ports: Ports, ours: Mapping[str, str], data: Path, key: str
+    urls: Mapping[str, str],
+    ports: Mapping[str, int | None],
+    ours: Mapping[str, str],
+    data: Path,
+    key: str,
 ) -> str:
     page = (
         "not installed: pip install 'countersink[web]'"
-        if ports.web is None
-        else f"http://127.0.0.1:{ports.web}/login#key={key}"
+        if ports["web"] is None
+        else f"http://127.0.0.1:{ports['web']}/login#key={key}"
     )
     lines = [
         "countersink is up.",
         f"  web     {page}",
-        f"  statsd  udp://127.0.0.1:{ports.statsd}",
+        f"  statsd  udp://127.0.0.1:{ports['statsd']}",
         f"  queue   {scrub(urls[REDIS_URL])}",
         f"  tables  {scrub(urls[MYSQL_URL])}",
     ]
@@ -211,9 +200,7 @@ def _instructions(
     lines.append("In another shell:")
     if ours:
         file = _write_environment(data, ours)
-        near = os.path.relpath(file)
-        shown = str(file) if near.startswith("..") else f"./{near}"
-        lines.append(f"  . {shown}      # sets {' and '.join(ours)}, passwords included")
+        lines.append(f"  . {file}      # sets {' and '.join(ours)}, passwords included")
     lines += [
         "  countersink increment page_views /home",
         "  countersink totals page_views",
@@ -236,21 +223,15 @@ def _locked(directory: Path) -> Iterator[None]:
             f"{directory} belongs to another user (uid {owner}), who could read and change what is"
             " counted: name another directory with --data"
         )
-    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with (directory / "lock").open("w") as lock:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.read(descriptor, 20).decode(errors="replace").strip()
             raise Failure(
-                f"another countersink up (process {holder or 'unknown'}) is using {directory}: "
-                "stop that one, or name another directory with --data"
+                f"another countersink up is using {directory}: stop that one, or name another"
+                " directory with --data"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _page_key(mysql_url: str, file: Path) -> str:
@@ -274,41 +255,18 @@ def _write_environment(directory: Path, urls: Mapping[str, str]) -> Path:
     return file
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """Where `web` and `statsd` listen on this machine.
-
-    Attributes:
-        web, statsd: the ports; the same after each restart. ``web`` is None where there is no web.
-    """
-
-    web: int | None
-    statsd: int
-
-    @classmethod
-    def chosen(cls, web: int | None, statsd: int | None) -> Self:
-        """The ports asked for; None: the usual one, or a free one where it is taken; 0: a free one.
-
-        Raises OSError when there is none.
-        """
-        installed = find_spec(WEB_MODULE) is not None
-        return cls(
-            web=_chosen_port(web, WEB_PORT) if installed else None,
-            statsd=_chosen_port(statsd, STATSD_PORT),
-        )
-
-    def open(self) -> bool:
-        """Whether the page can be had: what is printed of it shall be true at once."""
-        if self.web is None:
-            return True
-        try:
-            socket.create_connection((LOOPBACK, self.web), timeout=1).close()
-        except OSError:
-            return False
+def _is_open(web: int | None) -> bool:
+    """Whether the page can be had: what is printed of it shall be true at once."""
+    if web is None:
         return True
+    try:
+        socket.create_connection((LOOPBACK, web), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
-class CommandProcess:
+class CommandProcess(Restartable):
     """`countersink NAME ARGUMENTS`, with the URLs in its environment: a command line shows
     passwords.
     """
@@ -319,15 +277,6 @@ class CommandProcess:
         self._environment = {**os.environ, **urls}
         for variable in urls:
             self._environment.pop(f"{variable}_FILE", None)  # both at once would be refused
-        self._process: ChildProcess | None = None
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.alive()
-
-    def how_it_ended(self) -> str:
-        """For people: how the last process ended."""
-        return self._process.how_it_ended() if self._process is not None else "was stopped"
 
     def start(self) -> object:
         """Start the process; it waits for its servers by itself."""
@@ -346,13 +295,12 @@ class CommandProcess:
             self._process = None
 
 
-def children(urls: Mapping[str, str], ports: Ports) -> list[CommandProcess]:
+def children(urls: Mapping[str, str], ports: Mapping[str, int | None]) -> list[CommandProcess]:
     """The processes, in the order of starting; none of them is started."""
-    arguments = {"web": ["--port", str(ports.web)], "statsd": ["--port", str(ports.statsd)]}
     return [
-        CommandProcess(name, urls, arguments.get(name, ()))
+        CommandProcess(name, urls, ["--port", str(ports[name])] if name in ports else ())
         for name in COMMANDS
-        if name != "web" or ports.web is not None
+        if name not in ports or ports[name] is not None
     ]
 
 
@@ -360,17 +308,6 @@ def _chosen_port(asked: int | None, usual: int) -> int:
     if asked is None and is_free(usual):
         return usual
     return asked or free_port()
-
-
-class Restartable(Protocol):
-    """A server or a worker that `up` has started."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def running(self) -> bool: ...
-    def how_it_ended(self) -> str: ...
-    def start(self) -> object: ...
 
 
 class Restarter:

@@ -10,6 +10,7 @@ from countersink.cli import metrics, settings
 from countersink.cli.errors import values_checked
 from countersink.metrics.health import Health, probes
 from countersink.metrics.table import WORKER_STATES, Sample, Samples, one_of
+from countersink.runtime.log import logged
 from countersink.worker import Vitals, WorkerOptions, run
 
 _NOT_READY: Final = ("starting", "waiting", "stopping")
@@ -31,7 +32,7 @@ _NOT_READY: Final = ("starting", "waiting", "stopping")
 @metrics.options
 @settings.log_format
 @settings.urls("redis_url", "mysql_url")
-def command(metrics_host: str, metrics_port: int | None, **options: Any) -> int:
+def command(**options: Any) -> int:
     """Move increments from Redis into MySQL until stopped.
 
     Run one per core; each takes its own slot. On SIGTERM and Ctrl-C it finishes the current batch.
@@ -42,8 +43,12 @@ def command(metrics_host: str, metrics_port: int | None, **options: Any) -> int:
             redis_url=settings.redis_url(), mysql_url=settings.mysql_url(), **options
         )
     vitals = Vitals()
-    said = metrics.log_as(chosen.log_format)
-    with metrics.served(metrics_host, metrics_port, partial(health, chosen, vitals), said):
+
+    def said(url: str) -> None:
+        with logged(chosen.log_format):  # the worker sets up its log later
+            metrics.log(url)
+
+    with metrics.served(partial(health, chosen, vitals), said):
         return run(chosen, vitals=vitals)
 
 
