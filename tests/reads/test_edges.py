@@ -109,12 +109,8 @@ def test_what_is_pending_is_asked_for_where_the_queue_was_read_for_it(
     [
         {"by": "keys"},
         {"by": "key-day"},
-        {"by": "day", "also": [(date.min, date.max)]},
         {"by": "day", "top": 3},
-        {"by": "day", "dimensions": ("page",)},
         {"by": "counter", "streamed": True},
-        {"by": "key", "streamed": True, "top": 3},
-        {"by": "key", "streamed": True, "include_pending": True},
     ],
 )
 def test_questions_that_do_not_go_together(asked: dict[str, Any]) -> None:

@@ -105,7 +105,7 @@ def test_a_block_goes_by_the_step_that_is_configured_now(store: Store, mysql_url
         assert other.sequences.next("a") == 127
         # One that was too wide for a block, and is not any more.
         other.sequences.configure("b", step=2**62)
-        with pytest.raises(SequenceExhausted, match="its first block of 10 values would be beyond"):
+        with pytest.raises(SequenceExhausted, match="no block of 10 values left"):
             store.sequences.next_block("b", 10)
         other.sequences.configure("b", step=3)
         assert list(store.sequences.next_block("b", 2)) == [3, 6]
@@ -213,7 +213,7 @@ def test_a_first_value_beyond_the_limits_says_so(sequences: Sequences) -> None:
         partial(sequences.next_block, "a", 11),
         partial(sequences.next_block, "a", 2, -5, start=11),
     ):
-        with pytest.raises(SequenceExhausted, match="has no value yet, and its first"):
+        with pytest.raises(SequenceExhausted, match=r"has no .* left within its.*another start"):
             take()
 
 

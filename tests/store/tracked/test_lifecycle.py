@@ -1,6 +1,5 @@
 """Planning, tracking and untracking: beside others, after a crash, and nothing but its own."""
 
-import re
 import threading
 from typing import Any
 
@@ -218,9 +217,7 @@ def test_it_waits_for_a_transaction_that_uses_the_table_and_lets_others_pass(
     assert orders.found() == []
 
 
-def test_it_gives_up_in_the_end_and_says_by_which_query_to_find_whoever_is_in_the_way(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_gives_up_in_the_end(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     assert triggers.PAUSES[0] >= triggers.LOCK_WAIT
     monkeypatch.setattr(triggers, "LOCK_WAIT", 1)
     monkeypatch.setattr(triggers, "ATTEMPTS", 1)
@@ -228,16 +225,8 @@ def test_it_gives_up_in_the_end_and_says_by_which_query_to_find_whoever_is_in_th
     with connect(app.app_url) as other:
         other.begin()
         other.query("SELECT * FROM `it's`")
-        with pytest.raises(Conflict, match=r"metadata_lock.*KILL and that number") as refused:
+        with pytest.raises(Conflict, match=r"using .*it's all the time.*KILL and that number"):
             app.track("`it's`", counter="c")
-        query = re.search(r"(SELECT .*?) says who uses", str(refused.value))
-        assert query, refused.value
-        ((own,),) = other.query("SELECT CONNECTION_ID()")
-        found = [who for who, *_ in app.own.query(query[1])]
-    if app.session.dialect.name == "mysql":
-        assert set(found) == {own}
-    else:
-        assert own in found  # of other tests, too
     assert left(app) == [0, 0, 0, 0]
 
 

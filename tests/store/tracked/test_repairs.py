@@ -147,7 +147,7 @@ GONE = (
     ("DROP COLUMN placed", "no_column", "no column 'placed'"),
     ("DROP COLUMN status", "no_column", "no column 'status'.*writes that fire its triggers fail"),
     ("ENGINE = MyISAM", "no_table", "MyISAM"),
-    ("RENAME TO elsewhere", "no_table", "elsewhere now: untrack this, then track that"),
+    ("RENAME TO elsewhere", "no_table", "there is no table.*renamed: untrack this, then track"),
 )
 
 

@@ -611,6 +611,15 @@ def rerun(
     return work()
 
 
+@contextmanager
+def held(what: str, then: str) -> Iterator[None]:
+    """A Conflict within says what others held all the time, and what to do."""
+    try:
+        yield
+    except Conflict as error:
+        raise Conflict(f"{what} ({error}): {then}", code=error.code) from error
+
+
 def rerun_transaction(
     session: Session, work: Callable[[], Result], *, attempts: int = ATTEMPTS
 ) -> Result:

@@ -143,7 +143,6 @@ class OtherWriter(Refused):
         writer: the address of that one, or its UUID where it has none.
         uses: how often it was used up to then; less than 0: it is not known.
         since: when that was, on the monotonic clock.
-        why: why this process cannot use it; empty: it is not known.
     """
 
     def __init__(self, writer: str, uses: int = -1) -> None:
@@ -154,7 +153,6 @@ class OtherWriter(Refused):
         self.writer = writer
         self.uses = uses
         self.since = time.monotonic()
-        self.why = ""
 
 
 class HiddenTriggers(Refused):

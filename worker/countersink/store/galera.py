@@ -322,8 +322,7 @@ def _wait_for(
     used_grace = USED_GRACE_S if several else math.inf
     if now - missed.quiet_since < GRACE_S and now - missed.since < used_grace:
         raise OtherWriter(address)
-    seconds = f"it could not be used for {now - missed.since:.1f} s"
-    return f"{seconds} ({former.why})" if former is not None and former.why else seconds
+    return f"it could not be used for {now - missed.since:.1f} s"
 
 
 def look(session: Session) -> Node:

@@ -26,18 +26,16 @@ from countersink.store.sql import GROUP, SEVERAL_PRIMARIES, is_on
 
 SLOW_S: Final = 1.0
 """A host that fails after more than so many seconds was silent."""
-SILENT_S: Final = 30.0
-"""For so many seconds a silent host is asked after the others, in this process; for twice as many
-each time it is silent again, up to :data:`LONGEST_SILENT_S`."""
-LONGEST_SILENT_S: Final = 600.0
+SILENT_S: Final = 60.0
+"""For so many seconds a silent host is asked after the others, in this process."""
 PATIENCE_S: Final = 2.0
 """A session that has waited so long for its host: it is looked whether another one takes writes."""
 PROBE_S: Final = 2.0
 """Seconds that a host has for each answer when it is looked at so."""
 _LOOK_EVERY_S: Final = 0.5
-LONGEST_PAUSE_S: Final = 3.0
-"""At most so many seconds between two looks at a host that takes writes, while sessions wait: a
-long statement does not cost two logins each second."""
+PAUSE_S: Final = 2.0
+"""Seconds between two looks at a host that takes writes, while sessions wait: a long statement does
+not cost two logins each second."""
 LIMITS: Final = frozenset({1040, 1203, 1226})
 """Too many connections, of all or of this user: the server is well."""
 
@@ -58,8 +56,8 @@ _MEMBERS: Final = (
     " FROM performance_schema.replication_group_members"
 )
 
-_silent: Final[dict[str, tuple[float, float]]] = {}
-"""Host → until when on the monotonic clock, and for how many seconds, it is asked last."""
+_silent: Final[dict[str, float]] = {}
+"""Host → until when on the monotonic clock it is asked last."""
 
 
 def why_not(variables: Mapping[str, str], ask: Ask) -> str:
@@ -124,11 +122,6 @@ def first_of(settings: Settings, log_in: Callable[..., Opened]) -> Opened:
     for host in asked:
         met = errors[host.where]
         if isinstance(met, OtherWriter) and not _answers(met.writer, errors):
-            met.why = "; ".join(
-                f"{where}: {reason(error)}"
-                for where, error in errors.items()
-                if not isinstance(error, OtherWriter)
-            )
             try:
                 return log_in(host, former=met)
             except StoreError as again:
@@ -154,14 +147,11 @@ def is_well(error: StoreError) -> bool:
 
 
 def _is_silent(host: Settings) -> bool:
-    until, _ = _silent.get(host.where, (0.0, 0.0))
-    return time.monotonic() < until
+    return time.monotonic() < _silent.get(host.where, 0.0)
 
 
 def _note_silence(host: Settings) -> None:
-    _, seconds = _silent.get(host.where, (0.0, SILENT_S / 2))
-    seconds = min(2 * seconds, LONGEST_SILENT_S)
-    _silent[host.where] = time.monotonic() + seconds, seconds
+    _silent[host.where] = time.monotonic() + SILENT_S
 
 
 def reason(error: StoreError) -> str:
@@ -216,9 +206,9 @@ class Watch:
         self._sessions: WeakKeyDictionary[Waiting, Settings] = WeakKeyDictionary()
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
-        self._next: dict[Settings, tuple[float, float]] = {}
+        self._next: dict[Settings, float] = {}
         """Host that takes writes, while sessions wait for it → when on the monotonic clock it is
-        looked at again, and how many seconds after the last time."""
+        looked at again."""
 
     def add(self, session: Waiting, settings: Settings) -> None:
         """Look after a session to one of several hosts, for as long as there is one."""
@@ -250,7 +240,7 @@ class Watch:
             if since is None or since > late:
                 continue
             if host not in found:
-                due = time.monotonic() >= self._next.get(host, (0.0, 0.0))[0]
+                due = time.monotonic() >= self._next.get(host, 0.0)
                 found[host] = due and self._has_moved(settings, session, since)
         for session, _ in sessions:
             # All of them: a thread that uses one after the other would wait as long for each.
@@ -269,8 +259,7 @@ class Watch:
                 _note_silence(host)  # a login there would wait, too
                 self._next.pop(host, None)
                 return True
-            pause = min(2 * self._next.get(host, (0.0, _LOOK_EVERY_S / 2))[1], LONGEST_PAUSE_S)
-            self._next[host] = time.monotonic() + pause, pause
+            self._next[host] = time.monotonic() + PAUSE_S
             return False
         self._next.pop(host, None)
         moved = any(self._trouble(each) is None for each in others)

@@ -29,16 +29,16 @@ from countersink.store.apply.control import read_control
 from countersink.store.connection import Session
 from countersink.store.counters import breakdowns
 from countersink.store.counters.buckets import date_at
-from countersink.store.counters.catalog import DEFAULT, Catalog, Scheme, load, read_schemes
+from countersink.store.counters.catalog import DEFAULT, Scheme, read_schemes
 from countersink.store.counters.settings import require
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.ledger import Difference, Problem, backfills
-from countersink.store.ledger.balance import CounterWindow, Sides, balance, read, window
+from countersink.store.ledger.balance import CounterWindow, Side, read, window
 from countersink.store.sessions import open_tables
 from countersink.store.settings import Settings
-from countersink.store.sql import LABEL, label_time, parts
+from countersink.store.sql import LABEL, label_time, marks
 from countersink.store.tracked.check import RowDifference, check
-from countersink.store.tracked.definitions import find, read_all
+from countersink.store.tracked.definitions import find, read_all, tracked_names
 from countersink.store.visitors.rows import faults, sketched
 
 READ_SECONDS: Final = 3600.0
@@ -46,8 +46,6 @@ READ_SECONDS: Final = 3600.0
 _ROWS: Final = 10_000
 """Rows of a snapshot's counters, of all but one, which may be large by itself: the server keeps
 what others change while a snapshot is open."""
-_AT_ONCE: Final = 1000
-"""Counters that are looked at together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +107,7 @@ def verify(
         Refused: the row of ``control`` is gone.
         StoreError: as any query.
     """
+    read_control(session, lock="")  # which says so where its row is lost
     tracked = read_all(session)
     if table is not None:
         ((database,),) = session.query("SELECT DATABASE()")
@@ -147,7 +146,6 @@ def _verify_all(
 ) -> Verified:
     """Look at every counter, at one window of them after the other."""
     counters, rows, differences = 0, 0, list[Difference]()
-    catalog: Catalog | None = None
     part: CounterWindow | None = None
     while part is None or part.last is not None:
         if stop():
@@ -155,19 +153,18 @@ def _verify_all(
         looking(f"{counters:,} counters so far")
         part = window(session, None if part is None else part.last, _ROWS)
         with session.transaction(snapshot=True):
-            catalog = _catalog(session, catalog)
-            found = balance(session, part)
-            differences += _wrong(session, catalog, found.suspects, found.backfilled)[1]
+            found = _sides(session, *part.where())
         counters += found.counters
         rows += found.rows
-    with session.transaction(snapshot=True):
-        catalog = _catalog(session, catalog)
-    for name in sorted({*catalog.dimensioned, *sketched(session)}):
+        differences += found.differences
+    dimensioned = breakdowns.read_dimensioned(session)
+    for name in sorted({*dimensioned, *sketched(session)}):
         if stop():
             return Verified(counters, rows, differences, finished=False)
         looking(f"the breakdowns and different members of {name}")
         with session.transaction(snapshot=True):
-            differences += _of_breakdowns(session, _catalog(session, catalog), name)
+            if name in dimensioned:
+                differences += _of_breakdowns(session, name)
             differences += _of_sketches(session, name)
     return Verified(counters, rows, differences)
 
@@ -175,15 +172,15 @@ def _verify_all(
 def _verify_some(session: Session, names: Sequence[str]) -> Verified:
     """Look at some counters, in one snapshot."""
     with session.transaction(snapshot=True):
-        catalog = load(session)
         broken_down = [each for name in names for each in breakdowns.names_of(session, name)]
         every = [*names, *broken_down]
-        rows, differences = _wrong(session, catalog, every, names)
+        found = _sides(session, f"counter IN ({marks(every)})", every)
+        differences = found.differences
         for name in names:
-            differences += _of_breakdowns(session, catalog, name)
+            differences += _of_breakdowns(session, name)
         for name in every:
             differences += _of_sketches(session, name)
-    return Verified(len(every), rows, differences)
+    return replace(found, counters=len(every))
 
 
 def _of_sketches(session: Session, name: str) -> Iterator[Difference]:
@@ -196,33 +193,24 @@ def _of_sketches(session: Session, name: str) -> Iterator[Difference]:
         yield Difference(name, "sketch", len(found), 0, f"{first}{more}", day=day)
 
 
-def _wrong(
-    session: Session, catalog: Catalog, names: Sequence[str], backfilled: Sequence[str]
-) -> tuple[int, list[Difference]]:
-    """The rows of some counters, and what is wrong with them, and with what others' backfills wrote
-    down; in the snapshot that the caller began.
+def _sides(session: Session, where: str, args: Sequence[object]) -> Verified:
+    """What is wrong with the rows of some counters, and with what their backfills wrote down; in
+    the snapshot that the caller began.
     """
-    rows, differences = 0, list[Difference]()
-    for part in parts(names, _AT_ONCE):
-        for name, sides in read(session, part).items():
-            rows += sides.rows
-            if name not in catalog.tracked:
-                differences += _against_ledger(name, sides)
-    for part in parts(backfilled, _AT_ONCE):
-        differences += backfills.mismatches(session, part)
-    return rows, differences
+    found = read(session, where, args)
+    differences, tracked = list[Difference](), tracked_names(session)
+    for name, (tables, ledger) in found.items():
+        # A tracked table is what its counter is held against, not the ledger.
+        if name not in tracked:
+            differences += _against_ledger(name, tables, ledger)
+    differences += backfills.mismatches(session, where, args)
+    return Verified(len(found), sum(tables.rows for tables, _ in found.values()), differences)
 
 
-def _catalog(session: Session, known: Catalog | None) -> Catalog:
-    """The catalog of the snapshot: the one known, if it still is that."""
-    version = read_control(session, lock="").catalog_version
-    return known if known is not None and known.version == version else load(session)
-
-
-def _against_ledger(name: str, sides: Sides) -> Iterator[Difference]:
-    held, posted = sides.held, sides.posted
-    if sides.rows and not sides.postings:
-        detail = f"{sides.rows:,} rows, though nothing was ever applied to this counter"
+def _against_ledger(name: str, tables: Side, ledger: Side) -> Iterator[Difference]:
+    held, posted = tables.sum, ledger.sum
+    if tables.rows and not ledger.rows:
+        detail = f"{tables.rows:,} rows, though nothing was ever applied to this counter"
         yield Difference(name, "no_ledger", held.amount, 0, detail)
     elif held != posted:
         surplus = held.amount - posted.amount
@@ -237,16 +225,15 @@ _WHOLE: Final = "counter_key = ''"
 """Of a counter the events that its breakdowns hold too."""
 
 
-def _of_breakdowns(session: Session, catalog: Catalog, counter: str) -> Iterator[Difference]:
+def _of_breakdowns(session: Session, counter: str) -> Iterator[Difference]:
     """The breakdowns of a counter that differ from it, in the snapshot that the caller began, as
     far as the time zone is known here and the buckets are such as there may be; else that is found
     in another way.
     """
-    own = catalog.dimensioned.get(counter)
+    own = breakdowns.read_dimensioned(session, counter).get(counter)
     if own is None or not own.breakdowns:
         return
     with suppress(Refused, LookupError, ValueError, OverflowError):
-        # What is rolled up is read with the rows: what the catalog knows of it may be older.
         schemes = read_schemes(session, [counter, *(each.name for each in own.breakdowns)])
         scheme = schemes.get(counter, DEFAULT)
         whole = _days(session, counter, scheme, _WHOLE)

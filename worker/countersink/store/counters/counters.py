@@ -7,14 +7,13 @@ from typing import TypeVar
 
 from countersink.store.apply import key_caps
 from countersink.store.apply.control import Control, bump, exclusive, read_control
-from countersink.store.connection import Connect, Session
+from countersink.store.connection import Connect, Session, held
 from countersink.store.counters import breakdowns as declared
 from countersink.store.counters import buckets, deletion, keep_steps, settings
 from countersink.store.counters.breakdowns import check_breakdowns, check_dimensions
 from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.deletion import Deleted
 from countersink.store.counters.settings import Counter, MaxKeys, SettingsChange
-from countersink.store.errors import Conflict
 from countersink.store.sessions import Pool
 from countersink.store.tracked.definitions import refuse_tracked
 from countersink.store.visitors.salts import check_salt_days
@@ -191,12 +190,6 @@ class Counters:
 
     def _alone(self, work: Callable[[Session, Control], Result]) -> Result:
         """Run ``work`` in a transaction while no worker is counting."""
-        with self._connect() as session:
-            try:
-                return exclusive(session, partial(work, session))
-            except Conflict as error:
-                raise Conflict(
-                    f"nothing was changed, since others held what it takes all the time ({error}):"
-                    " try again",
-                    code=error.code,
-                ) from error
+        unchanged = "nothing was changed, since others held what it takes all the time"
+        with self._connect() as session, held(unchanged, "try again"):
+            return exclusive(session, partial(work, session))

@@ -15,6 +15,7 @@ What backfills of the counter wrote down goes first, and with it they end.
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -23,7 +24,7 @@ from typing import Final, TypeVar
 from countersink.runtime.limits import key_bytes
 from countersink.store import links
 from countersink.store.apply.control import Control, bump, exclusive, short_waits
-from countersink.store.connection import Session, rerun
+from countersink.store.connection import Session, held, rerun
 from countersink.store.counters import deletion_sql
 from countersink.store.counters.breakdowns import names_of
 from countersink.store.counters.catalog import ZONE_STAYS, load
@@ -105,11 +106,10 @@ class _Deleting:
     def finish(self) -> Deleted:
         """Delete what was counted meanwhile, and the counter itself, while nobody is counting."""
         try:
-            return exclusive(self.session, self._finish, attempts=ATTEMPTS, pause=self.pause)
+            with self._held():
+                return exclusive(self.session, self._finish, attempts=ATTEMPTS, pause=self.pause)
         except _Meanwhile as error:
             raise Conflict(f"{self.counter} {error}") from None
-        except Conflict as error:
-            raise self._held(error) from error
 
     def _finish(self, control: Control) -> Deleted:
         place = self.session, self.counter
@@ -140,11 +140,10 @@ class _Deleting:
         self.reached("before_commit")
         return deleted
 
-    def _held(self, error: Conflict) -> Conflict:
-        return Conflict(
-            f"another transaction holds rows of {self.counter} all the time ({error}):"
-            " end it, or run this again later, which goes on where this stopped",
-            code=error.code,
+    def _held(self) -> AbstractContextManager[None]:
+        return held(
+            f"another transaction holds rows of {self.counter} all the time",
+            "end it, or run this again later, which goes on where this stopped",
         )
 
     def next(self, delete: Callable[[int], Result]) -> Result:
@@ -160,10 +159,8 @@ class _Deleting:
             self.size = min(ROWS, 4 * size)
             return done
 
-        try:
+        with self._held():
             return rerun(attempt, attempts=ATTEMPTS, pause=self.pause)
-        except Conflict as error:
-            raise self._held(error) from error
 
 
 def delete_key(

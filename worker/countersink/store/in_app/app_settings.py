@@ -134,16 +134,17 @@ class SettingsCache:
             found, anew = self.read(counter), True
 
     def dimensioned(self, counter: str) -> Dimensioned | None:
-        """What a counter with dimensions has declared, at most a minute ago; of one that is not
-        known, too.
+        """What a counter with dimensions has declared; of one that is not known, too.
 
         Raises:
             TrackedCounter, StoreError: as :meth:`of`.
         """
-        found = self._known.get(counter)
-        if found is not None and found.are_fresh(self._clocks()):
-            return found.catalog.dimensioned.get(counter)
-        return self._pool.read(partial(_dimensioned, counter=counter))
+
+        def work(session: Session) -> Dimensioned | None:
+            refuse_tracked(session, counter)
+            return read_dimensioned(session, counter).get(counter)
+
+        return self._pool.read(work)
 
     def forget(self, counter: str) -> None:
         """Read the settings anew the next time."""
@@ -200,11 +201,6 @@ def _read(
         clocks().monotonic,
         control.now,
     )
-
-
-def _dimensioned(session: Session, counter: str) -> Dimensioned | None:
-    refuse_tracked(session, counter)
-    return read_dimensioned(session, counter).get(counter)
 
 
 def _fix_zone(session: Session, counter: str) -> None:

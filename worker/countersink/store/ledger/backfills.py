@@ -41,14 +41,14 @@ def journal_entries(piece: bytes) -> Iterator[JournalEntry]:
         yield (bucket, key, amount, breakdown[0]) if breakdown else (bucket, key, amount)
 
 
-def mismatches(session: Session, names: Sequence[str]) -> Iterator[Difference]:
-    """What is wrong with the backfills of these counters, in the snapshot that the caller began;
-    those that never had any are passed over.
+def mismatches(session: Session, where: str, args: Sequence[object]) -> Iterator[Difference]:
+    """What is wrong with the backfills of some counters, chosen as for
+    :func:`countersink.store.ledger.balance.read`, in the snapshot that the caller began.
     """
     had_any = session.query(
-        f"SELECT counter FROM backfill_source WHERE counter IN ({marks(names)})"
-        f" UNION SELECT counter FROM backfill_run WHERE counter IN ({marks(names)})",
-        (*names, *names),
+        f"SELECT counter FROM backfill_source WHERE {where}"
+        f" UNION SELECT counter FROM backfill_run WHERE {where}",
+        (*args, *args),
     )
     names = sorted(name for (name,) in had_any)
     if not names:

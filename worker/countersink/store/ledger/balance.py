@@ -1,6 +1,6 @@
 """Compares rows of counters with the ledger for ``verify``.
 
-The server adds up both sides and tells the counters of which they differ: of most none is told.
+The server adds up both sides, of which it tells one row per counter.
 """
 
 from collections import defaultdict
@@ -9,26 +9,26 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from countersink.store.connection import Session
-from countersink.store.ledger import postings
-from countersink.store.ledger.postings import MODULUS, Posting
-from countersink.store.sql import LABEL, marks
+from countersink.store.ledger.postings import CHECKSUM, MODULUS, Posting
+
+_ORDER: Final = {
+    "counter_slot": "counter, bucket, counter_key, width, slot",
+    "counter_ledger": "counter, slot",
+}
+_CHECKSUMS: Final = {"counter_slot": CHECKSUM, "counter_ledger": "SUM(checksum)"}
 
 
-@dataclass(slots=True)
-class Sides:
-    """Rows and ledger of a counter, added up in one snapshot.
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Rows of a counter in one of the tables, added up in one snapshot.
 
     Attributes:
         rows: how many.
-        postings: rows of the ledger.
-        held: what the rows hold.
-        posted: what was posted.
+        sum: of them.
     """
 
     rows: int = 0
-    postings: int = 0
-    held: Posting = field(default_factory=Posting)
-    posted: Posting = field(default_factory=Posting)
+    sum: Posting = field(default_factory=Posting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +53,6 @@ class CounterWindow:
         return where, values
 
 
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """What a window's counters came to: which are suspect, which have backfills.
-
-    Attributes:
-        counters: how many.
-        rows: of theirs.
-        suspects: those with which something may be wrong, in order.
-        backfilled: those that backfills were begun for, in order.
-    """
-
-    counters: int
-    rows: int
-    suspects: list[str]
-    backfilled: list[str]
-
-
 def window(session: Session, after: str | None, rows: int) -> CounterWindow:
     """The next counters, as many as have so many rows in one of the tables.
 
@@ -91,78 +74,26 @@ def window(session: Session, after: str | None, rows: int) -> CounterWindow:
     return CounterWindow(after, min(ends, default=None))
 
 
-def balance(session: Session, window: CounterWindow) -> Balance:
-    """Hold the sides of a window's counters against each other.
+def read(session: Session, where: str, args: Sequence[object]) -> dict[str, tuple[Side, Side]]:
+    """What tables and ledger hold of each counter that has any, in the snapshot that the caller
+    began.
 
     Args:
         session: in a snapshot.
-        window: of which counters.
-
-    Raises:
-        StoreError: as any query.
+        where: which counters: a stretch of the primary keys, in whose order they are grouped.
+        args: the values in it.
     """
-    where, args = window.where()
-    # Each of these is a stretch of a primary key, in whose order it is grouped.
-    sides = f"""(SELECT counter, SUM(n) AS n, SUM(posted) AS posted, SUM(amount) AS amount,
-        SUM(checksum) AS checksum FROM (
-        SELECT counter, COUNT(*) AS n, 0 AS posted, SUM(amount) AS amount,
-        {postings.CHECKSUM} AS checksum
-        FROM counter_slot FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter
-        UNION ALL SELECT counter, 0, COUNT(*), -SUM(amount), -SUM(checksum)
-        FROM counter_ledger FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter
-        UNION ALL SELECT DISTINCT counter, 0, 0, 0, 0 FROM backfill_source WHERE {where}
-        ) AS parts GROUP BY counter) AS sides"""
-    every = args * 3
-    ((counters, rows, wrong),) = session.query(
-        f"SELECT COUNT(*), COALESCE(SUM(n), 0), COALESCE(SUM({_SUSPECTED}), 0) FROM {sides}",
-        every,
-    )
-    found = session.query(f"SELECT counter FROM {sides} WHERE {_SUSPECTED}", every) if wrong else []
-    # Those with a source; and those with a run, unless there is nothing else of them.
-    there = " OR ".join(
-        f"EXISTS (SELECT 1 FROM {table} AS t WHERE t.counter = backfill_run.counter)"
-        for table in _ORDER
-    )
-    backfilled = session.query(
-        f"SELECT counter FROM backfill_source WHERE {where}"
-        f" UNION SELECT counter FROM backfill_run WHERE {where} AND ({there})",
-        args * 2,
-    )
-    suspects = sorted(name for (name,) in found)
-    return Balance(int(counters), int(rows), suspects, sorted(name for (name,) in backfilled))
-
-
-def read(session: Session, names: Sequence[str]) -> dict[str, Sides]:
-    """Both sides of some counters, in the snapshot that the caller began; of those that have any,
-    in the order of the names.
-    """
-    found: defaultdict[str, Sides] = defaultdict(Sides)
-    inside = f"IN ({marks(names)})"
-    for name, label, rows, amount, key_sum in session.query(
-        f"SELECT counter, {LABEL}, COUNT(*), SUM(amount), {postings.KEY_SUM}"
-        " FROM counter_slot FORCE INDEX (PRIMARY)"
-        f" WHERE counter {inside} GROUP BY counter, bucket, width",
-        names,
-    ):
-        sides = found[name]
-        sides.rows += int(rows)
-        sides.held += Posting.of(label, int(amount), int(key_sum))
-    for name, rows, amount, checksum in session.query(
-        "SELECT counter, COUNT(*), SUM(amount), SUM(checksum) FROM counter_ledger"
-        f" WHERE counter {inside} GROUP BY counter",
-        names,
-    ):
-        found[name].postings = int(rows)
-        found[name].posted = Posting(int(amount), int(checksum) % MODULUS)
-    return {name: found[name] for name in names if name in found}
-
-
-_ORDER: Final = {
-    "counter_slot": "counter, bucket, counter_key, width, slot",
-    "counter_ledger": "counter, slot",
-}
-_TRACKED: Final = "EXISTS (SELECT 1 FROM tracked_table AS t WHERE t.counter = sides.counter)"
-_SUSPECTED: Final = (
-    f"(posted = 0 AND n > 0 OR amount <> 0 OR checksum MOD {MODULUS:d} <> 0) AND NOT {_TRACKED}"
-)
-"""A tracked table is what its counter is held against, not the ledger."""
+    found: defaultdict[str, dict[str, Side]] = defaultdict(dict)
+    for table, checksum in _CHECKSUMS.items():
+        for name, rows, amount, total in session.query(
+            f"SELECT counter, COUNT(*), SUM(amount), {checksum}"
+            f" FROM {table} FORCE INDEX (PRIMARY) WHERE {where} GROUP BY counter",
+            args,
+        ):
+            found[name][table] = Side(int(rows), Posting(int(amount), int(total) % MODULUS))
+    held, posted = _CHECKSUMS
+    none = Side()
+    return {
+        name: (sides.get(held, none), sides.get(posted, none))
+        for name, sides in sorted(found.items())
+    }

@@ -47,8 +47,6 @@ _BUCKET: Final = f"CAST(({_CRC} * {_CRC} + 1) MOD {MODULUS:d} AS SIGNED)"
 _AMOUNT: Final = f"CAST(amount MOD {MODULUS:d} AS SIGNED)"
 """As an integer: decimals are multiplied more slowly."""
 
-KEY_SUM: Final = f"COALESCE(SUM({_AMOUNT} * {_KEY}), 0)"
-"""SQL for the sum of each amount by the weight of its key, or something congruent to it."""
 CHECKSUM: Final = f"COALESCE(SUM({_AMOUNT} * {_KEY} MOD {MODULUS:d} * {_BUCKET}), 0)"
 """SQL for the checksum of rows, or something congruent to it."""
 

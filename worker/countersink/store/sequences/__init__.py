@@ -12,8 +12,7 @@ from datetime import date, datetime
 from functools import partial
 from typing import TypeVar, Unpack
 
-from countersink.store.connection import Connect, Session, rerun, rerun_transaction
-from countersink.store.errors import Conflict
+from countersink.store.connection import Connect, Session, held, rerun, rerun_transaction
 from countersink.store.in_app.connection import AppConnection
 from countersink.store.sequences import records
 from countersink.store.sequences.allocator import (
@@ -242,15 +241,11 @@ class Sequences:
         return rerun(partial(take, self._handing_out, self._table, name_bytes(name), asked))
 
     def _change(self, work: Callable[[Session], Result]) -> Result:
-        with self._changing.lent() as session:
-            try:
-                return rerun_transaction(session, partial(work, session), attempts=records.ATTEMPTS)
-            except Conflict as error:
-                raise Conflict(
-                    "nothing was changed, since applications' transactions held the sequence all"
-                    f" the time ({error}): try again",
-                    code=error.code,
-                ) from error
+        unchanged = (
+            "nothing was changed, since applications' transactions held the sequence all the time"
+        )
+        with self._changing.lent() as session, held(unchanged, "try again"):
+            return rerun_transaction(session, partial(work, session), attempts=records.ATTEMPTS)
 
     def __repr__(self) -> str:
         return "Sequences()"

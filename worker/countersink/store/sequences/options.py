@@ -146,13 +146,9 @@ def next_values(
         if options.allow(block[0]) and options.allow(block[-1]):
             return block
     what = "value" if asked.n == 1 else f"block of {asked.n} values"
-    if last is None:
-        found = f"no value yet, and its first {what} would be beyond its limits: give another start"
-    else:
-        fewer = "" if asked.n == 1 else "ask for fewer, "
-        found = f"no {what} left within its limits: {fewer}set or reset it"
     raise SequenceExhausted(
-        f"the sequence {name_text(name)!r} has {found}, or configure other limits"
+        f"the sequence {name_text(name)!r} has no {what} left within its limits: set or reset it"
+        " (if it has no value yet: give another start), or configure other limits"
     )
 
 

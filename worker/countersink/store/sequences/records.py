@@ -21,7 +21,7 @@ from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any, Final
 
-from countersink.store.connection import Session, rerun_transaction
+from countersink.store.connection import Session, held, rerun_transaction
 from countersink.store.errors import Conflict
 from countersink.store.sequences.options import (
     ALL_TIME,
@@ -239,14 +239,12 @@ def reset_all(session: Session) -> int:
     done = 0
     for (name,) in session.query("SELECT name FROM sequence WHERE period = %s", (ALL_TIME,)):
         work = partial(reset, session, bytes(name))
-        try:
+        so_far = (
+            f"{done} sequences were reset, and then an application's transaction held"
+            f" {name_text(name)!r} all the time"
+        )
+        with held(so_far, "try again"):
             done += rerun_transaction(session, work, attempts=ATTEMPTS) is not None
-        except Conflict as error:
-            raise Conflict(
-                f"{done} sequences were reset, and then an application's transaction held"
-                f" {name_text(name)!r} all the time ({error}): try again",
-                code=error.code,
-            ) from error
     return done
 
 

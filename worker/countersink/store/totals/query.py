@@ -122,20 +122,10 @@ class Query:
         several = selection.counter is None and not self.streamed
         if by not in (*(EXPORTED if self.streamed else COLUMNS), DIMENSIONS):
             yield f"no rows by {by!r}"
-        if self.dimensions and by != DIMENSIONS:
-            yield f"rows by {by} have no dimensions"
         if self.top is not None and self.top < 1:
             yield "ask for 1 key or more"
         if self.top is not None and by not in ("key", "counter", DIMENSIONS):
             yield f"the largest are keys, counters or values of dimensions, not {by}s"
-        if self.also and by != "key":
-            yield "other days are told of keys"
-        if self.streamed and (
-            self.top or self.most or self.also or self.against_previous or self.unique
-        ):
-            yield "rows that are read one by one have totals alone, and all of them"
-        if self.streamed and self.include_pending:
-            yield "rows that are read one by one are MySQL's"
         if self.unique:
             for asked, what in (
                 (several or by == "counter", "of several counters"),

@@ -273,8 +273,6 @@ class Selection:
                 object.__setattr__(self, name, edge.astimezone(UTC))
         if self.last is not None and (self.start is not None or self.end is not None):
             raise ValueError("give a range (from, to) or the last so many, not both")
-        if self.where and self.keys is not None:
-            raise ValueError("choose by keys, or by the values of dimensions (where), not by both")
 
     @property
     def everything(self) -> bool:

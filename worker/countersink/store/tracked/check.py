@@ -17,14 +17,13 @@ from typing import Any, Final, Literal
 
 from countersink.runtime.limits import key_text
 from countersink.store.connection import SQL_MODE, Session, rerun
-from countersink.store.errors import Conflict, HiddenTriggers, Refused, TableChanged, Unavailable
+from countersink.store.errors import Conflict, HiddenTriggers, Refused, TableChanged
 from countersink.store.sql import LABEL, label_time, quoted, width_number
 from countersink.store.tracked import privileges, triggers
 from countersink.store.tracked.definitions import TrackedTable, read
 from countersink.store.tracked.encoding import key_sql, label_of_number, number_sql
-from countersink.store.tracked.table import AppTable
+from countersink.store.tracked.table import AppTable, read_table
 from countersink.store.tracked.triggers import SQL_MODE as TRIGGER_MODE
-from countersink.store.tracked.triggers import InstalledTrigger
 
 MOST: Final = 100
 """Cells of a table that are told one by one; the last one says how many more there are."""
@@ -113,9 +112,10 @@ def _check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
     ((database,),) = session.query("SELECT DATABASE()")
     strays = list(_strays(session, tracked))
     try:
-        table = triggers.table_of(session, tracked, database)
+        table = read_table(session, tracked.schema, tracked.table, database)
     except ValueError as error:
-        return [RowDifference(tracked, "no_table", f"{error}"), *strays]
+        detail = f"{error}; if it was renamed: untrack this, then track that"
+        return [RowDifference(tracked, "no_table", detail), *strays]
     try:
         table.counted_by(tracked.by, tracked.day)
     except ValueError as error:
@@ -140,9 +140,13 @@ def _triggers(
         return
     should_be = triggers.wanted(tracked, table, database)
     for trigger in triggers.split(there, should_be)[1]:
-        now = next((each for each in there if each.name == trigger.name), None)
-        detail = f"the trigger {trigger.name} {_difference(now, table)}"
-        yield RowDifference(tracked, "no_trigger", detail)
+        what = "is missing"
+        if any(each.name == trigger.name for each in there):
+            what = (
+                "is not as it was made: it, its table or a column that it goes by was changed (if"
+                " that is gone, writes that fire it fail)"
+            )
+        yield RowDifference(tracked, "no_trigger", f"the trigger {trigger.name} {what}")
     for definer in sorted({trigger.definer for trigger in there}):
         if privileges.is_gone(session, definer):
             detail = (
@@ -150,19 +154,6 @@ def _triggers(
                 " them fail (error 1449)"
             )
             yield RowDifference(tracked, "no_definer", detail)
-
-
-def _difference(now: InstalledTrigger | None, table: AppTable) -> str:
-    """What is the matter with a trigger that is not as it should be."""
-    if now is None:
-        return "is missing"
-    if now.table != table.name:
-        return f"is on {now.table}, which was renamed"
-    known = {name.casefold() for name in table.columns}
-    for name in now.columns:
-        if name.casefold() not in known:
-            return f"goes by column {name}, which is gone: writes that fire it fail"
-    return "was changed, or a column that it goes by was"
 
 
 def _strays(session: Session, tracked: TrackedTable) -> Iterator[RowDifference]:
@@ -237,13 +228,6 @@ def differences(
             raise
         raise TableChanged(
             f"{tracked.name} was truncated or altered while its rows were counted: run this again",
-            code=error.code,
-        ) from error
-    except Unavailable as error:
-        raise Unavailable(
-            f"the connection broke while the rows of {tracked.name} were counted, or one answer"
-            f" took longer than {COUNT_SECONDS / 60:.0f} minutes ({error}): nothing was changed;"
-            " run this again",
             code=error.code,
         ) from error
     progress(done, done)

@@ -284,7 +284,7 @@ def _look(
     session: Session, tracked: TrackedTable, database: str
 ) -> tuple[AppTable, list[Trigger | InstalledTrigger]]:
     """The table, and which triggers to drop, then to make, so that all run as this user."""
-    table = triggers.table_of(session, tracked, database)
+    table = read_table(session, tracked.schema, tracked.table, database)
     table.counted_by(tracked.by, tracked.day)
     privileges.require_before(session, table.schema, table.name, database)
     ((user,),) = session.query("SELECT CURRENT_USER()")

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from countersink.store.connection import Connect, Session, rerun, rerun_transaction
+from countersink.store.connection import Connect, Session, held, rerun, rerun_transaction
 from countersink.store.counters.deletion_sql import EVERYTHING, delete_rows
-from countersink.store.errors import Conflict, Unavailable, UnknownCounter
+from countersink.store.errors import Unavailable, UnknownCounter
 from countersink.store.ledger.postings import Posting, post
 from countersink.store.sql import CELLS_PER_STATEMENT, label_time, parts
 from countersink.store.tracked.check import Cell, Progress, differences
@@ -128,16 +128,9 @@ def recount(
     ordered = sorted((cell, amount) for cell, amount in found.items() if is_day(cell[0]))
     with connect() as writer:
         same_server(session, writer)
-        try:
-            rerun_transaction(writer, partial(_tidy, writer, tracked.counter, foreign))
-            for part in parts(ordered, CELLS_PER_COMMIT):
-                rerun_transaction(writer, partial(_write, writer, tracked.counter, part))
-        except Unavailable as error:
-            raise Unavailable(
-                f"the connection broke while the count of {tracked.name} was put right ({error}):"
-                " whether that was done is unknown; run it again, which counts anew",
-                code=error.code,
-            ) from error
+        rerun_transaction(writer, partial(_tidy, writer, tracked.counter, foreign))
+        for part in parts(ordered, CELLS_PER_COMMIT):
+            rerun_transaction(writer, partial(_write, writer, tracked.counter, part))
     set_counted(session, tracked.counter, True)
     session.commit()
     return Repaired(
@@ -172,14 +165,9 @@ def empty(session: Session, counter: str) -> None:
 
 
 def _take(session: Session, counter: str) -> TrackedTable:
-    try:
+    busy = f"the rows behind {counter} are being counted by somebody else just now"
+    with held(busy, "let that end, or run this again later"):
         tracked = rerun(partial(_locked, session, counter), attempts=_TURN_ATTEMPTS)
-    except Conflict as error:
-        raise Conflict(
-            f"the rows behind {counter} are being counted by somebody else just now ({error}):"
-            " let that end, or run this again later",
-            code=error.code,
-        ) from error
     if tracked is None:
         raise UnknownCounter(f"no table is tracked as {counter!r}: see countersink track --list")
     return tracked

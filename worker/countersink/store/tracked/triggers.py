@@ -21,7 +21,6 @@ others pass for at least as long, and tries again.
 """
 
 import random
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +35,7 @@ from countersink.store.sql import quoted
 from countersink.store.tracked import privileges
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.encoding import DAY, bucket_sql, key_sql
-from countersink.store.tracked.table import AppTable, read_table
+from countersink.store.tracked.table import AppTable
 
 SQL_MODE: Final = ""
 """Of the session that makes triggers, and so of the triggers."""
@@ -45,12 +44,10 @@ LOCK_WAIT: Final = 1
 ATTEMPTS: Final = 15
 PAUSES: Final = (1.0, 2.0)
 """Seconds between two attempts, at least and at most."""
-_KILL: Final = "KILL and that number ends one"
 _UNKNOWN_DATABASE: Final = 1049
 _NO_SUCH_TRIGGER: Final = 1360
 _HIDDEN: Final = 1227
 """What SHOW CREATE TRIGGER says of a trigger that is there, to a user who may not see it."""
-_COLUMN: Final = re.compile(r"\b(?:OLD|NEW)\.`((?:[^`]|``)+)`")
 Event = Literal["INSERT", "UPDATE", "DELETE"]
 Notice = Callable[[str], object]
 """Is told, in a sentence, what is being waited for."""
@@ -108,11 +105,6 @@ class InstalledTrigger:
     def drop(self) -> str:
         """The statement that takes it away, wherever it is by now."""
         return f"DROP TRIGGER IF EXISTS {quoted(self.schema)}.{quoted(self.name)}"
-
-    @property
-    def columns(self) -> list[str]:
-        """The columns that it goes by."""
-        return [name.replace("``", "`") for name in _COLUMN.findall(self.statement)]
 
     def does(self, wanted: Trigger) -> bool:
         """Whether it is as it should be. (The server changes what stands before the body.)"""
@@ -212,31 +204,6 @@ def strays(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
     return [trigger for trigger in copies if counts in trigger.statement]
 
 
-def table_of(session: Session, tracked: TrackedTable, database: str) -> AppTable:
-    """The table that is tracked; as :func:`countersink.store.tracked.table.read_table`.
-
-    Raises:
-        ValueError: as there; it also says on which table the triggers are by now.
-    """
-    try:
-        return read_table(session, tracked.schema, tracked.table, database)
-    except ValueError as error:
-        raise ValueError(f"{error}{_elsewhere(session, tracked)}") from error
-
-
-def _elsewhere(session: Session, tracked: TrackedTable) -> str:
-    """What to add where the table is missing: on which one its triggers are by now."""
-    try:
-        there = existing(session, tracked)
-    except HiddenTriggers as error:
-        return f"; {error}"
-    others = sorted({trigger.table for trigger in there} - {tracked.table})
-    if not others:
-        return ""
-    tables = " and ".join(f"{tracked.schema}.{table}" for table in others)
-    return f"; its triggers are on {tables} now: untrack this, then track that"
-
-
 def split(
     there: Sequence[InstalledTrigger], should_be: Sequence[Trigger], definer: str | None = None
 ) -> tuple[list[InstalledTrigger], list[Trigger]]:
@@ -296,8 +263,8 @@ def change(session: Session, trigger: Trigger | InstalledTrigger, notice: Notice
             if attempt == ATTEMPTS:
                 raise Conflict(
                     f"a transaction has been using {table} all the time, so its triggers could not"
-                    f" be changed ({error}): end it, then run this again."
-                    f" {_finding(session, table)}",
+                    f" be changed ({error}): end it (SHOW PROCESSLIST shows who is connected, KILL"
+                    " and that number ends one), then run this again",
                     code=error.code,
                 ) from error
             notice(f"waiting for a transaction that uses {table} (attempt {attempt} of {ATTEMPTS})")
@@ -340,24 +307,3 @@ def _shown(session: Session, schema: str, name: str) -> list[tuple[Any, ...]]:
         if error.code not in (_NO_SUCH_TRIGGER, _UNKNOWN_DATABASE):
             raise
         return []
-
-
-def _finding(session: Session, table: str) -> str:
-    """How to find whoever has the metadata lock of a table."""
-    name = session.literal(table)
-    if session.dialect.name == "mysql":
-        return (
-            "SELECT t.processlist_id, t.processlist_user, t.processlist_time"
-            " FROM performance_schema.metadata_locks AS m"
-            " JOIN performance_schema.threads AS t ON t.thread_id = m.owner_thread_id"
-            f" WHERE CONCAT(m.object_schema, '.', m.object_name) = {name}"
-            f" says who uses it (to a user with SELECT on performance_schema); {_KILL}"
-        )
-    return (
-        "SELECT p.id, p.user, p.time, t.trx_started FROM information_schema.processlist AS p"
-        " LEFT JOIN information_schema.innodb_trx AS t ON t.trx_mysql_thread_id = p.id"
-        " ORDER BY t.trx_started IS NULL, t.trx_started"
-        " says who uses what, the oldest transactions first (to a user with PROCESS); with the"
-        " plugin, SELECT thread_id FROM information_schema.metadata_lock_info"
-        f" WHERE CONCAT(table_schema, '.', table_name) = {name} says who uses this table; {_KILL}"
-    )
