@@ -21,8 +21,10 @@ from tests.backfill.helpers import (
     COUNTER,
     DAY,
     Logs,
+    details,
     keys_of,
     long_log,
+    outcomes,
     rejects_in,
 )
 from tests.support.forked import ForkedChildren
@@ -33,7 +35,6 @@ LINES = 2400
 CHUNK = 200
 DONE, INTERRUPTED, TERMINATED = 0, 130, 143
 """Exit statuses."""
-KILLED = "a child process was killed: the rest was read without them"
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +163,10 @@ def test_children_read_lines_by_the_directives_before_them(logs: Logs) -> None:
     }
 
 
-def test_where_a_child_is_killed_the_rest_is_read_without_them(logs: Logs, source: Path) -> None:
+def test_a_killed_child_fails_its_source_alone_and_the_next_run_goes_on(
+    logs: Logs, source: Path
+) -> None:
+    other = logs.write("b.log", long_log(LINES, first=LINES))
     killed: list[int] = []
 
     def kill(_: Progress) -> None:
@@ -170,10 +174,12 @@ def test_where_a_child_is_killed_the_rest_is_read_without_them(logs: Logs, sourc
             killed.append(min(there))
             os.kill(killed[0], signal.SIGKILL)
 
-    report = logs.add(source, jobs=2, on_progress=kill)
-    assert (report.state, report.lines, report.notices) == ("done", LINES, (KILLED,))
-    assert len(killed) == 1
-    assert logs.totals() == keys_of(LINES)
+    report = logs.add(source, other, jobs=2, on_progress=kill)
+    assert (outcomes(report), len(killed)) == (["failed", "counted"], 1)
+    assert "a child process was killed" in details(report)
+    again = logs.add(source, other, jobs=2)
+    assert (again.state, again.lines + again.known_lines) == ("done", 2 * LINES)
+    assert logs.totals() == keys_of(2 * LINES)
 
 
 def test_too_many_rejects_stop_it(logs: Logs) -> None:

@@ -275,7 +275,7 @@ def test_a_damaged_journal_is_said_and_nothing_of_its_chunk_is_touched(
         session.execute(change, (good,))
         assert logs.totals() == day("/a", "/b"), piece
     session.execute("DELETE FROM backfill_journal")
-    with pytest.raises(BackfillError, match="says 0 where 2 was added: it is damaged"):
+    with pytest.raises(BackfillError, match=r"says 0 where 2 was added.*restore table"):
         logs.undo(run)
     assert logs.query("SELECT SUM(amount) FROM counter_slot") == [(2,)]
 

@@ -4,7 +4,7 @@ and notices while Redis is away or the stream is full, tries after a stop."""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Literal, TypeVar
 
 import redis
@@ -243,48 +243,30 @@ class LogSender:
             TailError: a stop came, and Redis was still away 5 s later.
             StreamError: Redis refuses for good.
         """
-        trouble = _Trouble(self.notice, self.stop)
+        backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT)
+        said = stopped = 0.0
         while True:
             try:
                 result = call()
+                if result != "full":
+                    if said:
+                        self.notice("the queue takes entries again")
+                    return result
+                why = f"the queue holds {self.full} entries or more: waiting for the workers"
             except StreamUnavailable as error:
                 self._offset = None  # Redis may come back as another machine
-                trouble.wait(f"waiting for Redis ({error})", error)
-            else:
-                if result != "full":
-                    trouble.over()
-                    return result
-                trouble.wait(
-                    f"the queue holds {self.full} entries or more: waiting for the workers", None
-                )
-
-
-@dataclass(slots=True)
-class _Trouble:
-    """Waits longer each time, says why now and then, and gives up some time after a stop."""
-
-    notice: Callable[[str], None]
-    stop: Stop
-    backoff: Backoff = field(default_factory=lambda: Backoff(_FIRST_WAIT, _LONGEST_WAIT))
-    said: float | None = None
-    stopped: float | None = None
-
-    def wait(self, why: str, cause: Exception | None) -> None:
-        now = time.monotonic()
-        if self.said is None or now - self.said >= _REMIND_EVERY:
-            self.notice(why)
-            self.said = now
-        if self.stop.requested:
-            self.stopped = self.stopped or now
-            if now - self.stopped >= _LAST_ATTEMPTS:
+                why = f"waiting for Redis ({error})"
+            now = time.monotonic()
+            if not said or now - said >= _REMIND_EVERY:
+                self.notice(why)
+                said = now
+            if not self.stop.requested:
+                self.stop.wait(backoff.pause_s())
+                continue
+            stopped = stopped or now
+            if now - stopped >= _LAST_ATTEMPTS:
                 raise TailError(
                     f"stopped while {why}: what was read last is not stored; if it was read from a"
                     " file, the next run stores it"
-                ) from cause
+                )
             time.sleep(_FIRST_WAIT)
-        else:
-            self.stop.wait(self.backoff.pause_s())
-
-    def over(self) -> None:
-        if self.said is not None:
-            self.notice("the queue takes entries again")

@@ -90,18 +90,6 @@ class ScheduleAction(StrEnum):
     """The process ends."""
 
 
-def say_failing(log: Log, job: str, times: int, error: str | None) -> None:
-    """Say that a job failed so many times in a row."""
-    log(
-        ScheduleAction.FAILING,
-        "a job failed three times in a row or more: see countersink runs",
-        level=logging.ERROR,
-        job=job,
-        times=times,
-        error=error,
-    )
-
-
 class Forwarded(logging.Handler):
     """Passes on what a library logs, as records of ours without its tracebacks."""
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from countersink.backfill import dry_run, formats
+from countersink.backfill import formats
 from countersink.backfill.count.source_count import count_source
 from countersink.backfill.count.targets import TruthTarget
-from countersink.backfill.count.task import refuse, require_unique
+from countersink.backfill.count.task import NO_RUN, refuse, require_unique
 from countersink.backfill.dry_run import Trial
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.input import files
@@ -90,7 +90,7 @@ def exported(
         raise BackfillError(f"{failed[0].source}: {failed[0].detail}")
     lines, trial = Counter[str](), Trial()
     with working(mysql_url, names_only, found, trial, stop=stop) as work:
-        work.task.target = TruthTarget(dry_run.RUN, "day")
+        work.target = TruthTarget(NO_RUN, "day")
         for source in found:
             if source.path is None or not source.path.is_file():
                 raise BackfillError(
@@ -102,7 +102,7 @@ def exported(
                 raise BackfillError(f"{source.name}: {said.detail}")
             lines.update(counted=said.counted, filtered=said.filtered, rejected=said.rejected)
         names = sum(trial.said.values(), Counter[str]())
-        refused = work.link.run(_refused, work.task.catalog, names, bool(options.recipe.visitor))
+        refused = work.link.run(_refused, work.catalog, names, bool(options.recipe.visitor))
         first = work.rejects.first
     strays = [f"{one.source} line {one.line}: {one.reason}" for one in first]
     strays += [f"{why} ({names[name]:,} lines)" for name, why in refused.items()]

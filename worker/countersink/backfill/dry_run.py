@@ -17,6 +17,7 @@ from countersink.backfill.count.chunks import Chunk
 from countersink.backfill.count.read_ahead import ReadAhead
 from countersink.backfill.count.samples import SAMPLE_BYTES
 from countersink.backfill.count.sources import Source, Sources, alike
+from countersink.backfill.count.task import NO_RUN
 from countersink.backfill.count.transaction import path_of, refuse_repeats
 from countersink.backfill.errors import TooManyRejects
 from countersink.store.apply.amounts import BucketAmounts
@@ -24,8 +25,6 @@ from countersink.store.connection import Session
 
 _NUMBER: Final = 8
 _ENTRY: Final = SAMPLE_BYTES - 2 + _NUMBER
-RUN: Final = -1
-"""The run of what is only tried: no row of a table has this number."""
 
 
 class FirstSources:
@@ -118,7 +117,7 @@ class Trial(Sources):
             BackfillError, TooManyRejects: as counting it.
             StoreError: as any query.
         """
-        task, own = ahead.work.task, self.read(session, source)
+        work, own = ahead.work, self.read(session, source)
         assert own is not None
         scheme, every = ahead.bucket.scheme, found.samples.every
         if not own.count_repeats:
@@ -127,25 +126,26 @@ class Trial(Sources):
                 if (tried := self._samples.get(sample)) not in (None, source):
                     others.setdefault(sample, set()).add(tried)
             refuse_repeats(found, ahead, others, partial(self._path, session))
-        if not task.target.truth_of:
-            targets.refuse_set_days(session, task.counter, found.days(scheme))
+        if not work.target.truth_of:
+            targets.refuse_set_days(session, work.counter, found.days(scheme))
         self._rejected += found.counts.rejected
-        if self._rejected > task.max_rejects:
+        most = work.options.rejects_allowed
+        if self._rejected > most:
             raise TooManyRejects(
-                f"more than {task.max_rejects:,} lines are rejected: it would stop there",
+                f"more than {most:,} lines are rejected: it would stop there",
                 found.rejects,
             )
         if found.counts.counted:
             self._counted.add(source)
         for sample in found.samples.kept(found.start.at):
             self._samples.add(sample, source)
-        amounts = BucketAmounts(task.counter, found.amounts, ahead.catalog)
-        for label, keys in amounts.of(task.counter).items():
-            if task.target.truth_of:
+        amounts = BucketAmounts(work.counter, found.amounts, ahead.catalog)
+        for label, keys in amounts.of(work.counter).items():
+            if work.target.truth_of:
                 self.said[label].update(keys)
             else:
                 self.days[scheme.local_day(label)] += sum(keys.values())
-        chunk = Chunk.of(source, found.span, RUN)
+        chunk = Chunk.of(source, found.span, NO_RUN)
         self._chunks.setdefault(source, []).append(chunk)
         self._sources[source] = own.after(chunk, ahead.at_hand.wanted.head)
         return found

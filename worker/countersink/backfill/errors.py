@@ -16,7 +16,6 @@ What only one part raises and another handles, and nobody is told:
     RolledUpMeanwhile         a day is in a month by now
     Overtaken                 another process has counted what was read
     SourceDiffers             another process has read on, maybe in another source
-    ChildKilled               a child process has ended without its result
 """
 
 from typing import TYPE_CHECKING
@@ -67,7 +66,3 @@ class Overtaken(Exception):
 
 class SourceDiffers(Exception):
     """Another process has read on in the source, and this content may not be that source."""
-
-
-class ChildKilled(Exception):
-    """A child process has ended without its result."""

@@ -301,15 +301,10 @@ def report(
     sources: Sequence[SourceReport],
     *,
     known_lines: int = 0,
-    uncounted_rejects: int = 0,
     by_day: Sequence[tuple[str, int]] = (),
     notices: Iterable[str] = (),
 ) -> BackfillReport:
-    """A report with the sums of its sources'.
-
-    Args:
-        uncounted_rejects: rejected lines of a chunk that was not counted for them.
-    """
+    """A report with the sums of its sources'."""
     return BackfillReport(
         run=run,
         counter=options.counter,
@@ -319,16 +314,9 @@ def report(
         lines=sum(each.lines for each in sources),
         counted=sum(each.counted for each in sources),
         filtered=sum(each.filtered for each in sources),
-        rejected=sum(each.rejected for each in sources) + uncounted_rejects,
+        rejected=sum(each.rejected for each in sources),
         amount=sum(each.amount for each in sources),
         known_lines=known_lines,
         by_day=tuple(by_day),
         notices=tuple(notices),
     )
-
-
-def state_of(sources: Sequence[SourceReport], *, stopped: bool) -> str:
-    """The state that a run ends in."""
-    if stopped:
-        return "stopped"
-    return "failed" if any(each.outcome == "failed" for each in sources) else "done"

@@ -12,16 +12,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from countersink.backfill import dry_run, formats, reconcile, rejects, run_state
+from countersink.backfill import formats, reconcile, rejects, run_state
 from countersink.backfill.count import targets
 from countersink.backfill.count.reader_pool import ReaderPool
 from countersink.backfill.count.source_count import SourceOutcome, count_source
 from countersink.backfill.count.sources import Sources
-from countersink.backfill.count.targets import CounterTarget, TruthTarget
+from countersink.backfill.count.targets import TruthTarget
 from countersink.backfill.count.task import (
     LineRate,
     ProgressWatch,
-    Task,
     Work,
     refuse,
     require_unique,
@@ -38,11 +37,11 @@ from countersink.backfill.options import (
     Progress,
     SourceReport,
     report,
-    state_of,
 )
 from countersink.backfill.reconcile.correction import Corrected, compare
 from countersink.backfill.reconcile.scope import check_days
 from countersink.runtime.limits import check_counter
+from countersink.runtime.process import process_name
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.catalog import Catalog, load
@@ -74,7 +73,7 @@ class BackfillRun:
             BackfillError: it cannot go on.
             StoreError, StreamError: MySQL or Redis did not do its part.
         """
-        work, options, task, stop = self.work, self.work.options, self.work.task, self.work.stop
+        work, options, stop = self.work, self.work.options, self.work.stop
         t0 = 0
         if options.mode == "reconcile":
             work.link.run(targets.refuse_breakdowns, options.counter)
@@ -85,18 +84,19 @@ class BackfillRun:
             if began is None:
                 return report(options, None, "stopped", failed)
             t0 = began
-        resolution = task.catalog.of(options.counter).resolution
+        resolution = work.catalog.of(options.counter).resolution
         if self.trial is None:
             names = [source.name for source in found]
-            holder = run_state.process_name()
-            task.run, resolution = work.link.run(run_state.begin, options, names, holder)
+            holder = process_name()
+            work.run, resolution = work.link.run(run_state.begin, options, names, holder)
         try:
             if options.mode == "reconcile":
-                task.target = TruthTarget(task.run, resolution)
+                work.target = TruthTarget(work.run, resolution)
             outcomes = [*(SourceOutcome(report=each) for each in failed), *self._read(found)]
             reports = [each.report for each in outcomes]
-            error = next((one.report.detail for one in outcomes if one.too_many is not None), "")
-            state = state_of(reports, stopped=bool(error) or stop())
+            error = "".join(one.too_many for one in outcomes)
+            failures = any(one.outcome == "failed" for one in reports)
+            state = "stopped" if error or stop() else "failed" if failures else "done"
             changed: Corrected | None = None
             if options.mode == "reconcile" and state == "done":
                 error = reconcile.unreliable(options, reports)
@@ -118,12 +118,12 @@ class BackfillRun:
                 return
             outcome = count_source(self.work, source, count)
             yield outcome
-            if outcome.too_many is not None:
+            if outcome.too_many:
                 return
 
     def _correct(self, resolution: Resolution, t0: int) -> Corrected:
         if self.trial is None:
-            change = partial(reconcile.correct, self.work.mysql_url, self.work.task.run)
+            change = partial(reconcile.correct, self.work.mysql_url, self.work.run)
         else:
             change = partial(compare, self.work.mysql_url, self.trial.said)
         return change(
@@ -144,7 +144,6 @@ class BackfillRun:
     ) -> BackfillReport:
         work, options, trial = self.work, self.work.options, self.trial
         reports = [each.report for each in outcomes]
-        extra = sum(each.too_many or 0 for each in outcomes)
         notices = [] if trial is None else ["nothing was changed: this was a dry run"]
         notices += () if changed is None else changed.notices
         notices += chain.from_iterable(each.notices for each in outcomes)
@@ -152,21 +151,19 @@ class BackfillRun:
             notices.append(error or STOPPED)
         if options.mode == "reconcile" and changed is None and not error:
             notices.append("nothing was corrected, as not all of the sources was read")
-        rejected = sum(each.rejected for each in reports) + extra
-        notices += rejects.reasons(rejected, work.rejects.first)
+        notices += rejects.reasons(sum(each.rejected for each in reports), work.rejects.first)
         notices += filter(None, [work.rejects.notice])
         if trial is None:
             why = error or next((one.detail for one in reports if one.outcome == "failed"), "")
-            work.link.run(run_state.end, work.task.run, state, why)
+            work.link.run(run_state.end, work.run, state, why)
             work.link.run(clear, options.counter)
         days = {} if trial is None else trial.days
         said = report(
             options,
-            work.task.run if trial is None else None,
+            work.run if trial is None else None,
             state,
             reports,
             known_lines=sum(each.known_lines for each in outcomes),
-            uncounted_rejects=extra,
             by_day=[(day.isoformat(), amount) for day, amount in sorted(days.items())],
             notices=notices,
         )
@@ -185,7 +182,7 @@ class BackfillRun:
             contextlib.suppress(StoreError, BackfillError),
             KeptSession(partial(open_tables, self.work.mysql_url), lambda: True).open() as link,
         ):
-            link.run(run_state.end, self.work.task.run, "failed", why)
+            link.run(run_state.end, self.work.run, "failed", why)
             link.run(clear, self.work.options.counter)
 
 
@@ -224,7 +221,7 @@ def backfill(
     found, failed = files.expand(options.sources)
     trial = Trial() if options.dry_run else None
     with working(mysql_url, options, found, trial or Sources(), on_progress, stop) as work:
-        work.link.run(_refuse, work.task.catalog, options)
+        work.link.run(_refuse, work.catalog, options)
         if not found:
             return report(options, None, "failed", failed)
         return BackfillRun(
@@ -256,12 +253,11 @@ def working(
         KeptSession(partial(open_tables, mysql_url), stop).open() as link,
         ReaderPool(options.jobs) as pool,
     ):
-        target, catalog = CounterTarget(), link.run(load)
         yield Work(
             mysql_url=mysql_url,
             options=options,
             link=link,
-            task=Task(dry_run.RUN, options.counter, target, options.rejects_allowed, catalog),
+            catalog=link.run(load),
             sources=sources,
             pool=pool,
             rejects=file,

@@ -2,9 +2,6 @@
 
 import json
 import operator
-import os
-import secrets
-import socket
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Final
@@ -54,11 +51,6 @@ class LineCounts:
         )
 
 
-def process_name() -> str:
-    """A name that no other process has, or ever had: host:pid and something random."""
-    return f"{socket.gethostname()[:150]}:{os.getpid()}-{secrets.token_hex(4)}"
-
-
 def begin(
     session: Session, options: BackfillOptions, sources: Sequence[str], holder: str
 ) -> tuple[int, Resolution]:
@@ -67,7 +59,7 @@ def begin(
 
     Args:
         sources: as they are named to people.
-        holder: :func:`process_name`, its own for every run.
+        holder: a name that no other process has, its own for every run.
     """
     ask = "SELECT id, resolution FROM backfill_run WHERE counter = %s AND holder = %s"
     with session.transaction():

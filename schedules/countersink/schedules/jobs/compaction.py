@@ -170,7 +170,7 @@ class Pass:
         if self._what.before is not None:
             # A bucket's label and its local day may lie a day apart.
             end = day_label(min(self._what.before, _LAST_BEFORE)) + 2 * DAY_S
-        done, first, beyond = 0, 0, None
+        done, beyond = 0, None
         while done < len(names) and not self.pace.stopped:
             some = names[done : done + (size if beyond is None else 1)]
             found = self.mover.run(
@@ -184,14 +184,12 @@ class Pass:
                 )
             )
             self.look_again()
-            first = found.first if beyond is None else first
             beyond = found.beyond
             for name, label, most in found.buckets:
                 with self.by_itself():
                     self._bucket(name, label, most)
             done += found.counters
-            within = 0.0 if beyond is None else (beyond - first) / max(self.now - first, 1)
-            self.done.share = (done + min(within, 1.0)) / len(names)
+            self.done.share = done / len(names)
             self._rest()
         self._fold()
 

@@ -127,14 +127,12 @@ class Page:
         counters: how many of the counters asked for are done with.
         buckets: (counter, label, most) of those in which there may be something to do: so many rows
             in other slots than 0 has a key of it at most; None: they were not counted.
-        first: of the first counter the first bucket that was looked at, if it is not done with, in
-            Unix seconds as the table has it.
-        beyond: of the same the bucket to go on from.
+        beyond: of the first counter, if it is not done with, the bucket to go on from, in Unix
+            seconds as the table has it.
     """
 
     counters: int
     buckets: Sequence[tuple[str, int, int | None]]
-    first: int = 0
     beyond: int | None = None
 
 
@@ -159,7 +157,7 @@ def page(
             them.
         rows: so many are looked at, or a bucket that has more.
     """
-    done, first, beyond = len(counters), 0, None
+    done, beyond = len(counters), None
     where, values = _of(counters, start, end)
     order = "ORDER BY counter, bucket, counter_key, width, slot LIMIT 1"
     look = f"SELECT counter, bucket FROM {_ROWS} WHERE {where} {order}"
@@ -167,15 +165,13 @@ def page(
         for name, bucket in session.query(f"{look} OFFSET {rows:d}", values):
             done = bisect_left(counters, name)
             if not done:
-                first, beyond = (
-                    unix_seconds(session.query(look, values)[0][1]),
-                    unix_seconds(bucket),
-                )
+                first = unix_seconds(session.query(look, values)[0][1])
+                beyond = unix_seconds(bucket)
                 if first == beyond:
                     # Without a look at its rows, which are many.
                     widths = catalog.of(name).widths
                     whole = [(name, first + NUMBER[width], None) for width in widths]
-                    return Page(0, whole, first, first + 1)
+                    return Page(0, whole, first + 1)
             where, values = _of(counters[: max(1, done)], start, end if beyond is None else beyond)
         found = session.query(
             f"SELECT counter, {LABEL} AS label, MAX(n) FROM ("
@@ -185,7 +181,7 @@ def page(
             values,
         )
     buckets = [(name, label, int(most)) for name, label, most in found]
-    return Page(done, buckets, first, beyond)
+    return Page(done, buckets, beyond)
 
 
 _TO_DO: Final = f"(slot > {COMPACTED:d} OR width NOT BETWEEN 1 AND {len(WIDTHS):d})"

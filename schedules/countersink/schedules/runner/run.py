@@ -19,7 +19,7 @@ from countersink.runtime.retry import Outage, retry
 from countersink.schedules import runs
 from countersink.schedules.errors import JobFailed, RunFailed, RunStopped
 from countersink.schedules.jobs import Context, load
-from countersink.schedules.report import ScheduleAction, say_failing
+from countersink.schedules.report import ScheduleAction
 from countersink.schedules.runner.heartbeat import RunHeartbeat
 from countersink.schedules.runner.rq import TIME_FORMAT, Process, installed
 from countersink.schedules.runs import Attempt, Begun, OpenRun
@@ -301,7 +301,14 @@ class _Run:
         except StoreError:
             return  # only what is said of it is missing
         for job in found:
-            say_failing(self._process.log, job.job, job.times, error)
+            self._process.log(
+                ScheduleAction.FAILING,
+                "a job failed three times in a row or more: see countersink runs",
+                level=logging.ERROR,
+                job=job.job,
+                times=job.times,
+                error=error,
+            )
 
 
 def _is_timeout(error: BaseException) -> bool:

@@ -24,14 +24,13 @@ from countersink.backfill.count.chunk_reader import (
 from countersink.backfill.count.reader_pool import Handed, ReaderPool
 from countersink.backfill.count.samples import NumberedLine, tally_of
 from countersink.backfill.count.task import OpenSource, Work, reader_of
-from countersink.backfill.errors import BackfillError, ChildKilled
+from countersink.backfill.errors import BackfillError
 from countersink.backfill.input.content import PlainFile
 from countersink.backfill.input.spans import BYTES, LINES, Span, SpanPiece, SpanReader
 from countersink.backfill.options import Recipe
 from countersink.runtime.members import HASH_BYTES
 from countersink.store.counters.catalog import Catalog, Scheme
 
-_KILLED: Final = "a child process was killed: the rest was read without them"
 FIRST: Final = 4
 """Chunks of a source that the thread reads: fewer are read in the time that processes take to
 start."""
@@ -76,7 +75,6 @@ class ReadAhead:
 
     Attributes:
         left: the source ends in a line without a newline, which was left.
-        notices: for people.
     """
 
     work: Work
@@ -85,8 +83,7 @@ class ReadAhead:
     bucket: MinuteLabels
     start: Start
     left: bool = False
-    notices: list[str] = field(default_factory=list)
-    _ready: deque[tuple[Start, "Future[ReadChunk | None] | Handed"]] = field(default_factory=deque)
+    _ready: deque["Future[ReadChunk | None] | Handed"] = field(default_factory=deque)
     _spans: SpanReader = field(init=False)
     """What cuts the chunk that the thread reads."""
     _cut: CutChunk | None = None
@@ -99,8 +96,10 @@ class ReadAhead:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for given in [one for _, one in self._ready]:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is not None:
+            self._pool.end_processes()  # one of them may be gone
+        for given in self._ready:
             if isinstance(given, Handed):
                 self._pool.end_processes()
             elif not given.cancel():
@@ -119,13 +118,10 @@ class ReadAhead:
             if self._broken is not None:
                 raise self._broken
             return None
-        start, given = self._ready.popleft()
+        given = self._ready.popleft()
         if isinstance(given, Handed):
             self._cut_next()  # so that the child that is done gets it at once
-            try:
-                self._last = given.result(self.work.stop)
-            except ChildKilled:
-                return self._without_processes(start)
+            self._last = given.result(self.work.stop)
             if self._last is None:
                 self._pool.end_processes()  # it was told to stop, and they are still at work
                 return None
@@ -171,15 +167,15 @@ class ReadAhead:
 
     def _hand_out(self) -> None:
         """Let all read that can: the thread, or each child, has one chunk."""
-        if self._ready and not isinstance(self._ready[0][1], Handed):
+        if self._ready and not isinstance(self._ready[0], Handed):
             return  # where the thread's chunk ends is not known yet
-        if not self._pool.jobs or self._by_thread < FIRST:
+        if self._by_thread < FIRST:
             if self.at_hand.content.size >= BIG:
                 self._pool.start()  # which takes as long as to read some chunks
             if not self._ended:
                 self._by_thread += 1
                 self._spans = self._cutting(self.start)
-                self._ready.append((self.start, self._submitted(self._spans, self.start)))
+                self._ready.append(self._submitted(self._spans, self.start))
             return
         while len(self._ready) < self._pool.jobs:
             self._cut_next()
@@ -189,7 +185,7 @@ class ReadAhead:
             wanted, own = self.at_hand.wanted, self.catalog.of(self.at_hand.wanted.counter)
             recipe = wanted.recipe, wanted.counter, own, self.at_hand.head
             read = partial(_read_apart, *recipe, cut, self.bucket, wanted.scope)
-            self._ready.append((cut.start, self._pool.hand(read)))
+            self._ready.append(self._pool.hand(read))
             self.work.watch.jobs = self._pool.jobs
 
     def _cutting(
@@ -242,18 +238,6 @@ class ReadAhead:
             self._cut = CutChunk(start, span, directives, file, pieces)
             self.start = Start.behind(span)
 
-    def _without_processes(self, start: Start) -> ReadChunk | None:
-        """Read the chunk that begins at ``start``, and all behind it, by the thread."""
-        self._pool.end_processes()
-        self._pool.jobs = 0
-        if not self.work.stop():  # else what ends this process has ended them, too
-            self.notices.append(_KILLED)
-        self._ready.clear()
-        self._cut, self._broken = None, None
-        self.start, self._ended, self.left = start, False, False
-        self.at_hand.reader.look_back(self.at_hand.content.read_at, start.at + start.newline)
-        return self.next()
-
 
 def _read_apart(
     recipe: Recipe,
@@ -269,11 +253,7 @@ def _read_apart(
     reader.directed(start.line, cut.directives)
     if cut.file is None:
         return read_chunk(cut.pieces, lambda: cut.span, start, reader, bucket, scope=scope)
-    try:
-        content = cut.file.open()
-    except OSError as error:
-        raise ChildKilled from error  # it is of no use here
-    with content:
+    with cut.file.open() as content:
         spans = SpanReader(content, start.at, start.line, quoted=reader.quoted, end=cut.span.end)
         pieces = pieces_from(spans, start)
         return read_chunk(pieces, lambda: spans.span, start, reader, bucket, scope=scope)

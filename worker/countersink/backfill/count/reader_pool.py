@@ -16,7 +16,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any, Final, Self
 
-from countersink.backfill.errors import ChildKilled
+from countersink.backfill.errors import BackfillError
+from countersink.runtime.process import SIGNALS
 
 _SPAWN: Final = multiprocessing.get_context("spawn")
 _LOOK_S: Final = 0.1
@@ -37,7 +38,7 @@ class Handed:
         """What the task returned, or None once ``stop`` says so.
 
         Raises:
-            ChildKilled: the child has ended.
+            BackfillError: the child has ended.
             Exception: as the task.
         """
         try:
@@ -46,7 +47,10 @@ class Handed:
                     return None
             found = self._pipe.recv()
         except (EOFError, OSError) as error:
-            raise ChildKilled from error
+            raise BackfillError(
+                "a child process was killed, maybe for want of memory: run it again, with fewer"
+                " --jobs, and it goes on"
+            ) from error
         if isinstance(found, Exception):
             raise found
         return found
@@ -59,7 +63,7 @@ class ReaderPool:
         jobs: how many processes read big sources.
 
     Attributes:
-        jobs: how many there are; 0: one was killed, and none is used any more.
+        jobs: how many there are.
         thread: the thread.
     """
 
@@ -106,8 +110,8 @@ def _started() -> tuple[Connection, SpawnProcess]:
     with theirs:
         process = _SPAWN.Process(target=_serve, args=(theirs,), daemon=True)
         resource_tracker.ensure_running()  # here: it changes what is blocked
-        # For good in the child: a terminal's Ctrl-C is for this process, which ends it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+        # For good in the child: what a group is sent is for this process, which ends it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             process.start()
         finally:

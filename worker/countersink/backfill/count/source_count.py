@@ -36,14 +36,14 @@ class SourceOutcome:
         report: for people.
         known_lines: lines of it that earlier runs had counted.
         notices: for people.
-        too_many: how many lines are rejected of the chunk that was one too many, and is not
-            counted; None: the run may go on.
+        too_many: why the run ends: more lines were rejected than may be, those of the last chunk
+            included, which is not counted; '': it may go on.
     """
 
     report: SourceReport
     known_lines: int = 0
     notices: tuple[str, ...] = ()
-    too_many: int | None = None
+    too_many: str = ""
 
 
 CountChunk = Callable[[Session, ReadAhead, int, ReadChunk, bytes], ReadChunk]
@@ -72,7 +72,7 @@ def count_source(work: Work, source: Input, count: CountChunk) -> SourceOutcome:
                 counting.run(at_hand)
             except TooManyRejects as error:
                 work.rejects.write(source.name, error.rejects)
-                return counting.outcome(detail=str(error), too_many=len(error.rejects))
+                return counting.outcome(too_many=error)
     except RunEnded:
         raise
     except BackfillError as error:
@@ -141,7 +141,6 @@ class _SourceCount:
                 continue
             with self._read_ahead(self._start(source)) as ahead:
                 whole = all(self._count(ahead, found) for found in iter(ahead.next, None))
-            self._notices += ahead.notices
             if whole:
                 if ahead.left and not self._work.stop():
                     self._notices.append(_LEFT.format(self._at_hand.content.name))
@@ -166,12 +165,11 @@ class _SourceCount:
 
     def _read_ahead(self, start: Start) -> ReadAhead:
         work, wanted = self._work, self._at_hand.wanted
-        catalog = work.task.catalog
         salts = work.link.run(salts_of, wanted.recipe, wanted.counter)
         # With the newline that is still to be read of the line before, which may say how to read.
         self._at_hand.reader.look_back(self._at_hand.content.read_at, start.at + start.newline)
-        bucket = MinuteLabels(work.task.scheme(catalog), salts)
-        return ReadAhead(work, self._at_hand, catalog, bucket, start)
+        bucket = MinuteLabels(work.scheme, salts)
+        return ReadAhead(work, self._at_hand, work.catalog, bucket, start)
 
     def _start(self, source: Source) -> Start:
         """Where the next chunk begins.
@@ -222,7 +220,7 @@ class _SourceCount:
             raise SourceDiffers  # maybe a newer copy, maybe not: that is to be settled
 
     def outcome(
-        self, *, failed: bool = False, detail: str = "", too_many: int | None = None
+        self, *, failed: bool = False, detail: str = "", too_many: TooManyRejects | None = None
     ) -> SourceOutcome:
         own, settled, known = self._own, self._settled, 0
         if settled is not None:
@@ -234,11 +232,13 @@ class _SourceCount:
             outcome = "rejected"
         else:
             outcome = "counted" if own.lines or not known else "known"
+        if too_many is not None:
+            detail, own = str(too_many), own + LineCounts(rejected=len(too_many.rejects))
         return SourceOutcome(
             report=own.report(self._input.name, outcome, detail or self._detail(known)),
             known_lines=known,
             notices=tuple(self._notices),
-            too_many=too_many,
+            too_many=detail if too_many is not None else "",
         )
 
     def _detail(self, known: int) -> str:

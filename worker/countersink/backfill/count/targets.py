@@ -143,27 +143,28 @@ def _entry(cell: Cell) -> JournalEntry:
     return bucket, key, amount
 
 
-def read_journal(session: Session, counter: str, source: int, start_at: int) -> Amounts:
+def read_journal(session: Session, counter: str, source: int, start_at: int, added: int) -> Amounts:
     """What a chunk added, without what it added to breakdowns that were removed since.
 
+    Args:
+        added: to the counter, in all.
+
     Raises:
-        BackfillError: a piece of it is damaged.
+        BackfillError: it is damaged.
     """
     amounts = Amounts()
-    for number, piece in session.query(
-        "SELECT piece, cells FROM backfill_journal WHERE source = %s AND start_at = %s"
-        " ORDER BY piece",
-        (source, start_at),
-    ):
-        try:
+    ask = "SELECT cells FROM backfill_journal WHERE source = %s AND start_at = %s ORDER BY piece"
+    try:
+        for (piece,) in session.query(ask, (source, start_at)):
             for bucket, key, amount, *breakdown in journal_entries(piece):
                 amounts.add(breakdown[0] if breakdown else counter, bucket, key, amount)
-        except (ValueError, TypeError, zlib.error, RecursionError) as error:
-            raise BackfillError(
-                f"piece {number} of the journal of source {source} from byte {start_at:,} on cannot"
-                f" be read ({error}): nothing of that chunk was taken back; restore table"
-                " backfill_journal from a backup"
-            ) from error
+        if (found := amounts.sums().get(counter, 0)) != added:
+            raise ValueError(f"it says {found:,} where {added:,} was added")
+    except (ValueError, TypeError, zlib.error, RecursionError) as error:
+        raise BackfillError(
+            f"the journal of source {source} from byte {start_at:,} on cannot be read ({error}):"
+            " nothing of that chunk was taken back; restore table backfill_journal from a backup"
+        ) from error
     own = breakdowns.read_dimensioned(session, counter).get(counter)
     there = {counter, *(each.name for each in own.breakdowns)} if own is not None else {counter}
     return amounts.without(set(amounts.counters) - there)

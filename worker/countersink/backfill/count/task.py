@@ -1,4 +1,4 @@
-"""What the chunks of a run share: ``Task``, ``Work``, ``--rate`` (pauses between chunks), what is
+"""What the chunks of a run share: ``Work``, ``--rate`` (pauses between chunks), what is
 told of progress, and refusals of tracked counters and, in strict mode, unknown ones."""
 
 import math
@@ -12,7 +12,7 @@ from typing import Final
 from countersink.backfill.count import targets
 from countersink.backfill.count.reader_pool import ReaderPool
 from countersink.backfill.count.sources import KNOWN_BYTES, Source, Sources
-from countersink.backfill.count.targets import Target
+from countersink.backfill.count.targets import CounterTarget, Target
 from countersink.backfill.errors import BackfillError, WrongOption
 from countersink.backfill.formats import Reader, check_head, make_reader, recipe_for
 from countersink.backfill.input.content import Content, head_of, open_content, telling
@@ -31,45 +31,10 @@ from countersink.store.counters.catalog import Catalog, Scheme, load
 from countersink.store.sessions import KeptSession
 from countersink.store.visitors.salts import kept
 
+NO_RUN: Final = -1
+"""The run of what is only tried: no row of a table has this number."""
 FEWEST: Final = 1_000
 """Lines of a chunk, however slow it is to go."""
-
-
-@dataclass(slots=True)
-class Task:
-    """What the chunks of a run have in common.
-
-    Attributes:
-        run: its number.
-        counter: which.
-        target: where amounts go.
-        max_rejects: more rejected lines than this end the run.
-        catalog: as it was when it was last looked at.
-    """
-
-    run: int
-    counter: str
-    target: Target
-    max_rejects: int
-    catalog: Catalog = field(repr=False)
-
-    def scheme(self, catalog: Catalog) -> Scheme:
-        """How lines go into buckets, as a catalog has it and the target wants it."""
-        return self.target.scheme(catalog.of(self.counter))
-
-    def locked_catalog(self, session: Session) -> Catalog:
-        """The catalog; it stays so until the transaction ends.
-
-        Raises:
-            BackfillError: the counter may not be counted by a backfill.
-        """
-        control = read_control(session)
-        if self.catalog.version != control.catalog_version:
-            self.catalog = load(session)
-        refuse(session, self.catalog, self.counter)
-        if self.target.truth_of:
-            targets.refuse_breakdowns(session, self.counter)
-        return self.catalog
 
 
 def refuse(session: Session, catalog: Catalog, counter: str) -> None:
@@ -195,15 +160,17 @@ class ProgressWatch:
         self.say()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Work:
-    """Parts of a running backfill: database, options, connection, task, pace, progress.
+    """Parts of a running backfill: database, options, connection, target, pace, progress.
 
     Attributes:
         mysql_url: the database.
         options: as asked.
         link: the connection.
-        task: what its chunks have in common.
+        catalog: as it was when it was last looked at.
+        run: its number.
+        target: where amounts go.
         sources: which sources are known.
         pool: reads chunks.
         rejects: where rejected lines go.
@@ -215,13 +182,39 @@ class Work:
     mysql_url: str = field(repr=False)
     options: BackfillOptions
     link: KeptSession
-    task: Task
+    catalog: Catalog = field(repr=False)
+    run: int = NO_RUN
+    target: Target = field(default_factory=CounterTarget)
     sources: Sources
     pool: ReaderPool
     rejects: RejectsFile
     pace: LineRate
     watch: ProgressWatch
     stop: Callable[[], bool]
+
+    @property
+    def counter(self) -> str:
+        """Which is counted."""
+        return self.options.counter
+
+    @property
+    def scheme(self) -> Scheme:
+        """How lines go into buckets, as the catalog has it and the target wants it."""
+        return self.target.scheme(self.catalog.of(self.counter))
+
+    def locked_catalog(self, session: Session) -> Catalog:
+        """The catalog; it stays so until the transaction ends.
+
+        Raises:
+            BackfillError: the counter may not be counted by a backfill.
+        """
+        control = read_control(session)
+        if self.catalog.version != control.catalog_version:
+            self.catalog = load(session)
+        refuse(session, self.catalog, self.counter)
+        if self.target.truth_of:
+            targets.refuse_breakdowns(session, self.counter)
+        return self.catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,14 +255,14 @@ def opened(work: Work, source: Input) -> Iterator[OpenSource | None]:
             wanted = Source(
                 id=0,
                 counter=options.counter,
-                truth_of=work.task.target.truth_of,
+                truth_of=work.target.truth_of,
                 name=options.name,
                 recipe=recipe,
                 path=source.name if source.path is None else printable(str(source.path)),
                 head=head[:KNOWN_BYTES],
                 count_repeats=options.count_repeats,
             )
-            own = work.task.catalog.of(options.counter)
+            own = work.catalog.of(options.counter)
             reader = reader_of(recipe, options.counter, own, head)
             check_head(recipe, reader, head)
             # Exports are written once, and often without a last newline.

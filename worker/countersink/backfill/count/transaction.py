@@ -70,11 +70,11 @@ def count_chunk(
 def _count(
     session: Session, ahead: ReadAhead, number: int, found: ReadChunk, behind: bytes
 ) -> None:
-    task, wanted = ahead.work.task, ahead.at_hand.wanted
+    work, wanted = ahead.work, ahead.at_hand.wanted
     source = sources.read(session, number, lock=True)
     if source is None or source.recipe != wanted.recipe:
         raise Overtaken
-    chunk = Chunk.of(number, found.span, task.run)
+    chunk = Chunk.of(number, found.span, work.run)
     if chunk.start_at != source.read_to:
         if chunks.is_there(session, chunk):
             return  # by a COMMIT whose reply was lost
@@ -83,12 +83,12 @@ def _count(
     last = chunks.last(session, number)
     if not sources.alike(source.head, wanted.head) or behind != (last.digest if last else b""):
         raise SourceDiffers
-    if last is not None and last.run != task.run:
+    if last is not None and last.run != work.run:
         _refuse_undoing(session, last.run)
     sources.save(session, source.after(chunk, wanted.head))
-    if task.locked_catalog(session) is not ahead.catalog:
+    if work.locked_catalog(session) is not ahead.catalog:
         raise Overtaken
-    if salts_of(session, wanted.recipe, task.counter) != ahead.bucket.salts:
+    if salts_of(session, wanted.recipe, work.counter) != ahead.bucket.salts:
         raise Overtaken
     counted = found.counts
     chunks.insert(session, chunk, counted)
@@ -96,16 +96,17 @@ def _count(
     _add(session, ahead, source, found)
     lines = rejects.named(source.path, found.rejects[: rejects.KEPT])
     # Nothing is added to the totals by reading what is true of them.
-    added = 0 if task.target.truth_of else counted.amount
-    run_state.record(session, task.run, replace(counted, amount=added))
+    added = 0 if work.target.truth_of else counted.amount
+    run_state.record(session, work.run, replace(counted, amount=added))
     # No other chunk of the run is committed meanwhile.
-    if lines and run_state.rejects_of(session, task.run) > task.max_rejects:
+    most = work.options.rejects_allowed
+    if lines and run_state.rejects_of(session, work.run) > most:
         raise TooManyRejects(
-            f"more than {task.max_rejects:,} lines were rejected: look at why, then run it again,"
+            f"more than {most:,} lines were rejected: look at why, then run it again,"
             " which goes on where this stopped",
             found.rejects,
         )
-    rejects.keep(session, task.run, lines)
+    rejects.keep(session, work.run, lines)
 
 
 def _refuse_undoing(session: Session, run: int) -> None:
@@ -186,18 +187,18 @@ def path_of(session: Session, source: int) -> str:
 
 def _add(session: Session, ahead: ReadAhead, source: Source, found: ReadChunk) -> None:
     """Add a chunk, read by the catalog in force."""
-    task, catalog = ahead.work.task, ahead.catalog
+    work, catalog = ahead.work, ahead.catalog
     if ahead.bucket.salts is not None:
-        require_unique(catalog, task.counter)
-    amounts = BucketAmounts(task.counter, found.amounts, catalog)
-    if not task.target.truth_of:
-        targets.refuse_set_days(session, task.counter, found.days(ahead.bucket.scheme))
+        require_unique(catalog, work.counter)
+    amounts = BucketAmounts(work.counter, found.amounts, catalog)
+    if not work.target.truth_of:
+        targets.refuse_set_days(session, work.counter, found.days(ahead.bucket.scheme))
     # What is set to a truth is set, however many keys that makes.
-    capped = Capped(catalog) if task.target.truth_of else key_caps.cap(session, amounts, catalog)
+    capped = Capped(catalog) if work.target.truth_of else key_caps.cap(session, amounts, catalog)
     bringing = _bringing(amounts, found, capped)
     members = {place: [found.members[one] for one in some] for place, some in bringing.items()}
     try:
-        task.target.add(session, amounts, source.id, found.start.at, members)
+        work.target.add(session, amounts, source.id, found.start.at, members)
     except RefusedMembers as error:
         for why in error.refused.values():
             if why.reason == DeadReason.NO_SKETCHES:

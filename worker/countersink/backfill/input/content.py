@@ -182,9 +182,13 @@ class PlainFile:
         """Open it.
 
         Raises:
-            OSError: it cannot be.
+            Unreadable: it cannot be.
         """
-        content = Content(self.name, os.open(self.path, os.O_RDONLY | os.O_CLOEXEC), self.size)
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Unreadable(f"{self.name} cannot be opened: {trouble(error)}") from error
+        content = Content(self.name, fd, self.size)
         content.cr_ends = self.cr_ends
         return content
 

@@ -119,11 +119,6 @@ def unreliable(options: BackfillOptions, reports: Sequence[SourceReport]) -> str
     """
     rejected = sum(one.rejected for one in reports)
     counted = any(one.counted for one in reports)
-    if rejected and not counted:
-        return (
-            f"{rejected:,} lines were rejected, and none counted: look at why, and whether"
-            " --input-format and the other options are those of these sources"
-        )
     for one in reports:
         if one.outcome == "rejected":
             return (

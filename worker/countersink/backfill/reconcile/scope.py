@@ -214,7 +214,7 @@ def _covered(work: Work, found: Iterable[Input]) -> str:
                 minutes |= _minutes(work, source)
     if not minutes:
         return ""
-    zone = work.task.catalog.of(work.options.counter).known_zone()
+    zone = work.catalog.of(work.options.counter).known_zone()
     first, last = min(minutes), max(minutes)
     after = date_at(zone, first * 60 - 60) + ONE_DAY
     before = date_at(zone, last * 60 + 60) - ONE_DAY
@@ -240,7 +240,7 @@ def _minutes(work: Work, source: Input) -> set[int]:
         content, counter = at_hand.content, work.options.counter
         own = at_hand.wanted.recipe
         every = replace(own, where=(), exclude_keys=(), counter_column="", start=None, end=None)
-        reader = reader_of(every, counter, work.task.catalog.of(counter), at_hand.head)
+        reader = reader_of(every, counter, work.catalog.of(counter), at_hand.head)
         content.seek(_END)
         start = max(0, content.offset - _BYTES)
         whole_line = start + content.read_at(_BYTES, start).find(b"\n") + 1 if start else 0
