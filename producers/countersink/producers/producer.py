@@ -283,11 +283,6 @@ class Producer(Engine):
         return not found.salts.has_none(counter, time.monotonic() - ASK_AGAIN_SECONDS)
 
     @property
-    def id_scope(self) -> str:
-        """The namespace of its ids."""
-        return self._options.id_scope
-
-    @property
     def spool(self) -> str | None:
         """The directory of its spool; None without one."""
         spool = self._options.spool

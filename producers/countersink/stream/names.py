@@ -15,8 +15,6 @@ key                             type    meaning; who writes it
                                         per master; ``countersink partitions set``
 ``countersink:partitions:used`` set     the partitions ever sent to; producers add theirs
 ``{countersink:P}:tail:HASH``   hash    how far a log has been read; ``countersink tail``
-``{countersink:bodies:B}:DAY``  hash    digests of bodies that came with an Idempotency-Key on a
-                                        day, by its hash, expires; ``countersink web``
 ``countersink:worker:CONSUMER`` hash    a worker's figures for ``info``, expires; the worker
 ``rq:*``                        many    the scheduled jobs' queue (RQ's own); in the Redis of
                                         COUNTERSINK_JOBS_REDIS_URL
@@ -138,11 +136,6 @@ def tail_key(partition: int, source: str) -> str:
     """
     digest = sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return f"{{countersink:{partition}}}:tail:{digest}"
-
-
-def bodies_key(bucket: int, day: int) -> str:
-    """The hash with a part of a day's digests of named requests; days are those of Unix time."""
-    return f"{{countersink:bodies:{bucket}}}:{day}"
 
 
 def worker_key(consumer: str) -> str:

@@ -186,13 +186,13 @@ def test_a_bad_question_is_no_stream_and_head_is_answered_at_once(shared: Web) -
 def test_an_unforeseen_error_is_told_and_numbers_come_again(
     orders: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*asked: Any) -> live.SentNumbers:
+    def fail(*asked: Any) -> None:
         raise RuntimeError("a bug")
 
     with listening(orders, "orders") as stream:
         stream.until("orders", 3)
         with monkeypatch.context() as patch:
-            patch.setattr(live, "look", fail)
+            patch.setattr(live, "today", fail)
             assert {"trouble": True} in stream.events()
         orders.count("orders", "a", 1)
         stream.until("orders", 4)

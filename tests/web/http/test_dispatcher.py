@@ -7,7 +7,7 @@ import requests
 
 from countersink.store import api_keys
 from countersink.store.sessions import open_tables
-from countersink.web.errors import KeyMissing
+from countersink.web.errors import CannotServe
 from countersink.web.http.headers import DATA
 from countersink.web.server.process import first_key
 from tests.web.raw import exchange, status
@@ -182,7 +182,7 @@ def test_a_server_that_is_away_is_503_with_when_to_come_again(opened: Web) -> No
 
 def test_without_a_valid_key_it_does_not_start_but_on_a_terminal_makes_one(mysql_url: str) -> None:
     with open_tables(mysql_url) as session:
-        with pytest.raises(KeyMissing, match="countersink key create"):
+        with pytest.raises(CannotServe, match="countersink key create"):
             first_key(session, terminal=False)
         made = first_key(session, terminal=True)
         assert made is not None
@@ -195,5 +195,5 @@ def test_without_a_valid_key_it_does_not_start_but_on_a_terminal_makes_one(mysql
         assert key.scopes == ("admin",)
         api_keys.revoke(session, key.id)
         assert not api_keys.is_valid(session, made)
-        with pytest.raises(KeyMissing):
+        with pytest.raises(CannotServe):
             first_key(session, terminal=False)

@@ -1,13 +1,11 @@
-"""``Problem``, the document of an HTTP error (``application/problem+json``: members, titles by
-status), and the errors that keep the server from starting.
+"""``Problem``, the document of an HTTP error (``application/problem+json``), and what keeps the
+server from starting.
 
 ::
 
     Exception
-    ├── Problem             ends a request: its answer is application/problem+json (RFC 9457)
-    └── CannotServe         the server does not start; says what to do
-        ├── KeyMissing      no key is valid, and nobody is there to be shown a new one
-        └── AddressUnavailable  its address is taken, or none of this machine's
+    ├── Problem      ends a request: its answer is application/problem+json (RFC 9457)
+    └── CannotServe  the server does not start; says what to do
 """
 
 import math
@@ -19,31 +17,12 @@ if TYPE_CHECKING:
 
 MEDIA_TYPE: Final = "application/problem+json"
 
-TITLES: Final[Mapping[int, str]] = {
-    400: "Bad request",
-    401: "A key is needed",
-    403: "Not allowed",
-    404: "Not found",
-    405: "Method not allowed",
-    408: "Too slow",
-    409: "Conflict",
-    411: "Length required",
-    413: "Too large",
-    415: "Unsupported media type",
-    421: "Unknown host",
-    422: "Not valid",
-    429: "Too many requests",
-    431: "Headers too large",
-    500: "Internal error",
-    503: "Unavailable",
-}
-
 
 class Problem(Exception):
     """Ends a request with a status and a sentence that says what to do.
 
     Attributes:
-        status: of HTTP, one of :data:`TITLES`.
+        status: of HTTP.
         detail: for the person at the other end; never anything of the inside.
         headers: more headers of the answer, such as ``Retry-After``.
         extra: more members of the document, such as ``errors``.
@@ -71,13 +50,7 @@ class Problem(Exception):
 
     def response(self) -> "Response":
         """The answer."""
-        document = {
-            "type": "about:blank",
-            "title": TITLES[self.status],
-            "status": self.status,
-            "detail": self.detail,
-            **self.extra,
-        }
+        document = {"status": self.status, "detail": self.detail, **self.extra}
         from starlette.responses import JSONResponse  # noqa: PLC0415 (an extra)
 
         return JSONResponse(
@@ -86,12 +59,5 @@ class Problem(Exception):
 
 
 class CannotServe(Exception):
-    """The server does not start."""
-
-
-class KeyMissing(CannotServe):
-    """No key is valid, and the server would answer nobody."""
-
-
-class AddressUnavailable(CannotServe):
-    """The address is taken, or none of this machine's."""
+    """The server does not start: no key is valid, and nobody is there to be shown a new one; or its
+    address is taken, or none of this machine's."""

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Final
 
 import anyio
@@ -107,7 +106,6 @@ class Register:
         self._clock = clock
         self._keys: dict[str, Credential] = {}
         self._logins: dict[bytes, Credential] = {}
-        self._ended: dict[bytes | str, float] = {}  # here, when; a reading may not know of it yet
         self._used: set[str] = set()
         self._began = -math.inf
         self._lock = asyncio.Lock()
@@ -136,12 +134,6 @@ class Register:
         """Remember that a key was used."""
         self._used.add(id)
 
-    def forget(self, what: bytes | str) -> None:
-        """End the login of this hash, or the link of this id, here at once; elsewhere it ends with
-        the next reading."""
-        self._ended[what] = self._clock()
-        self._drop(what)
-
     async def read(self) -> None:
         """Read everything anew.
 
@@ -163,12 +155,10 @@ class Register:
             for each in logins
             if each.api_key in self._keys
         }
-        self._ended = {what: at for what, at in self._ended.items() if at >= began}
-        for what in self._ended:
-            self._drop(what)
 
     async def look_again(self) -> bool:
-        """Read anew before somebody is refused: the key may have been made just now.
+        """Read anew before somebody is refused, as the key may have been made just now, and after
+        the end of a login or a link, which ends elsewhere with the next reading.
 
         All who ask while a reading goes on share the next one. Never raises.
 
@@ -206,9 +196,13 @@ class Register:
         used, self._used = self._used, set()
         if not used:
             return
+
+        def note() -> None:
+            with open_tables(self._mysql_url) as session:
+                api_keys.note_use(session, used)
+
         try:
-            work = partial(_note, self._mysql_url, used)
-            await anyio.to_thread.run_sync(work, limiter=self._thread)
+            await anyio.to_thread.run_sync(note, limiter=self._thread)
         except StoreError:
             self._used |= used  # later, then
         except Exception:
@@ -234,23 +228,12 @@ class Register:
             self._away = False
         self._late = False
 
-    def _drop(self, what: bytes | str) -> None:
-        if isinstance(what, bytes):
-            self._logins.pop(what, None)
-        else:
-            self._keys.pop(what, None)
-
     def _valid(self, known: Credential | None) -> Credential | None:
         return known if known is not None and self._clock() < known.ends else None
 
 
 def _everything(session: Session) -> tuple[list[api_keys.LiveKey], list[api_keys.LiveSession]]:
     return api_keys.live(session), api_keys.live_logins(session)
-
-
-def _note(mysql_url: str, ids: set[str]) -> None:
-    with open_tables(mysql_url) as session:
-        api_keys.note_use(session, ids)
 
 
 def _known_key(live: api_keys.LiveKey, now: float) -> Credential:

@@ -2,6 +2,7 @@
 refusals (409, 422); texts of reasons are in ``runtime/dead_letter.py``."""
 
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -32,8 +33,8 @@ MAX_BODY_BYTES: Final = 64 * 1024
 """Of a request that names them."""
 SHOWN_BYTES: Final = 2_000
 """Characters of a payload that a list shows; ``countersink dead list`` has all of it."""
-_REASON_LENGTH: Final = 64
-_REASON_SCHEMA: Final = {"type": "string", "pattern": f"^[ -~]{{1,{_REASON_LENGTH}}}$"}
+_Reason = Annotated[str, Meta(pattern="^[ -~]{1,64}$")]
+_REASON_SCHEMA: Final = msgspec.json.schema(_Reason)
 _Ref = Annotated[str, Meta(pattern="^[0-9a-fA-F]{32}(:(-1|[0-9]{1,9}))?$")]
 _Refs = Annotated[list[_Ref], Meta(min_length=1, max_length=MAX_REFS)]
 _Most = Annotated[
@@ -57,19 +58,18 @@ class Choice(msgspec.Struct, forbid_unknown_fields=True):
     """
 
     refs: _Refs | UnsetType = UNSET
-    reason: str | UnsetType = UNSET
+    reason: _Reason | UnsetType = UNSET
     all: bool | UnsetType = UNSET
     most: _Most | UnsetType = UNSET
 
 
-def _reason(text: str) -> str:
-    if not (text.isascii() and text.isprintable() and 1 <= len(text) <= _REASON_LENGTH):
-        raise ValueError(f"a reason has 1 to {_REASON_LENGTH} visible characters of ASCII")
-    return text
-
-
 _PARAMETERS: Final = (
-    Parameter("reason", _reason, "Only those with this reason.", _REASON_SCHEMA),
+    Parameter(
+        "reason",
+        partial(msgspec.convert, type=_Reason),
+        "Only those with this reason.",
+        _REASON_SCHEMA,
+    ),
     number("limit", 1, MAX_ROWS, "At most so many.", default=100),
 )
 
@@ -147,8 +147,6 @@ async def _choice(request: Request, services: Services) -> Choice:
     try:
         for ref in choice.refs or ():
             dead.parse_ref(ref)
-        if choice.reason is not UNSET:
-            _reason(choice.reason)
     except ValueError as error:
         raise Problem(422, f"The body is not valid: {error}") from error
     given = [one for one in (choice.refs, choice.reason, choice.all) if one is not UNSET]

@@ -96,7 +96,7 @@ async def beacon(request: Request, services: Services, who: Identity) -> Respons
     """Count a visit that ``navigator.sendBeacon`` tells of."""
     counter, key = _named(request)
     await _require_ingest(request, services, who, counter)
-    await bodies.discard(request, MAX_BEACON_BYTES)
+    await bodies.read(request, services, MAX_BEACON_BYTES)
     await _visit(request, services, who, counter, key)
     return Response(status_code=204, headers=_HEADERS)
 

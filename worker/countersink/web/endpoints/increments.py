@@ -24,8 +24,8 @@ from countersink.web.acknowledgement import Acknowledgements
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
-from countersink.web.http.bodies import RequestBodies, read_json
-from countersink.web.http.openapi import Closed, closed_object, response
+from countersink.web.http.bodies import read_json
+from countersink.web.http.openapi import Closed, response, schema_of, words
 from countersink.web.http.parameters import COUNTER_NAME, choice
 from countersink.web.http.route import Route
 from countersink.web.options import DAY_S, WebOptions
@@ -60,12 +60,7 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
     increments = read_increments(body, services.options, who)
     salted = {each[0] for each in increments if len(each) > 5}
     await until(request, services, partial(_have_salts, services, salted), SALT_WAIT_S)
-    if name is None:
-        accept(services, who, increments)
-    else:
-        name = scoped(who, name)
-        async with services.one(RequestBodies).noted(name, increments):
-            accept(services, who, increments, name)
+    accept(services, who, increments, None if name is None else scoped(who, name))
     if wait is None:
         return answer(len(increments), None)
     acknowledged = services.one(Acknowledgements)
@@ -259,19 +254,79 @@ def _checked_id(id: str) -> str:
     return id
 
 
-class _Item(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    counter: str
-    key: str | dict[str, str] | UnsetType = UNSET
-    amount: int | UnsetType = UNSET
-    at: str | int | float | UnsetType | None = UNSET
-    id: str | UnsetType | None = UNSET
-    visitor: str | UnsetType | None = UNSET
+class IncrementAsked(Closed, gc=False):
+    """What to add to a counter."""
+
+    counter: Annotated[str, Meta(extra_json_schema=dict(COUNTER_NAME))]
+    key: (
+        Annotated[
+            str | dict[str, str],
+            Meta(
+                description="One of more than 255 bytes of UTF-8 is counted under its beginning,"
+                " `~` and the first 16 hex digits of its SHA-256. For a counter that has"
+                " dimensions, an object of their names and values.",
+                extra_json_schema={
+                    "default": "",
+                    "propertyNames": {"pattern": "^[a-z][a-z0-9_]{0,31}$"},
+                    "maxProperties": MAX_DIMENSIONS,
+                },
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    amount: (
+        Annotated[
+            int,
+            Meta(
+                description="0 declares the key. The server may be set to other limits.",
+                extra_json_schema={
+                    "default": 1,
+                    "minimum": -1_000_000_000,
+                    "maximum": 1_000_000_000,
+                },
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    at: (
+        Annotated[
+            str | int | float | None,
+            Meta(
+                description="ISO 8601 with a time zone, or Unix seconds, from 3,650 days back to a"
+                " day ahead of the server's clock. Default: now. It may be set to other limits.",
+                extra_json_schema={"format": "date-time"},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    id: (
+        Annotated[
+            str | None,
+            Meta(
+                description="The event's own name: with the same counter, id and API key it is"
+                " counted once within `ledger_days`, however often it is sent.",
+                extra_json_schema={"minLength": 1, "maxLength": MAX_ID_LENGTH},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    visitor: (
+        Annotated[
+            str | None,
+            words(
+                "Who was seen, of a counter that counts different visitors (`counter set"
+                " --unique`); the amount is 1 then. It is hashed here, and neither stored nor sent"
+                " on."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
 
 
-_decode = msgspec.json.Decoder(list[_Item] | _Item).decode
+_decode = msgspec.json.Decoder(list[IncrementAsked] | IncrementAsked).decode
 
 
-def _items(body: bytes, most: int) -> Sequence[_Item]:
+def _items(body: bytes, most: int) -> Sequence[IncrementAsked]:
     bodies.check_parts(body, most)
     try:
         found = _decode(body)
@@ -286,7 +341,7 @@ def _items(body: bytes, most: int) -> Sequence[_Item]:
     return items
 
 
-def _is_told_once(body: bytes, items: Sequence[_Item]) -> bool:
+def _is_told_once(body: bytes, items: Sequence[IncrementAsked]) -> bool:
     """Whether surely no member is in ``body`` twice: it has no string besides those of ``items``.
 
     Looking at each member takes three times as long as all the rest.
@@ -308,7 +363,7 @@ def _is_told_once(body: bytes, items: Sequence[_Item]) -> bool:
     return b"\\" not in body and body.count(b'"') == 2 * strings
 
 
-def _items_one_by_one(body: bytes, most: int) -> Sequence[_Item]:
+def _items_one_by_one(body: bytes, most: int) -> Sequence[IncrementAsked]:
     """The same, slowly, when some are not valid, to tell which, or have whole numbers as floats."""
     try:
         found = read_json(body)
@@ -318,11 +373,11 @@ def _items_one_by_one(body: bytes, most: int) -> Sequence[_Item]:
         raise _no_json() from None
     each = found if isinstance(found, list) else [found]
     _check_number(len(each), most)
-    items: list[_Item] = []
+    items: list[IncrementAsked] = []
     errors: list[tuple[int, str]] = []
     for position, item in enumerate(each):
         try:
-            items.append(msgspec.convert(item, _Item))
+            items.append(msgspec.convert(item, IncrementAsked))
         except (msgspec.ValidationError, RecursionError) as error:
             errors.append((position, str(error)))
     if errors:
@@ -361,47 +416,7 @@ class Accepted(Closed):
     state: State | UnsetType = UNSET
 
 
-_INCREMENT: Final = closed_object(
-    {
-        "counter": COUNTER_NAME,
-        "key": {
-            "type": ["string", "object"],
-            "default": "",
-            "description": "One of more than 255 bytes of UTF-8 is counted under its beginning, `~`"
-            " and the first 16 hex digits of its SHA-256. For a counter that has dimensions, an"
-            " object of their names and values.",
-            "propertyNames": {"pattern": "^[a-z][a-z0-9_]{0,31}$"},
-            "maxProperties": MAX_DIMENSIONS,
-            "additionalProperties": {"type": "string"},
-        },
-        "amount": {
-            "type": "integer",
-            "default": 1,
-            "minimum": -1_000_000_000,
-            "maximum": 1_000_000_000,
-            "description": "0 declares the key. The server may be set to other limits.",
-        },
-        "at": {
-            "type": ["string", "number", "null"],
-            "format": "date-time",
-            "description": "ISO 8601 with a time zone, or Unix seconds, from 3,650 days back to a"
-            " day ahead of the server's clock. Default: now. It may be set to other limits.",
-        },
-        "id": {
-            "type": ["string", "null"],
-            "minLength": 1,
-            "maxLength": MAX_ID_LENGTH,
-            "description": "The event's own name: with the same counter, id and API key it is"
-            " counted once within `ledger_days`, however often it is sent.",
-        },
-        "visitor": {
-            "type": ["string", "null"],
-            "description": "Who was seen, of a counter that counts different visitors (`counter set"
-            " --unique`); the amount is 1 then. It is hashed here, and neither stored nor sent on.",
-        },
-    },
-    required=["counter"],
-)
+_INCREMENT: Final = schema_of(IncrementAsked)
 _BODY: Final[dict[str, Any]] = {
     "schema": {
         "oneOf": [
@@ -416,7 +431,7 @@ _IDEMPOTENCY_KEY: Final[dict[str, Any]] = {
     "description": (
         "Names the request: of all requests with the same name and API key one is counted, as a"
         " whole, within `ledger_days`, however often and concurrently it is sent. None of its"
-        " increments has an `id` then. With another body it is 409."
+        " increments has an `id` then. Another body under the same name is not counted."
     ),
     "schema": {"type": "string", "pattern": f"^[!-~][ -~]{{0,{MAX_ID_LENGTH - 1}}}$"},
 }
@@ -430,7 +445,7 @@ ROUTES: Final = (
         parameters=(_WAIT,),
         name="addIncrements",
         summary="Count: one increment, or up to 1,000, all or none.",
-        other_parameters=[_IDEMPOTENCY_KEY],
+        headers=[_IDEMPOTENCY_KEY],
         body={"required": True, "content": {"application/json": _BODY, "text/plain": _BODY}},
         responses={
             "200": response("They are where `wait` asked for.", Accepted),
@@ -441,7 +456,6 @@ ROUTES: Final = (
                 Accepted,
             ),
             "400": "The body is not JSON.",
-            "409": "The Idempotency-Key came with another body before; nothing was counted.",
             "413": "Too many increments, or too many bytes.",
             "415": "The body is announced as something else than JSON.",
             "422": "Some increments are not valid; nothing was counted.",

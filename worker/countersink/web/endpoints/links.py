@@ -88,12 +88,11 @@ async def revoke(request: Request, services: Services, who: Identity) -> Respons
     found = await services.run_in_session(links.list_links)
     if not any(one.id == id and _is_theirs(one, who) for one in found):
         raise Problem(404, "There is no such link, or no longer")
-    services.register.forget(id)
     try:
         await services.run_in_session(links.revoke, id)
     except NoSuchLink:
         raise Problem(404, "There is no such link, or no longer") from None
-    services.register.forget(id)  # a reading may have seen it in between
+    await services.register.look_again()
     return Response(status_code=204)
 
 

@@ -23,7 +23,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from countersink.metrics.health import CachedAnswer
-from countersink.reads import Reads
 from countersink.reads.overview import today
 from countersink.runtime.limits import check_counter
 from countersink.runtime.times import iso
@@ -197,41 +196,24 @@ class Feed:
             listener.last = last
 
     def _look(self) -> SentNumbers:
+        """Ask MySQL and Redis once."""
         listeners = list(self.listeners)
-        wanted = frozenset[str]().union(*(each.counters for each in listeners))
-        patterns = frozenset(each.patterns for each in listeners)
+        wanted = sorted({name for each in listeners for name in each.counters})
         try:
-            return look(self._reads, wanted, patterns)
+            (names, overview), complete = self._reads.read(
+                lambda moment: (today(moment.snapshot, wanted), moment.complete_up_to)
+            )
         except (StoreError, StreamError):
             raise
         except Exception:  # a bug: streams go on, and are told that there are no numbers
             LOGGER.exception("live numbers:", extra={"action": "internal_error"})
             raise
-
-
-def look(
-    reads: Reads,
-    wanted: frozenset[str],
-    patterns: frozenset[tuple[str, ...]],
-) -> SentNumbers:
-    """Ask MySQL and Redis once. Blocks.
-
-    Args:
-        reads: whom to ask.
-        wanted: whose totals of today are wanted.
-        patterns: by which counters are told of, of everybody who listens.
-
-    Raises:
-        StoreError: MySQL did not do its part.
-    """
-    (names, overview), complete = reads.read(
-        lambda moment: (today(moment.snapshot, sorted(wanted)), moment.complete_up_to)
-    )
-    return SentNumbers(
-        visible={each: _visible(names, each) for each in patterns},
-        today={line.counter: line.days[-1] for line in overview.lines if line.days},
-        complete_up_to=complete,
-    )
+        patterns = {each.patterns for each in listeners}
+        return SentNumbers(
+            visible={each: _visible(names, each) for each in patterns},
+            today={line.counter: line.days[-1] for line in overview.lines if line.days},
+            complete_up_to=complete,
+        )
 
 
 def _visible(names: list[str] | None, patterns: tuple[str, ...]) -> int | None:

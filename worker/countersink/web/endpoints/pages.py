@@ -8,9 +8,9 @@ random bits of which the table has the hash. A login ends after ``session_hours`
 Scripts and styles are sent as one file each, and what a page has to do at once stands in the page
 itself: on a slow line it is the number of answers that wait for one another that counts.
 
-The modules become one script without any JavaScript tool: they are our own, and import and export
-in one way each, which is checked. Every module becomes a function that is called once, after those
-that it imports.
+The modules become one script without any JavaScript tool: they are our own, import in one way, and
+no two of them define the same name. So they stand one after the other, each after those that it
+imports.
 """
 
 import gzip
@@ -68,12 +68,9 @@ _STYLES: Final = (
     "css/views.css",
 )
 _INLINE: Final = re.compile(rb'<script src="/static/0/([^"]+)" data-inline></script>')
-_IMPORT: Final = re.compile(r'^import \{ ([^}]+) \} from "\./([a-z_]+\.js)";\n', re.MULTILINE)
-_EXPORT: Final = re.compile(
-    r"^export (?=(?:async function|function|const|class) (\w+))", re.MULTILINE
-)
-_OTHER: Final = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
-_COMMENT: Final = re.compile(r"^ *(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n", re.MULTILINE)
+_IMPORT: Final = re.compile(r'^import .* from "\./([a-z_]+\.js)";\n', re.MULTILINE)
+_COMMENT: Final = r" *(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n"
+_LEFT_OUT: Final = re.compile(f"^(?:import .*\n|export |{_COMMENT})", re.MULTILINE)
 
 
 async def html(request: Request, services: Services, who: Identity, name: str) -> Response:
@@ -122,9 +119,8 @@ async def logout(request: Request, services: Services, who: Identity) -> Respons
         if services.register.login(token_hash) is None:
             await services.register.look_again()
         if services.register.login(token_hash) is not None:
-            services.register.forget(token_hash)
             await services.run_in_session(api_keys.end_login, token_hash)
-            services.register.forget(token_hash)  # a reading may have seen it in between
+            await services.register.look_again()
     return _sent_on(request, "/login", services.cookie.name(scheme), "", 0)
 
 
@@ -265,45 +261,22 @@ def script(modules: Mapping[str, str], entry: str) -> str:
     """A script that does what the module ``entry`` does.
 
     Args:
-        modules: their texts, by the names of their files.
+        modules: their texts, by the names of their files; what they define has names of its own.
         entry: the first one.
 
     Raises:
-        ValueError: a module imports or exports in another way than ours do, one that is not there,
-            or, by others, itself.
+        KeyError: a module is not there.
     """
     done: dict[str, str] = {}
-    _add(entry, modules, done, ())
+
+    def add(name: str) -> None:
+        if name not in done:
+            for other in _IMPORT.findall(modules[name]):
+                add(other)
+            done[name] = _LEFT_OUT.sub("", modules[name])
+
+    add(entry)
     return "\n".join(['"use strict";', "{", *done.values(), "}", ""])
-
-
-def _add(
-    name: str, modules: Mapping[str, str], done: dict[str, str], above: tuple[str, ...]
-) -> None:
-    """Put a module, after those that it imports, to what is done."""
-    if name in done:
-        return
-    if name not in modules or name in above:
-        raise ValueError(f"{' → '.join((*above, name))}: no module, or one that imports itself")
-    text = modules[name]
-    for _, other in _IMPORT.findall(text):
-        _add(other, modules, done, (*above, name))
-    exported = _EXPORT.findall(text)
-    text = _COMMENT.sub("", _EXPORT.sub("", _IMPORT.sub(_taken, text)))
-    if (left := _OTHER.search(text)) is not None:
-        raise ValueError(f"{name}: not of the forms that are known: {left[0]}")
-    done[name] = (
-        f"const {_variable(name)} = (() => {{\n{text}return {{ {', '.join(exported)} }};\n}})();"
-    )
-
-
-def _taken(found: re.Match[str]) -> str:
-    names = found[1].replace(" as ", ": ")
-    return f"const {{ {names} }} = {_variable(found[2])};\n"
-
-
-def _variable(name: str) -> str:
-    return "module_" + name.removesuffix(".js")
 
 
 ROUTES: Final[tuple[Route, ...]] = (

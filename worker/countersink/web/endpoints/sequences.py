@@ -21,7 +21,6 @@ from countersink.web.http import bodies
 from countersink.web.http.openapi import (
     Closed,
     json_body,
-    path_parameter,
     response,
     schema_of,
     words,
@@ -31,7 +30,6 @@ from countersink.web.services import Services
 
 MAX_BLOCK: Final = 1_000_000
 """Values in one block."""
-MAX_NAME_BYTES: Final = 255
 LOCK_WAIT_S: Final = 1
 """Seconds for which a try waits for a lock."""
 THREADS: Final = 64
@@ -169,11 +167,6 @@ class SequenceBlock(msgspec.Struct):
     step: int
 
 
-_NAME: Final = path_parameter(
-    "name",
-    description=f"At most {MAX_NAME_BYTES} bytes of UTF-8; may hold slashes.",
-    schema={"type": "string", "maxLength": MAX_NAME_BYTES},
-)
 ROUTES: Final = (
     Route(
         "POST",
@@ -184,7 +177,6 @@ ROUTES: Final = (
         summary="Get your own number: nobody else gets it.",
         description="A request that is sent again gets another number: the first one is"
         " lost with the reply that was lost. Values have 64 bits; JavaScript's numbers 53.",
-        other_parameters=[_NAME],
         body=json_body(ValueAsked, required=False),
         responses={
             "200": response(
@@ -206,7 +198,6 @@ ROUTES: Final = (
         scope="read",
         name="lastValue",
         summary="The last number that was handed out; null where none was.",
-        other_parameters=[_NAME],
         responses={"200": SequenceValue, "422": "There can be no such name or parameter."},
     ),
 )

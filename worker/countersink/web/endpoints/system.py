@@ -18,7 +18,7 @@ from countersink.metrics.health import CachedAnswer, Health, probes
 from countersink.metrics.table import Sample, Samples
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
-from countersink.web.http.bodies import MAX_OBJECT_BYTES, discard
+from countersink.web.http.bodies import MAX_OBJECT_BYTES, read
 from countersink.web.http.openapi import response, words
 from countersink.web.http.route import Route
 from countersink.web.services import Services
@@ -44,7 +44,7 @@ async def system(request: Request, services: Services, who: Identity) -> Respons
 async def schedule(request: Request, services: Services, who: Identity, what: str) -> Response:
     """``POST /v1/schedules/{job}/pause``, ``resume`` and ``run``."""
     job = request.path_params["job"]
-    await discard(request, MAX_OBJECT_BYTES)
+    await read(request, services, MAX_OBJECT_BYTES)
     try:
         done = await services.run(services.schedule, what, job)
     except LookupError:

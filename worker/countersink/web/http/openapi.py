@@ -8,7 +8,8 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Annotated, Any, Final, Literal
+from http import HTTPStatus
+from typing import Annotated, Any, Final
 from zoneinfo import available_timezones
 
 import msgspec
@@ -17,11 +18,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from countersink.metrics.health import installed_version
-from countersink.web.auth.credentials import COOKIE
 from countersink.web.auth.register import Identity
-from countersink.web.errors import MEDIA_TYPE, TITLES
+from countersink.web.errors import MEDIA_TYPE
 from countersink.web.http.answers import CSV, FRESHNESS
-from countersink.web.http.parameters import IN_PATH
+from countersink.web.http.parameters import IN_PATH, TEXT
 from countersink.web.http.route import Described, Route
 from countersink.web.services import Services
 
@@ -84,8 +84,6 @@ class ItemError(msgspec.Struct):
 class ProblemDocument(msgspec.Struct):
     """What is wrong, and what to do (RFC 9457)."""
 
-    type: Literal["about:blank"]
-    title: str
     status: Annotated[int, Meta(ge=400, le=599)]
     detail: str
     incident: Annotated[str, words("With status 500: find it in the log.")] | UnsetType = UNSET
@@ -114,13 +112,12 @@ _INTRODUCTION: Final = (
 )
 
 
-def document(routes: Iterable[Route], *, keys: bool = True, cookie: str = COOKIE) -> dict[str, Any]:
+def document(routes: Iterable[Route], *, keys: bool = True) -> dict[str, Any]:
     """The document of ``routes``.
 
     Args:
         routes: what there is.
         keys: whether keys are needed.
-        cookie: the name of that of a login.
     """
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -142,7 +139,6 @@ def document(routes: Iterable[Route], *, keys: bool = True, cookie: str = COOKIE
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-                "login": {"type": "apiKey", "in": "cookie", "name": cookie},
             },
         },
     }
@@ -152,7 +148,7 @@ def operation(route: Route, *, keys: bool = True) -> dict[str, Any]:
     """A route's operation, with what every route has."""
     scope = route.scope and f"Scope: `{route.scope}`."
     made: dict[str, Any] = {
-        "operationId": route.name or _operation_id(route),
+        "operationId": route.name or route.path.strip("/"),
         "tags": [route.tag] if route.tag else [],
         "summary": route.summary,
         "description": "\n\n".join(filter(None, (route.description, scope))),
@@ -174,12 +170,7 @@ def _response(status: str, told: Described) -> Mapping[str, Any]:
     if not isinstance(told, str):
         return told
     code = int(status)
-    return {**(problem(code) if code in TITLES else {}), "description": told}
-
-
-def path_parameter(name: str, **described: Any) -> dict[str, Any]:
-    """A parameter of a path: its description and schema."""
-    return {"name": name, "in": "path", "required": True, **described}
+    return {**(problem(code) if code >= HTTPStatus.BAD_REQUEST else {}), "description": told}
 
 
 def response(description: str, body: Any, *media_types: str) -> dict[str, Any]:
@@ -219,7 +210,7 @@ def _time_zone() -> dict[str, Any]:
 
 def problem(status: int) -> dict[str, Any]:
     """A response that is a problem document."""
-    made = response(_WORDS.get(status, TITLES[status]), ProblemDocument, MEDIA_TYPE)
+    made = response(_WORDS.get(status, HTTPStatus(status).phrase), ProblemDocument, MEDIA_TYPE)
     if status in _HEADERS:
         made["headers"] = _HEADERS[status]
     return made
@@ -230,13 +221,11 @@ def openapi_route(routes: Iterable[Route]) -> Route:
     others = tuple(routes)
 
     @cache
-    def body(keys: bool, cookie: str) -> bytes:
-        return json.dumps(document((*others, own), keys=keys, cookie=cookie)).encode()
+    def body(keys: bool) -> bytes:
+        return json.dumps(document((*others, own), keys=keys)).encode()
 
     async def answer(request: Request, services: Services, who: Identity) -> Response:
-        keys = not services.options.without_keys
-        cookie = services.cookie.name(request.scope["scheme"])
-        return Response(body(keys, cookie), media_type="application/json")
+        return Response(body(not services.options.without_keys), media_type="application/json")
 
     own = Route(
         "GET",
@@ -264,24 +253,17 @@ def _statuses(route: Route) -> list[int]:
 def _security(route: Route, keys: bool) -> list[dict[str, list[str]]]:
     if route.scope is None:
         return []
-    needed: list[dict[str, list[str]]] = [{"bearer": []}, {"header": []}, {"login": []}]
+    needed: list[dict[str, list[str]]] = [{"bearer": []}, {"header": []}]
     return needed if keys and not route.public else [{}, *needed]
 
 
 def _parameters(route: Route) -> list[Mapping[str, Any]]:
-    described = {each["name"] for each in route.other_parameters}
     in_path = [
-        path_parameter(name, **IN_PATH.get(name, {"schema": {"type": "string"}}))
+        {"name": name, "in": "path", "required": True, **IN_PATH.get(name, {"schema": TEXT})}
         for name in _PARAMETER.findall(route.path)
-        if name not in described
     ]
     query = [each.document() for each in route.parameters or ()]
-    return [*in_path, *route.other_parameters, *query]
-
-
-def _operation_id(route: Route) -> str:
-    words = re.findall(r"[a-z0-9]+", _PARAMETER.sub(r"\1", route.path).lower())
-    return "_".join([route.method.lower(), *words])
+    return [*in_path, *route.headers, *query]
 
 
 def read_responses(document: Any, *, csv: bool = True, one: bool = False) -> dict[str, Any]:

@@ -37,6 +37,8 @@ COUNTER_NAME: Final[Mapping[str, Any]] = {
     "pattern": f"^[A-Za-z0-9_.:-]{{1,{MAX_COUNTER_LENGTH}}}$",
 }
 """The schema of what :func:`countersink.runtime.limits.check_counter` takes."""
+MAX_SEQUENCE_BYTES: Final = 255
+"""Of the name of a sequence."""
 TEXT: Final[Mapping[str, Any]] = {"type": "string"}
 _SHOWN: Final = 20
 """Errors that are told at once."""
@@ -327,6 +329,10 @@ IN_PATH: Final[Mapping[str, Mapping[str, Any]]] = {
     "day": {"schema": {"type": "string", "format": "date"}},
     "job": {"description": "Such as `compact`.", "schema": TEXT},
     "key": {"description": "May hold slashes.", "schema": TEXT},
+    "name": {
+        "description": f"At most {MAX_SEQUENCE_BYTES} bytes of UTF-8; may hold slashes.",
+        "schema": {"type": "string", "maxLength": MAX_SEQUENCE_BYTES},
+    },
 }
 """Parameters of paths, for the document; others are any text."""
 

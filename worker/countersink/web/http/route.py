@@ -46,8 +46,7 @@ class Route:
         hidden: not in the document, and its query is let be: pages and their files.
         name, summary, description: of its operation in the OpenAPI document (3.1).
         tag: under which the document has it, given in :mod:`countersink.web.app`.
-        other_parameters: of its path and its headers, as the document has them; those of the path
-            that are any text need not be there.
+        headers: that it takes, as the document has them.
         body: what it takes, as the document has it; None: nothing.
         responses: by status. What every route has (401, 403, 429, …) is added.
     """
@@ -67,7 +66,7 @@ class Route:
     tag: str = ""
     summary: str = ""
     description: str = ""
-    other_parameters: Sequence[Mapping[str, Any]] = ()
+    headers: Sequence[Mapping[str, Any]] = ()
     body: Mapping[str, Any] | None = None
     responses: Mapping[str, Described] = field(default_factory=dict)
 

@@ -22,7 +22,7 @@ from countersink.store import api_keys
 from countersink.store.connection import Session
 from countersink.store.sessions import open_tables
 from countersink.web.app import Application
-from countersink.web.errors import AddressUnavailable, KeyMissing
+from countersink.web.errors import CannotServe
 from countersink.web.options import WebOptions
 from countersink.web.server.protocol import BoundedProtocol, ConnectionLimits
 
@@ -69,9 +69,8 @@ def run(
         0; 1 where something that was accepted could not be stored, which is in the log.
 
     Raises:
-        KeyMissing: no key is valid.
+        CannotServe: no key is valid; or the address is taken, or none of this machine's.
         StoreError: MySQL is away, or its tables are not ours.
-        AddressUnavailable: the address is taken, or none of this machine's.
     """
     with open_tables(options.mysql_url) as session:
         key = None if options.without_keys else first_key(session, terminal=terminal)
@@ -88,7 +87,7 @@ def run(
     try:
         listener = listen(options)
     except OSError as error:
-        raise AddressUnavailable(
+        raise CannotServe(
             f"cannot listen at {options.host} port {options.port}: {error.strerror or error};"
             " choose others with --host and --port"
         ) from error
@@ -112,12 +111,12 @@ def first_key(session: Session, *, terminal: bool) -> str | None:
     """A key that was made because none was valid; None where one is.
 
     Raises:
-        KeyMissing: none is valid, and there is no terminal to show one at.
+        CannotServe: none is valid, and there is no terminal to show one at.
     """
     if api_keys.any_valid(session):
         return None
     if not terminal:
-        raise KeyMissing(
+        raise CannotServe(
             "no key is valid: make one with countersink key create NAME --scope admin, or let"
             " everybody in with --without-keys"
         )

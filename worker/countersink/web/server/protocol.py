@@ -107,7 +107,7 @@ class BoundedProtocol(FramedProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; where there are too many, one whose client does nothing makes room soon."""
         super().connection_made(transport)
-        self._answers = AnswerWriter(transport, self.loop, self._hang_up)
+        self._answers = AnswerWriter(transport, self._hang_up)
         self._since = self.loop.time()
         over = len(self.connections) - self._limits.connections
         if over > MOST_OVER:
@@ -390,52 +390,38 @@ class AnswerWriter:
     """Writes the head of an answer and its body in one packet, and in one system call.
 
     uvicorn writes the head of an answer, and then the body; uvloop sends at once what is written.
-    So the head is held back until the body comes, or, where none does, until the loop's next turn.
+    So the head is held back until the body comes, or the answer ends without one.
 
     Args:
         transport: what sends.
-        loop: the event loop.
         hang_up: ends the connection, once all of the last answer is written.
 
     Attributes:
         is_closing: as the transport's.
     """
 
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        loop: asyncio.AbstractEventLoop,
-        hang_up: Callable[[], object],
-    ) -> None:
+    def __init__(self, transport: asyncio.Transport, hang_up: Callable[[], object]) -> None:
         self._transport = transport
-        self._loop = loop
         self._hang_up = hang_up
-        self._held = b""
         self._head_is_due = False
-        self._later: asyncio.Handle | None = None
+        self._head = b""
         self.is_closing = transport.is_closing
 
     def begin(self) -> None:
         """The next thing written is the head of an answer."""
-        self.flush()
         self._head_is_due = True
 
     def write(self, data: bytes) -> None:
         """Send, or hold back."""
-        if self._later is not None:
-            data, self._held = self._held + data, b""
-            self._later.cancel()
-            self._later = None
-        elif self._head_is_due and not data.startswith(_GO_ON):
-            self._head_is_due = False
-            self._held = data
-            self._later = self._loop.call_soon(self.flush)
-            return
-        self._transport.write(data)
+        if self._head_is_due and not data.startswith(_GO_ON):
+            self._head_is_due, self._head = False, data
+        else:
+            head, self._head = self._head, b""
+            self._transport.write(head + data)
 
     def flush(self) -> None:
         """Send what is held back."""
-        if self._later is not None:
+        if self._head:
             self.write(b"")
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ const app = {
   seesAll: () => !app.who.counters?.length,
 };
 let view = null;
-let shown = null;
+let shownView = null;
 
 /** "#/counter/page_views?range=7" → ["counter", "page_views", URLSearchParams]. */
 function place() {
@@ -57,11 +57,11 @@ function go() {
   const asked = token === null ? shownHere : "counter"; // a link shows one, and nothing else
   const name = asked === "system" && !app.seesAll() ? "" : asked;
   const make = VIEWS.get(name) ?? overview;
-  const same = view && shown === `${name}/${argument}`;
+  const same = view && shownView === `${name}/${argument}`;
   if (same && view.changed) return view.changed(query);
   const first = view === null;
   view?.gone?.();
-  shown = `${name}/${argument}`;
+  shownView = `${name}/${argument}`;
   view = make(app, argument, query);
   put(main, view.element);
   document.title = view.title ? `${view.title} · countersink` : "countersink";

@@ -47,7 +47,7 @@ export class Chart {
     const before = this.#series;
     this.#series = series;
     // Drawn into what is there, so that whoever walks through it stays where they are.
-    if (this.#plot && alike(before, series)) this.#renew();
+    if (this.#plot && sameShape(before, series)) this.#renew();
     else if (window.uPlot) {
       this.#held = this.element === document.activeElement ? before?.labels[this.#plot?.cursor.idx] : undefined;
       this.#make();
@@ -277,7 +277,7 @@ function extremes({ by, labels, values, lines, written }) {
 }
 
 /** Whether two series have the same points, so that only their values differ. */
-function alike(one, other) {
+function sameShape(one, other) {
   const kind = ({ before, lines, ratio, partial }) => `${Boolean(before)} ${lines?.length} ${ratio} ${partial}`;
   return one.by === other.by && kind(one) === kind(other) && one.labels.join() === other.labels.join();
 }

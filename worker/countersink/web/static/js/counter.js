@@ -1,5 +1,5 @@
 // The view of one counter: its figures, chart, table, keys and notes, how often each is asked for
-// again (`ANEW_MS`), and the text for a counter without counts.
+// again (`COUNTER_ANEW_MS`), and the text for a counter without counts.
 
 import { counterPath, get } from "./api.js";
 import { Chart } from "./chart.js";
@@ -15,14 +15,14 @@ import { dayNotes } from "./notes.js";
 import { share } from "./share.js";
 import { name, visible } from "./names.js";
 import { failure, tick } from "./parts.js";
-import { FILTERS, RANGES, address, picked, read } from "./range.js";
+import { FILTERS, RANGES, viewAddress, picked, read } from "./range.js";
 import { compared, counting, differentVisitors, remarks, unknownVisitors } from "./sentences.js";
 import { series } from "./series.js";
 import { downloads, figuresOf, table } from "./table.js";
 
 const HOURS_ANEW_MS = 5_000;
 const KEYS_ANEW_MS = 10_000;
-const ANEW_MS = 60_000;
+const COUNTER_ANEW_MS = 60_000;
 
 export function counterView(app, counter, query) {
   let settings = null;
@@ -72,7 +72,7 @@ export function counterView(app, counter, query) {
   const top = keys(counter, (key) => go(alone(key)));
   const hour = lastHour(counter);
   const map = hourMap(counter);
-  const trends = trending(counter, (key) => address(counter, query, alone(key)));
+  const trends = trending(counter, (key) => viewAddress(counter, query, alone(key)));
   const notes = dayNotes(app, counter, () => found && drawn(true));
   const sharing = share(app, counter, () => query);
   const panel = h("div", { class: "panel" }, chosen.drawing, lines, chart.element, h("div", { class: "legend" }, chart.legend, note), h("div", { class: "as-table" }, details, csv));
@@ -93,10 +93,10 @@ export function counterView(app, counter, query) {
     missing,
     content,
   );
-  const timer = setInterval(() => !document.hidden && (settings ? load(true) : start()), ANEW_MS);
+  const timer = setInterval(() => !document.hidden && (settings ? load(true) : start()), COUNTER_ANEW_MS);
 
   function go(changes) {
-    location.hash = address(counter, query, changes);
+    location.hash = viewAddress(counter, query, changes);
   }
 
   async function start() {

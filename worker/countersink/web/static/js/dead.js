@@ -7,8 +7,8 @@ import { moment, whole } from "./format.js";
 import { visible } from "./names.js";
 import { choice, failure } from "./parts.js";
 
-const FIRST = 50;
-const MOST = 500;
+const FIRST_DEAD = 50;
+const MOST_DEAD = 500;
 const UNKNOWN = { headline: "It could not be counted", explanation: "The details say why.", remedy: "Retry it once its cause is mended, or drop it.", maybe_counted: false };
 
 /** `done()` is called when something was retried or dropped. */
@@ -16,14 +16,14 @@ export function deadLetters(app, done) {
   let reason = null;
   let byReason = {};
   let explained = {};
-  let limit = FIRST;
+  let limit = FIRST_DEAD;
   let known = "";
   let asked = 0;
 
   const said = h("div", { role: "status" });
   const actions = h("div", { class: "controls" });
   const list = h("ul", { class: "letters" });
-  const more = h("button", { type: "button", hidden: true, onclick: () => ((limit = MOST), load()) }, "Show more");
+  const more = h("button", { type: "button", hidden: true, onclick: () => ((limit = MOST_DEAD), load()) }, "Show more");
   const dialog = h("dialog", { "aria-labelledby": "sure" });
   const element = h(
     "section",
@@ -76,7 +76,7 @@ export function deadLetters(app, done) {
       reasons.length > 1 &&
         choice("Reasons", [[null, `All ${whole(total)}`], ...reasons.map(([name, n]) => [name, `${reasonOf(name).headline} ${whole(n)}`])], reason, (value) => {
           reason = value;
-          limit = FIRST;
+          limit = FIRST_DEAD;
           // They say what they are about, which is not what is pressed until the answer is there.
           for (const button of actions.querySelectorAll(".buttons button")) button.disabled = true;
           load();
@@ -90,7 +90,7 @@ export function deadLetters(app, done) {
       total > 0 && !admin && h("p", { class: "soft" }, "To retry or drop them, log in with a key of the scope admin."),
     );
     put(list, rows.map((row) => letter(row, admin && total > 1)));
-    more.hidden = rows.length < limit || limit === MOST;
+    more.hidden = rows.length < limit || limit === MOST_DEAD;
   }
 
   function letter(row, own) {

@@ -16,7 +16,7 @@ const KINDS = [
 const WORDS = { key: "only", prefix: "only beginning with", exclude_key: "without", exclude_prefix: "without those beginning with", with: "beside it" };
 const NO_KEY = "(no key)";
 const OFFERED = 20;
-const TYPED_MS = 200;
+const OFFERED_MS = 200;
 
 /** `go(changes)` changes the address; `beside` stands in the same row. */
 export function filters(counter, go, beside) {
@@ -25,7 +25,7 @@ export function filters(counter, go, beside) {
   const chips = h("ul", { class: "chips", "aria-label": "What is shown" });
   const kind = h("select", { "aria-label": "What to choose by", onchange: () => { options.replaceChildren(); offer(); } }, KINDS.map(([value, shown]) => h("option", { value }, shown)));
   const options = h("datalist", { id: "offered" });
-  const field = h("input", { type: "text", list: "offered", required: true, maxlength: "255", spellcheck: "false", autocomplete: "off", "aria-label": "Key, begin of keys, or counter", oninput: settled(offer, TYPED_MS), onfocus: offer });
+  const field = h("input", { type: "text", list: "offered", required: true, maxlength: "255", spellcheck: "false", autocomplete: "off", "aria-label": "Key, begin of keys, or counter", oninput: settled(offer, OFFERED_MS), onfocus: offer });
   const why = h("p", { class: "why soft", role: "status" });
   const form = h("form", { class: "filter", onsubmit: add }, kind, field, options, h("button", null, "Add"));
   const more = h("details", null, h("summary", null, "Choose keys, or a counter beside it"), form, why);

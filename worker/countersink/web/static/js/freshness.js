@@ -9,7 +9,7 @@ const SILENT_S = 10;
 
 let ahead = 0; // milliseconds by which the server's clock is ahead of this one
 let state = { completeUpTo: undefined, trouble: null, heard: 0 };
-let shown = "";
+let shownKind = "";
 
 /** What a live event, or an answer, said: null where it is not known. Answers come in any order, so
     that what is older than what is known says only that the server answers. */
@@ -31,8 +31,8 @@ export function show() {
   const [kind, sentence] = judge();
   line.className = `fresh ${kind}`;
   text(line.querySelector(".text"), sentence);
-  if (kind !== shown && shown && kind !== "") announce(sentence);
-  shown = kind;
+  if (kind !== shownKind && shownKind && kind !== "") announce(sentence);
+  shownKind = kind;
 }
 
 /** What an answer's head says of the server's clock, to a second or so: that of a visitor may be

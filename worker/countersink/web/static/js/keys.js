@@ -1,4 +1,4 @@
-// The list of a counter's keys with the largest totals: how many are shown (`FIRST`, `MOST`),
+// The list of a counter's keys with the largest totals: how many are shown (`FIRST_KEYS`, `MOST_LISTED`),
 // search, change, CSV, and its texts.
 
 import { address, counterPath, get } from "./api.js";
@@ -7,9 +7,9 @@ import { between, day, percent, plus, whole } from "./format.js";
 import { name, visible } from "./names.js";
 import { failure, told } from "./parts.js";
 
-const FIRST = 25;
+const FIRST_KEYS = 25;
 const STEP = 4;
-const MOST = 10_000;
+const MOST_LISTED = 10_000;
 const DRAWN = 500;
 const MOST_CHANGES = 2_000; // keys of which it is asked how they have changed
 
@@ -17,7 +17,7 @@ const MOST_CHANGES = 2_000; // keys of which it is asked how they have changed
 export function keys(counter, picked) {
   let wanted = null;
   let sum = 0;
-  let n = FIRST;
+  let n = FIRST_KEYS;
   let rows = [];
   let items = []; // of the first rows: the others are drawn when they are scrolled to
   let most = 1;
@@ -28,14 +28,14 @@ export function keys(counter, picked) {
   const note = h("p", { class: "soft" });
   const explained = h("p", { class: "soft explained", hidden: true });
   const trouble = h("div");
-  const more = h("button", { type: "button", hidden: true, onclick: () => ask(Math.min(MOST, n * STEP)) }, "Show more");
+  const more = h("button", { type: "button", hidden: true, onclick: () => ask(Math.min(MOST_LISTED, n * STEP)) }, "Show more");
   const find = h("input", {
     type: "search",
     placeholder: "Find keys",
     "aria-label": "Find keys",
     spellcheck: "false",
     maxlength: "255",
-    oninput: settled(() => ask(FIRST), 150),
+    oninput: settled(() => ask(FIRST_KEYS), 150),
   });
   const element = h(
     "section",
@@ -70,10 +70,10 @@ export function keys(counter, picked) {
     most = Math.max(1, ...rows.map((row) => row.total));
     arrange(rows.slice(0, Math.max(DRAWN, items.length)));
     fill(0);
-    more.hidden = rows.length < n || n >= MOST;
+    more.hidden = rows.length < n || n >= MOST_LISTED;
     const searched = find.value;
     if (!rows.length) put(note, searched ? `No key has “${visible(searched)}” in it.` : "Nothing was counted in these days.");
-    else if (n >= MOST && rows.length >= MOST) put(note, `The ${whole(MOST)} largest. `, csv(), " has no more either; the command export has all.");
+    else if (n >= MOST_LISTED && rows.length >= MOST_LISTED) put(note, `The ${whole(MOST_LISTED)} largest. `, csv(), " has no more either; the command export has all.");
     else put(note, csv());
     if (searched) announce(rows.length === 1 ? "1 key found" : `${rows.length} keys found`);
   }
@@ -113,7 +113,7 @@ export function keys(counter, picked) {
   }
 
   function csv() {
-    const query = { n: MOST, search: find.value, from: wanted.from, to: wanted.to, time_zone: wanted.zone, ...wanted.filter, format: "csv", spreadsheet: true };
+    const query = { n: MOST_LISTED, search: find.value, from: wanted.from, to: wanted.to, time_zone: wanted.zone, ...wanted.filter, format: "csv", spreadsheet: true };
     return h("a", { href: address(counterPath(counter, "top"), query), download: true }, "Download as CSV");
   }
 
@@ -146,7 +146,7 @@ export function keys(counter, picked) {
       sum = total;
       const same = wanted && asked(wanted) === asked(range);
       wanted = range;
-      ask(same ? n : FIRST);
+      ask(same ? n : FIRST_KEYS);
     },
     /** Ask again for the same; the sum may be another by now. */
     again(total) {

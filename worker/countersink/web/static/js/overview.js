@@ -11,7 +11,7 @@ import { draw, sparkline } from "./sparkline.js";
 
 const PAGE = 100;
 const MOST_AT_ONCE = 1_000;
-const DAYS = 30;
+const TREND_DAYS = 30;
 const WEEK = 7;
 const ORDERS = [
   ["counter down", "Name"],
@@ -23,7 +23,7 @@ const ORDERS = [
   ["change down", "Change, most growth first"],
   ["change up", "Change, most loss first"],
 ];
-const ANEW_MS = 60_000;
+const OVERVIEW_ANEW_MS = 60_000;
 const AFTER_TROUBLE_MS = 5_000;
 
 export function overview(app) {
@@ -60,7 +60,7 @@ export function overview(app) {
       null,
       h("tr", null, [
         head("counter", "Counter"),
-        h("th", { scope: "col", class: "trend" }, `Last ${DAYS} days`),
+        h("th", { scope: "col", class: "trend" }, `Last ${TREND_DAYS} days`),
         head("change", "Change", "number change"),
         head("today", "Today", "number"),
         head("total", "In all", "number all"),
@@ -83,7 +83,7 @@ export function overview(app) {
   let shown;
   const ready = new Promise((done) => (shown = done));
   const self = { element, ready, loaded: ready, title: "Counters", counters: [], heard, gone };
-  const timer = setInterval(() => !document.hidden && load(), ANEW_MS);
+  const timer = setInterval(() => !document.hidden && load(), OVERVIEW_ANEW_MS);
 
   function gone() {
     asked++; // what is still to be answered is for nobody
@@ -96,7 +96,7 @@ export function overview(app) {
     size = wanted;
     failed = 0;
     try {
-      const found = await first({ days: DAYS, totals: "false" }, turn);
+      const found = await first({ days: TREND_DAYS, totals: "false" }, turn);
       if (turn !== asked) return;
       take(found, turn);
       shown();

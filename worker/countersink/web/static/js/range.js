@@ -60,7 +60,7 @@ export function read(counter, query, known, refused = null) {
 export const picked = (wanted, line, { from, to } = wanted) => ({ from, to, time_zone: line.zone, ...line.filter });
 
 /** The address of a counter with some of these changed; null takes one away, a list is for all. */
-export function address(counter, query, changes) {
+export function viewAddress(counter, query, changes) {
   const next = new URLSearchParams(query);
   for (const [name, value] of Object.entries(changes)) {
     next.delete(name);

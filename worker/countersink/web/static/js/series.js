@@ -15,20 +15,20 @@ const MANY = 800;
 export async function series(wanted, signal) {
   const { before } = wanted;
   const [now, then] = await Promise.all([
-    wanted.by === "auto" ? whole(wanted, signal) : all(wanted, wanted.by, wanted, signal),
-    before ? compared(wanted, signal) : null,
+    wanted.by === "auto" ? wholeSpan(wanted, signal) : all(wanted, wanted.by, wanted, signal),
+    before ? comparedWith(wanted, signal) : null,
   ]);
   const of = (name) => now.lines.find((line) => line[name])?.[name] ?? null;
-  const found = { ...now, ...shown(wanted, now.lines), rolledUpTo: of("rolledUpTo"), toldFrom: of("toldFrom") };
+  const found = { ...now, ...shownSums(wanted, now.lines), rolledUpTo: of("rolledUpTo"), toldFrom: of("toldFrom") };
   if (!then) return { ...found, before: null };
   if (then.trouble) return { ...found, before: { trouble: then.trouble, labels: [], values: [] } };
-  const other = { ...then, ...shown(wanted, then.lines) };
+  const other = { ...then, ...shownSums(wanted, then.lines) };
   const beside = aligned(now.by, now.labels, other, before);
-  return { ...found, before: { ...beside, sum: other.sum, alike: await alike(wanted, now, then, beside.places, signal).catch(unknown) } };
+  return { ...found, before: { ...beside, sum: other.sum, alike: await alikeDays(wanted, now, then, beside.places, signal).catch(unknown) } };
 }
 
 /** What is drawn of one line, or of the ratio of two: a ratio of nothing is no number. */
-function shown({ ratio }, lines) {
+function shownSums({ ratio }, lines) {
   if (!ratio) return { values: lines[0].values, sum: lines[0].sum };
   const [a, b] = ratio === "ab" ? lines : [lines[1], lines[0]];
   return { values: a.values.map((value, i) => quotient(value, b.values[i])), sum: quotient(a.sum, b.sum) };
@@ -37,7 +37,7 @@ function shown({ ratio }, lines) {
 const quotient = (a, b) => (a === null || b === null || !b ? null : a / b);
 
 /** All that was ever counted: by month, or by day where that is little. */
-async function whole(wanted, signal) {
+async function wholeSpan(wanted, signal) {
   const months = await all(wanted, "month", {}, signal);
   const rolled = months.lines.some((line) => line.rolledUpTo);
   if (rolled || months.labels.length > MANY / 30) return months;
@@ -50,7 +50,7 @@ async function all(wanted, by, { from = null, to = null }, signal) {
   const [first, ...others] = wanted.lines;
   const found = await Promise.all([
     one(wanted, first, by, { from, to }, signal),
-    ...others.map((line) => one(wanted, line, by, { from, to }, signal).catch(told)),
+    ...others.map((line) => one(wanted, line, by, { from, to }, signal).catch(untold)),
   ]);
   const labels = union(by, found);
   const lines = found.map((line) => {
@@ -73,7 +73,7 @@ async function one(wanted, line, by, range, signal) {
 }
 
 /** The other period; that it cannot be told is no reason not to show this one. */
-async function compared(wanted, signal) {
+async function comparedWith(wanted, signal) {
   try {
     const found = await all(wanted, wanted.by, wanted.before, signal);
     if (found.lines.some((line) => line.toldFrom)) return { trouble: `${MEMBERS[wanted.by]} of the other period are in ${wanted.by === "day" ? "months" : "wider buckets"} by now.` };
@@ -85,7 +85,7 @@ async function compared(wanted, signal) {
 }
 
 /** What cannot be told of a line, or is not there, in place of it. */
-function told(error) {
+function untold(error) {
   if (![403, 404, 422].includes(error.status)) throw error;
   return { labels: [], values: [], sum: null, rolledUpTo: null, toldFrom: null, trouble: error.message };
 }
@@ -93,7 +93,7 @@ function told(error) {
 /** Sums of both periods over what stands side by side, of a day that is not over only up to the same
     moment: { now, then, until }; `until`: the time of day, "" without that day, null: all is over. Null:
     there is nothing to tell. */
-async function alike(wanted, now, then, places, signal) {
+async function alikeDays(wanted, now, then, places, signal) {
   const { before } = wanted;
   if (wanted.from > wanted.now) return null; // nothing of it has come yet
   const today = wanted.from <= wanted.now && wanted.now <= wanted.to;
@@ -119,7 +119,7 @@ async function alike(wanted, now, then, places, signal) {
     });
     sums = sums.map(([a, b], k) => [a - left[k][0], b - left[k][1]]);
   }
-  const [mine, theirs] = [0, 1].map((i) => shown(wanted, sums.map((pair) => ({ values: [], sum: pair[i] }))).sum);
+  const [mine, theirs] = [0, 1].map((i) => shownSums(wanted, sums.map((pair) => ({ values: [], sum: pair[i] }))).sum);
   return { now: mine, then: theirs, until };
 }
 

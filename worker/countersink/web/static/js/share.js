@@ -1,4 +1,4 @@
-// The form that makes links to a view: after how many days they can end (`DAYS`), the list of valid
+// The form that makes links to a view: after how many days they can end (`LINK_DAYS`), the list of valid
 // links, and its texts.
 
 import { get, post, remove } from "./api.js";
@@ -6,13 +6,13 @@ import { announce, h, put } from "./dom.js";
 import { token } from "./link.js";
 import { failure, snippet } from "./parts.js";
 
-const DAYS = [1, 7, 30, 90, 366];
+const LINK_DAYS = [1, 7, 30, 90, 366];
 
 /** A button, and what it opens. `view` tells the parameters of the address. */
 export function share(app, counter, view) {
   const made = h("div");
   const list = h("div");
-  const days = h("select", { id: "link-days" }, DAYS.map((n) => h("option", { value: n, selected: n === 7 }, n === 1 ? "1 day" : `${n} days`)));
+  const days = h("select", { id: "link-days" }, LINK_DAYS.map((n) => h("option", { value: n, selected: n === 7 }, n === 1 ? "1 day" : `${n} days`)));
   const dialog = h(
     "dialog",
     { "aria-labelledby": "share-title", class: "sharing" },

@@ -9,7 +9,7 @@ import { stale } from "./freshness.js";
 import { name, visible } from "./names.js";
 import { failure, figure } from "./parts.js";
 
-const ANEW_MS = 3_000;
+const SYSTEM_ANEW_MS = 3_000;
 const LATE_S = 10;
 
 export function systemView(app) {
@@ -31,7 +31,7 @@ export function systemView(app) {
     h("section", { "aria-labelledby": "workers-title" }, h("h2", { id: "workers-title" }, "Workers"), workers),
     h("section", { "aria-labelledby": "jobs-title" }, h("h2", { id: "jobs-title" }, "Scheduled jobs"), jobs),
   );
-  const timer = setInterval(() => !document.hidden && load(), ANEW_MS);
+  const timer = setInterval(() => !document.hidden && load(), SYSTEM_ANEW_MS);
 
   async function load() {
     try {
@@ -64,7 +64,7 @@ export function systemView(app) {
       figure("Oldest waits", state.oldest ? lasting(state.lag_ms / 1000) : "–", state.oldest ? `since ${moment(state.oldest)}` : state.away.length ? "nothing that can be seen" : "nothing waits", late(state) ? "warn" : ""),
       figure("Rate", whole(Math.round(state.rows_per_second)), "rows a second"),
       figure("Workers", whole(state.workers.length), slots(state.workers), state.workers.length ? "" : "bad"),
-      figure("Last compaction", compacted ? `${lasting(age(state.at, compacted.ended))} ago` : "–", compacted ? compacted.detail || "done" : schedules.unknown ? "not known" : "none so far"),
+      figure("Last compaction", compacted ? `${lasting(secondsSince(state.at, compacted.ended))} ago` : "–", compacted ? compacted.detail || "done" : schedules.unknown ? "not known" : "none so far"),
     ]);
     put(workers, workerTable(state));
     put(jobs, jobList(schedules, app.may("admin") && act));
@@ -76,7 +76,7 @@ export function systemView(app) {
 }
 
 const late = (state) => state.lag_ms > LATE_S * 1000;
-const age = (now, then) => (then ? Math.max(0, (new Date(now) - new Date(then)) / 1000) : 0);
+const secondsSince = (now, then) => (then ? Math.max(0, (new Date(now) - new Date(then)) / 1000) : 0);
 
 function slots(workers) {
   const numbers = workers.map((one) => one.slot).filter((one) => one !== null && one !== undefined);
@@ -108,7 +108,7 @@ function workerTable(state) {
       h("td", { class: "number" }, one.slot ?? "–"),
       h("td", { class: "number" }, whole(one.rows_per_second)),
       h("td", { class: "number" }, whole(one.rows)),
-      h("td", { class: "number" }, one.last_batch ? `${lasting(age(state.at, one.last_batch))} ago` : "–"),
+      h("td", { class: "number" }, one.last_batch ? `${lasting(secondsSince(state.at, one.last_batch))} ago` : "–"),
       h("td", { class: one.last_error ? "wrong" : "soft" }, one.last_error ? visible(one.last_error) : "–"),
     ]);
   const names = ["Worker", "State", "Slot", "Rows/s", "Rows", "Last batch", "Last error"];

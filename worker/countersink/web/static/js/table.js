@@ -1,4 +1,4 @@
-// The numbers of a chart as a table (`MOST` rows), its columns, and links to CSV.
+// The numbers of a chart as a table (`MOST_ROWS` rows), its columns, and links to CSV.
 
 import { address, counterPath } from "./api.js";
 import { title } from "./controls.js";
@@ -6,13 +6,13 @@ import { h, put } from "./dom.js";
 import { label, ratios, whole } from "./format.js";
 import { picked } from "./range.js";
 
-const MOST = 400;
+const MOST_ROWS = 400;
 const NAMES = { minute: "Minute", quarter: "Quarter of an hour", hour: "Hour", day: "Day", month: "Month" };
 
 /** `columns` are [[name, values, written], …]; the latest row comes first. */
 export function table(element, by, labels, columns) {
   const head = [NAMES[by], ...columns.map(([name]) => name)];
-  const rows = labels.map((iso, i) => [iso, i]).reverse().slice(0, MOST);
+  const rows = labels.map((iso, i) => [iso, i]).reverse().slice(0, MOST_ROWS);
   put(
     element,
     h(
@@ -27,7 +27,7 @@ export function table(element, by, labels, columns) {
         ),
       ),
     ),
-    labels.length > MOST && h("p", { class: "soft" }, `The last ${MOST} of ${whole(labels.length)}; the CSV file has all.`),
+    labels.length > MOST_ROWS && h("p", { class: "soft" }, `The last ${MOST_ROWS} of ${whole(labels.length)}; the CSV file has all.`),
   );
 }
 
