@@ -28,6 +28,8 @@ from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect as connect_redis
 from tests.support.databases import KeptDatabase, SharedServers, dropped, new_name
 from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.forked import ForkedChildren
+from tests.support.processes import Children
 from tests.support.servers import Kind, MySQLServer, RedisServer
 
 settings.register_profile(
@@ -140,7 +142,14 @@ def mysql_servers(servers_directory: Path) -> Iterator[SharedServers]:
 @pytest.fixture(scope="session")
 def mysql_server(mysql_servers: SharedServers, server_kind: Kind) -> MySQLServer:
     """One MySQL or MariaDB for all tests of this process; a crash of it would lose data."""
-    return mysql_servers.server(server_kind)
+    return mysql_servers.of(server_kind).server
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    """Processes that are gone after the test."""
+    with ForkedChildren() as started:
+        yield started
 
 
 @pytest.fixture
@@ -169,7 +178,7 @@ def empty_mysql_url(mysql_server: MySQLServer) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def kept_database(mysql_servers: SharedServers, server_kind: Kind) -> KeptDatabase:
     """The migrated database that the tests of this process use one after another."""
-    return mysql_servers.database(server_kind)
+    return mysql_servers.of(server_kind)
 
 
 @pytest.fixture(scope="session")

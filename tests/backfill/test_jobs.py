@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from tests.backfill.helpers import (
     outcomes,
     rejects_in,
 )
-from tests.support.forked import ForkedChildren
 from tests.support.processes import Child, Children, is_running
 from tests.support.waiting import eventually
 
@@ -48,12 +47,6 @@ def small(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
 def source(logs: Logs) -> Path:
     """A log of several chunks."""
     return logs.write("a.log", long_log(LINES))
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    with ForkedChildren() as started:
-        yield started
 
 
 def pids() -> set[int]:

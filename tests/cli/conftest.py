@@ -9,7 +9,6 @@ import redis
 
 from tests.cli.command import Servers, Start
 from tests.support.databases import KeptDatabase
-from tests.support.forked import ForkedChildren
 from tests.support.processes import Child, Children
 from tests.support.servers import RedisServer
 
@@ -37,13 +36,6 @@ def module_servers(
 def log(tmp_path: Path) -> Path:
     """Where a log may be written."""
     return tmp_path / "access.log"
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    """Processes that are gone after the test."""
-    with ForkedChildren() as started:
-        yield started
 
 
 @pytest.fixture

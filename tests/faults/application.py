@@ -1,13 +1,11 @@
 """An application on a stage: its database, its writers, and the counters of its tables."""
 
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from countersink.store import Store
@@ -81,21 +79,18 @@ class Application:
                 "number": number,
                 "lock_wait": lock_wait,
             }
-            writer = self.stage.children.start(
-                [sys.executable, "-m", "tests.support.run_table_writer", json.dumps(plan)],
-                name=f"writer {number}",
-            )
+            name = f"writer {number}"
+            writer = self.stage.children.module("run_table_writer", plan, name=name)
             self.writers.append(writer)
             self._everyone.append(writer)
-        for writer in self.writers:
-            eventually(partial(self._has_written, writer))
+        eventually(lambda: all("{" in writer.output() for writer in self.writers))
+        self.check_writers()
 
     def kill_writers(self, count: int) -> None:
         """SIGKILL so many, whatever they are at."""
+        self.check_writers()
         for _ in range(count):
-            victim = self.writers.pop(self.stage.random.randrange(len(self.writers)))
-            assert self._alive(victim)
-            victim.kill()
+            self.writers.pop(self.stage.random.randrange(len(self.writers))).kill()
             self.stage.faults["a writer was killed"] += 1
 
     def stop_writers(self) -> None:
@@ -113,7 +108,7 @@ class Application:
     def check_writers(self) -> None:
         """All of them are still at it."""
         for writer in self.writers:
-            assert self._alive(writer)
+            assert writer.running, f"{writer.name} ended: {writer.output()[-3000:]}"
 
     def wrote(self, since: float = 0.0, until: float = float("inf")) -> Span:
         """What writers, killed ones too, said of a stretch of the monotonic clock."""
@@ -128,14 +123,6 @@ class Application:
                     did.update(said["did"])
                     worst_s = max(worst_s, said["worst_s"])
         return Span(did, worst_s)
-
-    def _has_written(self, writer: Child) -> bool:
-        return self._alive(writer) and "{" in writer.output()
-
-    @staticmethod
-    def _alive(writer: Child) -> bool:
-        assert writer.running, f"{writer.name} ended: {writer.output()[-3000:]}"
-        return True
 
     # -- counters ------------------------------------------------------------------------------
 

@@ -8,19 +8,19 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from datetime import date
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from countersink.backfill.count import read_ahead, task
-from countersink.store.verify import open_session, verify
 from tests.cli.command import Result, call
 from tests.faults.stage import Stage
-from tests.support.logs import FIRST, Book, Writer
+from tests.support.logs import FIRST, REAL, Book, Writer
+from tests.support.logs import real as real_log
 from tests.support.oracle import Oracle
 from tests.support.processes import Child
 from tests.support.proxies import Deed, Phase
@@ -62,10 +62,7 @@ class Backfills:
 
     def start(self, *arguments: str | Path, proxied: bool = False) -> Child:
         """Start `countersink backfill`, behind the proxy if asked for."""
-        mysql_url = self.stage.mysql_url
-        return self._start(
-            arguments, (), self.stage.mysql_proxy.url(mysql_url) if proxied else mysql_url
-        )
+        return self._start(arguments, (), proxied=proxied)
 
     def run(self, *arguments: str | Path, proxied: bool = False) -> dict[str, Any]:
         """Run it to its end, which has to be a good one; its report."""
@@ -75,11 +72,7 @@ class Backfills:
 
     def report(self, *arguments: str | Path, proxied: bool = False) -> dict[str, Any]:
         """Run it; its report, whatever it says."""
-        mysql_url = self.stage.mysql_url
-        done = self._call(
-            self._arguments(arguments),
-            self.stage.mysql_proxy.url(mysql_url) if proxied else mysql_url,
-        )
+        done = self._call(self._arguments(arguments), proxied=proxied)
         told = f"status {done.status} (seed {self.stage.seed})\n{done.out}\n{done.err}"
         assert done.status in self.good, told
         report: dict[str, Any] = done.json
@@ -100,6 +93,11 @@ class Backfills:
         assert lines, child.output()
         report: dict[str, Any] = json.loads(lines[-1])
         return report
+
+    def last_run(self) -> int:
+        """The number of the run that was begun last; 0: there was none."""
+        with Oracle(self.stage.mysql_url) as oracle:
+            return int(oracle.rows("SELECT COALESCE(MAX(id), 0) FROM backfill_run")[0][0])
 
     def undo(self, run: int, kills: int = 0) -> list[int]:
         """Take a run back, with those that it is told have read on behind it, by processes that are
@@ -159,22 +157,45 @@ class Backfills:
 
     # -- killing -------------------------------------------------------------------------------
 
+    def until_killed(self, kills: int) -> Iterator[str]:
+        """Rounds, until so many processes were killed before their end; a note for each."""
+        for number in count(1):
+            if self.kills >= kills:
+                return
+            yield f"round {number}, after {self.kills} kills"
+
     def kill(self, *arguments: str | Path, command: Sequence[str] = ()) -> bool:
         """Start one and kill it at random: at one of its requests, or by the clock.
 
         False if it came to its end before. ``command`` is another one than `backfill`.
         """
-        if self.stage.random.random() < 0.7:
-            killed = self._killed_at_a_request(arguments, command)
+        draw, start = self.stage.random, partial(self._start, arguments, command)
+        if draw.random() < 0.7:
+            child, _ = self.stage.struck(
+                partial(start, proxied=True),
+                "*",
+                draw.choice(list(Phase)),
+                Deed.CUT,
+                "kill",
+                skip=draw.randrange(self.requests // 2 if command else self.requests),
+                label="backfill killed",
+            )
         else:
-            killed = self._killed_by_the_clock(arguments, command)
-        self.kills += killed
-        return killed
+            child = start()
+            # not to wait for anything: for a moment that nobody has chosen
+            threading.Event().wait(draw.uniform(0.1, LONGEST_LIFE_S))
+            self.stage.faults["backfill killed"] += child.running
+            child.kill()
+        status, good = child.wait(ENDS_WITHIN), (*self.good, -signal.SIGKILL)
+        self.stage.mysql_proxy.forget()
+        assert status in good, f"status {status} (seed {self.stage.seed})\n{child.output()}"
+        self.kills += status == -signal.SIGKILL
+        return status == -signal.SIGKILL
 
     def killed_runs(self, *arguments: str | Path) -> list[int]:
         """Start one and kill it; its run, if it has begun one, of which nothing is open now."""
         with Oracle(self.stage.mysql_url) as oracle:
-            ((before,),) = oracle.rows("SELECT COALESCE(MAX(id), 0) FROM backfill_run")
+            before = self.last_run()
             self.kill(*arguments)
             for table in ("backfill_source", "backfill_chunk", "backfill_run"):
                 # Waits until what it has sent before is committed or rolled back.
@@ -182,57 +203,21 @@ class Backfills:
             begun = oracle.rows(f"SELECT id FROM backfill_run WHERE id > {before}")
         return [int(run) for (run,) in begun]
 
-    def _killed_at_a_request(self, arguments: Sequence[str | Path], command: Sequence[str]) -> bool:
-        victim: Future[Child] = Future()
-        rule = self.stage.when(
-            "*",
-            self.stage.random.choice(list(Phase)),
-            Deed.CUT,
-            call=lambda _request: victim.result(30).kill(),
-            skip=self.stage.random.randrange(self.requests // 2 if command else self.requests),
-            label="backfill killed",
-        )
-        try:
-            child = self._start(
-                arguments, command, self.stage.mysql_proxy.url(self.stage.mysql_url)
-            )
-            victim.set_result(child)
-            self._ended(child)
-            return rule.acted > 0
-        finally:
-            self.stage.mysql_proxy.forget()
-
-    def _killed_by_the_clock(self, arguments: Sequence[str | Path], command: Sequence[str]) -> bool:
-        child = self._start(arguments, command, self.stage.mysql_url)
-        # not to wait for anything: for a moment that nobody has chosen
-        threading.Event().wait(self.stage.random.uniform(0.1, LONGEST_LIFE_S))
-        killed = child.running
-        if killed:
-            child.kill()
-            self.stage.faults["backfill killed"] += 1
-        self._ended(child)
-        return killed
-
-    def _call(self, arguments: Sequence[str], mysql_url: str = "") -> Result:
+    def _call(self, arguments: Sequence[str], *, proxied: bool = False) -> Result:
         """`countersink ARGUMENTS` in this process: what is not to be killed begins faster here."""
         with (
             patch.object(task, "LINES", self.stage.chunk_lines),
             patch.object(read_ahead, "FIRST", 1),
         ):
-            return call(*arguments, **self.environment(mysql_url or self.stage.mysql_url))
-
-    def _ended(self, child: Child) -> None:
-        status = child.wait(ENDS_WITHIN)
-        good = (*self.good, -signal.SIGKILL)
-        assert status in good, f"status {status} (seed {self.stage.seed})\n{child.output()}"
+            return call(*arguments, **self._environment(proxied))
 
     def _start(
-        self, arguments: Sequence[str | Path], command: Sequence[str], mysql_url: str
+        self, arguments: Sequence[str | Path], command: Sequence[str], *, proxied: bool = False
     ) -> Child:
         program = [sys.executable, "-m", "tests.support.run_chunks", str(self.stage.chunk_lines)]
         return self.stage.children.start(
             [*program, *(command or self._arguments(arguments))],
-            environment=self.environment(mysql_url),
+            environment=self._environment(proxied),
             name="backfill",
         )
 
@@ -244,11 +229,10 @@ class Backfills:
             *("--format", "json", "--rejects", str(self._rejects)),
         ]
 
-    def environment(self, mysql_url: str) -> dict[str, str]:
-        """The settings of a deployment."""
+    def _environment(self, proxied: bool) -> dict[str, str]:
         return {
             "COUNTERSINK_REDIS_URL": self.stage.redis_server.url,
-            "COUNTERSINK_MYSQL_URL": mysql_url,
+            "COUNTERSINK_MYSQL_URL": self.stage.url(proxied=proxied),
         }
 
     # -- books ---------------------------------------------------------------------------------
@@ -256,6 +240,14 @@ class Backfills:
     def write(self, lines: int) -> Book:
         """A log of so many lines, which belong into the tables."""
         book = Writer(self.stage.seed).write(self.stage.directory / "access.log", lines)
+        self.enter(book)
+        return book
+
+    def book(self, lines: int, *, real: bool = False) -> Book:
+        """The real log, if it is asked for and to be had, else one of so many lines."""
+        if not (real and REAL.exists()):
+            return self.write(lines)
+        book = real_log()
         self.enter(book)
         return book
 
@@ -268,7 +260,7 @@ class Backfills:
     def check(self, note: str) -> None:
         """Hold the tables against the books, and against each other."""
         self.stage.check(note)
-        self.verify(note)
+        self.stage.verify(note)
 
     def check_not_above(self, note: str) -> None:
         """Of a backfill that has not come to its end: nothing is counted twice."""
@@ -278,7 +270,7 @@ class Backfills:
         above = {cell: (count, expected[cell]) for cell, count in totals.items()}
         above = {cell: pair for cell, pair in above.items() if pair[0] > pair[1]}
         assert not above, f"{note} (seed {self.stage.seed}): counted, should be: {above}"
-        self.verify(note)
+        self.stage.verify(note)
 
     def check_rejects(self, book: Book) -> None:
         """Rejected lines on record are as many as the log has, once each, and the file of the last
@@ -297,12 +289,6 @@ class Backfills:
         with Oracle(self.stage.mysql_url) as oracle:
             query = f"SELECT COUNT(*) FROM backfill_chunk WHERE run = {run:d}"
             return int(oracle.rows(query)[0][0])
-
-    def verify(self, note: str) -> None:
-        """`countersink verify` finds nothing."""
-        with open_session(self.stage.mysql_url) as session:
-            differences = verify(session).differences
-        assert not differences, f"{note} (seed {self.stage.seed}): {differences}"
 
     def _own(self, totals: dict[Cell, int]) -> dict[Cell, int]:
         return {cell: count for cell, count in totals.items() if cell[0] == self.counter}

@@ -7,14 +7,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import redis
 
 from countersink.store.migrate import migrate
 from tests.faults.stage import Stage
 from tests.support.examples import MANY
 from tests.support.factories import MySQLFactory, RedisFactory
-from tests.support.forked import ForkedChildren
+from tests.support.failover_load import Load
 from tests.support.processes import Children
 from tests.support.servers import MySQLServer, RedisServer
+
+Start = Callable[[str], Load]
+"""Has everything count at a URL of the database."""
 
 
 @pytest.fixture
@@ -61,7 +65,11 @@ def own_stage(
 
 
 @pytest.fixture
-def children() -> Iterator[Children]:
-    """Processes that are gone after the test."""
-    with ForkedChildren() as started:
-        yield started
+def start(
+    children: Children, redis_client: redis.Redis, redis_url: str, tmp_path: Path
+) -> Iterator[Start]:
+    """Has everything count at a URL, until the test is over."""
+    with ExitStack() as stack:
+        yield lambda url: stack.enter_context(
+            Load(children, redis_client, redis_url, url, tmp_path)
+        )

@@ -4,14 +4,16 @@ import hashlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from countersink.backfill.input.spans import LINES
 from countersink.store.errors import StoreError
+from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect
 from countersink.stream.entry import Sealed, script
 from countersink.stream.errors import StreamError
@@ -38,10 +40,10 @@ FAST_WORKER: dict[str, Any] = {
     "claim_idle_ms": 400,
     "claim_every_s": 0.1,
 }
+"""Options with which a worker looks after lost entries at once, not after a minute."""
 CLAIMS_LATE: dict[str, Any] = {"claim_every_s": 600.0}
 """Options with which a worker looks for lost entries once, at its start: a recovery that a scenario
 is about must not be done for it by the sweep."""
-"""Options with which a worker looks after lost entries at once, not after a minute."""
 
 
 class Stage:
@@ -94,6 +96,15 @@ class Stage:
     def all_faults(self) -> Counter[str]:
         """Every fault so far, by kind."""
         return self.faults + self.redis_proxy.faults + self.mysql_proxy.faults
+
+    def url(self, *, proxied: bool) -> str:
+        """The database's, by way of the proxy or not."""
+        return self.mysql_proxy.url(self.mysql_url) if proxied else self.mysql_url
+
+    def forget(self) -> None:
+        """Take all rules away."""
+        self.redis_proxy.forget()
+        self.mysql_proxy.forget()
 
     # -- input ---------------------------------------------------------------------------------
 
@@ -153,7 +164,7 @@ class Stage:
         """Start a worker that looks after lost entries quickly."""
         return self.children.worker(
             self.redis_proxy.url(self.redis_server.url) if proxied else self.redis_server.url,
-            self.mysql_proxy.url(self.mysql_url) if proxied else self.mysql_url,
+            self.url(proxied=proxied),
             **{**FAST_WORKER, **options},
         )
 
@@ -161,15 +172,21 @@ class Stage:
         self, kind: str, phase: Phase, deed: Deed, do: str, **options: Any
     ) -> tuple[Child, Rule]:
         """Start a worker to which `do` (kill, stop, terminate) is done exactly at this point."""
+        start, label = partial(self.worker, **options), f"worker {do}"
+        return self.struck(start, kind, phase, deed, do, label=label)
+
+    def struck(
+        self, start: Callable[[], Child], kind: str, phase: Phase, deed: Deed, do: str, **more: Any
+    ) -> tuple[Child, Rule]:
+        """The same with any process; ``more`` is of the rule."""
         victim: Future[Child] = Future()
 
         def strike(_request: Request) -> None:
             getattr(victim.result(30), do)()
 
-        rule = self.when(kind, phase, deed, call=strike, label=f"worker {do}")
-        child = self.worker(**options)
-        victim.set_result(child)
-        return child, rule
+        rule = self.when(kind, phase, deed, call=strike, **more)
+        victim.set_result(start())
+        return victim.result(), rule
 
     def when(self, kind: str, phase: Phase, deed: Deed, **more: Any) -> Rule:
         """Add a rule to the proxy that knows this kind (capitals and scripts: Redis)."""
@@ -225,6 +242,12 @@ class Stage:
             missing = self.dead - oracle.dead()
             assert not missing, f"dead letters missing {note} (seed {self.seed}): {missing}"
 
+    def verify(self, note: str = "") -> None:
+        """`countersink verify` finds nothing."""
+        with open_session(self.mysql_url) as session:
+            differences = verify(session).differences
+        assert not differences, f"{note} (seed {self.seed}): {differences}"
+
     def wait_applied_by_worker(self) -> None:
         """Apply what there is with a worker nobody disturbs, in this process; it then ends."""
         options = WorkerOptions(
@@ -234,8 +257,7 @@ class Stage:
 
     def finish(self, note: str = "") -> None:
         """Apply what is left with a worker nobody disturbs, then hold the tables to the books."""
-        self.redis_proxy.forget()
-        self.mysql_proxy.forget()
+        self.forget()
         self.wait_applied_by_worker()
         assert self.backlog() == 0
         assert self.pending() == 0

@@ -12,7 +12,6 @@ from threading import Event, Thread
 
 import pytest
 import redis
-from redis.crc import key_slot
 
 from countersink.cli.commands.count.increment import send_one
 from countersink.cli.errors import Failure
@@ -108,6 +107,17 @@ class Scene:
         stats = self.producer.stats()
         assert (stats.dropped, stats.accepted) == (0, self.given)
 
+    def store(self, times: int = 1000) -> None:
+        """Increment, and wait until everything is stored."""
+        self.count(times)
+        self.settle()
+
+    def goes_to(self, partition: int, client: redis.Redis) -> None:
+        """What is sent now is stored in a partition."""
+        before = client.xlen(names.stream_key(partition))
+        self.store()
+        assert client.xlen(names.stream_key(partition)) > before
+
     def check(self) -> None:
         """Each increment is in the streams once, by the ids; all masters must serve."""
         self.settle()
@@ -137,9 +147,23 @@ def shared(lasting: RedisCluster) -> Iterator[RedisCluster]:
         lasting.ask(server, "FLUSHALL")
         allow(lasting, server)
     yield lasting
-    for server in lasting.servers:
+    allow_all(lasting)
+
+
+def allow_all(cluster: RedisCluster) -> None:
+    """No server refuses anything any more."""
+    for server in cluster.servers:
         server.thaw()
-        lasting.ask(server, "CONFIG", "SET", "maxmemory", 0)
+        cluster.ask(server, "CONFIG", "SET", "maxmemory", 0)
+        allow(cluster, server)
+
+
+def start_all(cluster: RedisCluster) -> None:
+    """Servers that were killed or frozen are back."""
+    for server in cluster.servers:
+        server.thaw()
+        server.start()
+    eventually(cluster.is_whole, 30)
 
 
 def allow(cluster: RedisCluster, server: ClusterServer) -> None:
@@ -176,8 +200,7 @@ def short_absence(monkeypatch: pytest.MonkeyPatch) -> None:
 def begun(cluster: RedisCluster, spool: Path | None = None) -> Scene:
     """A producer that has stored something."""
     scene = Scene(cluster, Producer(cluster.url, spool=spool, **QUICK))  # type: ignore[arg-type]
-    scene.count()
-    scene.settle()
+    scene.store()
     return scene
 
 
@@ -186,8 +209,7 @@ def test_the_death_of_a_master_holds_up_nobody(shared: RedisCluster, short_absen
     with scene.producer:
         home, victim = scene.partition, scene.shard.master
         victim.kill()
-        scene.count(MANY)
-        scene.settle()
+        scene.store(MANY)
         assert scene.shard.master is not victim
         victim.start()
         # It goes back, without a restart and without a word of anybody.
@@ -195,10 +217,7 @@ def test_the_death_of_a_master_holds_up_nobody(shared: RedisCluster, short_absen
         scene.settle()
         eventually(shared.is_whole, 30)
         with connect(shared.url) as client:
-            before = client.xlen(names.stream_key(home))
-            scene.count()
-            scene.settle()
-            assert client.xlen(names.stream_key(home)) > before
+            scene.goes_to(home, client)
         scene.check()
 
 
@@ -213,8 +232,7 @@ def test_where_a_master_refuses_others_take_it(
         connect(shared.url) as client,
     ):
         scene = Scene(shared, producer)
-        scene.count()
-        scene.settle()
+        scene.store()
         refuse(shared, scene.shard.master, how)
         scene.count()
         eventually(lambda: increments(client) == scene.given)
@@ -225,9 +243,7 @@ def test_where_a_master_refuses_others_take_it(
         assert (producer.stats().spooled > 0, producer.stats().dropped) == (True, 0)
         assert "\n" not in str(producer.stats().last_error)
         assert increments(client) == scene.given - 1000
-        for server in shared.servers:
-            shared.ask(server, "CONFIG", "SET", "maxmemory", 0)
-            allow(shared, server)
+        allow_all(shared)
         eventually(lambda: increments(client) == scene.given, 30)
 
 
@@ -254,9 +270,7 @@ def test_commands_go_past_masters_that_refuse(
     left_behind(tmp_path, 10)
     with connect(url) as client, pytest.raises(StreamError):
         replay(tmp_path, client)
-    for server in shared.servers:
-        shared.ask(server, "CONFIG", "SET", "maxmemory", 0)
-        allow(shared, server)
+    allow_all(shared)
     with connect(url) as client:
         assert replay(tmp_path, client).increments == 10
         assert increments(client) == 3016
@@ -376,12 +390,11 @@ def test_the_place_of_a_mark_does_not_depend_on_where_slots_lie(
             return [LogMark(client, f"log {number}").partition for number in range(30)]
 
         before = places()
-        slot = key_slot(names.stream_key(0).encode())
         old = shared.master_of(0)
         new = next(server for server in shared.servers if server is not old)
-        shared.move(slot, slot, old, new)
+        shared.move_stream(0, old, new)
         assert places() == before
-        shared.move(slot, slot, new, old)
+        shared.move_stream(0, new, old)
 
 
 @pytest.mark.clusters
@@ -391,8 +404,7 @@ def test_a_frozen_master_is_not_noticed_by_callers(alone: RedisCluster) -> None:
     with scene.producer:
         victim = scene.shard.master
         victim.freeze()
-        scene.count(300_000)
-        scene.settle()
+        scene.store(300_000)
         assert scene.shard.master is not victim
         assert scene.producer.stats().resent > 0
         assert "rows go to" not in (scene.producer.stats().last_error or "")
@@ -411,19 +423,13 @@ def test_a_master_is_replaced_by_its_replica(
         shard, home = scene.shard, scene.partition
         replicated.wait_replicated()  # what had not reached the replica would be lost
         getattr(shard.master, deed)()
-        scene.count(MANY)
-        scene.settle()
+        scene.store(MANY)
         promoted = replicated.wait_promoted(shard)
         scene.count_until(lambda: scene.partition == home)
         scene.settle()
         with replicated.client(promoted) as client:
-            before = client.xlen(names.stream_key(home))
-            scene.count()
-            scene.settle()
-            assert client.xlen(names.stream_key(home)) > before
-        shard.master.thaw()
-        shard.master.start()
-        eventually(replicated.is_whole, 30)
+            scene.goes_to(home, client)
+        start_all(replicated)
         scene.check()
 
 
@@ -440,9 +446,8 @@ def test_slots_move_while_it_sends(
         done, moved = Event(), []
 
         def move(partition: int, source: ClusterServer, target: ClusterServer) -> None:
-            slot = key_slot(names.stream_key(partition).encode())
-            shared.move(slot, slot, source, target)
-            moved.append(slot)
+            shared.move_stream(partition, source, target)
+            moved.append(partition)
 
         def move_all() -> None:
             """From its home to another server, to the third one, and back."""
@@ -477,9 +482,7 @@ def test_all_masters_are_away_and_come_back(alone: RedisCluster, short_absence: 
         eventually(lambda: scene.producer._link.failures >= failures + 5)
         assert not scene.producer.flush(0.2)
         assert not scene.producer.stats().connected
-        for server in alone.servers:
-            server.start()
-        eventually(alone.is_whole, 30)
+        start_all(alone)
         scene.check()
 
 
@@ -495,11 +498,8 @@ def test_masters_die_at_random(
         deed = draw.choice(["kill", "freeze"])
         getattr(server, deed)()
         for scene in scenes:
-            scene.count(2000)
-            scene.settle()
-        server.thaw()
-        server.start()
-        eventually(replicated.is_whole, 30)
+            scene.store(2000)
+        start_all(replicated)
         for scene in scenes:
             scene.settle()
         replicated.wait_replicated()
@@ -524,8 +524,7 @@ def test_applied_is_never_said_of_what_a_promotion_lost(replicated: RedisCluster
         shard, home = scene.shard, scene.partition
         replicated.wait_replicated()
         shard.replicas[0].freeze()
-        scene.count()
-        scene.settle()  # stored on the master alone
+        scene.store()  # stored on the master alone
         shard.master.kill()
         assert not scene.producer.flush(1, applied=True)
         shard.replicas[0].thaw()
@@ -562,11 +561,7 @@ def test_single_increments_and_a_replay_go_where_a_master_serves(
     alone: RedisCluster, tmp_path: Path
 ) -> None:
     spool = tmp_path / "spool"
-    with Producer("redis://127.0.0.1:1/0", spool=spool, flush_interval=0.02) as producer:
-        for number in range(5000):
-            producer.increment(COUNTER, str(number), at=None)
-        assert producer.flush(10)
-        producer.close()
+    left_behind(spool, 5000)
     alone.shards[0].master.kill()
     with connect(alone.url) as client:
         assert replay(spool, client).increments == 5000
@@ -577,9 +572,7 @@ def test_single_increments_and_a_replay_go_where_a_master_serves(
     with pytest.raises((StreamError, Failure)) as caught:
         send_one(alone.url, COUNTER, "k", 1, None)
     assert "\n" not in str(caught.value)
-    for shard in alone.shards:
-        shard.master.start()
-    eventually(alone.is_whole, 30)
+    start_all(alone)
     with connect(alone.url) as client:
         assert increments(client) == 5012
 
@@ -595,9 +588,8 @@ def test_a_tail_waits_for_the_master_that_has_its_position(
             eventually(lambda: counted(client) == {"/a": 1, "/b": 1})
             mark = tailing.mark
             master = alone.master_of(mark.partition)
-            slot = key_slot(mark.stream.encode())
             target = next(server for server in alone.servers if server is not master)
-            alone.move(slot, slot, master, target)
+            alone.move_stream(mark.stream, master, target)
             write(tailing.log, "/c")
             eventually(lambda: counted(client) == {"/a": 1, "/b": 1, "/c": 1})
             target.kill()
@@ -612,18 +604,15 @@ def test_a_tail_waits_for_the_master_that_has_its_position(
 
 @pytest.mark.clusters
 def test_counts_of_a_process_that_is_killed_are_replayed_by_another(
-    alone: RedisCluster, tmp_path: Path
+    alone: RedisCluster, tmp_path: Path, children: Children
 ) -> None:
     """A process fills its spool while no master serves, and is killed; then they are back."""
-    with Children() as children:
-        for server in alone.servers:
-            server.kill()
-        child = run_script(children, SPOOLING, alone.url, str(tmp_path / "spool"))
-        eventually(lambda: "True" in child.output(), 60, message=child.output)
-        child.kill()
     for server in alone.servers:
-        server.start()
-    eventually(alone.is_whole, 30)
+        server.kill()
+    child = run_script(children, SPOOLING, alone.url, str(tmp_path / "spool"))
+    eventually(lambda: "True" in child.output(), 60, message=child.output)
+    child.kill()
+    start_all(alone)
     with (
         Producer(alone.url, spool=tmp_path / "spool", flush_interval=0.02) as producer,
         connect(alone.url) as client,

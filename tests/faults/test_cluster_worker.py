@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import pytest
 import redis
-from redis.crc import key_slot
 
 from countersink.producers import Producer
 from countersink.runtime.process import Stop
@@ -25,6 +24,7 @@ from countersink.stream.progress import samples
 from tests.faults.stage import FAST_WORKER
 from tests.support.oracle import Oracle
 from tests.support.processes import Child, Children
+from tests.support.producing import producing
 from tests.support.redis_cluster import ClusterServer, RedisCluster
 from tests.support.traffic import Cell, Row, Traffic, day_of
 from tests.support.valkey import valkey_server
@@ -109,6 +109,121 @@ class Feeder:
             return bool(pipeline.execute()[1] >= self._replicas)
 
 
+class Scene:
+    """A cluster, and workers that count what is sent to it.
+
+    Args:
+        cluster: its partitions are spread when the scene is made.
+        mysql_url: of the tables.
+        children: of the test.
+    """
+
+    def __init__(self, cluster: RedisCluster, mysql_url: str, children: Children) -> None:
+        self.cluster = cluster
+        self.mysql_url = mysql_url
+        self.children = children
+        with connect(cluster.url) as client:
+            client.set(PARTITIONS_KEY, PARTITIONS)
+
+    def of(self, server: ClusterServer) -> list[int]:
+        """The partitions of a server."""
+        return [n for n in range(PARTITIONS) if self.cluster.master_of(n) is server]
+
+    def missing(self, ids: Iterable[str]) -> set[str]:
+        """Those of these entries that are not applied."""
+        with Oracle(self.mysql_url) as oracle:
+            rows = oracle.rows("SELECT entry_id FROM applied_entry")
+        return set(ids) - {bytes(row[0]).hex() for row in rows}
+
+    def wait_applied(self, *feeders: Feeder) -> None:
+        """Until all that was stored before this call is applied."""
+        stored = {entry for feeder in feeders for entry in list(feeder.stored)}
+        eventually(
+            lambda: not self.missing(stored),
+            APPLIED_WITHIN,
+            message=lambda: "\n".join(child.output()[-3000:] for child in self.children),
+        )
+
+    def wait_counted_there(self, feeder: Feeder, partitions: list[int]) -> float:
+        """Until something that is sent to these partitions from now on is applied; when it was."""
+        before, others = set(feeder.stored), feeder.partitions
+        feeder.partitions = partitions
+        feeder.send_more(5)
+        new = set(feeder.stored) - before
+        eventually(lambda: len(self.missing(new)) < len(new))
+        feeder.partitions = others
+        return time.monotonic()
+
+    def workers(self, count: int = 2) -> list[Child]:
+        """Some that read."""
+        url = f"{self.cluster.url}?socket_timeout=1"  # a node that hangs is soon known to
+        made = [self.children.worker(url, self.mysql_url, **FAST_WORKER) for _ in range(count)]
+        for worker in made:
+            eventually(lambda w=worker: " ready " in w.output(), message=worker.output)  # type: ignore[misc]
+        return made
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count with a producer meanwhile; afterwards wait until exactly that is in the tables."""
+
+        def increment(producer: Producer, number: int) -> None:
+            producer.increment(COUNTER, f"key-{number % 10}")
+
+        with producing(self.cluster.url, increment) as done:
+            yield
+        assert done
+        eventually(lambda: self.counted() == len(done), APPLIED_WITHIN)
+
+    def counted(self) -> int:
+        with Oracle(self.mysql_url) as oracle:
+            return oracle.ledger().get(COUNTER, 0)
+
+    def look(self) -> int:
+        """Look for lost entries as workers do; how many were found so far."""
+        with open_tables(self.mysql_url) as session, connect(self.cluster.url) as client:
+            queue_losses.watch(session, partial(samples, client))
+            return queue_losses.total(session)
+
+    def backlog(self) -> tuple[int, int]:
+        """Entries in all streams of all masters, and how many of them are pending."""
+        entries = pending = 0
+        for server in filter(self.cluster.is_master, self.cluster.servers):
+            with self.cluster.client(server) as client:
+                for stream in client.scan_iter("*:events"):
+                    entries += int(client.xlen(stream))
+                    groups: Any = client.xinfo_groups(stream)
+                    pending += sum(int(each["pending"]) for each in groups)
+        return entries, pending
+
+    def finish(self, *feeders: Feeder) -> set[str]:
+        """Workers end in good order, a drain leaves nothing, and the tables hold what was applied
+        of what was stored, once; the ids of what is missing.
+        """
+        for worker in [child for child in self.children.running() if child.name == "worker"]:
+            worker.terminate()
+            assert worker.wait() == 0, worker.output()
+            assert "Traceback" not in worker.output()
+        drain = self.children.worker(self.cluster.url, self.mysql_url, drain=True, **FAST_WORKER)
+        assert drain.wait() == 0, drain.output()
+        assert self.backlog() == (0, 0)
+        missing = self.missing({entry for feeder in feeders for entry in feeder.stored})
+        expected: Counter[Cell] = Counter()
+        for feeder in feeders:
+            for entry, rows in feeder.stored.items():
+                for counter, key, minute, amount in rows if entry not in missing else ():
+                    expected[counter, day_of(minute), key.encode()] += amount
+        with Oracle(self.mysql_url) as oracle:
+            for cell, total in oracle.totals().items():
+                if cell[0] == COUNTER:  # the producer's, which was checked
+                    expected[cell] = total
+            oracle.check(expected)
+            assert oracle.dead() == set()
+        with open_session(self.mysql_url) as session:
+            assert verify(session).differences == []
+            assert queue_losses.total(session) <= len(missing)
+        return missing
+
+
 @pytest.fixture
 def program(request: pytest.FixtureRequest, servers_directory: Path) -> list[str] | None:
     """What the nodes run: Redis, or Valkey where a test asks for it."""
@@ -117,196 +232,68 @@ def program(request: pytest.FixtureRequest, servers_directory: Path) -> list[str
 
 
 @pytest.fixture
-def masters(servers_directory: Path, program: list[str] | None) -> Iterator[RedisCluster]:
+def masters(
+    servers_directory: Path, program: list[str] | None, mysql_url: str, children: Children
+) -> Iterator[Scene]:
     """Three masters: nobody takes over."""
     with RedisCluster(servers_directory, replicas=0, program=program) as made:
-        _spread(made)
-        yield made
+        yield Scene(made, mysql_url, children)
 
 
 @pytest.fixture
-def cluster(servers_directory: Path, program: list[str] | None) -> Iterator[RedisCluster]:
+def scene(
+    servers_directory: Path, program: list[str] | None, mysql_url: str, children: Children
+) -> Iterator[Scene]:
     """Three masters, each with a replica."""
     with RedisCluster(servers_directory, replicas=1, program=program) as made:
-        _spread(made)
-        yield made
+        yield Scene(made, mysql_url, children)
 
 
-def _spread(cluster: RedisCluster) -> None:
-    with connect(cluster.url) as client:
-        client.set(PARTITIONS_KEY, PARTITIONS)
-
-
-def _of(cluster: RedisCluster, server: ClusterServer) -> list[int]:
-    """The partitions of a server."""
-    return [n for n in range(PARTITIONS) if cluster.master_of(n) is server]
-
-
-def _missing(mysql_url: str, ids: Iterable[str]) -> set[str]:
-    """Those of these entries that are not applied."""
-    with Oracle(mysql_url) as oracle:
-        applied = {bytes(row[0]).hex() for row in oracle.rows("SELECT entry_id FROM applied_entry")}
-    return set(ids) - applied
-
-
-def _wait_applied(mysql_url: str, children: Children, *feeders: Feeder) -> None:
-    """Until all that was stored before this call is applied."""
-    stored = {entry for feeder in feeders for entry in list(feeder.stored)}
-    eventually(
-        lambda: not _missing(mysql_url, stored),
-        APPLIED_WITHIN,
-        message=lambda: "\n".join(child.output()[-3000:] for child in children),
-    )
-
-
-def _wait_counted_there(mysql_url: str, feeder: Feeder, partitions: list[int]) -> float:
-    """Until something that is sent to these partitions from now on is applied; when that was."""
-    before, others = set(feeder.stored), feeder.partitions
-    feeder.partitions = partitions
-    feeder.send_more(5)
-    new = set(feeder.stored) - before
-    eventually(lambda: len(_missing(mysql_url, new)) < len(new))
-    feeder.partitions = others
-    return time.monotonic()
-
-
-def _backlog(cluster: RedisCluster) -> tuple[int, int]:
-    """Entries in all streams of all masters, and how many of them are pending."""
-    entries = pending = 0
-    for server in cluster.servers:
-        if not server.running or cluster.ask(server, "ROLE")[0] != b"master":
-            continue
-        with cluster.client(server) as client:
-            for stream in client.scan_iter("*:events"):
-                entries += int(client.xlen(stream))
-                groups: Any = client.xinfo_groups(stream)
-                pending += sum(int(each["pending"]) for each in groups)
-    return entries, pending
-
-
-def _workers(
-    cluster: RedisCluster, mysql_url: str, children: Children, count: int = 2
-) -> list[Child]:
-    """Some that read."""
-    url = f"{cluster.url}?socket_timeout=1"  # a node that hangs is soon known to
-    made = [children.worker(url, mysql_url, **FAST_WORKER) for _ in range(count)]
-    for worker in made:
-        eventually(lambda w=worker: " ready " in w.output(), message=worker.output)  # type: ignore[misc]
-    return made
-
-
-@contextmanager
-def _counting(cluster: RedisCluster, mysql_url: str) -> Iterator[None]:
-    """Count with a producer meanwhile; afterwards wait until exactly that is in the tables."""
-    done, enough = 0, threading.Event()
-
-    def count() -> None:
-        nonlocal done
-        while not enough.wait(0.001):
-            producer.increment(COUNTER, f"key-{done % 10}")
-            done += 1
-
-    with Producer(cluster.url, flush_interval=0.05) as producer:
-        thread = threading.Thread(target=count)
-        thread.start()
-        try:
-            yield
-        finally:
-            enough.set()
-            thread.join()
-        assert producer.flush(timeout=APPLIED_WITHIN), producer.stats()
-        assert producer.stats().dropped == 0
-    assert done
-    eventually(lambda: _counted(mysql_url) == done, APPLIED_WITHIN)
-
-
-def _counted(mysql_url: str) -> int:
-    with Oracle(mysql_url) as oracle:
-        return oracle.ledger().get(COUNTER, 0)
-
-
-def _end(*workers: Child) -> None:
-    for worker in workers:
-        worker.terminate()
-        assert worker.wait() == 0, worker.output()
-        assert "Traceback" not in worker.output()
-
-
-def _finish(
-    cluster: RedisCluster, mysql_url: str, children: Children, *feeders: Feeder
-) -> set[str]:
-    """Workers end in good order, a drain leaves nothing, and the tables hold what was applied of
-    what was stored, once; the ids of what is missing.
-    """
-    _end(*(child for child in children.running() if child.name == "worker"))
-    drain = children.worker(cluster.url, mysql_url, drain=True, **FAST_WORKER)
-    assert drain.wait() == 0, drain.output()
-    assert _backlog(cluster) == (0, 0)
-    missing = _missing(mysql_url, {entry for feeder in feeders for entry in feeder.stored})
-    expected: Counter[Cell] = Counter()
-    for feeder in feeders:
-        for entry, rows in feeder.stored.items():
-            for counter, key, minute, amount in rows if entry not in missing else ():
-                expected[counter, day_of(minute), key.encode()] += amount
-    with Oracle(mysql_url) as oracle:
-        for cell, total in oracle.totals().items():
-            if cell[0] == COUNTER:  # the producer's, which was checked
-                expected[cell] = total
-        oracle.check(expected)
-        assert oracle.dead() == set()
-    with open_session(mysql_url) as session:
-        assert verify(session).differences == []
-        assert queue_losses.total(session) <= len(missing)
-    return missing
-
-
-def test_a_frozen_master_holds_up_its_own_partitions_only(
-    masters: RedisCluster, mysql_url: str, children: Children
-) -> None:
-    frozen = masters.shards[0].master
-    workers = _workers(masters, mysql_url, children, 1)
-    with ExitStack() as stack, Feeder(masters.url, 1) as feeder:
+def test_a_frozen_master_holds_up_its_own_partitions_only(masters: Scene) -> None:
+    frozen = masters.cluster.shards[0].master
+    workers = masters.workers(1)
+    with ExitStack() as stack, Feeder(masters.cluster.url, 1) as feeder:
         feeder.send_more()
         frozen.freeze()
         stack.callback(frozen.thaw)
-        workers += _workers(masters, mysql_url, children, 1)  # which comes when it is away already
-        feeder.partitions = [n for n in range(PARTITIONS) if masters.shard_of(n).master != frozen]
-        there = Feeder(masters.url, 2)
+        workers += masters.workers(1)  # which comes when it is away already
+        feeder.partitions = [
+            n for n in range(PARTITIONS) if masters.cluster.shard_of(n).master != frozen
+        ]
+        there = Feeder(masters.cluster.url, 2)
         there.partitions = feeder.partitions
         with there:  # these are applied while the master is still frozen
             there.send_more()
-        _wait_applied(mysql_url, children, there)
+        masters.wait_applied(there)
         workers[1].terminate()
         workers[1].wait()
         assert " stopped " in workers[1].output()  # in time, and in order
         stack.close()
         feeder.partitions = list(range(PARTITIONS))
         feeder.send_more()
-    _wait_applied(mysql_url, children, feeder)
+    masters.wait_applied(feeder)
     assert workers[0].running
-    assert _finish(masters, mysql_url, children, feeder, there) == set()
+    assert masters.finish(feeder, there) == set()
 
 
 @pytest.mark.clusters
 @pytest.mark.timeout(300)
-def test_a_drain_waits_for_a_master_that_is_away(
-    masters: RedisCluster, mysql_url: str, children: Children
-) -> None:
-    with Feeder(masters.url, 3) as feeder:
+def test_a_drain_waits_for_a_master_that_is_away(masters: Scene) -> None:
+    with Feeder(masters.cluster.url, 3) as feeder:
         feeder.send_more()
-    dead = masters.shards[1].master
-    away = {str(number) for number in _of(masters, dead)}
+    dead = masters.cluster.shards[1].master
+    away = {str(number) for number in masters.of(dead)}
     dead.kill()
-    drain = children.worker(masters.url, mysql_url, drain=True)
+    drain = masters.children.worker(masters.cluster.url, masters.mysql_url, drain=True)
     eventually(lambda: " waiting " in drain.output(), 30, message=drain.output)
-    with Oracle(mysql_url) as oracle:
+    with Oracle(masters.mysql_url) as oracle:
         eventually(lambda: oracle.guards() > 0)
     assert drain.running, drain.output()
     dead.start()
     assert drain.wait() == 0, drain.output()
     assert " drained " in drain.output()
     assert away
-    assert _finish(masters, mysql_url, children, feeder) == set()
+    assert masters.finish(feeder) == set()
 
 
 @pytest.mark.clusters
@@ -317,31 +304,29 @@ def test_a_drain_waits_for_a_master_that_is_away(
     ids=["WAIT", "asynchronous", "asynchronous-valkey"],
     indirect=["program"],
 )
-def test_masters_are_killed_and_their_replicas_promoted(
-    cluster: RedisCluster, mysql_url: str, children: Children, waits: bool
-) -> None:
-    _workers(cluster, mysql_url, children)
+def test_masters_are_killed_and_their_replicas_promoted(scene: Scene, waits: bool) -> None:
+    scene.workers()
     with (
-        Feeder(cluster.url, 4, replicas=int(waits)) as one,
-        Feeder(cluster.url, 5, replicas=int(waits)) as two,
+        Feeder(scene.cluster.url, 4, replicas=int(waits)) as one,
+        Feeder(scene.cluster.url, 5, replicas=int(waits)) as two,
     ):
-        for shard in cluster.shards[:2]:
+        for shard in scene.cluster.shards[:2]:
             one.send_more()
-            theirs = [n for n in range(PARTITIONS) if cluster.master_of(n) is shard.master]
+            theirs = scene.of(shard.master)
             shard.master.kill()
             killed = time.monotonic()
-            cluster.wait_promoted(shard)
+            scene.cluster.wait_promoted(shard)
             promoted = time.monotonic()
             if not waits:  # else nothing is stored there, as there is no replica
-                counted = _wait_counted_there(mysql_url, two, theirs)
+                counted = scene.wait_counted_there(two, theirs)
                 print(f"promoted after {promoted - killed:.1f} s,")
                 print(f"counted there {counted - promoted:.1f} s later")
             one.send_more()
             two.send_more()
             shard.master.start()
-            eventually(cluster.is_whole, APPLIED_WITHIN)
+            eventually(scene.cluster.is_whole, APPLIED_WITHIN)
         one.send_more()
-    missing = _finish(cluster, mysql_url, children, one, two)
+    missing = scene.finish(one, two)
     print(f"{len(missing)} of {len(one.stored) + len(two.stored)} entries were lost")
     assert not waits or not missing
 
@@ -350,110 +335,101 @@ def test_masters_are_killed_and_their_replicas_promoted(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("setting", ["none", "min-replicas-to-write", "WAIT"])
 def test_what_no_replica_has_is_lost_with_its_master_unless_a_setting_prevents_it(
-    cluster: RedisCluster,
-    mysql_url: str,
-    children: Children,
+    scene: Scene,
     setting: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(queue_losses, "LOOK_EVERY_MS", 0)
-    shard = cluster.shards[0]
+    shard = scene.cluster.shards[0]
     if setting == "min-replicas-to-write":
-        for server in cluster.servers:
-            cluster.ask(server, "CONFIG", "SET", setting, 1)
-    with Feeder(cluster.url, 13, replicas=int(setting == "WAIT")) as feeder:
+        for server in scene.cluster.servers:
+            scene.cluster.ask(server, "CONFIG", "SET", setting, 1)
+    with Feeder(scene.cluster.url, 13, replicas=int(setting == "WAIT")) as feeder:
         feeder.send_more()
         shard.replicas[0].freeze()
-        cluster.ask(shard.master, "CLIENT", "KILL", "TYPE", "replica")
+        scene.cluster.ask(shard.master, "CLIENT", "KILL", "TYPE", "replica")
         feeder.send_more(100)
-        _look(cluster, mysql_url)
+        scene.look()
         shard.master.kill()
         shard.replicas[0].thaw()
-        cluster.wait_promoted(shard)
+        scene.cluster.wait_promoted(shard)
         feeder.send_more(20)
         shard.master.start()  # without a replica the other one would refuse what workers write
-        eventually(cluster.is_whole, APPLIED_WITHIN)
-    missing = _finish(cluster, mysql_url, children, feeder)  # and the others count once
+        eventually(scene.cluster.is_whole, APPLIED_WITHIN)
+    missing = scene.finish(feeder)  # and the others count once
     print(f"{len(missing)} of {len(feeder.stored)} entries were lost")
     assert bool(missing) == (setting == "none")
     monkeypatch.setattr(queue_losses, "CERTAIN_MS", 0)
-    noticed = _look(cluster, mysql_url)
+    noticed = scene.look()
     assert bool(noticed) == bool(missing)
     assert noticed <= len(missing)
 
 
-def _look(cluster: RedisCluster, mysql_url: str) -> int:
-    """Look for lost entries as workers do; how many were found so far."""
-    with open_tables(mysql_url) as session, connect(cluster.url) as client:
-        queue_losses.watch(session, partial(samples, client))
-        return queue_losses.total(session)
-
-
 @pytest.mark.clusters
 @pytest.mark.timeout(300)
-def test_masters_freeze_are_replaced_and_come_back(
-    cluster: RedisCluster, mysql_url: str, children: Children
-) -> None:
+def test_masters_freeze_are_replaced_and_come_back(scene: Scene) -> None:
     others: list[Feeder] = []
-    _workers(cluster, mysql_url, children)
-    with Feeder(cluster.url, 6, replicas=1) as one, Feeder(cluster.url, 7, replicas=1) as two:
-        for shard in cluster.shards[:2]:
+    scene.workers()
+    with (
+        Feeder(scene.cluster.url, 6, replicas=1) as one,
+        Feeder(scene.cluster.url, 7, replicas=1) as two,
+    ):
+        for shard in scene.cluster.shards[:2]:
             one.send_more()
-            theirs = [n for n in range(PARTITIONS) if cluster.master_of(n) is shard.master]
+            theirs = scene.of(shard.master)
             shard.master.freeze()
             frozen = time.monotonic()
             try:
-                cluster.wait_promoted(shard)
+                scene.cluster.wait_promoted(shard)
                 promoted = time.monotonic()
-                with Feeder(cluster.url, 12 + len(others)) as there:
+                with Feeder(scene.cluster.url, 12 + len(others)) as there:
                     others.append(there)
-                    counted = _wait_counted_there(mysql_url, there, theirs)
+                    counted = scene.wait_counted_there(there, theirs)
                 print(f"promoted after {promoted - frozen:.1f} s,")
                 print(f"counted there {counted - promoted:.1f} s later")
                 one.send_more()
                 two.send_more()
-                _wait_applied(mysql_url, children, one)
+                scene.wait_applied(one)
             finally:
                 shard.master.thaw()
-            eventually(cluster.is_whole, APPLIED_WITHIN)
+            eventually(scene.cluster.is_whole, APPLIED_WITHIN)
             one.send_more()
-    _wait_applied(mysql_url, children, one, two, *others)
-    assert _finish(cluster, mysql_url, children, one, two, *others) == set()
+    scene.wait_applied(one, two, *others)
+    assert scene.finish(one, two, *others) == set()
 
 
 @pytest.mark.clusters
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("program", ["redis", "valkey"], indirect=True)
-def test_slots_move_under_load(masters: RedisCluster, mysql_url: str, children: Children) -> None:
-    _workers(masters, mysql_url, children)
+def test_slots_move_under_load(masters: Scene) -> None:
+    masters.workers()
     with (
-        _counting(masters, mysql_url),
-        Feeder(masters.url, 8) as one,
-        Feeder(masters.url, 9) as two,
+        masters.counting(),
+        Feeder(masters.cluster.url, 8) as one,
+        Feeder(masters.cluster.url, 9) as two,
     ):
         one.send_more()
         for turn in range(3):
             for partition in range(PARTITIONS):
-                source = masters.master_of(partition)
-                others = [shard.master for shard in masters.shards if shard.master is not source]
-                slot = key_slot(stream_key(partition).encode())
-                masters.move(slot, slot, source, others[turn % 2])
+                source = masters.cluster.master_of(partition)
+                others = [
+                    shard.master for shard in masters.cluster.shards if shard.master is not source
+                ]
+                masters.cluster.move_stream(partition, source, others[turn % 2])
                 two.send_more(5)
-    _wait_applied(mysql_url, children, one, two)
-    assert _finish(masters, mysql_url, children, one, two) == set()
+    masters.wait_applied(one, two)
+    assert masters.finish(one, two) == set()
 
 
 @pytest.mark.clusters
 @pytest.mark.timeout(300)
-def test_workers_are_killed_again_and_again(
-    masters: RedisCluster, mysql_url: str, children: Children
-) -> None:
-    with Feeder(masters.url, 10) as one, Feeder(masters.url, 11) as two:
+def test_workers_are_killed_again_and_again(masters: Scene) -> None:
+    with Feeder(masters.cluster.url, 10) as one, Feeder(masters.cluster.url, 11) as two:
         for _ in range(4):
-            workers = _workers(masters, mysql_url, children)
+            workers = masters.workers()
             one.send_more()
             for worker in workers:
                 worker.kill()
-    _workers(masters, mysql_url, children)
-    _wait_applied(mysql_url, children, one, two)
-    assert _finish(masters, mysql_url, children, one, two) == set()
+    masters.workers()
+    masters.wait_applied(one, two)
+    assert masters.finish(one, two) == set()

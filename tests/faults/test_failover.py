@@ -5,17 +5,14 @@ that not one increment may be missing or count twice.
 """
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import redis
 
 from countersink.store.connection import connect
 from countersink.store.migrate import migrate
+from tests.faults.conftest import Start
 from tests.support.factories import MySQLFactory
 from tests.support.failover_load import Load, report
-from tests.support.processes import Children
 from tests.support.replication import ReplicatedPair, ask, port_of, run
 from tests.support.servers import Kind
 from tests.support.waiting import eventually
@@ -34,16 +31,9 @@ def pair(own_mysql_server: MySQLFactory, server_kind: Kind) -> ReplicatedPair:
 
 
 @pytest.fixture
-def load(
-    children: Children,
-    pair: ReplicatedPair,
-    redis_client: redis.Redis,
-    redis_url: str,
-    tmp_path: Path,
-) -> Iterator[Load]:
+def load(start: Start, pair: ReplicatedPair) -> Load:
     """All that counts, which goes on."""
-    with Load(children, redis_client, redis_url, pair.url, tmp_path) as started:
-        yield started
+    return start(pair.url)
 
 
 @pytest.mark.servers("mariadb", "mysql")

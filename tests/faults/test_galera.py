@@ -122,13 +122,6 @@ def _sum(session: Session, counter: str) -> int:
     return int(found)
 
 
-def writer_of(cluster: GaleraCluster) -> GaleraNode:
-    """The node that takes our writes."""
-    with connect(cluster.url()) as session:
-        port = int(session.query("SELECT @@port")[0][0])
-    return next(node for node in cluster.nodes if node.port == port)
-
-
 def killed(cluster: GaleraCluster, writer: GaleraNode) -> Callable[[], object]:
     writer.kill()
     return writer.start
@@ -172,7 +165,7 @@ def test_the_writer_fails_and_comes_back(
     places = children, redis_client, redis_url, cluster.url(), tmp_path
     with GaleraLoad(cluster, *places) as load:
         for _ in range(2):
-            writer, began = writer_of(cluster), time.monotonic()
+            writer, began = cluster.writer(), time.monotonic()
             undo = deed(cluster, writer)
             load.wait_for_more()
             print(f"{deed.__name__}: counted again after {time.monotonic() - began:.1f} s")

@@ -3,7 +3,7 @@ on a URL that names all members: nothing is lost, nothing counts twice.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -17,9 +17,10 @@ from countersink.store.connection import connect
 from countersink.store.errors import Refused, StoreError, Unavailable
 from countersink.store.migrate import migrate
 from countersink.store.verify import open_session, verify
+from tests.faults.conftest import Start
 from tests.reads.support import queue
 from tests.support import group_replication, mysql_router
-from tests.support.failover_load import WORKER, Load, report
+from tests.support.failover_load import WORKER, report
 from tests.support.group_replication import GroupMember, ReplicationGroup
 from tests.support.mysql_router import MySQLRouter
 from tests.support.processes import Children
@@ -55,26 +56,6 @@ def networked(servers_directory: Path) -> Iterator[ReplicationGroup]:
     with ReplicationGroup(servers_directory, networks=True, extra=OPTIONS) as made:
         migrate(made.url())
         yield made
-
-
-@pytest.fixture
-def start(
-    children: Children, redis_client: redis.Redis, redis_url: str, tmp_path: Path
-) -> Iterator[Callable[[str], Load]]:
-    """Has everything count at a URL, until the test is over."""
-    started: list[Load] = []
-
-    def start(url: str) -> Load:
-        load = Load(children, redis_client, redis_url, url, tmp_path)
-        started.append(load)
-        return load.__enter__()
-
-    yield start
-    for load in started:
-        load.__exit__()
-
-
-Start = Callable[[str], Load]
 
 
 def until_it_serves(group: ReplicationGroup, *gone: GroupMember) -> tuple[GroupMember, float]:

@@ -1,6 +1,5 @@
 """The proxies do to a conversation what their rules say, and nothing else."""
 
-import threading
 from collections.abc import Iterator
 
 import pymysql
@@ -8,7 +7,8 @@ import pytest
 import redis
 
 from countersink.stream.connection import connect as connect_redis
-from tests.support.oracle import connect
+from tests.store.helpers import beside
+from tests.support.oracle import Oracle, connect
 from tests.support.proxies import Deed, MySQLProxy, Phase, RedisProxy
 from tests.support.servers import MySQLServer
 from tests.support.traffic import STREAM
@@ -35,18 +35,16 @@ def test_an_error_packet_leaves_the_transaction_as_the_server_would(
     mysql: tuple[MySQLProxy, str], code: int, kept: list[tuple[int]]
 ) -> None:
     proxy, url = mysql
-    connection = connect(url)
-    cursor = connection.cursor()
-    cursor.execute("BEGIN")
-    cursor.execute("INSERT INTO counter_slot VALUES (0, 'kept after 1205')")
-    proxy.when("slots", Phase.BEFORE, Deed.ERROR, error=code)
-    with pytest.raises(pymysql.err.OperationalError) as raised:
-        cursor.execute("INSERT INTO counter_slot VALUES (1, 'refused')")
-    assert raised.value.args[0] == code
-    cursor.execute("COMMIT")
-    cursor.execute("SELECT a FROM counter_slot")
-    assert list(cursor.fetchall()) == kept
-    connection.close()
+    with connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("INSERT INTO counter_slot VALUES (0, 'kept after 1205')")
+        proxy.when("slots", Phase.BEFORE, Deed.ERROR, error=code)
+        with pytest.raises(pymysql.err.OperationalError) as raised:
+            cursor.execute("INSERT INTO counter_slot VALUES (1, 'refused')")
+        assert raised.value.args[0] == code
+        cursor.execute("COMMIT")
+        cursor.execute("SELECT a FROM counter_slot")
+        assert list(cursor.fetchall()) == kept
 
 
 @pytest.mark.parametrize(("phase", "rows"), [(Phase.BEFORE, 0), (Phase.AFTER, 1)])
@@ -62,26 +60,21 @@ def test_a_cut_before_commit_undoes_and_one_after_it_does_not(
     with pytest.raises(pymysql.err.OperationalError):
         cursor.execute("COMMIT")
     assert rule.acted == 1
-    again = connect(url)
-    cursor = again.cursor()
-    cursor.execute("SELECT COUNT(*) FROM counter_slot")
-    assert cursor.fetchone() == (rows,)
-    again.close()
+    with Oracle(url) as again:
+        assert again.rows("SELECT COUNT(*) FROM counter_slot") == [(rows,)]
 
 
 def test_large_replies_and_statements_pass_unchanged(mysql: tuple[MySQLProxy, str]) -> None:
-    _, url = mysql
-    connection = connect(url)
-    cursor = connection.cursor()
-    text = "x" * 1_000_000
-    cursor.execute("SELECT %s UNION ALL SELECT 'y'", (text,))
-    assert [len(row[0]) for row in cursor.fetchall()] == [1_000_000, 1]
-    connection.close()
+    with Oracle(mysql[1]) as oracle:
+        found = oracle.rows(f"SELECT '{'x' * 1_000_000}' UNION ALL SELECT 'y'")
+    assert [len(row[0]) for row in found] == [1_000_000, 1]
 
 
-def test_a_lost_reply_in_a_pipeline_lets_the_server_do_the_rest(redis_url: str) -> None:
-    with RedisProxy.to(redis_url) as proxy:
-        client = connect_redis(proxy.url(redis_url))
+def test_what_is_done_to_commands_of_redis(redis_url: str) -> None:
+    """After a lost reply in a pipeline the server does the rest; an error takes a command's place;
+    a request that is held waits for its release.
+    """
+    with RedisProxy.to(redis_url) as proxy, connect_redis(proxy.url(redis_url)) as client:
         proxy.when("XADD", Phase.AFTER, Deed.CUT, skip=2)
         pipeline = client.pipeline(transaction=False)
         for _ in range(10):
@@ -89,34 +82,13 @@ def test_a_lost_reply_in_a_pipeline_lets_the_server_do_the_rest(redis_url: str) 
         with pytest.raises(redis.ConnectionError):
             pipeline.execute()
         assert client.xlen(STREAM) == 10
-        client.close()
-
-
-def test_a_held_request_waits_for_its_release(redis_url: str) -> None:
-    with RedisProxy.to(redis_url) as proxy:
-        client = connect_redis(proxy.url(redis_url))
-        held = proxy.when("PING", Phase.BEFORE, Deed.HOLD)
-        answered = threading.Event()
-
-        def ask() -> None:
-            client.ping()
-            answered.set()
-
-        asking = threading.Thread(target=ask)
-        asking.start()
-        assert held.reached.wait(20)
-        assert not answered.is_set()
-        held.release.set()
-        assert answered.wait(20)
-        asking.join()
-        client.close()
-
-
-def test_a_redis_error_is_answered_in_place_of_the_command(redis_url: str) -> None:
-    with RedisProxy.to(redis_url) as proxy:
-        client = connect_redis(proxy.url(redis_url))
         proxy.when("XADD", Phase.BEFORE, Deed.ERROR, error="OOM command not allowed")
         with pytest.raises(redis.ResponseError, match="not allowed"):
             client.xadd(STREAM, {"a": b"1"})
-        assert client.xlen(STREAM) == 0
-        client.close()
+        assert client.xlen(STREAM) == 10
+        held = proxy.when("PING", Phase.BEFORE, Deed.HOLD)
+        with beside(client.ping) as answered:
+            assert held.reached.wait(20)
+            assert not answered.done()
+            held.release.set()
+            assert answered.result(20)

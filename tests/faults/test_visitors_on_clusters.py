@@ -1,7 +1,6 @@
 """Different members by way of a Redis Cluster and of Sentinel: salts reach whoever sends, whichever
 server is away, and what was stored is counted once with its members."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from countersink.store import Store
 from countersink.stream.connection import connect
 from countersink.stream.names import PARTITIONS_KEY
 from tests.support.processes import Children
+from tests.support.producing import producing
 from tests.support.redis_cluster import RedisCluster
 from tests.support.sentinels import Watched
 from tests.support.waiting import eventually
@@ -31,27 +31,13 @@ def store(mysql_url: str) -> Iterator[Store]:
 @contextmanager
 def seeing(redis_url: str, store: Store, counter: str, members: int = 0) -> Iterator[list[int]]:
     """Members are seen meanwhile, every one twice, at least so many; then they are counted."""
-    seen: list[int] = []
-    enough = threading.Event()
 
-    def see() -> None:
-        while not enough.wait(0.001) or len(seen) < members:
-            number = len(seen)
-            for _ in range(2):
-                producer.seen(counter, f"/{number % 3}", f"member {number}")
-            seen.append(number)
+    def see(producer: Producer, number: int) -> None:
+        for _ in range(2):
+            producer.seen(counter, f"/{number % 3}", f"member {number}")
 
-    with Producer(redis_url, flush_interval=0.05) as producer:
-        thread = threading.Thread(target=see)
-        thread.start()
-        try:
-            yield seen
-        finally:
-            enough.set()
-            thread.join()
-        # It tells at once that members wait for their salt.
-        eventually(lambda: producer.flush(timeout=WITHIN), WITHIN)
-        assert producer.stats().dropped == 0
+    with producing(redis_url, see, least=members) as seen:
+        yield seen
     eventually(lambda: store.totals.total(counter) == 2 * len(seen), WITHIN)
     for key in range(3):
         found = store.totals.unique(counter, key=f"/{key}")

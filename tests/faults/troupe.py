@@ -4,7 +4,6 @@ import os
 import signal
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from countersink.store.connection import Session
@@ -58,12 +57,7 @@ class Troupe:
     @staticmethod
     def horse_of(child: Child) -> int | None:
         """The process in which a job process runs a job right now, if it does."""
-        children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
-        try:
-            found = children.read_text().split()
-        except OSError:
-            return None
-        return int(found[0]) if found else None
+        return next(iter(child.children()), None)
 
     # -- waiting -------------------------------------------------------------------------------
 

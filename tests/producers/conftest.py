@@ -1,19 +1,9 @@
-"""An empty queue, and processes of one test."""
-
-from collections.abc import Iterator
+"""An empty queue of one test."""
 
 import pytest
 import redis
 
 from tests.producers.helpers import Queue
-from tests.support.processes import Children
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    """Processes, ended at the end."""
-    with Children() as started:
-        yield started
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ def shifted(children: Children, script: str, *arguments: str) -> Child:
     faketime = shutil.which("faketime")
     if faketime is None:
         pytest.skip("faketime is not installed: apt-get install faketime")
-    ahead = [faketime, "-m", "--exclude-monotonic", "-f", "+93620s"]
+    ahead = [faketime, "--exclude-monotonic", "-m", "-f", "+93620s"]
     python = [sys.executable, "-c", textwrap.dedent(script), *arguments]
     return children.start([*ahead, *python])
 

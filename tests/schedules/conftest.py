@@ -7,8 +7,6 @@ import pytest
 from countersink.schedules.jobs import Context
 from countersink.schedules.options import JobOptions
 from tests.schedules.tables import Kept, Tables
-from tests.support.forked import ForkedChildren
-from tests.support.processes import Children
 
 
 @pytest.fixture
@@ -32,10 +30,3 @@ def kept(mysql_url: str) -> Iterator[Kept]:
     made = Kept(mysql_url)
     yield made
     made.close()
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    """Processes that are gone after the test."""
-    with ForkedChildren() as started:
-        yield started

@@ -25,12 +25,12 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
 import pymysql
 import redis
-from redis.crc import key_slot
 
 from countersink.store import Store
 from countersink.store.connection import Session, connect
@@ -45,7 +45,7 @@ from tests.support.failover_load import Load, Seen
 from tests.support.galera import GaleraCluster, GaleraNode
 from tests.support.group_replication import GroupMember, ReplicationGroup
 from tests.support.processes import Children
-from tests.support.redis_cluster import SLOTS, ClusterServer, RedisCluster
+from tests.support.redis_cluster import ClusterServer, RedisCluster
 from tests.support.replication import run
 from tests.support.sentinels import MASTER, SENTINEL_PASSWORD, Watched
 from tests.support.servers import MySQLServer, RedisServer
@@ -64,6 +64,8 @@ NAMED: Final = 10
 """So many of the lost increments are named."""
 
 Fault = Callable[[random.Random], None]
+Deed = Callable[[Any], object]
+"""What is done to a server, or undone."""
 
 
 class Probe:
@@ -127,8 +129,7 @@ class Probe:
 class Ground(ABC):
     """The servers of an act, which live as long as it does; a context manager."""
 
-    exact = True
-    """Whether nothing may be missing."""
+    loaded: type[Load] = Load
 
     def __init__(self, parent: Path) -> None:
         self._parent = parent
@@ -160,11 +161,7 @@ class Ground(ABC):
     def load(self, children: Children, mysql_url: str, directory: Path) -> Load:
         """What counts."""
         client = self._stack.enter_context(connect_redis(self.redis_url))
-        return Load(children, client, self.redis_url, mysql_url, directory)
-
-    def _single_redis(self) -> RedisServer:
-        server = RedisServer(self._parent / "redis", appendfsync="always")
-        return self._stack.enter_context(server)
+        return self.loaded(children, client, self.redis_url, mysql_url, directory)
 
 
 class DatabaseGround(Ground):
@@ -172,7 +169,8 @@ class DatabaseGround(Ground):
 
     def __init__(self, parent: Path) -> None:
         super().__init__(parent)
-        self._redis = self._single_redis()
+        server = RedisServer(parent / "redis", appendfsync="always")
+        self._redis = self._stack.enter_context(server)
 
     @property
     def redis_url(self) -> str:
@@ -214,32 +212,19 @@ class GaleraGround(DatabaseGround):
         return Probe(self._cluster.nodes)
 
     def faults(self) -> dict[str, Fault]:
-        return {"killed": self._kill, "frozen": self._freeze, "cut off": self._cut_off}
+        return {
+            "killed": partial(self._befall, GaleraNode.kill, GaleraNode.start),
+            "frozen": partial(self._befall, GaleraNode.freeze, GaleraNode.thaw),
+            "cut off": partial(
+                self._befall, lambda node: node.isolate(True), lambda node: node.isolate(False)
+            ),
+        }
 
-    def _writer(self) -> GaleraNode:
-        with connect(self._cluster.url()) as session:
-            port = int(session.query("SELECT @@port")[0][0])
-        return next(node for node in self._cluster.nodes if node.port == port)
-
-    def _kill(self, draw: random.Random) -> None:
-        writer = self._writer()
-        writer.kill()
+    def _befall(self, deed: Deed, undo: Deed, draw: random.Random) -> None:
+        writer = self._cluster.writer()
+        deed(writer)
         wait(draw)
-        writer.start()
-        self._cluster.wait(3)
-
-    def _freeze(self, draw: random.Random) -> None:
-        writer = self._writer()
-        writer.freeze()
-        wait(draw)
-        writer.thaw()
-        self._cluster.wait(3)
-
-    def _cut_off(self, draw: random.Random) -> None:
-        writer = self._writer()
-        writer.isolate(True)
-        wait(draw)
-        writer.isolate(False)
+        undo(writer)
         self._cluster.wait(3)
 
 
@@ -302,53 +287,13 @@ class GroupGround(DatabaseGround):
         self._group.wait()
 
 
-class RedisGround(Ground):
-    """Several servers of Redis, and one MariaDB."""
-
-    exact = False
-
-    def __init__(self, parent: Path) -> None:
-        super().__init__(parent)
-        self._mysql = self._stack.enter_context(
-            MySQLServer(
-                parent / "mysql",
-                kind="mariadb",
-                template=template("mariadb"),
-                extra=SMALL["mariadb"],
-            )
-        )
-        self._database = ""
-
-    def fresh(self) -> str:
-        with connect_redis(self.redis_url) as client:
-            for partition in range(PARTITIONS):
-                client.delete(stream_key(partition))
-        if self._database:
-            run(self._mysql, f"DROP DATABASE {self._database}")
-        self._database = new_name()
-        url = self._mysql.url_for(self._database)
-        migrate(url)
-        return url
-
-    def load(self, children: Children, mysql_url: str, directory: Path) -> "RedisLoad":
-        client = self._stack.enter_context(connect_redis(self.redis_url))
-        return RedisLoad(children, client, self.redis_url, mysql_url, directory)
-
-
 class RedisLoad(Load):
     """Every increment has a key of its own, so that each that is missing has a name."""
 
     per_second = 400
 
-    def __init__(
-        self,
-        children: Children,
-        client: redis.Redis,
-        redis_url: str,
-        url: str,
-        directory: Path,
-    ) -> None:
-        super().__init__(children, client, redis_url, url, directory)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self.lost: list[str] = []
         self._sessions = threading.local()
 
@@ -379,6 +324,35 @@ class RedisLoad(Load):
         self.lost = sorted(sent - counted.keys(), key=int)
 
 
+class RedisGround(Ground):
+    """Several servers of Redis, and one MariaDB."""
+
+    loaded = RedisLoad
+
+    def __init__(self, parent: Path) -> None:
+        super().__init__(parent)
+        self._mysql = self._stack.enter_context(
+            MySQLServer(
+                parent / "mysql",
+                kind="mariadb",
+                template=template("mariadb"),
+                extra=SMALL["mariadb"],
+            )
+        )
+        self._database = ""
+
+    def fresh(self) -> str:
+        with connect_redis(self.redis_url) as client:
+            for partition in range(PARTITIONS):
+                client.delete(stream_key(partition))
+        if self._database:
+            run(self._mysql, f"DROP DATABASE {self._database}")
+        self._database = new_name()
+        url = self._mysql.url_for(self._database)
+        migrate(url)
+        return url
+
+
 class ClusterGround(RedisGround):
     """Three masters, each with a replica."""
 
@@ -398,52 +372,31 @@ class ClusterGround(RedisGround):
 
     def faults(self) -> dict[str, Fault]:
         return {
-            "master killed": self._kill,
-            "master frozen": self._freeze,
+            "master killed": partial(self._befall, ClusterServer.kill, ClusterServer.start),
+            "master frozen": partial(self._befall, ClusterServer.freeze, ClusterServer.thaw),
             "slots moved": self._move,
         }
 
     def _masters(self) -> list[ClusterServer]:
-        return [server for server in self._cluster.servers if self._is_master(server)]
+        return [server for server in self._cluster.servers if self._cluster.is_master(server)]
 
-    def _is_master(self, server: ClusterServer) -> bool:
-        return bool(self._cluster.ask(server, "ROLE")[0] == b"master")
-
-    def _other(self, server: ClusterServer) -> ClusterServer:
-        """The other server of the same shard."""
-        shard = next(each for each in self._cluster.shards if server in each.servers)
-        return next(each for each in shard.servers if each is not server)
-
-    def _kill(self, draw: random.Random) -> None:
+    def _befall(self, deed: Deed, undo: Deed, draw: random.Random) -> None:
         master = draw.choice(self._masters())
-        other = self._other(master)
-        master.kill()
-        eventually(lambda: self._is_master(other), BACK_S)
+        shard = next(each for each in self._cluster.shards if master in each.servers)
+        other = next(each for each in shard.servers if each is not master)
+        deed(master)
+        eventually(lambda: self._cluster.is_master(other), BACK_S)
         wait(draw)
-        master.start()
-        self._whole(master)
-
-    def _freeze(self, draw: random.Random) -> None:
-        master = draw.choice(self._masters())
-        other = self._other(master)
-        master.freeze()
-        eventually(lambda: self._is_master(other), BACK_S)
-        wait(draw)
-        master.thaw()
-        self._whole(master)
-
-    def _whole(self, former: ClusterServer) -> None:
-        eventually(lambda: not self._is_master(former), BACK_S)
+        undo(master)
+        eventually(lambda: not self._cluster.is_master(master), BACK_S)
         eventually(self._cluster.is_whole, BACK_S)
 
     def _move(self, draw: random.Random) -> None:
         """The slots of a few partitions, to another master."""
         for partition in draw.sample(range(PARTITIONS), 3):
-            slot = key_slot(stream_key(partition).encode())
-            assert slot < SLOTS
             source = self._cluster.master_of(partition)
             target = draw.choice([each for each in self._masters() if each is not source])
-            self._cluster.move(slot, slot, source, target)
+            self._cluster.move_stream(partition, source, target)
         eventually(self._cluster.is_whole, BACK_S)
 
 
@@ -466,23 +419,16 @@ class SentinelGround(RedisGround):
 
     def faults(self) -> dict[str, Fault]:
         return {
-            "master killed": self._kill,
-            "master frozen": self._freeze,
+            "master killed": partial(self._befall, RedisServer.kill, RedisServer.start),
+            "master frozen": partial(self._befall, RedisServer.freeze, RedisServer.thaw),
             "switched over": self._switch,
         }
 
-    def _kill(self, draw: random.Random) -> None:
-        self._servers.master.kill()
+    def _befall(self, deed: Deed, undo: Deed, draw: random.Random) -> None:
+        deed(self._servers.master)
         self._promoted()
         wait(draw)
-        self._servers.master.start()
-        self._swapped()
-
-    def _freeze(self, draw: random.Random) -> None:
-        self._servers.master.freeze()
-        self._promoted()
-        wait(draw)
-        self._servers.master.thaw()
+        undo(self._servers.master)
         self._swapped()
 
     def _switch(self, _: random.Random) -> None:

@@ -44,7 +44,6 @@ from tests.faults.scenarios import (
     worker_deaths,
 )
 from tests.faults.stage import Stage
-from tests.support import logs
 from tests.support.databases import new_name
 from tests.support.oracle import Oracle
 from tests.support.servers import RedisServer
@@ -87,28 +86,6 @@ def _alone(
 ) -> Act:
     """A scenario in a round of its own, harder than the tests play it."""
     return Act(lambda stage: play(stage, *args, **asked), alone=True, called=name)
-
-
-def replica_promoted(stage: Stage) -> None:
-    """With a replica made for the occasion."""
-    with tempfile.TemporaryDirectory(prefix="csk-") as directory:
-        replica = RedisServer(Path(directory) / "redis", appendfsync="always").start()
-        try:
-            server_deaths.replica_promoted(stage, replica)
-        finally:
-            replica.kill()
-
-
-def backfill_killed_twenty_times(stage: Stage) -> None:
-    """The real log where it is to be had, else one of several chunks."""
-    backfill.killed_again_and_again(stage, KILLS, logs.real() if logs.REAL.exists() else None)
-
-
-def reconciled_beside_live_traffic(stage: Stage) -> None:
-    """The real log where it is to be had."""
-    backfill_reconcile.made_exact_beside_live_traffic(
-        stage, logs.real() if logs.REAL.exists() else None
-    )
 
 
 @contextmanager
@@ -237,7 +214,7 @@ REPERTOIRE = (
     Act(bad_entries.sums_beyond_64_bits),
     Act(server_deaths.both_servers_killed, 20),
     Act(server_deaths.servers_frozen, 5),
-    Act(replica_promoted),
+    Act(server_deaths.replica_promoted),
     Act(frozen_redis.memory_is_bounded, 5),
     Act(frozen_redis.app_killed_again_and_again),
     Act(frozen_redis.app_outlives_a_freeze, 6, alone=True),
@@ -247,15 +224,11 @@ REPERTOIRE = (
     Act(key_caps.killed_with_a_cap, alone=True),
     Act(key_caps.attacked_with_new_keys, 5, alone=True),
     _alone("read_among_twenty_kills", pending.read_beside_killed_workers, KILLS, rounds=50),
-    _alone("compaction_killed_twenty_times", compaction.killed_at_each_point, kills=KILLS),
-    _alone(
-        "retention_killed_twenty_times", compaction.killed_at_each_point, "retention", kills=KILLS
-    ),
-    _alone("steps_killed_twenty_times", compaction.killed_at_each_point, "steps", kills=KILLS),
+    _alone("compaction_killed_twenty_times", compaction.killed_in_a_move, "compact", KILLS),
+    _alone("retention_killed_twenty_times", compaction.killed_in_a_move, "retention", KILLS),
+    _alone("steps_killed_twenty_times", compaction.killed_in_a_move, "steps", KILLS),
     Act(compaction.steps_killed_beside_workers, alone=True),
-    _alone(
-        "compacted_for_a_minute", compaction_beside.compacted_beside_writers_and_readers, MINUTE
-    ),
+    _alone("compacted_for_a_minute", compaction_beside.compacted_beside_writers, MINUTE),
     Act(schedulers.killed_and_frozen, alone=True),
     Act(schedulers.three_minutes, 2, alone=True),
     Act(job_processes.killed_at_random, alone=True),
@@ -280,7 +253,7 @@ REPERTOIRE = (
     _alone("sold_among_twenty_kills", app_transactions.sold_among_kills, KILLS, rows=1500),
     Act(sequences.taken_among_kills_and_cuts, alone=True),
     Act(sequences.taken_from_a_server_that_dies, alone=True),
-    Act(backfill_killed_twenty_times, alone=True),
+    _alone("backfill_killed_twenty_times", backfill.killed_again_and_again, KILLS, real=True),
     _alone("backfill_of_chunks_killed_twenty_times", backfill.killed_again_and_again, KILLS),
     _alone("backfills_at_one_log", backfill.two_at_once, rounds=4, together=3),
     Act(backfill.killed_among_others, alone=True),
@@ -288,18 +261,17 @@ REPERTOIRE = (
     Act(backfill.conflicts_while_adding, alone=True),
     Act(backfill.beside_live_traffic, alone=True),
     Act(backfill.server_killed, alone=True),
-    Act(backfill_changes.rotated_in_between, 20, alone=True),
     Act(backfill_changes.undone_while_it_goes_on, alone=True),
     Act(backfill_changes.one_hangs, 5, alone=True),
     _alone("backfill_undone_among_kills", backfill.undone_after_live_traffic, kills=8),
     _alone("backfill_undone_after_roll_up", backfill.undone_after_roll_up, kills=8),
-    Act(file_histories.backfills, 30, alone=True),
+    Act(file_histories.backfills, 40, alone=True),
     Act(file_histories.reconciles, 5, alone=True),
     _alone("backfill_jobs_killed", backfill_jobs.killed_at_random, kills=10, lines=1_000_000),
     Act(backfill_jobs.counted_by_children, 5, alone=True),
     Act(backfill_jobs.reconciled_by_children, 5, alone=True),
-    Act(reconciled_beside_live_traffic, alone=True),
-    _alone("reconciled_by_two_at_once", backfill_reconcile.two_at_once, rounds=6),
-    _alone("reconcile_killed_twenty_times", backfill_reconcile.killed_again_and_again, KILLS),
-    _alone("reconcile_undone_among_kills", backfill_reconcile.undone, kills=8),
+    Act(backfill_reconcile.made_exact_beside_live_traffic, alone=True),
+    _alone("reconciled_by_two_at_once", backfill_reconcile.two_reconcile, rounds=6),
+    _alone("reconcile_killed_twenty_times", backfill_reconcile.reconcile_killed, KILLS),
+    _alone("reconcile_undone_among_kills", backfill_reconcile.reconcile_undone, kills=8),
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from functools import partialmethod
 from typing import Any
 
 import redis
@@ -20,15 +20,13 @@ from countersink.store.totals.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A plain value, and what its answer says beside it."""
+    """A plain value, and its answer, which says more beside it."""
 
     value: Any
-    complete_up_to: datetime | None = None
-    pending: int = 0
-    rolled_up_to: date | None = None
-    unknown_because: Exception | None = None
-    since: datetime | None = None
-    told_from: date | None = None
+    answer: Answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.answer, name)
 
 
 class Asking:
@@ -55,34 +53,19 @@ class Asking:
         selection = replace(selection_of(counter, **asked), **visible)
         query = Query(selection, by=by, include_pending=pending, **rest)
         found = self.ask(query)
-        return Told(
-            value(found.rows),
-            found.complete_up_to,
-            found.pending,
-            found.rolled_up_to,
-            found.unknown_because,
-            found.since,
-            found.told_from,
-        )
+        return Told(value(found.rows), found)
 
     def total(self, counter: str, **asked: Any) -> Told:
         return self._told(counter, "total", lambda rows: rows[0][0], asked)
 
-    def _series(self, counter: str, by: str, asked: dict[str, Any]) -> Told:
+    def _series(self, by: str, counter: str, **asked: Any) -> Told:
         strict = not asked.pop("unrolled", False) and not asked.get("where")
         return self._told(counter, by, list, asked, strict=strict)
 
-    def daily(self, counter: str, **asked: Any) -> Told:
-        return self._series(counter, "day", asked)
-
-    def hourly(self, counter: str, **asked: Any) -> Told:
-        return self._series(counter, "hour", asked)
-
-    def minutely(self, counter: str, **asked: Any) -> Told:
-        return self._series(counter, "minute", asked)
-
-    def monthly(self, counter: str, **asked: Any) -> Told:
-        return self._series(counter, "month", asked)
+    daily = partialmethod(_series, "day")
+    hourly = partialmethod(_series, "hour")
+    minutely = partialmethod(_series, "minute")
+    monthly = partialmethod(_series, "month")
 
     def many(self, counter: str, keys: Iterable[str], **asked: Any) -> Told:
         wanted = list(keys)

@@ -61,7 +61,7 @@ class KeptDatabase:
     """
 
     def __init__(self, server: MySQLServer) -> None:
-        self._server = server
+        self.server = server
         self._name: str | None = None
         self._schema: list[tuple[str, ...]] = []
         self._control: list[tuple[object, ...]] = []
@@ -74,8 +74,8 @@ class KeptDatabase:
         """The URL of the database, which is as if just migrated."""
         if self._name is None:
             name = new_name()
-            migrate(self._server.url_for(name))
-            with connect(self._server.url_for(name)) as session:
+            migrate(self.server.url_for(name))
+            with connect(self.server.url_for(name)) as session:
                 self._schema = _schema(session)
                 self._control = session.query("SELECT * FROM control")
                 self._versions = session.query(_VERSIONS)
@@ -87,7 +87,7 @@ class KeptDatabase:
                 if what == "table" and kind == "BASE TABLE" and table != "schema_version"
             )
             self._name = name
-        return self._server.url_for(self._name)
+        return self.server.url_for(self._name)
 
     def clean(self) -> None:
         """Make it as if just migrated, or else drop it."""
@@ -104,13 +104,13 @@ class KeptDatabase:
         """Drop it; the next :meth:`url` makes another one."""
         self._end()
         if self._name is not None:
-            with dropped(self._server, self._name):
+            with dropped(self.server, self._name):
                 self._name = None
 
     def _session(self, name: str) -> Session:
         """The session that cleans, kept: to make one takes longer than to clean."""
         if self._cleaner is None or self._cleaner.closed:
-            url = self._server.url_for(name)
+            url = self.server.url_for(name)
             self._cleaner = connect(url, lock_wait=1, idle_seconds=3600)
         return self._cleaner
 
@@ -148,24 +148,17 @@ class SharedServers:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._made: dict[Kind, tuple[MySQLServer, KeptDatabase]] = {}
+        self._made: dict[Kind, KeptDatabase] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for server, _kept in self._made.values():
-            server.kill()  # the data is not wanted any more
+        for kept in self._made.values():
+            kept.server.kill()  # the data is not wanted any more
 
-    def server(self, kind: Kind) -> MySQLServer:
-        """The started server."""
-        return self._of(kind)[0]
-
-    def database(self, kind: Kind) -> KeptDatabase:
-        """The database on it that tests use one after another."""
-        return self._of(kind)[1]
-
-    def _of(self, kind: Kind) -> tuple[MySQLServer, KeptDatabase]:
+    def of(self, kind: Kind) -> KeptDatabase:
+        """The database that tests use one after another, on the started server of this kind."""
         if kind not in self._made:
             server = MySQLServer(
                 self._directory / kind,
@@ -173,7 +166,7 @@ class SharedServers:
                 template=template(kind),
                 extra=(*FAST, *SMALL[kind], *PLAIN[kind]),
             ).start()
-            self._made[kind] = server, KeptDatabase(server)
+            self._made[kind] = KeptDatabase(server)
         return self._made[kind]
 
 

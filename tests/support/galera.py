@@ -17,7 +17,7 @@ from countersink.store.connection import Session, connect
 from countersink.store.errors import StoreError
 from countersink.store.settings import Settings
 from tests.support.ports import Ports
-from tests.support.replication import ask, run
+from tests.support.replication import ask, port_of, run
 from tests.support.servers import MySQLServer
 from tests.support.templates import SMALL, template
 from tests.support.waiting import eventually
@@ -226,6 +226,12 @@ class GaleraCluster:
 
     def settings(self, *nodes: GaleraNode) -> Settings:
         return Settings.parse(self.url(*nodes))
+
+    def writer(self) -> GaleraNode:
+        """The node that takes our writes."""
+        with connect(self.url()) as session:
+            port = port_of(session)
+        return next(node for node in self.nodes if node.port == port)
 
     def level(self) -> None:
         """Until every node has applied what was committed before."""

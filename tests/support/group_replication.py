@@ -100,13 +100,12 @@ class Network:
         """Where its clients, and where the other members find it."""
         return f"{self._subnets[0]}.{number}", f"{self._subnets[1]}.{number}"
 
-    def cut(self, number: int, cut: bool) -> None:
-        """Take a member's packets to and from the other members away, or let them pass again."""
-        _ip("link", "set", f"{self._name}g{number}", "down" if cut else "up")
-
-    def cut_clients(self, number: int, cut: bool) -> None:
-        """The same with those of its clients."""
-        _ip("link", "set", f"{self._name}c{number}", "down" if cut else "up")
+    def cut(self, number: int, kinds: str, *, cut: bool) -> None:
+        """Take a member's packets to and from the other members ("g") or clients ("c") away, or let
+        them pass again.
+        """
+        for kind in kinds:
+            _ip("link", "set", f"{self._name}{kind}{number}", "down" if cut else "up")
 
 
 def _ip(*arguments: str) -> None:
@@ -392,11 +391,8 @@ def cut_off(member: GroupMember, *, clients: bool = False) -> Iterator[None]:
     """Within the block a member does not reach the others, nor they it, nor do clients."""
     network = member.network
     assert network is not None
-    network.cut(member.number, True)
-    if clients:
-        network.cut_clients(member.number, True)
+    network.cut(member.number, "gc" if clients else "g", cut=True)
     try:
         yield
     finally:
-        network.cut(member.number, False)
-        network.cut_clients(member.number, False)
+        network.cut(member.number, "gc", cut=False)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 PROJECT = Path(__file__).resolve().parents[2]
 SOURCE_ROOTS = ("producers", "worker", "schedules")
@@ -42,6 +42,7 @@ class Child:
         lines_in: bool = False,
         stderr: int | None = None,
     ) -> None:
+        """``stderr`` is a descriptor; it goes with stdout by default."""
         self.name = name
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by reap)
         wrapper: list[str] = []
@@ -66,6 +67,14 @@ class Child:
     def running(self) -> bool:
         """Whether it has not ended yet."""
         return self._process.poll() is None
+
+    def children(self) -> list[int]:
+        """The processes that it has started, as far as they have not ended."""
+        try:
+            found = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
+        except OSError:
+            return []
+        return [int(pid) for pid in found.split()]
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, unless it has ended."""
@@ -143,61 +152,34 @@ class Children:
     def __iter__(self) -> Iterator[Child]:
         return iter(self._children)
 
-    def start(
-        self,
-        arguments: Sequence[str],
-        *,
-        environment: Mapping[str, str] | None = None,
-        name: str = "child",
-        directory: Path = PROJECT,
-        lines_in: bool = False,
-        stderr: int | None = None,
-    ) -> Child:
-        """Start a process; ``stderr``: a descriptor, default: with what it prints."""
-        child = Child(
-            arguments,
-            environment=environment,
-            name=name,
-            directory=directory,
-            lines_in=lines_in,
-            stderr=stderr,
-        )
-        self._children.append(child)
-        return child
+    def start(self, arguments: Sequence[str], **options: Any) -> Child:
+        """Start a process; ``options`` are those of :class:`Child`."""
+        self._children.append(Child(arguments, **options))
+        return self._children[-1]
 
-    def countersink(
-        self,
-        *arguments: str,
-        environment: Mapping[str, str] | None = None,
-        stderr: int | None = None,
-    ) -> Child:
+    def countersink(self, *arguments: str, **options: Any) -> Child:
         """Start the `countersink` command."""
-        return self.start(
-            [*COUNTERSINK, *arguments],
-            environment=environment,
-            stderr=stderr,
-            name=f"countersink {' '.join(arguments[:1])}",
-        )
+        name = f"countersink {' '.join(arguments[:1])}"
+        return self.start([*COUNTERSINK, *arguments], name=name, **options)
+
+    def module(self, module: str, plan: Mapping[str, object], **options: Any) -> Child:
+        """Start a module of this package, which is given a plan in JSON."""
+        arguments = [sys.executable, "-m", f"tests.support.{module}", json.dumps(plan)]
+        return self.start(arguments, **options)
 
     def worker(self, redis_url: str, mysql_url: str, **options: object) -> Child:
         """Start a worker process; `options` are fields of WorkerOptions."""
         fields = {"redis_url": redis_url, "mysql_url": mysql_url, **options}
-        return self.start(
-            [sys.executable, "-m", "tests.support.run_worker", json.dumps(fields)], name="worker"
-        )
+        return self.module("run_worker", fields, name="worker")
+
+    def mover(self, what: str, mysql_url: str, rows: int, passes: int = 1) -> Child:
+        """Start compaction or retention in a process (`tests.support.run_moves`)."""
+        plan = {"what": what, "mysql_url": mysql_url, "rows": rows, "passes": passes}
+        return self.module("run_moves", plan, name=what)
 
     def app(self, redis_url: str, **plan: object) -> Child:
         """Start an app that counts (`tests.support.run_app`); `plan` are fields of its Plan."""
-        return self.start(
-            [
-                sys.executable,
-                "-m",
-                "tests.support.run_app",
-                json.dumps({"redis_url": redis_url, **plan}),
-            ],
-            name="app",
-            lines_in=True,
-        )
+        return self.module("run_app", {"redis_url": redis_url, **plan}, name="app", lines_in=True)
 
 
 def countersink(

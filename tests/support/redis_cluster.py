@@ -184,7 +184,7 @@ class RedisCluster(ServerFactory[RedisServer]):
         """The server that has the slot of a key, or of a partition's stream, as most servers say
         that can be asked.
         """
-        slot = key_slot((stream_key(key) if isinstance(key, int) else key).encode())
+        slot = slot_of(key)
         for server in self.servers:
             if not server.running:
                 continue
@@ -202,7 +202,7 @@ class RedisCluster(ServerFactory[RedisServer]):
 
     def shard_of(self, key: str | int) -> Shard:
         """The shard whose first master had the slot of a key, or of a partition, at the start."""
-        slot = key_slot((stream_key(key) if isinstance(key, int) else key).encode())
+        slot = slot_of(key)
         return self.shards[slot * len(self.shards) // SLOTS]
 
     def is_whole(self, slots: int = SLOTS) -> bool:
@@ -240,12 +240,11 @@ class RedisCluster(ServerFactory[RedisServer]):
 
         def promoted() -> ClusterServer | None:
             for replica in shard.replicas:
-                if replica.running and _role(self.ask(replica, "ROLE")) == "master":
+                if self.is_master(replica):
                     return replica
             return None
 
-        eventually(lambda: promoted() is not None)
-        found = promoted()
+        found = eventually(promoted)
         assert found is not None
         return found
 
@@ -266,7 +265,7 @@ class RedisCluster(ServerFactory[RedisServer]):
                 here.execute_command(*setslot, "NODE", target_id)
                 there.execute_command(*setslot, "NODE", target_id)
                 for other in self.servers:
-                    if other not in (source, target) and self._is_master(other):
+                    if other not in (source, target) and self.is_master(other):
                         self.ask(other, *setslot, "NODE", target_id)
         # Who moves a slot on before all know of the last move may lose it: of two masters that take
         # the same epoch, not knowing of each other's, one takes a later one, and its slots with it.
@@ -279,12 +278,16 @@ class RedisCluster(ServerFactory[RedisServer]):
             )
         )
 
+    def move_stream(self, key: str | int, source: RedisServer, target: RedisServer) -> None:
+        """Move the slot of a key, or of a partition."""
+        self.move(slot_of(key), slot_of(key), source, target)
+
     def uncover(self, key: str | int) -> int:
         """Take the slot of a key away from its master, so that nobody has it; returns it."""
-        slot = key_slot((stream_key(key) if isinstance(key, int) else key).encode())
+        slot = slot_of(key)
         owner = self.master_of(key)
         name = self._id(owner)
-        others = [each for each in self.servers if each is not owner and self._is_master(each)]
+        others = [each for each in self.servers if each is not owner and self.is_master(each)]
         self.ask(owner, "CLUSTER", "DELSLOTS", slot)
         begun = time.time() * 1000
         # What it has told before, and is still under way, would give the slot back to it.
@@ -366,7 +369,8 @@ class RedisCluster(ServerFactory[RedisServer]):
         for server in self.servers:
             eventually(partial(self._lists_replicas, server))
 
-    def _is_master(self, server: RedisServer) -> bool:
+    def is_master(self, server: RedisServer) -> bool:
+        """Whether a server runs, and is one."""
         return server.running and _role(self.ask(server, "ROLE")) == "master"
 
     def _sees(self, server: RedisServer, slot: int, owner: str) -> bool:
@@ -404,6 +408,11 @@ class RedisCluster(ServerFactory[RedisServer]):
     def _id(self, server: RedisServer) -> str:
         found = self.ask(server, "CLUSTER", "MYID")
         return found.decode() if isinstance(found, bytes) else str(found)
+
+
+def slot_of(key: str | int) -> int:
+    """The slot of a key, or of a partition's stream."""
+    return key_slot((stream_key(key) if isinstance(key, int) else key).encode())
 
 
 def _role(reply: Any) -> str:

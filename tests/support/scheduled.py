@@ -1,5 +1,5 @@
 """Jobs for tests of the scheduled processes, and those processes, run from the command line:
-`python -m tests.support.scheduled scheduler|jobs JSON`.
+`python -m tests.support.scheduled JSON`, in which ``what`` is "scheduler" or "jobs".
 
 Each job writes a row for every start into a table of the test's own, with the id of RQ's job.
 """
@@ -40,8 +40,7 @@ LOOKS_BEFORE_STEP: Final = 6
 
 def start(children: Children, what: str, plan: Mapping[str, Any]) -> Child:
     """Start a process: a scheduler or jobs."""
-    arguments = [sys.executable, "-m", "tests.support.scheduled", what, json.dumps(plan)]
-    return children.start(arguments, name=what)
+    return children.module("scheduled", {"what": what, **plan}, name=what)
 
 
 def make_table(session: Session) -> None:
@@ -162,10 +161,11 @@ def step_clock(seconds: int) -> None:
 
 def main() -> int:
     """Run the process until it is signalled."""
-    plan = json.loads(sys.argv[2])
+    plan = json.loads(sys.argv[1])
+    what = plan.pop("what")
     set_up("json")
     step_clock(plan.pop("clock_step", 0))
-    if sys.argv[1] == "scheduler":
+    if what == "scheduler":
         return run_scheduler(scheduler_options(plan))
     return run_jobs(JobsOptions(**plan), registry=registry())
 

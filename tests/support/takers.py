@@ -1,8 +1,6 @@
 """Several processes that take values of sequences together, and what they got."""
 
-import json
 import random
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -60,13 +58,8 @@ class Takers:
             eventually(Said(member, "done", self._done), PATIENCE)
         return [values(member, self._done - 1) for member in self.members]
 
-    def stop(self) -> list[list[int]]:
-        """Let all that go on for ever stop; the values that each got."""
-        self.go()
-        return self.finish()
-
     def work(self) -> list[list[int]]:
-        """Do the next job; the values that each got."""
+        """Do the next job, or stop one that goes on for ever; the values that each got."""
         self.go()
         return self.finish()
 
@@ -80,12 +73,9 @@ def start_taker(
     children: Children, url: str, *jobs: Job, environment: Mapping[str, str] | None = None
 ) -> Child:
     """Start a process with jobs; each begins when it is told a line."""
-    plan = json.dumps({"url": url, "jobs": [asdict(job) for job in jobs]})
-    return children.start(
-        [sys.executable, "-m", "tests.support.run_sequence", plan],
-        environment=environment,
-        name="taker",
-        lines_in=True,
+    plan = {"url": url, "jobs": [asdict(job) for job in jobs]}
+    return children.module(
+        "run_sequence", plan, environment=environment, name="taker", lines_in=True
     )
 
 

@@ -124,9 +124,11 @@ class VirtualLog(LogFile):
         self.save(draw)
 
     def rotate(self, draw: random.Random, older: Path, packing: str) -> LogFile:
-        """End the line, rename the file, pack it, and begin a new one; the old one."""
+        """End the line, rename and pack the file, or a copy of it, and begin anew; the old one."""
         self.write(draw, b"", whole=True)
-        old = LogFile(self.path.rename(older), self.content, packing).save(draw)
+        if draw.random() < 0.7:
+            self.path.rename(older)
+        old = LogFile(older, self.content, packing).save(draw)
         self.older, self.content = self.older + old.content, b""
         self.save(draw)
         return old

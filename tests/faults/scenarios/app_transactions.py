@@ -1,15 +1,12 @@
 """Counting in an application's transactions: the count is that of its rows, whoever dies."""
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from random import Random
 
 from countersink.store import Store
-from countersink.store.verify import open_session, verify
 from tests.faults.stage import Stage
 from tests.store.helpers import again_and_again, compacted
 from tests.support.databases import dropped, new_name
@@ -54,16 +51,12 @@ class Shop:
             "seed": self._stage.random.getrandbits(32),
             "own": f"own-{self._started}",
         }
-        self.sellers.append(
-            self._stage.children.start(
-                [sys.executable, "-m", "tests.support.run_seller", json.dumps(plan)], name="seller"
-            )
-        )
+        self.sellers.append(self._stage.children.module("run_seller", plan, name="seller"))
 
     def close(self) -> tuple[int, int]:
         """End all processes in good order; transactions and retries of those that are left."""
+        eventually(lambda: all("ready" in seller.output() for seller in self.sellers))
         for seller in self.sellers:
-            eventually(partial(_ready, seller))
             seller.terminate()
         for seller in self.sellers:
             assert seller.wait(30) == 0, seller.output()
@@ -129,11 +122,6 @@ def sold_among_kills(
     )
 
 
-def _ready(seller: Child) -> bool:
-    assert seller.running, seller.output()
-    return "ready" in seller.output()
-
-
 @contextmanager
 def _changing_slots(stage: Stage) -> Iterator[list[int]]:
     """Change over how many slots the counter spreads, again and again; how often, so far."""
@@ -151,12 +139,12 @@ def _changing_slots(stage: Stage) -> Iterator[list[int]]:
 
 def _check_all(stage: Stage, shop: Shop, oracle: Oracle, total: int) -> None:
     """Verify agrees, and so it does when all is compacted."""
-    with Store(stage.mysql_url) as store, open_session(stage.mysql_url) as session:
+    with Store(stage.mysql_url) as store:
         assert store.totals.total(COUNTER) == total
-        assert verify(session).differences == []
-        compacted(stage.mysql_url)
-        assert shop.check(oracle, "after compaction") == total
-        assert verify(session).differences == []
+    stage.verify("in the end")
+    compacted(stage.mysql_url)
+    assert shop.check(oracle, "after compaction") == total
+    stage.verify("after compaction")
 
 
 def _forget(oracle: Oracle) -> None:

@@ -4,11 +4,13 @@ once.
 
 import threading
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
 from tests.faults.backfilling import COUNTER, ENDS_WITHIN, Backfills, compressed, minute_of_log
 from tests.faults.scenarios.compaction import TOTALS
 from tests.faults.stage import Stage
-from tests.support.logs import PATHS, Book, Writer
+from tests.support.logs import PATHS, Writer
 from tests.support.oracle import Oracle
 from tests.support.proxies import Deed, Phase
 from tests.support.run_moves import move
@@ -27,20 +29,17 @@ CHANGES = ("INSERT", "UPDATE", "DELETE", "COMMIT")
 
 
 def killed_again_and_again(
-    stage: Stage, kills: int = 4, book: Book | None = None, lines: int = LINES
+    stage: Stage, kills: int = 4, lines: int = LINES, *, real: bool = False
 ) -> None:
-    """Killed at random moments and run again, then twice more: as it is, and compressed."""
+    """Killed at random moments and run again, then twice more: as it is, and compressed; ``real``:
+    the real log, where it is to be had.
+    """
     backfills = Backfills(stage)
-    if book is None:
-        book = backfills.write(lines)
-    else:
-        backfills.enter(book)
+    book = backfills.book(lines, real=real)
     sources = [book.path, compressed(book.path, stage.directory)]
-    for number in range(10 * kills):
-        if backfills.kills == kills:
-            break
+    for note in backfills.until_killed(kills):
         backfills.kill(stage.random.choice(sources), *stage.random.choice(RATES))
-        backfills.check_not_above(f"after {backfills.kills} kills, {number + 1} runs")
+        backfills.check_not_above(note)
     backfills.run(book.path)
     backfills.check("in the end")
     backfills.check_rejects(book)
@@ -85,9 +84,7 @@ def killed_among_others(stage: Stage, kills: int = 6) -> None:
 
 def commits_cut(stage: Stage, lines: int = LINES) -> None:
     """Nobody hears of COMMITs that the server has done, and of others that it has not."""
-    backfills = Backfills(stage)
-    book = backfills.write(lines)
-    rules = [
+    for phase in Phase:
         stage.when(
             "commit_other",
             phase,
@@ -96,20 +93,12 @@ def commits_cut(stage: Stage, lines: int = LINES) -> None:
             where=lambda _request, _reply: stage.random.random() < 0.25,
             label=f"COMMIT cut {phase.value}",
         )
-        for phase in Phase
-    ]
-    backfills.run(book.path, proxied=True)
-    print("cut", [rule.acted for rule in rules])
-    stage.mysql_proxy.forget()
-    backfills.check("COMMIT replies lost")
-    backfills.check_rejects(book)
+    _added_among_faults(stage, lines, "COMMIT replies lost")
 
 
 def conflicts_while_adding(stage: Stage, lines: int = LINES) -> None:
     """Deadlocks and lock waits in place of one in 16 statements that change something."""
-    backfills = Backfills(stage)
-    book = backfills.write(lines)
-    rules = [
+    for error in CONFLICTS:
         stage.when(
             "*",
             Phase.BEFORE,
@@ -120,12 +109,16 @@ def conflicts_while_adding(stage: Stage, lines: int = LINES) -> None:
                 request.text.startswith(CHANGES) and stage.random.random() < 0.02
             ),
         )
-        for error in CONFLICTS
-    ]
+    _added_among_faults(stage, lines, "conflicts")
+
+
+def _added_among_faults(stage: Stage, lines: int, note: str) -> None:
+    backfills = Backfills(stage)
+    book = backfills.write(lines)
     backfills.run(book.path, proxied=True)
-    print("conflicts", [rule.acted for rule in rules])
-    stage.mysql_proxy.forget()
-    backfills.check("conflicts")
+    print(note, stage.mysql_proxy.faults)
+    stage.forget()
+    backfills.check(note)
     backfills.check_rejects(book)
 
 
@@ -168,31 +161,48 @@ def server_killed(stage: Stage, kills: int = 3) -> None:
 
 def undone_after_live_traffic(stage: Stage, kills: int = 2, lines: int = LINES) -> None:
     """Undo leaves exactly what was counted live before and since, in whichever slot it is."""
-    backfills = Backfills(stage)
-    book = Writer(stage.seed).write(stage.directory / "access.log", lines)
-    live(stage, 10)
-    stage.wait_applied_by_worker()
-    run = backfills.run(book.path)["run"]
-    live(stage, 10)
-    stage.wait_applied_by_worker()
-    move("compact", stage.mysql_url)
-    backfills.undo(run, kills)
-    backfills.check("undone")
-    move("compact", stage.mysql_url)
-    backfills.check("undone and compacted")
-    backfills.enter(book)
-    backfills.run(book.path)
-    backfills.check("added once more")
+    _undone(stage, kills, lines, "compact", stage.check)
     stage.finish("undone")
 
 
 def undone_after_roll_up(stage: Stage, kills: int = 2, lines: int = LINES) -> None:
     """The same where all days have become months since, and become so again."""
+    _undone(stage, kills, lines, "retention", partial(_check_keys, stage))
+    with Oracle(stage.mysql_url) as oracle:  # for whoever plays another scenario on this stage
+        for table in TABLES:
+            oracle.rows(f"DELETE FROM {table}")
+    stage.traffic.expected.clear()
+
+
+def _undone(
+    stage: Stage, kills: int, lines: int, what: str, check: Callable[[str], object]
+) -> None:
+    """Undone, and added again, until so many processes were killed on the way."""
     backfills = Backfills(stage)
     book = Writer(stage.seed).write(stage.directory / "access.log", lines)
     live(stage, 10)
     stage.wait_applied_by_worker()
-    run = backfills.run(book.path)["run"]
+    for note in backfills.until_killed(kills):
+        run = backfills.run(book.path)["run"]
+        live(stage, 10)
+        stage.wait_applied_by_worker()
+        if what == "retention":
+            _keep_months(stage)
+        move(what, stage.mysql_url)
+        live(stage, 10)
+        stage.wait_applied_by_worker()
+        backfills.undo(run, kills - backfills.kills)
+        check(f"undone: {note}")
+        move(what, stage.mysql_url)
+        check(f"undone and moved: {note}")
+        stage.verify(note)
+    backfills.enter(book)
+    backfills.run(book.path)
+    check("added once more")
+    stage.verify("added once more")
+
+
+def _keep_months(stage: Stage) -> None:
     with Oracle(stage.mysql_url) as oracle:
         for counter in (COUNTER, *COUNTERS):
             oracle.rows(
@@ -200,21 +210,6 @@ def undone_after_roll_up(stage: Stage, kills: int = 2, lines: int = LINES) -> No
                 f" VALUES ('{counter}', '2030-01-01', '2020-01-01')"
                 " ON DUPLICATE KEY UPDATE rolled_month = '2030-01-01'"
             )
-    move("retention", stage.mysql_url)
-    live(stage, 10)
-    stage.wait_applied_by_worker()
-    backfills.undo(run, kills)
-    _check_keys(stage, "undone")
-    move("retention", stage.mysql_url)
-    _check_keys(stage, "undone and rolled up")
-    backfills.enter(book)
-    backfills.run(book.path)
-    _check_keys(stage, "added once more")
-    backfills.verify("added once more")
-    with Oracle(stage.mysql_url) as oracle:  # for whoever plays another scenario on this stage
-        for table in TABLES:
-            oracle.rows(f"DELETE FROM {table}")
-    stage.traffic.expected.clear()
 
 
 def _check_keys(stage: Stage, note: str) -> None:

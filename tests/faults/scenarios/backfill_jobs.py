@@ -103,15 +103,11 @@ def big_log(path: Path, lines: int, seed: int) -> Book:
 
 def children_of(child: Child) -> list[int]:
     """The processes that count for a backfill right now."""
-    try:
-        found = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
-    except OSError:
-        return []
     # Not multiprocessing's own.
-    return [int(pid) for pid in found if "spawn_main" in command_of(pid)]
+    return [pid for pid in child.children() if "spawn_main" in command_of(pid)]
 
 
-def command_of(pid: str) -> str:
+def command_of(pid: int) -> str:
     """The command line of a process; '' of one that has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()

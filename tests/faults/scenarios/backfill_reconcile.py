@@ -12,8 +12,7 @@ from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.faults.backfilling import COUNTER, Backfills
 from tests.faults.stage import Stage
 from tests.support.examples import MANY
-from tests.support.logs import FIRST, Book, Hit, Writer
-from tests.support.oracle import Oracle
+from tests.support.logs import FIRST, Book, Hit
 from tests.support.processes import Child
 from tests.support.traffic import Row, now_ms, send
 
@@ -30,9 +29,9 @@ def reconcile(book: Book) -> tuple[str, ...]:
     return "--mode", "reconcile", "--from", f"{min(days)}", "--to", f"{max(days)}"
 
 
-def made_exact_beside_live_traffic(stage: Stage, book: Book | None = None) -> None:
+def made_exact_beside_live_traffic(stage: Stage, *, real: bool = True) -> None:
     """Each total is corrected by what was lost of it, and by nothing else; once."""
-    play = _Play(stage, book)
+    play = _Play(stage, real=real)
     worker = play.live()
     with stage.trickle():
         play.elsewhere()
@@ -40,7 +39,7 @@ def made_exact_beside_live_traffic(stage: Stage, book: Book | None = None) -> No
         child = play.backfills.start(play.book.path, *reconcile(play.book))
         play.elsewhere()
         play.backfills.end(child)
-        play.check_drift(play.last_run())
+        play.check_drift(play.backfills.last_run())
         again = play.backfills.run(play.book.path, *reconcile(play.book))
         assert (again["corrections"], again["drift"]) == (0, []), again
     stage.wait_applied()
@@ -66,7 +65,7 @@ def _come_late(play: _Play, before: int) -> None:
     play.backfills.check("one on top, taken off")
 
 
-def two_at_once(stage: Stage, rounds: int = 1) -> None:
+def two_reconcile(stage: Stage, rounds: int = 1) -> None:
     """Two reconcile at the same moment, and none of them corrects twice."""
     play = _Play(stage)
     worker = play.live()
@@ -80,40 +79,42 @@ def two_at_once(stage: Stage, rounds: int = 1) -> None:
     stage.end(worker)
 
 
-def killed_again_and_again(stage: Stage, kills: int = 3) -> None:
+def reconcile_killed(stage: Stage, kills: int = 3) -> None:
     """Killed at random moments, and run again to the end."""
     play = _Play(stage)
     worker = play.live()
     with stage.trickle():
-        for number in range(10 * kills):
-            if play.backfills.kills == kills:
-                break
+        for number, note in enumerate(play.backfills.until_killed(kills)):
             play.backfills.kill(play.book.path, *reconcile(play.book))
             if number % 3 == 2:
                 play.lose_some()
-            play.backfills.verify(f"after {number + 1} runs")
+            stage.verify(note)
         play.backfills.run(play.book.path, *reconcile(play.book))
     stage.wait_applied()
     play.backfills.check("after deaths")
     stage.end(worker)
 
 
-def undone(stage: Stage, kills: int = 1) -> None:
-    """Taken back, it leaves what had arrived live, and what did so since."""
+def reconcile_undone(stage: Stage, kills: int = 1) -> None:
+    """Taken back, it leaves what had arrived live, and what did so since; again, until so many
+    processes were killed on the way.
+    """
     play = _Play(stage)
     worker = play.live()
-    run = play.backfills.run(play.book.path, *reconcile(play.book))["run"]
-    stage.wait_applied()
-    since = stage.random.choices(sorted(play.book.hits), k=50)
-    play.send(since)
-    stage.wait_applied()
-    play.backfills.undo(run, kills)
-    live = Counter(play.arrived) + Counter(since)
-    for cell in play.book.hits:
-        del stage.traffic.expected[COUNTER, *cell]
-        if live[cell]:
-            stage.traffic.expected[COUNTER, *cell] = live[cell]
-    play.backfills.check("undone")
+    live = Counter(play.arrived)
+    for note in play.backfills.until_killed(kills):
+        run = play.backfills.run(play.book.path, *reconcile(play.book))["run"]
+        stage.wait_applied()
+        since = stage.random.choices(sorted(play.book.hits), k=50)
+        play.send(since)
+        live.update(since)
+        stage.wait_applied()
+        play.backfills.undo(run, kills - play.backfills.kills)
+        for cell in play.book.hits:
+            stage.traffic.expected.pop((COUNTER, *cell), None)
+            if live[cell]:
+                stage.traffic.expected[COUNTER, *cell] = live[cell]
+        play.backfills.check(f"undone: {note}")
     stage.end(worker)
 
 
@@ -124,11 +125,10 @@ class _Play:
         arrived, lost: the requests.
     """
 
-    def __init__(self, stage: Stage, book: Book | None = None) -> None:
+    def __init__(self, stage: Stage, *, real: bool = False) -> None:
         self.stage = stage
         self.backfills = Backfills(stage)
-        self.book = book or Writer(stage.seed).write(stage.directory / "access.log", LINES)
-        self.backfills.enter(self.book)
+        self.book = self.backfills.book(LINES, real=real)
         requests = sorted(self.book.hits.elements())
         stage.random.shuffle(requests)
         self.lost = requests[2::3]
@@ -164,11 +164,6 @@ class _Play:
         """Some totals are off again: live ones come twice, by another id."""
         self.send(self.stage.random.sample(self.arrived, 100))
         self.stage.wait_applied()
-
-    def last_run(self) -> int:
-        """The number of the last backfill."""
-        with Oracle(self.stage.mysql_url) as oracle:
-            return int(oracle.rows("SELECT MAX(id) FROM backfill_run")[0][0])
 
     def check_drift(self, run: int) -> None:
         """The drift report lists the lost ones, by day and key, and nothing else."""

@@ -10,9 +10,10 @@ from countersink.store.apply.dead import MOST_ROWS
 from countersink.store.apply.guards import prune
 from countersink.store.connection import connect
 from countersink.stream.entry import VERSION, new_entry_id
+from tests.faults.scenarios.worker_deaths import Point, killed_at
 from tests.faults.stage import ACKNOWLEDGE, Stage
 from tests.support.oracle import Oracle
-from tests.support.proxies import Deed, Phase
+from tests.support.proxies import Phase
 from tests.support.traffic import FIRST_MINUTE, Traffic, add, now_ms, send
 
 YEAR_MS = 365 * 24 * 3600 * 1000
@@ -44,23 +45,21 @@ def bad_entries_among_good_ones(stage: Stage) -> None:
 
 def entries_without_id(stage: Stage) -> None:
     """What any client with JSON can send: the id is made from the entry itself."""
-    for _ in range(20):
+    _without_id(stage, 20)
+    stage.finish("entries without id")
+
+
+def _without_id(stage: Stage, entries: int) -> None:
+    for _ in range(entries):
         rows = stage.traffic.rows(5)
         stage.traffic.count(rows)
-        add(stage.redis, {"rows": json.dumps(rows)})
-    stage.finish("entries without id")
+        add(stage.redis, {"rows": json.dumps(rows), "note": "no id"})
 
 
 def entries_without_id_and_deaths(stage: Stage) -> None:
     """The same, with workers that die after COMMIT and before the acknowledgement."""
-    for kind, phase in (("commit", Phase.AFTER), (ACKNOWLEDGE, Phase.BEFORE)):
-        for _ in range(10):
-            rows = stage.traffic.rows(5)
-            stage.traffic.count(rows)
-            add(stage.redis, {"rows": json.dumps(rows), "note": "no id"})
-        child, rule = stage.victim_at(kind, phase, Deed.CUT, "kill")
-        stage.wait_for(rule.done, kind, child)
-        child.wait()
+    points = ("commit", Phase.AFTER), (ACKNOWLEDGE, Phase.BEFORE)
+    killed_at(stage, [Point(*point) for point in points], lambda: _without_id(stage, 10))
     stage.finish("entries without id, workers that die")
 
 
@@ -101,26 +100,17 @@ def sums_beyond_64_bits(stage: Stage) -> None:
 def floods_and_deaths(stage: Stage) -> None:
     """More dead rows than are kept, and workers that die: each is kept or counted, once."""
     counter = f"flood{stage.random.getrandbits(32)}"
-    sent = 0
+    points = [*product(("dead_group", "dead", "commit"), Phase), (ACKNOWLEDGE, Phase.BEFORE)]
+    sent = 2 * len(points) * ROWS_OF_A_FLOOD
 
-    def flood(entries: int) -> int:
-        for _ in range(entries):
+    def flood() -> None:
+        for _ in range(2):
             row = (counter, "k", -1, 1)
             add(stage.redis, stage_entry(row, now_ms(stage.redis), times=ROWS_OF_A_FLOOD))
-        return entries * ROWS_OF_A_FLOOD
-
-    points = [
-        *product(("dead_group", "dead"), (Phase.BEFORE, Phase.AFTER)),
-        *product(("commit",), (Phase.BEFORE, Phase.AFTER)),
-        (ACKNOWLEDGE, Phase.BEFORE),
-    ]
-    for kind, phase in points:
-        sent += flood(2)
         stage.send(3)
-        child, rule = stage.victim_at(kind, phase, Deed.CUT, "kill", batch_entries=1)
-        stage.wait_for(rule.done, kind, child)
-        child.wait()
-        stage.faults["dead rows in a flood"] += 2 * ROWS_OF_A_FLOOD
+
+    killed_at(stage, [Point(*point) for point in points], flood, batch_entries=1)
+    stage.faults["dead rows in a flood"] += sent
     stage.finish("a flood of dead rows, workers that die")
     assert sent > MOST_ROWS
     with Oracle(stage.mysql_url) as oracle:

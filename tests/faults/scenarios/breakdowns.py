@@ -1,14 +1,11 @@
 """A counter with dimensions among deaths: each event is in all of its cells, or in none."""
 
-from collections.abc import Sequence
-
 from countersink.store import Store
-from countersink.store.verify import open_session, verify
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.faults.backfilling import COUNTER as LOG
 from tests.faults.backfilling import Backfills
 from tests.faults.scenarios.server_deaths import killed_while_counting
-from tests.faults.scenarios.worker_deaths import POINTS, Point, killed_at
+from tests.faults.scenarios.worker_deaths import POINTS, killed_at
 from tests.faults.stage import Stage
 from tests.support.logs import Writer
 from tests.support.traffic import DAYS, FIRST_MINUTE, MINUTES_PER_DAY, day_of, now_ms, send
@@ -19,28 +16,29 @@ VALUES = (("DE", "AT", "CH", ""), ("/", "/a", "/b", "/c", "/d", ""))
 BREAKDOWNS = (("page",), ("country",), ("page", "country"))
 
 
-def killed_with_breakdowns(stage: Stage, points: Sequence[Point] = POINTS) -> None:
-    """SIGKILL at every point, with rows in several cells among the others."""
-    with Store(stage.mysql_url) as store:
-        store.counters.set(COUNTER, dimensions=NAMES, breakdowns=BREAKDOWNS)
+def killed_with_breakdowns(stage: Stage, count: int | None = None) -> None:
+    """SIGKILL at every point, or so many, with rows in several cells among the others."""
+    _declare(stage)
 
     def send_some() -> None:
         send(stage.redis, *(_entry(stage) for _ in range(10)))
         stage.send(stage.random.randint(1, 10))
 
-    killed_at(stage, points, send_some)
+    killed_at(stage, POINTS, send_some, count=count)
     stage.finish("after deaths with breakdowns")
-    with open_session(stage.mysql_url) as session:
-        assert verify(session).differences == []
+    stage.verify("after deaths with breakdowns")
 
 
 def servers_killed_with_breakdowns(stage: Stage) -> None:
     """SIGKILL of Redis and MySQL, in any order, while a worker counts rows in several cells."""
+    _declare(stage)
+    killed_while_counting(stage, lambda: send(stage.redis, *(_entry(stage) for _ in range(50))))
+    stage.verify("servers killed with breakdowns")
+
+
+def _declare(stage: Stage) -> None:
     with Store(stage.mysql_url) as store:
         store.counters.set(COUNTER, dimensions=NAMES, breakdowns=BREAKDOWNS)
-    killed_while_counting(stage, lambda: send(stage.redis, *(_entry(stage) for _ in range(50))))
-    with open_session(stage.mysql_url) as session:
-        assert verify(session).differences == []
 
 
 def backfills_killed_with_breakdowns(stage: Stage, lines: int, kills: int = 2) -> None:
@@ -54,17 +52,15 @@ def backfills_killed_with_breakdowns(stage: Stage, lines: int, kills: int = 2) -
     stage.traffic.increments += book.counted
     backfills = Backfills(stage)
     arguments = book.path, "--dimension", "page=path"
-    for number in range(10 * kills):
-        if backfills.kills >= kills:
-            break
+    for note in backfills.until_killed(kills):
         backfills.kill(*arguments)
-        backfills.check_not_above(f"after {backfills.kills} kills, {number + 1} runs")
+        backfills.check_not_above(note)
     last = backfills.run(*arguments)
     backfills.check("counted")
     backfills.check_rejects(book)
     backfills.known(*arguments)
     backfills.undo(last["run"], kills=1)
-    backfills.verify("undone")
+    stage.verify("undone")
     backfills.run(*arguments)
     backfills.known(*arguments)
     stage.finish("a counter with a breakdown is backfilled among deaths")

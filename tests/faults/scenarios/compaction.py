@@ -1,19 +1,16 @@
 """Compaction and retention that are killed at named points."""
 
-import json
 import signal
-import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 
 from countersink.store import Store
 from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.apply import Applier
-from countersink.store.verify import open_session, verify
 from tests.faults.stage import Stage
 from tests.support.examples import MANY
 from tests.support.ledger import checksum
@@ -155,35 +152,11 @@ class Books:
         applier.close()
 
     def _count_in_app(self, slot: int, rows: list[Any]) -> None:
-        app = connect(self.stage.mysql_url)
-        with app.cursor() as cursor:
+        with connect(self.stage.mysql_url) as app, app.cursor() as cursor:
             app.begin()
-            cursor.executemany(
-                "INSERT INTO counter_slot (counter, bucket, width, counter_key, slot, amount)"
-                " VALUES (%s, %s, %s, %s, %s, %s)"
-                " ON DUPLICATE KEY UPDATE amount = amount + VALUES(amount)",
-                [
-                    (counter, *self._bucket(minute), key.encode(), slot, amount)
-                    for counter, key, minute, amount in rows
-                ],
-            )
-            cursor.executemany(
-                "INSERT INTO counter_ledger (counter, slot, amount, checksum, posted_at)"
-                " VALUES (%s, %s, %s, %s, UTC_TIMESTAMP(3) - INTERVAL 2 HOUR)"
-                " ON DUPLICATE KEY UPDATE amount = amount + VALUES(amount),"
-                " checksum = checksum + VALUES(checksum)",
-                [
-                    (
-                        counter,
-                        1024 + slot,
-                        amount,
-                        checksum(" ".join(self._bucket(minute)), key.encode(), amount),
-                    )
-                    for counter, key, minute, amount in rows
-                ],
-            )
+            for counter, key, minute, amount in rows:
+                count_in_app(cursor, (counter, self._bucket(minute), key), amount, slot)
             app.commit()
-        app.close()
 
     def check(self, note: str) -> None:
         """Hold the rows against the books and the ledger."""
@@ -194,7 +167,7 @@ class Books:
             if self.what == "steps":
                 assert oracle.totals() == self.days, note
         if self.what == "steps":
-            _verify(self.stage, note)
+            self.stage.verify(note)
 
     def _bucket(self, minute: int) -> tuple[str, str]:
         if self.what == "steps":
@@ -202,12 +175,7 @@ class Books:
         return f"{day_of(minute)} 00:00:00", "4"
 
 
-def _verify(stage: Stage, note: str) -> None:
-    with open_session(stage.mysql_url) as session:
-        assert verify(session).differences == [], note
-
-
-def killed_at_each_point(
+def killed_in_a_move(
     stage: Stage,
     what: What = "compact",
     kills: int | None = None,
@@ -277,14 +245,14 @@ def steps_killed_beside_workers(
             eventually(lambda: stage.backlog() < 20)
         assert child.wait() == -signal.SIGKILL, child.output()
         stage.mysql_proxy.forget()
-        _verify(stage, f"after a death at {point.name} (seed {stage.seed})")
+        stage.verify(f"after a death at {point.name}")
         done(f"killed steps beside workers {number + 1}: {point.name}")
     for worker in workers:
         stage.end(worker)
     stage.finish("killed beside workers")
     move("steps", stage.mysql_url, ROWS)
     stage.check("after a pass in peace")
-    _verify(stage, f"after a pass in peace (seed {stage.seed})")
+    stage.verify("after a pass in peace")
     with Oracle(stage.mysql_url) as oracle:
         _check_widths(stage, oracle)
     stage.faults["compaction killed"] += kills
@@ -302,7 +270,6 @@ def _keep_steps(stage: Stage, steps: str) -> None:
 
 
 def _killed_at(stage: Stage, what: What, point: Point, skip: int, passes: int = 1) -> Child:
-    victim: Future[Child] = Future()
     begun = threading.Event()
     passed = threading.Event()
 
@@ -316,22 +283,11 @@ def _killed_at(stage: Stage, what: What, point: Point, skip: int, passes: int = 
             passed.set()
         return begun.is_set() and passed.is_set() and point.takes(request, reply)
 
-    stage.mysql_proxy.when(
-        "*",
-        point.phase,
-        Deed.CUT,
-        call=lambda _request: victim.result(30).kill(),
-        where=in_a_move,
-        skip=skip,
-        label=f"{what} killed",
-    )
-    url = stage.mysql_proxy.url(stage.mysql_url)
-    plan = {"what": what, "mysql_url": url, "rows": ROWS, "passes": passes}
-    child = stage.children.start(
-        [sys.executable, "-m", "tests.support.run_moves", json.dumps(plan)], name=what
-    )
-    victim.set_result(child)
-    return child
+    start = partial(stage.children.mover, what, stage.url(proxied=True), ROWS, passes)
+    label = f"{what} killed"
+    return stage.struck(
+        start, "*", point.phase, Deed.CUT, "kill", where=in_a_move, skip=skip, label=label
+    )[0]
 
 
 def _keep(stage: Stage) -> None:
@@ -341,6 +297,26 @@ def _keep(stage: Stage) -> None:
             "INSERT INTO counter (name, rolled_month, created) VALUES"
             " ('views', '2030-01-01', '2020-01-01'), ('clicks', '2030-01-01', '2020-01-01')"
         )
+
+
+def count_in_app(
+    cursor: Any, cell: tuple[str, tuple[str, str], str], amount: int, slot: int
+) -> None:
+    """Count as an application's transaction does, of two hours ago."""
+    counter, bucket, key = cell
+    cursor.execute(
+        "INSERT INTO counter_slot (counter, bucket, width, counter_key, slot, amount)"
+        " VALUES (%s, %s, %s, %s, %s, %s)"
+        " ON DUPLICATE KEY UPDATE amount = amount + VALUES(amount)",
+        (counter, *bucket, key.encode(), slot, amount),
+    )
+    cursor.execute(
+        "INSERT INTO counter_ledger (counter, slot, amount, checksum, posted_at)"
+        " VALUES (%s, %s, %s, %s, UTC_TIMESTAMP(3) - INTERVAL 2 HOUR)"
+        " ON DUPLICATE KEY UPDATE amount = amount + VALUES(amount),"
+        " checksum = checksum + VALUES(checksum)",
+        (counter, 1024 + slot, amount, checksum(" ".join(bucket), key.encode(), amount)),
+    )
 
 
 def totals(rows: Any) -> dict[tuple[str, bytes], int]:

@@ -3,7 +3,8 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import ExitStack, closing, suppress
 from datetime import date
 from functools import partial
 from random import Random
@@ -17,16 +18,15 @@ from countersink.schedules.options import JobOptions
 from countersink.store import Store
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
-from countersink.store.verify import open_session, verify
-from tests.faults.scenarios.compaction import LEDGER, TOTALS, totals
+from tests.faults.scenarios.compaction import LEDGER, TOTALS, count_in_app, totals
 from tests.faults.stage import Stage
-from tests.support.ledger import checksum
+from tests.store.helpers import beside
 from tests.support.oracle import Oracle, connect
 from tests.support.traffic import FIRST_MINUTE, MINUTES_PER_DAY, day_of
 from tests.support.waiting import eventually
 
 
-def compacted_beside_writers_and_readers(
+def compacted_beside_writers(
     stage: Stage, seconds: float = 5.0, done: Callable[[str], None] = print
 ) -> None:
     """Passes without pauses, two of each kind, beside two writers, an app and readers at both
@@ -36,26 +36,20 @@ def compacted_beside_writers_and_readers(
     there in the end, and the app, which reruns nothing, never sees an error.
     """
     stopping = threading.Event()
-    failures: list[BaseException] = []
     committed: list[int] = []
     reads: list[int] = []
     passes: list[PassDone] = []
-
-    def guarded(work: Callable[[], None]) -> Callable[[], None]:
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:
-                failures.append(error)
-                stopping.set()
-
-        return run
-
     with Store(stage.mysql_url) as store:
         since = int(time.time()) // 86_400 - FIRST_MINUTE // MINUTES_PER_DAY
         # The first days stay, whatever day it is.
         store.counters.set("busy", keep=f"day={since + 100}d")
     _plant_old(stage)
+    opened, stop = partial(open_tables, stage.mysql_url), stopping.is_set
+    everything = CompactOptions(counter=None, before=date.max, rows=500)
+    jobs: list[Callable[[], PassDone]] = [
+        partial(compact, opened, everything, stop=stop),
+        partial(roll_up, opened, rows=500, stop=stop),
+    ]
     works: list[Callable[[], None]] = [
         *(partial(_write, stage, slot, stopping, committed) for slot in (1, 2)),
         partial(_count_in_app, stage, stopping, committed),
@@ -63,23 +57,24 @@ def compacted_beside_writers_and_readers(
             partial(_read, stage, level, stopping, reads)
             for level in ("READ COMMITTED", "REPEATABLE READ")
         ),
-        *(
-            partial(work, stage, stopping, passes)
-            for work in (_compact, _roll_up, _prune)
-            for _ in range(2)
-        ),
+        *(partial(_move, job, stopping, passes) for job in jobs * 2),
+        *[partial(_prune, stage, stopping)] * 2,
     ]
-    threads = [threading.Thread(target=guarded(work)) for work in works]
-    for thread in threads:
-        thread.start()
-    stopping.wait(seconds)
-    # On a busy machine the first pass may take longer than that.
-    eventually(lambda: stopping.is_set() or any(one.rows_before > one.rows_after for one in passes))
-    stopping.set()
-    for thread in threads:
-        thread.join(60)
-    for error in failures:
-        raise error
+    with ExitStack() as threads:
+        futures = [threads.enter_context(beside(work)) for work in works]
+        try:
+            wait(futures, seconds, FIRST_COMPLETED)
+            # On a busy machine the first pass may take longer than that.
+            eventually(
+                lambda: (
+                    any(each.done() for each in futures)
+                    or any(one.rows_before > one.rows_after for one in passes)
+                )
+            )
+        finally:
+            stopping.set()
+    for future in futures:
+        future.result()
     moved = sum(one.rows_before - one.rows_after for one in passes)
     assert moved > 0
     assert sum(one.rolled_up for one in passes) > 0
@@ -134,10 +129,8 @@ def _busy_rows(random: Random, count: int) -> list[tuple[int, str, str, int, int
 
 def _write(stage: Stage, slot: int, stopping: threading.Event, committed: list[int]) -> None:
     """A worker's transactions, rerun by the applier like a worker's."""
-    random = _random(stage, slot)
-    applier = Applier(stage.mysql_url, slot)
-    at = int(time.time() * 1000)
-    try:
+    random, at = Random(stage.seed + slot), int(time.time() * 1000)
+    with closing(Applier(stage.mysql_url, slot)) as applier:
         while not stopping.is_set():
             entries = [
                 Incoming(random.randbytes(16), at, _busy_rows(random, 100), stream="s")
@@ -146,92 +139,58 @@ def _write(stage: Stage, slot: int, stopping: threading.Event, committed: list[i
             applied = applier.apply(entries)
             assert applied.applied == 3
             committed.append(applied.rows)
-    finally:
-        applier.close()
 
 
 def _count_in_app(stage: Stage, stopping: threading.Event, committed: list[int]) -> None:
     """An app's own transactions, at the server's own isolation level, which reruns nothing."""
-    random = _random(stage, 3)
-    app = connect(stage.mysql_url)
-    try:
+    random = Random(stage.seed + 3)
+    with connect(stage.mysql_url) as app:
         while not stopping.is_set():
             with app.cursor() as cursor:
                 app.begin()
                 _, counter, key, minute, amount = _busy_rows(random, 1)[0]
-                cursor.execute(
-                    "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-                    " VALUES (%s, %s, %s, %s, %s)"
-                    " ON DUPLICATE KEY UPDATE amount = amount + 1",
-                    (counter, day_of(minute), key.encode(), 256 + random.randrange(4), amount),
-                )
-                sums = (amount, checksum(f"{day_of(minute)} 00:00:00 4", key.encode(), amount))
-                cursor.execute(
-                    "INSERT INTO counter_ledger (counter, slot, amount, checksum, posted_at)"
-                    " VALUES (%s, 5000, %s, %s, UTC_TIMESTAMP(3) - INTERVAL 2 HOUR)"
-                    " ON DUPLICATE KEY UPDATE amount = amount + %s, checksum = checksum + %s",
-                    (counter, *sums * 2),
-                )
+                cell = counter, (f"{day_of(minute)} 00:00:00", "4"), key
+                count_in_app(cursor, cell, amount, 256 + random.randrange(4))
                 app.commit()
             committed.append(1)
-    finally:
-        app.close()
 
 
 def _read(stage: Stage, level: str, stopping: threading.Event, reads: list[int]) -> None:
     """Totals by key, one statement each; at REPEATABLE READ in a transaction of three."""
-    reader = connect(stage.mysql_url)
     highest: dict[tuple[str, bytes], int] = {}
-    try:
-        with reader.cursor() as cursor:
-            cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
-            while not stopping.is_set():
-                reader.begin()
-                found: list[Mapping[tuple[str, bytes], int]] = []
-                for _ in range(3 if level == "REPEATABLE READ" else 1):
-                    cursor.execute(TOTALS)
-                    found.append(totals(cursor.fetchall()))
-                    assert found[0] == found[-1], "a snapshot changed"
-                reader.commit()
-                fell = [cell for cell, total in highest.items() if found[0].get(cell, 0) < total]
-                assert not fell, f"{level}: the totals of {fell[:3]} went down"
-                highest.update(found[0])
-                reads.append(1)
-    finally:
-        reader.close()
+    with connect(stage.mysql_url) as reader, reader.cursor() as cursor:
+        cursor.execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        while not stopping.is_set():
+            reader.begin()
+            found: list[Mapping[tuple[str, bytes], int]] = []
+            for _ in range(3 if level == "REPEATABLE READ" else 1):
+                cursor.execute(TOTALS)
+                found.append(totals(cursor.fetchall()))
+                assert found[0] == found[-1], "a snapshot changed"
+            reader.commit()
+            fell = [cell for cell, total in highest.items() if found[0].get(cell, 0) < total]
+            assert not fell, f"{level}: the totals of {fell[:3]} went down"
+            highest.update(found[0])
+            reads.append(1)
 
 
-def _compact(stage: Stage, stopping: threading.Event, passes: list[PassDone]) -> None:
-    while not stopping.is_set():
-        done = compact(
-            partial(open_tables, stage.mysql_url),
-            CompactOptions(counter=None, before=date.max, rows=500),
-            stop=stopping.is_set,
-        )
+def _move(job: Callable[[], PassDone], stopping: threading.Event, passes: list[PassDone]) -> None:
+    while not stopping.wait(0.005):
+        done = job()
         assert not done.unknown
         passes.append(done)
-        stopping.wait(0.005)
 
 
-def _roll_up(stage: Stage, stopping: threading.Event, passes: list[PassDone]) -> None:
-    while not stopping.is_set():
-        done = roll_up(partial(open_tables, stage.mysql_url), rows=500, stop=stopping.is_set)
-        assert not done.unknown
-        passes.append(done)
-        stopping.wait(0.005)
-
-
-def _prune(stage: Stage, stopping: threading.Event, _passes: list[PassDone]) -> None:
+def _prune(stage: Stage, stopping: threading.Event) -> None:
     context = Context(
         mysql_url=stage.mysql_url,
         redis_url=stage.redis_server.url,
         options=JobOptions(compact_share=1.0),
         stop=stopping.is_set,
     )
-    while not stopping.is_set():
+    while not stopping.wait(0.005):
         with suppress(RunStopped):
             pruning.prune(context)
-        stopping.wait(0.005)
 
 
 def _check_busy(stage: Stage, committed: int) -> None:
@@ -248,11 +207,6 @@ def _check_busy(stage: Stage, committed: int) -> None:
         assert oracle.rows(LEDGER) == [], f"seed {stage.seed}"
         assert oracle.rows("SELECT COUNT(*) FROM applied_entry WHERE keep_from = 1") == [(0,)]
         assert oracle.rows("SELECT COUNT(*) FROM job_run WHERE job = 'old'") == [(0,)]
-    with open_session(stage.mysql_url) as session:
-        assert verify(session).differences == []
+    stage.verify()
     with Store(stage.mysql_url) as store:
         store.counters.delete("busy")
-
-
-def _random(stage: Stage, number: int) -> Random:
-    return Random(stage.seed + number)

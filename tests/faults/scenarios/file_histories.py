@@ -139,7 +139,7 @@ class FileHistory:
         draw.choices(self._logs, (3, 1))[0].write(draw, lines)
 
     def rotate(self, draw: random.Random) -> None:
-        """A log is renamed, maybe compressed, and begun anew."""
+        """A log is renamed, or copied and truncated, maybe compressed, and begun anew."""
         packing = draw.choice([*PACKERS])
         older = self._path(f"access.log.1{packing}")
         self._files.append(draw.choice(self._logs).rotate(draw, older, packing))

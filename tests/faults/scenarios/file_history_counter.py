@@ -139,7 +139,7 @@ class FileCounter:
         total = sum(cells.values())
         said = self.store.totals.total(self.name), self.oracle.ledger().get(self.name, 0)
         assert said == (total, total), f"{note}: {said}, should be {total}"
-        self.backfills.verify(note)
+        self.stage.verify(note)
 
     def _by_key(self, **days: Any) -> list[tuple[str, int]]:
         if not self.dimensioned:

@@ -15,10 +15,8 @@ Each operation draws from a generator of its own, seeded with the history's seed
 import json
 import random
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -53,7 +51,6 @@ from tests.faults.stage import Stage
 from tests.store.app import Connection, open_app
 from tests.store.helpers import beside, together
 from tests.support.oracle import connect
-from tests.support.processes import Child
 from tests.support.proxies import Deed, Phase
 from tests.support.run_moves import move
 from tests.support.traffic import now_ms
@@ -537,19 +534,11 @@ class History:
 
     def _killed(self, draw: random.Random, what: str) -> None:
         """A pass that dies at one of its requests, if it comes so far."""
-        stage, victim = self.world.stage, Future[Child]()
-        stage.mysql_proxy.when(
-            "*",
-            draw.choice([*Phase]),
-            Deed.CUT,
-            call=lambda _request: victim.result(30).kill(),
-            skip=draw.randrange(REQUESTS),
-            label=f"{what} killed",
-        )
+        stage = self.world.stage
         url = stage.mysql_proxy.url(self.world.url)
-        plan = json.dumps({"what": what, "mysql_url": url, "rows": 20, "passes": 1})
-        child = stage.children.start([sys.executable, "-m", "tests.support.run_moves", plan])
-        victim.set_result(child)
+        phase, skip, label = draw.choice([*Phase]), draw.randrange(REQUESTS), f"{what} killed"
+        start = partial(stage.children.mover, what, url, rows=20)
+        child, _ = stage.struck(start, "*", phase, Deed.CUT, "kill", skip=skip, label=label)
         assert child.wait() in (0, -signal.SIGKILL), child.output()
         stage.mysql_proxy.forget()
 

@@ -1,7 +1,6 @@
 """Counters whose days may have so many keys only: among deaths, and under an attack of new keys."""
 
 import re
-import signal
 from collections import Counter
 from collections.abc import Sequence
 from datetime import date
@@ -9,22 +8,21 @@ from pathlib import Path
 
 from countersink.store import Store
 from countersink.store.apply.key_caps import OVERFLOW
-from tests.faults.scenarios import worker_deaths
-from tests.faults.scenarios.worker_deaths import Point
+from tests.faults.scenarios.worker_deaths import POINTS, Point, killed_at
 from tests.faults.stage import Stage
 from tests.support.oracle import Oracle
 from tests.support.processes import Child
-from tests.support.proxies import Deed, Phase
+from tests.support.proxies import Phase
 from tests.support.traffic import DAYS, FIRST_MINUTE, KEYS, day_of, now_ms, send
 from tests.support.waiting import eventually
 
 CAPPED = "views"
 OVER = OVERFLOW.encode()
 OWN_POINTS = (
-    Point("after locking a day", "day", Phase.AFTER),
-    Point("after taking room", "room", Phase.AFTER),
+    Point("day", Phase.AFTER),  # when it is locked
+    Point("room", Phase.AFTER),  # when it is taken
 )
-ALL_POINTS = (*OWN_POINTS, *worker_deaths.POINTS)
+ALL_POINTS = (*OWN_POINTS, *POINTS)
 FIRST_CAP = 3
 ATTACKED = "searches"
 MOST_KEYS = 1000
@@ -33,20 +31,20 @@ ROWS = 1000
 MOST_GROWTH_MB = 40
 
 
-def killed_with_a_cap(stage: Stage, points: Sequence[Point] = ALL_POINTS) -> None:
+def killed_with_a_cap(
+    stage: Stage, points: Sequence[Point] = ALL_POINTS, count: int | None = None
+) -> None:
     """SIGKILL at every point, the cap one higher each time, other counters beside it."""
-    most = FIRST_CAP
-    assert len(points) + most < len(KEYS)
+    caps = iter(range(FIRST_CAP, len(KEYS)))
     with Store(stage.mysql_url) as store:
-        for point in stage.random.sample(points, len(points)):
-            store.counters.set(CAPPED, max_keys=most)
+
+        def raise_cap() -> None:
+            store.counters.set(CAPPED, max_keys=next(caps))
             stage.send(stage.random.randint(10, 30))
-            child, rule = stage.victim_at(point.kind, point.phase, Deed.CUT, "kill")
-            stage.wait_for(rule.done, point.name, child)
-            assert child.wait() == -signal.SIGKILL, child.output()
-            most += 1
-        stage.redis_proxy.forget()
-        stage.mysql_proxy.forget()
+
+        killed_at(stage, points, raise_cap, count=count)
+        stage.forget()
+        most = next(caps)
         # Two at once, with a last change between them.
         others = _two(stage)
         store.counters.set(CAPPED, max_keys=most)

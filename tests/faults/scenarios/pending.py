@@ -5,7 +5,8 @@ must then have what it sent, not one less and not one more; a key that all count
 what it sent itself, and at most what all have begun to send.
 """
 
-import threading
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,15 +18,16 @@ import requests
 from countersink.producers import Producer
 from countersink.store import Store
 from countersink.stream.connection import connect
-from tests.faults.scenarios.worker_deaths import POINTS
+from tests.faults.scenarios.worker_deaths import POINTS, killed_at
 from tests.faults.stage import Stage
+from tests.store.helpers import again_and_again
 from tests.support.asking import Asking
-from tests.support.proxies import Deed
 from tests.support.traffic import FIRST_MINUTE
 from tests.support.waiting import eventually
 from tests.web.serving import serving
 
 READERS = 8
+"""Four by Reads, and four by HTTP."""
 COUNTER = "seen"
 SHARED = "/shared"
 AT_MOST = 5
@@ -41,7 +43,7 @@ Ask = Callable[[str], int]
 
 
 class Reader:
-    """Sends and reads on a thread, again and again.
+    """Sends and reads, round after round.
 
     Attributes:
         own: the key that it alone counts.
@@ -49,41 +51,19 @@ class Reader:
         reads: how often it has read.
     """
 
-    def __init__(self, number: int, redis_url: str, ask: Ask, begun_by_all: Callable[[], int]):
+    def __init__(self, number: int, producer: Producer, ask: Ask, readers: list[Reader]) -> None:
         self.own = f"/reader/{number}"
         self.begun = 0
         self.reads = 0
-        self.error: BaseException | None = None
         self._random = Random(number)
         self._ask = ask
-        self._begun_by_all = begun_by_all
-        self._producer = Producer(redis_url, flush_interval=0.01, handle_sigterm=False)
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"reader {number}")
+        self._readers = readers
+        self._producer = producer
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End; raises what it found wrong."""
-        self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(READ_WITHIN)
-            assert not self._thread.is_alive(), f"{self.own} hangs"
-        self._producer.close()
-        if self.error is not None:
-            raise self.error
-
-    def _run(self) -> None:
-        try:
-            # Not without a pause: the workers and the proxies before them are to get on, too.
-            while not self._stopping.wait(PAUSE):
-                self._round()
-        except BaseException as error:  # raised by stop()
-            self.error = error
-
-    def _round(self) -> None:
+    def round(self) -> None:
+        """Send some, and read."""
+        # Not without a pause: the workers and the proxies before them are to get on, too.
+        time.sleep(PAUSE)
         for _ in range(self._random.randint(1, AT_MOST)):
             self.begun += 1
             self._producer.increment(COUNTER, self.own, at=AT)
@@ -92,7 +72,7 @@ class Reader:
         own = self._ask(self.own)
         assert own == self.begun, f"{self.own}: read {own} after sending {self.begun}"
         shared = self._ask(SHARED)
-        most = self._begun_by_all()
+        most = sum(reader.begun for reader in self._readers)
         assert self.begun <= shared <= most, f"{self.begun} <= {shared} <= {most}"
         self.reads += 1
 
@@ -114,57 +94,27 @@ def read_beside_killed_workers(stage: Stage, kills: int = 2, rounds: int = 3) ->
         client = stack.enter_context(connect(url))
         asks = (*_by_reads(Asking(store, client)), *_by_http(web.url))
         readers: list[Reader] = []
-
-        def begun() -> int:
-            return sum(reader.begun for reader in readers)
-
-        readers += [Reader(number, url, asks[number], begun) for number in range(READERS)]
-        try:
-            for reader in readers:
-                reader.start()
-            _kill(stage, kills)
-            _wait_for_rounds(stage, readers, rounds)
-        finally:
-            errors = [error for reader in readers if (error := _stopped(reader)) is not None]
-        if errors:
-            raise errors[0]
-        _book(stage, readers)
-        print(f"{kills} kills, {sum(reader.reads for reader in readers)} reads of {begun()}")
-    stage.finish("read with what was pending")
-
-
-def _kill(stage: Stage, kills: int) -> None:
-    for point in stage.random.choices(POINTS, k=kills):
-        child, rule = stage.victim_at(point.kind, point.phase, Deed.CUT, "kill")
-        stage.wait_for(rule.done, point.name, child)
-        child.wait()
-
-
-def _wait_for_rounds(stage: Stage, readers: list[Reader], rounds: int) -> None:
-    """With a worker that nobody kills, so that the queue is short at times."""
-    worker = stage.worker(proxied=False)
-    eventually(lambda: "ready" in worker.output(), READ_WITHIN, message=worker.output)
-    aims = {reader.own: reader.reads + rounds for reader in readers}
-    while all(reader.error is None for reader in readers):
-        if all(reader.reads >= aims[reader.own] for reader in readers):
+        for number, ask in enumerate(asks):
+            producer = Producer(url, flush_interval=0.01, handle_sigterm=False)
+            stack.enter_context(producer)
+            readers.append(Reader(number, producer, ask, readers))
+        with again_and_again(*(reader.round for reader in readers)) as going:
+            killed_at(stage, stage.random.choices(POINTS, k=kills), lambda: None)
+            # Then a worker that nobody kills, so that the queue is short at times.
+            worker = stage.worker(proxied=False)
+            eventually(lambda: "ready" in worker.output(), READ_WITHIN, message=worker.output)
+            aims = [reader.reads + rounds for reader in readers]
+            while going() and any(
+                reader.reads < aim for reader, aim in zip(readers, aims, strict=True)
+            ):
+                time.sleep(0.01)
             stage.end(worker)
-            return
-        time.sleep(0.01)
-
-
-def _stopped(reader: Reader) -> BaseException | None:
-    try:
-        reader.stop()
-    except BaseException as error:
-        return error
-    return None
-
-
-def _book(stage: Stage, readers: list[Reader]) -> None:
-    for reader in readers:
-        rows = [(COUNTER, key, FIRST_MINUTE, 1) for key in (reader.own, SHARED)]
-        for _ in range(reader.begun):
-            stage.traffic.count(rows)
+        for reader in readers:
+            rows = [(COUNTER, key, FIRST_MINUTE, 1) for key in (reader.own, SHARED)]
+            for _ in range(reader.begun):
+                stage.traffic.count(rows)
+        print(f"{kills} kills, {sum(reader.reads for reader in readers)} reads")
+    stage.finish("read with what was pending")
 
 
 def _by_reads(reads: Asking) -> list[Ask]:

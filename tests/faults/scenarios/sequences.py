@@ -63,7 +63,7 @@ def taken_from_a_server_that_dies(
         stage.mysql_server.start()
         wanted = sum(len(values(member)) for member in takers.members)
     eventually(lambda: have(wanted + 500), PATIENCE)
-    taken = takers.stop()
+    taken = takers.work()
     takers.wait()
     assert not duplicates(taken), f"a value was handed out twice (seed {stage.seed})"
     for own in taken:

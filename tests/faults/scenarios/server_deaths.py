@@ -1,7 +1,11 @@
 """Servers that die, freeze, or are replaced. These need servers of the stage's own."""
 
+import tempfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
+
+import redis
 
 from countersink.stream.connection import command, connect
 from countersink.stream.names import GROUP
@@ -20,20 +24,16 @@ def both_servers_killed(stage: Stage) -> None:
         servers = [stage.redis_server, stage.mysql_server]
         stage.random.shuffle(servers)
         _let_some_through(stage, worker)
-        if stage.random.random() < 0.5:
-            print("one after the other")
-            for server in servers:
-                server.kill()
-                stage.faults[f"{server.name} kill"] += 1
+        together = stage.random.random() < 0.5
+        print("together" if together else "one after the other")
+        for server in servers:
+            server.kill()
+            stage.faults[f"{server.name} kill"] += 1
+            if not together:
                 server.start()
                 _let_some_through(stage, worker)
-        else:
-            print("together")
-            for server in servers:
-                server.kill()
-                stage.faults[f"{server.name} kill"] += 1
-            for server in servers:
-                server.start()
+        for server in servers:
+            server.start()  # unless it was
         _let_some_through(stage, worker)
     stage.wait_applied()
     stage.end(worker)
@@ -75,50 +75,57 @@ def servers_frozen(stage: Stage) -> None:
     stage.finish("frozen server")
 
 
-def replica_promoted(stage: Stage, replica: RedisServer) -> None:
+def replica_promoted(stage: Stage) -> None:
     """A replica that missed the last entries is promoted, and hands out their stream ids again.
 
     What the worker applied from the old primary and acknowledges on the new one must not remove
     the other events that have those stream ids there; what the new primary still holds as
     pending, though it was acknowledged on the old one, is not counted again.
     """
-    _replicate(stage, replica)
-    new = connect(_url_of(stage, replica))
-    try:
-        worker = stage.worker()
-        known = stage.send(4)
-        stage.wait_applied()
-        # the replica holds these as pending; their acknowledgement never reaches it
-        held = stage.when(ACKNOWLEDGE, Phase.BEFORE, Deed.HOLD)
-        known += stage.send(4)
-        stage.wait_for(held.reached, "held", worker)
-        stage.redis.wait(1, 10_000)
-        command(new, "REPLICAOF", "NO", "ONE")
-        stage.faults["replica promoted"] += 1
-        held.release.set()
-        stage.wait_applied()
-        # applied from the old primary only; the worker's acknowledgement goes to the new one
-        lost = stage.when(ACKNOWLEDGE, Phase.BEFORE, Deed.HOLD)
-        old_entries = [stage.entry() for _ in range(6)]
-        stream_ids = send_together(stage.redis, old_entries)  # so that one batch has them all
-        stage.wait_for(lost.reached, "held", worker)
-        for stream_id in stream_ids:  # other events, same stream ids: as at the same millisecond
-            add(new, stage.entry().fields(), stream_id=stream_id)
-        stage.redis_proxy.upstream = ("127.0.0.1", replica.port)
-        stage.redis_proxy.cut_all()
-        stage.redis_proxy.forget()
-        send(new, *[stage.entry() for _ in range(3)])
-        send(new, *known)  # a producer that never heard of them being stored
-        eventually(lambda: new.xlen(STREAM) == 0, APPLIED_WITHIN, message=worker.output)
-        pending = command(new, "XPENDING", STREAM, GROUP)
-        assert pending[0] == 0, pending
-        stage.end(worker)
-        stage.check("replica promoted")
-    finally:
-        new.close()
-        stage.redis_proxy.upstream = ("127.0.0.1", stage.redis_server.port)
-        stage.redis_proxy.cut_all()
-        stage.redis.flushall()  # the old primary still holds what it never heard acknowledged
+    with (
+        tempfile.TemporaryDirectory(prefix="csk-") as directory,
+        RedisServer(Path(directory) / "redis", appendfsync="always") as replica,
+    ):
+        _replicate(stage, replica)
+        with connect(_url_of(stage, replica)) as new:
+            try:
+                _promote(stage, replica, new)
+            finally:
+                stage.redis_proxy.upstream = ("127.0.0.1", stage.redis_server.port)
+                stage.redis_proxy.cut_all()
+                stage.redis.flushall()  # the old primary holds what it never heard acknowledged
+
+
+def _promote(stage: Stage, replica: RedisServer, new: redis.Redis) -> None:
+    worker = stage.worker()
+    known = stage.send(4)
+    stage.wait_applied()
+    # the replica holds these as pending; their acknowledgement never reaches it
+    held = stage.when(ACKNOWLEDGE, Phase.BEFORE, Deed.HOLD)
+    known += stage.send(4)
+    stage.wait_for(held.reached, "held", worker)
+    stage.redis.wait(1, 10_000)
+    command(new, "REPLICAOF", "NO", "ONE")
+    stage.faults["replica promoted"] += 1
+    held.release.set()
+    stage.wait_applied()
+    # applied from the old primary only; the worker's acknowledgement goes to the new one
+    lost = stage.when(ACKNOWLEDGE, Phase.BEFORE, Deed.HOLD)
+    old_entries = [stage.entry() for _ in range(6)]
+    stream_ids = send_together(stage.redis, old_entries)  # so that one batch has them all
+    stage.wait_for(lost.reached, "held", worker)
+    for stream_id in stream_ids:  # other events, same stream ids: as at the same millisecond
+        add(new, stage.entry().fields(), stream_id=stream_id)
+    stage.redis_proxy.upstream = ("127.0.0.1", replica.port)
+    stage.redis_proxy.cut_all()
+    stage.redis_proxy.forget()
+    send(new, *[stage.entry() for _ in range(3)])
+    send(new, *known)  # a producer that never heard of them being stored
+    eventually(lambda: new.xlen(STREAM) == 0, APPLIED_WITHIN, message=worker.output)
+    pending = command(new, "XPENDING", STREAM, GROUP)
+    assert pending[0] == 0, pending
+    stage.end(worker)
+    stage.check("replica promoted")
 
 
 def _replicate(stage: Stage, replica: RedisServer) -> None:

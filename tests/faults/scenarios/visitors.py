@@ -2,7 +2,7 @@
 register."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time
 
@@ -10,14 +10,14 @@ from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.store import Store
 from countersink.store.counters.catalog import load
-from countersink.store.verify import open_session, verify
+from countersink.store.verify import open_session
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.faults.backfilling import Backfills
 from tests.faults.scenarios.server_deaths import killed_while_counting
-from tests.faults.scenarios.worker_deaths import POINTS, Point, killed_at
+from tests.faults.scenarios.worker_deaths import POINTS, killed_at
 from tests.faults.stage import Stage
 from tests.store.visitors.sightings import hashed, salt_at, unions
-from tests.support.logs import Book, Writer
+from tests.support.logs import Writer
 from tests.support.sketches import registers, sketch_of
 from tests.support.traffic import DAYS, FIRST_MINUTE, MINUTES_PER_DAY, day_of, now_ms, send
 
@@ -69,11 +69,11 @@ class _Members:
                 assert registers(found[place].sketch()) == wanted, (
                     f"{place} {note} (seed {self.stage.seed})"
                 )
-            assert verify(session).differences == []
+        self.stage.verify(note)
 
 
-def killed_with_members(stage: Stage, points: Sequence[Point] = POINTS) -> None:
-    """SIGKILL of a worker at every point, and compaction after each."""
+def killed_with_members(stage: Stage, count: int | None = None) -> None:
+    """SIGKILL of a worker at every point, or so many, and compaction after each."""
     members = _declared(stage)
 
     def send_some() -> None:
@@ -83,7 +83,7 @@ def killed_with_members(stage: Stage, points: Sequence[Point] = POINTS) -> None:
     def compact_all() -> None:
         compact(lambda: open_tables(stage.mysql_url), CompactOptions())
 
-    killed_at(stage, points, send_some, compact_all)
+    killed_at(stage, POINTS, send_some, compact_all, count=count)
     stage.finish("after deaths with members")
     members.check("after deaths")
     compact_all()
@@ -101,26 +101,17 @@ def backfills_killed_with_members(stage: Stage, kills: int = 3, lines: int = LIN
     """SIGKILL of backfills that tell visitors, two at once, and one that is undone and run again:
     who was seen is what the log says, however often it was read."""
     members, backfills = _declared(stage), Backfills(stage, COUNTER)
-    book = Book(stage.directory / "access.log")
-    with book.path.open("wb") as file:
-        for line, hit in Writer(stage.seed).lines(lines):
-            book.lines += 1
-            file.write(line)
-            if hit is not None:
-                day, key = hit
-                book.hits[hit] += 1
-                minute = int(datetime.combine(day, time(), UTC).timestamp()) // 60
-                host = line.lstrip(b"\0").split(b" ", 1)[0].decode()
-                members.sent[members.bucket(minute), key.decode()].add(hashed(host, members.salt))
-            elif line.strip():
-                book.rejected.append(book.lines)
-    backfills.enter(book)
+    book = backfills.write(lines)
+    for line, hit in Writer(stage.seed).lines(lines):  # the same ones
+        if hit is not None:
+            day, key = hit
+            minute = int(datetime.combine(day, time(), UTC).timestamp()) // 60
+            host = line.lstrip(b"\0").split(b" ", 1)[0].decode()
+            members.sent[members.bucket(minute), key.decode()].add(hashed(host, members.salt))
     log = (book.path, "--visitor", "host")
-    for number in range(10 * kills):
-        if backfills.kills == kills:
-            break
+    for note in backfills.until_killed(kills):
         backfills.kill(*log)
-        backfills.check_not_above(f"run {number + 1} with members")
+        backfills.check_not_above(note)
     for child in [backfills.start(*log) for _ in range(2)]:
         backfills.end(child)
     backfills.check("backfills with members")

@@ -18,22 +18,26 @@ STOPS_WITHIN = 10.0
 class Point:
     """A point of a batch: before or after one request of it."""
 
-    name: str
     kind: str
     phase: Phase
 
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.phase.value} {self.kind}"
+
 
 POINTS = (
-    Point("after read", "XREADGROUP", Phase.AFTER),
-    Point("after reading control", "control", Phase.AFTER),
-    Point("before guards", "guards", Phase.BEFORE),
-    Point("after guards", "guards", Phase.AFTER),
-    Point("after upserts", "slots", Phase.AFTER),
-    Point("after the ledger", "ledger", Phase.AFTER),
-    Point("before COMMIT", "commit", Phase.BEFORE),
-    Point("after COMMIT", "commit", Phase.AFTER),
-    Point("before the acknowledgement", ACKNOWLEDGE, Phase.BEFORE),
-    Point("after the acknowledgement", ACKNOWLEDGE, Phase.AFTER),
+    Point("XREADGROUP", Phase.AFTER),
+    Point("control", Phase.AFTER),
+    Point("guards", Phase.BEFORE),
+    Point("guards", Phase.AFTER),
+    Point("slots", Phase.AFTER),
+    Point("ledger", Phase.AFTER),
+    Point("commit", Phase.BEFORE),
+    Point("commit", Phase.AFTER),
+    Point(ACKNOWLEDGE, Phase.BEFORE),
+    Point(ACKNOWLEDGE, Phase.AFTER),
 )
 
 
@@ -48,15 +52,18 @@ def killed_at(
     points: Sequence[Point],
     send: Callable[[], object],
     then: Callable[[], object] = lambda: None,
+    *,
+    count: int | None = None,
+    **options: object,
 ) -> None:
-    """SIGKILL at these points, in random order, a new worker at each; ``send`` is called before a
-    worker starts, and ``then`` when it is dead.
+    """SIGKILL at these points, or so many of them, in random order, a new worker at each; ``send``
+    is called before a worker starts, and ``then`` when it is dead.
     """
-    drawn = stage.random.sample(points, len(points))
+    drawn = stage.random.sample(points, len(points) if count is None else count)
     print("killed", ", ".join(point.name for point in drawn))
     for point in drawn:
         send()
-        child, rule = stage.victim_at(point.kind, point.phase, Deed.CUT, "kill")
+        child, rule = stage.victim_at(point.kind, point.phase, Deed.CUT, "kill", **options)
         stage.wait_for(rule.done, point.name, child)
         assert child.wait() == -signal.SIGKILL, child.output()
         then()
@@ -66,20 +73,14 @@ def killed_under_load(stage: Stage) -> None:
     """The same at points drawn at random, while entries come in and another worker is alive."""
     with stage.trickle():
         companion = stage.worker(proxied=False)
-        for point in stage.random.choices(POINTS, k=4):
-            stage.send(20)
-            child, rule = stage.victim_at(point.kind, point.phase, Deed.CUT, "kill")
-            stage.wait_for(rule.done, point.name, child)
-            child.wait()
+        killed_at(stage, stage.random.choices(POINTS, k=4), lambda: stage.send(20))
     stage.end(companion)
     stage.finish("after deaths under load")
 
 
 def paused_while_others_take_over(stage: Stage) -> None:
     """A live owner is too slow: its entries are claimed and applied, then it goes on."""
-    for point in stage.random.sample(
-        [POINTS[0], Point("after COMMIT", "commit", Phase.AFTER), POINTS[-2]], 2
-    ):
+    for point in stage.random.sample([POINTS[0], Point("commit", Phase.AFTER), POINTS[-2]], 2):
         stage.send(30)
         slow, rule = stage.victim_at(point.kind, point.phase, Deed.PASS, "stop")
         stage.wait_for(rule.done, point.name, slow)

@@ -13,19 +13,11 @@ import pytest
 from countersink.store import Store
 from countersink.store.connection import Session
 from countersink.store.sequences import Sequences
-from tests.support.forked import ForkedChildren
 from tests.support.processes import Children
 from tests.support.run_sequence import Job
 from tests.support.takers import Takers, killed_and_cut, together_without_gaps
 from tests.support.waiting import eventually
 from tests.support.zone_files import write_zone
-
-
-@pytest.fixture
-def children() -> Iterator[Children]:
-    """The processes of a test."""
-    with ForkedChildren() as started:
-        yield started
 
 
 def test_processes_take_each_value_once(mysql_url: str, children: Children) -> None:
@@ -93,7 +85,7 @@ def test_midnight_crossed_by_several_processes(
             return len(found) == 2 and found[1].value > 2 * ENOUGH
 
         eventually(crossed)
-        taken = takers.stop()
+        taken = takers.work()
         takers.wait()
         first, second = sequences.periods("buyers")
         assert first.start is not None
