@@ -28,7 +28,7 @@ def test_public_names_are_pinned() -> None:
     ]
     assert public(Producer) == [
         *("awaits_salt", "begin_flush", "close", "close_at_exit", "counts_members", "exit_timeout"),
-        *("flush", "from_env", "id_scope", "increment", "increment_batch", "increment_many"),
+        *("flush", "from_env", "increment", "increment_batch", "increment_many"),
         *("mark", "seen", "spool", "start_over", "stats", "stop_counting", "tell_of_loss"),
         "unused",
     ]

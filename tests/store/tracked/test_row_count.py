@@ -426,5 +426,5 @@ def test_a_server_that_is_silent_for_too_long_is_told(app: App) -> None:
     with connect(app.app_url) as other, open_tables(app.mysql_url, read_timeout=1) as session:
         table = read_table(session, app.schema, "t", "")
         other.execute("LOCK TABLES t WRITE")
-        with pytest.raises(Unavailable, match=r"rows of .*\.t were counted, or .* 60 minutes"):
+        with pytest.raises(Unavailable, match="timed out"):
             differences(session, tracked, table)

@@ -411,9 +411,11 @@ def export_command(
         for limit in _limits(limits, by):
             limited.setdefault(limit, []).append(name)
     for limit, named in limited.items():
-        progress.say(f"{output.few(named)}: {limit}")
+        progress.say(f"{output.few(of)}: {limit}")
     fresh = f"complete up to {iso(complete)}" if complete else "how fresh it is is not known"
-    progress.say(f"{exported.number:,} rows of {len(exported.limits):,} counters, {fresh}")
+    rows, told = exported.number, len(exported.limits)
+    of = f"{told:,} counter{'s' * (told != 1)}"
+    progress.say(f"{rows:,} row{'s' * (rows != 1)} of {of}, {fresh}")
 
 
 @dataclass
