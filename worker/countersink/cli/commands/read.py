@@ -411,7 +411,7 @@ def export_command(
         for limit in _limits(limits, by):
             limited.setdefault(limit, []).append(name)
     for limit, named in limited.items():
-        progress.say(f"{output.few(of)}: {limit}")
+        progress.say(f"{output.few(named)}: {limit}")
     fresh = f"complete up to {iso(complete)}" if complete else "how fresh it is is not known"
     rows, told = exported.number, len(exported.limits)
     of = f"{told:,} counter{'s' * (told != 1)}"
