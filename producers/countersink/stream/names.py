@@ -402,17 +402,17 @@ class PartitionRoute:
         if now < self._home_at:
             return False
         self._home_at = now + RETURN_SECONDS
-        before = self.partition, self._master
         self._left.clear()
         try:
-            self.find(client)
-            if self.partition != before[0]:
-                _ask(client, self.partition)
+            home = choose_partition(client, self._share, partitions(client))
+            if home != self.partition:
+                _ask(client, home)
+            master = master_of(client, home)
         except StreamError:
-            self.partition, self._master = before
             return False
-        self._home_at = float("inf")
-        return self.partition != before[0]
+        moved = home != self.partition
+        self.partition, self._master, self._home_at = home, master, float("inf")
+        return moved
 
 
 def _ask(client: redis.Redis, partition: int) -> None:
