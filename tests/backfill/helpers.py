@@ -199,7 +199,7 @@ class Logs:
         return undo(self.url, *numbers, **given)
 
     def totals(self, counter: str = COUNTER) -> Totals:
-        """What the tables say of a counter, without what is 0; and verify finds nothing."""
+        """Totals of a counter by the tables, without those of 0; verify finds nothing."""
         self.require_verified()
         found = self.query(
             f"SELECT {LABEL}, counter_key, SUM(amount) FROM counter_slot WHERE counter = %s"

@@ -237,7 +237,7 @@ class LogSender:
         return route.reach(self.client, lambda: offset_ms(self.client, route.stream))
 
     def patiently(self, call: Callable[[], T]) -> T:
-        """What ``call`` returns, called again for as long as Redis is away or the stream is full.
+        """The result of ``call``, called again for as long as Redis is away or the stream is full.
 
         Raises:
             TailError: a stop came, and Redis was still away 5 s later.

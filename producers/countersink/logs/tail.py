@@ -271,8 +271,8 @@ class FileTail:
         return file
 
     def _begin_anew(self) -> LogFile | None:
-        """What came after the file that was read before, or else the log, from its start; None when
-        stopped while waiting for it.
+        """The file that came after the one that was read before, or else the log, from its start;
+        None when stopped while waiting for it.
 
         Raises:
             TailError: it is the file of the position, but shorter.
@@ -303,7 +303,7 @@ class FileTail:
         return file
 
     def _open(self) -> LogFile | None:
-        """What came after the file of the position, else the log itself; waits for it when
+        """The file that came after that of the position, else the log itself; waits for it when
         following. That there is no log yet is a position, too: all files that come later are new.
 
         Raises:

@@ -236,8 +236,7 @@ class Engine:
             raises because of Redis or a disk. With ``applied``, False also where it cannot be
             known: entries left the stream otherwise than by a worker (Redis was emptied, started
             anew or replaced by a replica; XTRIM, XDEL, DEL), since the last call that said so. The
-            log has which, and the
-            next call is about what was stored since.
+            log has which, and the next call is about what was stored since.
         """
         deadline = time.monotonic() + timeout
         since = self.trail.told

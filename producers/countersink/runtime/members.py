@@ -123,7 +123,7 @@ def encode_salts(salts: Iterable[Salt]) -> bytes:
 
 
 def decode_salts(raw: bytes | None) -> list[Salt]:
-    """What :func:`encode_salts` was given; of anything else, nothing."""
+    """The salts that :func:`encode_salts` was given; none for anything else."""
     try:
         rows = [] if raw is None else json.loads(raw)
         return [

@@ -43,7 +43,7 @@ _GLOB: Final = re.compile(r"\*\*|\*|[^*]+")
 _TOKEN: Final = re.compile(
     r"(\$\$|\{\{|\}\})|\$([0-9]{1,2})|\$\{([0-9]{1,2})\}|\{tag:([^{}]+)\}|\{name\}"
 )
-"""What stands for one character, or is a placeholder."""
+"""Doubled characters, which stand for one, and placeholders."""
 _MARK_BYTES: Final = 8
 _MARK: Final = 2 * _MARK_BYTES + 1
 """Characters that tell a shortened name from others: ``-`` and 16 hex digits."""
@@ -97,7 +97,7 @@ class MapTable(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Rule(msgspec.Struct, forbid_unknown_fields=True, dict=True):
-    """One rule of the map: a pattern of whole names, and the templates of the counter and key of
+    """A rule of the map: a pattern of whole names, and the templates of the counter and key of
     those that match.
 
     Attributes:

@@ -81,7 +81,7 @@ class Datagrams(Thread):
                 self._tally.log.bug("the listener")
 
     def _receive(self) -> list[bytearray]:
-        """What is there, one batch at most, without lines that are cut."""
+        """The datagrams that are there, one batch at most, without lines that are cut."""
         try:
             packets = self._receiver.receive()
         except OSError as error:

@@ -146,8 +146,8 @@ class ClusterClient(redis.Redis):
 
     @property
     def hasty(self) -> Self:
-        """The same client, and what it knows, with a timeout of at most :data:`QUESTION_TIMEOUT`:
-        for questions whose answer can be done without.
+        """A copy of the client, which shares what it knows, with a timeout of at most
+        :data:`QUESTION_TIMEOUT`: for questions whose answer can be done without.
         """
         made = copy(self)
         made.auto_close_connection_pool = False

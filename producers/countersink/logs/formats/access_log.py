@@ -53,8 +53,8 @@ _UNMATCHED: Final = Malformed("the line is not of the window's pattern")
 
 
 class _Table(dict[Found, V | Exception | None]):
-    """What groups of a line mean, worked out when first seen; None: the line is left out; an error:
-    the line is rejected for it, or its bucket cannot be told.
+    """Meanings of groups of a line, worked out when first seen; None: the line is left out; an
+    error: the line is rejected for it, or its bucket cannot be told.
     """
 
     def __init__(self, work_out: Callable[[Found], V | None]) -> None:

@@ -133,10 +133,11 @@ class EventBuffer:
         """Leave checked events, for all of which there will be room or for none."""
         self._many.append((counter, minute, keys, amounts))
         self._after_put(len(self._many) * len(keys))  # about: adding them up would take long
-        pauses = int(min(len(keys) * MANY_SECONDS, MAX_MANY_SECONDS) / PAUSE_SECONDS)
-        while pauses > 0 and self.mode is Mode.FULL:
-            sleep(PAUSE_SECONDS)
-            pauses -= 1
+        if self.mode is Mode.FULL:
+            pauses = int(min(len(keys) * MANY_SECONDS, MAX_MANY_SECONDS) / PAUSE_SECONDS)
+            while pauses > 0 and self.mode is Mode.FULL:
+                sleep(PAUSE_SECONDS)
+                pauses -= 1
 
     def put_batch(self, batch: IncrementBatch) -> bool:
         """Leave checked events for which there is room, which is theirs from now on; else False."""

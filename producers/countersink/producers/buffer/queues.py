@@ -1,5 +1,5 @@
-"""What waits to be folded: ``CounterLists``, the lists that callers append to; ``WaitingMembers``,
-members whose salts are not known yet, and how many wait at most."""
+"""Queues in front of the fold thread: ``CounterLists``, the lists that callers append to;
+``WaitingMembers``, members whose salts are not known yet, and how many wait at most."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -134,7 +134,7 @@ class WaitingMembers:
 
     @property
     def size(self) -> int:
-        """What they take in memory."""
+        """Bytes of memory that they take."""
         return self._bytes + self.count * WAITING_BYTES
 
     @property
