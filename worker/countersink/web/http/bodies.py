@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from countersink.web.errors import Problem
 from countersink.web.services import Services
@@ -53,15 +53,17 @@ async def read(request: Request, services: Services, limit: int | None = None) -
     length = headers.get(b"content-length")
     if length is not None and (len(length) > 15 or int(length) > limit):
         raise too_large(limit)
-    body = bytearray()
-    async for part in request.stream():
-        body += part
+    body, more = b"", True
+    while more:  # not by request.stream(), which costs POST /v1/increments a twentieth
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
         if len(body) > limit:
             raise too_large(limit)
     coding = headers.get(b"content-encoding")
-    if coding is None or not body:
-        return bytes(body)
-    return unpack(bytes(body), coding.decode("latin-1"), limit)
+    return unpack(body, coding.decode("latin-1"), limit) if coding and body else body
 
 
 async def read_object(
