@@ -13,7 +13,7 @@ PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 # what touches the database: `make test-mysql`
 MYSQL_TESTS := $(filter-out %/test_galera.py,$(wildcard $(foreach part,store store/sequences store/tracked store/visitors backfill reads,tests/$(part)/test_*.py))) \
 	tests/drivers tests/worker tests/end_to_end \
-	$(filter-out %/test_frozen_redis.py %/test_galera.py %/test_schedulers.py,$(wildcard tests/faults/test_*.py)) \
+	$(filter-out %/test_galera.py,$(wildcard tests/faults/test_*.py)) \
 	$(foreach part,compaction move planner pruning retention attempts,tests/schedules/test_$(part).py) \
 	tests/cli/test_real_log.py tests/setup/test_rights.py
 

@@ -82,13 +82,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in others]
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Refuse a long test that does not say why it is long."""
-    for marker in item.iter_markers("long"):
-        if not marker.args:
-            raise pytest.UsageError(f"{item.nodeid}: pytest.mark.long takes the reason")
-
-
 def pytest_collection_finish() -> None:
     """What is there before the first test stays: looking through it again and again for garbage
     took an eighth of the time.

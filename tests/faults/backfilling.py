@@ -19,12 +19,11 @@ from unittest.mock import patch
 from countersink.backfill.count import read_ahead, task
 from tests.cli.command import Result, call
 from tests.faults.stage import Stage
-from tests.support.logs import FIRST, REAL, Book, Writer
+from tests.support.logs import REAL, Book, Writer
 from tests.support.logs import real as real_log
 from tests.support.oracle import Oracle
 from tests.support.processes import Child
 from tests.support.proxies import Deed, Phase
-from tests.support.traffic import Cell
 
 COUNTER = "log"
 DONE, FAILED, REJECTED = 0, 1, 3
@@ -93,11 +92,6 @@ class Backfills:
         assert lines, child.output()
         report: dict[str, Any] = json.loads(lines[-1])
         return report
-
-    def last_run(self) -> int:
-        """The number of the run that was begun last; 0: there was none."""
-        with Oracle(self.stage.mysql_url) as oracle:
-            return int(oracle.rows("SELECT COALESCE(MAX(id), 0) FROM backfill_run")[0][0])
 
     def undo(self, run: int, kills: int = 0) -> list[int]:
         """Take a run back, with those that it is told have read on behind it, by processes that are
@@ -195,7 +189,7 @@ class Backfills:
     def killed_runs(self, *arguments: str | Path) -> list[int]:
         """Start one and kill it; its run, if it has begun one, of which nothing is open now."""
         with Oracle(self.stage.mysql_url) as oracle:
-            before = self.last_run()
+            ((before,),) = oracle.rows("SELECT COALESCE(MAX(id), 0) FROM backfill_run")
             self.kill(*arguments)
             for table in ("backfill_source", "backfill_chunk", "backfill_run"):
                 # Waits until what it has sent before is committed or rolled back.
@@ -265,10 +259,13 @@ class Backfills:
     def check_not_above(self, note: str) -> None:
         """Of a backfill that has not come to its end: nothing is counted twice."""
         with Oracle(self.stage.mysql_url) as oracle:
-            totals = self._own(oracle.totals())
+            totals = oracle.totals()
         expected = self.stage.traffic.expected
-        above = {cell: (count, expected[cell]) for cell, count in totals.items()}
-        above = {cell: pair for cell, pair in above.items() if pair[0] > pair[1]}
+        above = {
+            cell: (total, expected[cell])
+            for cell, total in totals.items()
+            if cell[0] == self.counter and total > expected[cell]
+        }
         assert not above, f"{note} (seed {self.stage.seed}): counted, should be: {above}"
         self.stage.verify(note)
 
@@ -284,15 +281,6 @@ class Backfills:
             assert len(lines) == len(set(lines)) == self._rejected
             assert set(lines) <= set(book.rejected)
 
-    def chunks(self, run: int) -> int:
-        """How many chunks count as a run's."""
-        with Oracle(self.stage.mysql_url) as oracle:
-            query = f"SELECT COUNT(*) FROM backfill_chunk WHERE run = {run:d}"
-            return int(oracle.rows(query)[0][0])
-
-    def _own(self, totals: dict[Cell, int]) -> dict[Cell, int]:
-        return {cell: count for cell, count in totals.items() if cell[0] == self.counter}
-
 
 def compressed(path: Path, directory: Path | None = None) -> Path:
     """A copy by gzip, in that directory, or beside it."""
@@ -300,8 +288,3 @@ def compressed(path: Path, directory: Path | None = None) -> Path:
     with path.open("rb") as source, gzip.open(copy, "wb", compresslevel=1) as target:
         shutil.copyfileobj(source, target)
     return copy
-
-
-def minute_of_log(stage: Stage) -> int:
-    """A Unix minute on one of the days of the logs that tests write."""
-    return int(FIRST.timestamp()) // 60 + stage.random.randrange(3 * 1440)

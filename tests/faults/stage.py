@@ -207,7 +207,9 @@ class Stage:
         if not self.redis.exists(STREAM):
             return 0
         groups: Any = self.redis.xinfo_groups(STREAM)
-        return sum(int(group["pending"]) for group in groups if _text(group["name"]) == GROUP)
+        return sum(
+            int(group["pending"]) for group in groups if group["name"] in (GROUP, GROUP.encode())
+        )
 
     def wait_applied(self) -> None:
         """Wait until the stream is empty: whoever lives has applied and acknowledged all."""
@@ -266,7 +268,3 @@ class Stage:
 
 def _has_entries(_request: Request, reply: bytes) -> bool:
     return reply[:2] not in (b"*-", b"$-", b"-N", b"-U") and b"rows" in reply
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

@@ -29,24 +29,13 @@ from countersink.stream.errors import StreamError, StreamRefused, StreamUnavaila
 from countersink.stream.names import used_partitions
 from tests.logs.tailing import COUNTER as PAGE_VIEWS
 from tests.logs.tailing import Recorder, Tailing, counted, line, write
-from tests.producers.helpers import Entry, distinct, entries, run_script
-from tests.support.processes import Children
+from tests.producers.helpers import Entry, distinct, entries
 from tests.support.redis_cluster import ClusterServer, RedisCluster, Shard
 from tests.support.waiting import eventually
 
 COUNTER = "hits"
 QUICK = {"flush_interval": 0.02, "socket_timeout": 0.5}
 MANY = 50_000
-SPOOLING = """
-    import sys, time
-    from countersink.producers import Producer
-
-    producer = Producer(sys.argv[1], spool=sys.argv[2], flush_interval=0.02)
-    for number in range(3000):
-        producer.increment("hits", str(number % 9))
-    print(producer.flush(30), flush=True)
-    time.sleep(600)
-"""
 
 
 def stored(client: redis.Redis) -> list[Entry]:
@@ -487,37 +476,6 @@ def test_all_masters_are_away_and_come_back(alone: RedisCluster, short_absence: 
 
 
 @pytest.mark.clusters
-def test_masters_die_at_random(
-    replicated: RedisCluster, tmp_path: Path, seed: int, short_absence: None
-) -> None:
-    """Several producers, so that some send to each master; a spool replays on the way."""
-    draw = random.Random(seed)
-    scenes = [begun(replicated, tmp_path / f"spool-{n}" if n % 2 else None) for n in range(6)]
-
-    def play(server: ClusterServer) -> None:
-        deed = draw.choice(["kill", "freeze"])
-        getattr(server, deed)()
-        for scene in scenes:
-            scene.store(2000)
-        start_all(replicated)
-        for scene in scenes:
-            scene.settle()
-        replicated.wait_replicated()
-
-    try:
-        for _ in range(6):
-            play(draw.choice(replicated.servers))
-        for scene in scenes:
-            scene.settle()
-        with connect(replicated.url) as client:
-            given = sum(scene.given for scene in scenes)
-            eventually(lambda: increments(client) == given, 30)
-    finally:
-        for scene in scenes:
-            scene.producer.close()
-
-
-@pytest.mark.clusters
 def test_applied_is_never_said_of_what_a_promotion_lost(replicated: RedisCluster) -> None:
     scene = begun(replicated)
     with scene.producer:
@@ -544,40 +502,6 @@ def test_applied_is_never_said_of_what_a_promotion_lost(replicated: RedisCluster
 
 
 @pytest.mark.clusters
-def test_a_stream_that_is_too_long_holds_entries_back(alone: RedisCluster) -> None:
-    with Producer(alone.url, max_stream_length=3, **QUICK) as producer:  # type: ignore[arg-type]
-        for number in range(5):
-            producer.increment(COUNTER, str(number))
-            producer.flush(1)
-        assert "at most 3 may wait" in str(producer.stats().last_error)
-        partition = producer._link._route.partition
-        with connect(alone.url) as client:
-            client.xtrim(names.stream_key(partition), maxlen=0)
-        assert producer.flush(10)
-
-
-@pytest.mark.clusters
-def test_single_increments_and_a_replay_go_where_a_master_serves(
-    alone: RedisCluster, tmp_path: Path
-) -> None:
-    spool = tmp_path / "spool"
-    left_behind(spool, 5000)
-    alone.shards[0].master.kill()
-    with connect(alone.url) as client:
-        assert replay(spool, client).increments == 5000
-        for _ in range(12):  # each chooses at random
-            send_one(alone.url, COUNTER, "k", 1, None)
-    for shard in alone.shards[1:]:
-        shard.master.kill()
-    with pytest.raises((StreamError, Failure)) as caught:
-        send_one(alone.url, COUNTER, "k", 1, None)
-    assert "\n" not in str(caught.value)
-    start_all(alone)
-    with connect(alone.url) as client:
-        assert increments(client) == 5012
-
-
-@pytest.mark.clusters
 def test_a_tail_waits_for_the_master_that_has_its_position(
     alone: RedisCluster, tmp_path: Path
 ) -> None:
@@ -600,22 +524,3 @@ def test_a_tail_waits_for_the_master_that_has_its_position(
             eventually(lambda: counted(client).get("/d") == 1, 20)
         assert counted(client) == {"/a": 1, "/b": 1, "/c": 1, "/d": 1}
         assert tailing.mark.partition == mark.partition
-
-
-@pytest.mark.clusters
-def test_counts_of_a_process_that_is_killed_are_replayed_by_another(
-    alone: RedisCluster, tmp_path: Path, children: Children
-) -> None:
-    """A process fills its spool while no master serves, and is killed; then they are back."""
-    for server in alone.servers:
-        server.kill()
-    child = run_script(children, SPOOLING, alone.url, str(tmp_path / "spool"))
-    eventually(lambda: "True" in child.output(), 60, message=child.output)
-    child.kill()
-    start_all(alone)
-    with (
-        Producer(alone.url, spool=tmp_path / "spool", flush_interval=0.02) as producer,
-        connect(alone.url) as client,
-    ):
-        assert producer.flush(10)
-        eventually(lambda: increments(client) == 3000, 30)

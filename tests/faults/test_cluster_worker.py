@@ -144,15 +144,14 @@ class Scene:
             message=lambda: "\n".join(child.output()[-3000:] for child in self.children),
         )
 
-    def wait_counted_there(self, feeder: Feeder, partitions: list[int]) -> float:
-        """Until something that is sent to these partitions from now on is applied; when it was."""
+    def wait_counted_there(self, feeder: Feeder, partitions: list[int]) -> None:
+        """Until something that is sent to these partitions from now on is applied."""
         before, others = set(feeder.stored), feeder.partitions
         feeder.partitions = partitions
         feeder.send_more(5)
         new = set(feeder.stored) - before
         eventually(lambda: len(self.missing(new)) < len(new))
         feeder.partitions = others
-        return time.monotonic()
 
     def workers(self, count: int = 2) -> list[Child]:
         """Some that read."""
@@ -278,33 +277,19 @@ def test_a_frozen_master_holds_up_its_own_partitions_only(masters: Scene) -> Non
 
 @pytest.mark.clusters
 @pytest.mark.timeout(300)
-def test_a_drain_waits_for_a_master_that_is_away(masters: Scene) -> None:
-    with Feeder(masters.cluster.url, 3) as feeder:
-        feeder.send_more()
-    dead = masters.cluster.shards[1].master
-    away = {str(number) for number in masters.of(dead)}
-    dead.kill()
-    drain = masters.children.worker(masters.cluster.url, masters.mysql_url, drain=True)
-    eventually(lambda: " waiting " in drain.output(), 30, message=drain.output)
-    with Oracle(masters.mysql_url) as oracle:
-        eventually(lambda: oracle.guards() > 0)
-    assert drain.running, drain.output()
-    dead.start()
-    assert drain.wait() == 0, drain.output()
-    assert " drained " in drain.output()
-    assert away
-    assert masters.finish(feeder) == set()
-
-
-@pytest.mark.clusters
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("program", "waits"),
-    [("redis", True), ("redis", False), ("valkey", False)],
-    ids=["WAIT", "asynchronous", "asynchronous-valkey"],
+    ("program", "deed", "waits"),
+    [
+        ("redis", "kill", True),
+        ("redis", "kill", False),
+        ("valkey", "kill", False),
+        ("redis", "freeze", True),
+    ],
+    ids=["killed-WAIT", "killed", "killed-valkey", "frozen-WAIT"],
     indirect=["program"],
 )
-def test_masters_are_killed_and_their_replicas_promoted(scene: Scene, waits: bool) -> None:
+def test_masters_are_replaced_and_come_back(scene: Scene, deed: str, waits: bool) -> None:
+    others: list[Feeder] = []
     scene.workers()
     with (
         Feeder(scene.cluster.url, 4, replicas=int(waits)) as one,
@@ -313,20 +298,22 @@ def test_masters_are_killed_and_their_replicas_promoted(scene: Scene, waits: boo
         for shard in scene.cluster.shards[:2]:
             one.send_more()
             theirs = scene.of(shard.master)
-            shard.master.kill()
-            killed = time.monotonic()
-            scene.cluster.wait_promoted(shard)
-            promoted = time.monotonic()
-            if not waits:  # else nothing is stored there, as there is no replica
-                counted = scene.wait_counted_there(two, theirs)
-                print(f"promoted after {promoted - killed:.1f} s,")
-                print(f"counted there {counted - promoted:.1f} s later")
-            one.send_more()
-            two.send_more()
-            shard.master.start()
+            getattr(shard.master, deed)()
+            try:
+                scene.cluster.wait_promoted(shard)
+                with Feeder(scene.cluster.url, 12 + len(others)) as there:
+                    others.append(there)
+                    scene.wait_counted_there(there, theirs)
+                one.send_more()
+                two.send_more()
+                if waits:
+                    scene.wait_applied(one)
+            finally:
+                shard.master.thaw()
+                shard.master.start()
             eventually(scene.cluster.is_whole, APPLIED_WITHIN)
-        one.send_more()
-    missing = scene.finish(one, two)
+            one.send_more()
+    missing = scene.finish(one, two, *others)
     print(f"{len(missing)} of {len(one.stored) + len(two.stored)} entries were lost")
     assert not waits or not missing
 
@@ -363,39 +350,6 @@ def test_what_no_replica_has_is_lost_with_its_master_unless_a_setting_prevents_i
     noticed = scene.look()
     assert bool(noticed) == bool(missing)
     assert noticed <= len(missing)
-
-
-@pytest.mark.clusters
-@pytest.mark.timeout(300)
-def test_masters_freeze_are_replaced_and_come_back(scene: Scene) -> None:
-    others: list[Feeder] = []
-    scene.workers()
-    with (
-        Feeder(scene.cluster.url, 6, replicas=1) as one,
-        Feeder(scene.cluster.url, 7, replicas=1) as two,
-    ):
-        for shard in scene.cluster.shards[:2]:
-            one.send_more()
-            theirs = scene.of(shard.master)
-            shard.master.freeze()
-            frozen = time.monotonic()
-            try:
-                scene.cluster.wait_promoted(shard)
-                promoted = time.monotonic()
-                with Feeder(scene.cluster.url, 12 + len(others)) as there:
-                    others.append(there)
-                    counted = scene.wait_counted_there(there, theirs)
-                print(f"promoted after {promoted - frozen:.1f} s,")
-                print(f"counted there {counted - promoted:.1f} s later")
-                one.send_more()
-                two.send_more()
-                scene.wait_applied(one)
-            finally:
-                shard.master.thaw()
-            eventually(scene.cluster.is_whole, APPLIED_WITHIN)
-            one.send_more()
-    scene.wait_applied(one, two, *others)
-    assert scene.finish(one, two, *others) == set()
 
 
 @pytest.mark.clusters

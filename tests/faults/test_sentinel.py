@@ -70,41 +70,31 @@ def _increment_until(producers: Sequence[Producer], enough: Callable[[], bool]) 
 
 
 @pytest.mark.random
-def test_the_master_is_killed(
-    servers: Watched, mysql_url: str, children: Children, tmp_path: Path
+@pytest.mark.parametrize("deed", ["kill", "freeze"])
+def test_the_master_goes_and_comes_back(
+    servers: Watched, mysql_url: str, children: Children, tmp_path: Path, deed: str
 ) -> None:
     """One producer keeps what it cannot send in memory, another one in a spool."""
+    old, new = servers.master, servers.replica
     workers = [children.worker(servers.url, mysql_url, **FAST_WORKER) for _ in range(2)]
-    with Producer(servers.url) as one, Producer(servers.url, spool=tmp_path / "spool") as other:
+    # The silent master is left long before its time-out, as soon as there is another one.
+    with (
+        Producer(servers.url, socket_timeout=300.0) as one,
+        Producer(servers.url, spool=tmp_path / "spool") as other,
+    ):
         _increment((one, other))
         # Replication is asynchronous: what had not reached the replica would be lost.
         servers.wait_replicated()
-        servers.master.kill()
-        during = _increment_until((one, other), lambda: servers.is_master(servers.replica))
-        assert [each.stats().dropped for each in (one, other)] == [0, 0]
-    counted = 2 * (BEFORE + during)
-    eventually(lambda: _counted(mysql_url) == counted, 60, message=workers[0].output)
-    _ends_clean(servers, mysql_url, children)
-
-
-@pytest.mark.random
-def test_the_master_freezes_and_comes_back(
-    servers: Watched, mysql_url: str, children: Children
-) -> None:
-    old, new = servers.master, servers.replica
-    worker = children.worker(servers.url, mysql_url, **FAST_WORKER)
-    # The silent master is left long before its time-out, as soon as there is another one.
-    with Producer(servers.url, socket_timeout=300.0) as producer:
-        _increment((producer,))
-        servers.wait_replicated()
-        old.freeze()
-        counted = BEFORE + _increment_until((producer,), lambda: servers.is_master(new))
-        eventually(lambda: _counted(mysql_url) == counted, 60, message=worker.output)
+        getattr(old, deed)()
+        counted = BEFORE + _increment_until((one, other), lambda: servers.is_master(new))
+        eventually(lambda: _counted(mysql_url) == 2 * counted, 60, message=workers[0].output)
         old.thaw()
+        old.start()
         eventually(lambda: servers.is_replica(old))
-        _increment((producer,))
+        _increment((one, other))
+        assert [each.stats().dropped for each in (one, other)] == [0, 0]
     counted += BEFORE
-    eventually(lambda: _counted(mysql_url) == counted, 60, message=worker.output)
+    eventually(lambda: _counted(mysql_url) == 2 * counted, 60, message=workers[0].output)
     _ends_clean(servers, mysql_url, children)
 
 

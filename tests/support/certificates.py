@@ -2,6 +2,7 @@
 
 import ipaddress
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 from pathlib import Path
 
 from cryptography import x509
@@ -39,17 +40,8 @@ def _certificate(
     """With all extensions on which Python insists from 3.13 on (VERIFY_X509_STRICT)."""
     now = datetime.now(UTC)
     is_ca = address is None
-    usage = x509.KeyUsage(
-        digital_signature=not is_ca,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=is_ca,
-        crl_sign=is_ca,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    usage = dict.fromkeys(signature(x509.KeyUsage).parameters, False)
+    usage |= {"digital_signature": not is_ca, "key_cert_sign": is_ca, "crl_sign": is_ca}
     builder = (
         x509.CertificateBuilder()
         .subject_name(_name(subject))
@@ -59,7 +51,7 @@ def _certificate(
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
+        .add_extension(x509.KeyUsage(**usage), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),

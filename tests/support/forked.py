@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final
 
-from tests.support.processes import COUNTERSINK, PROJECT, Child, Children, child_environment
+from tests.support.processes import COUNTERSINK, MAIN, PROJECT, Child, Children, child_environment
 
 PRELOADED: Final = (
     *(f"tests.support.{name}" for name in ("run_worker", "run_moves", "run_chunks", "run_seller")),
@@ -117,7 +117,7 @@ class ForkedChildren(Children):
         """Start a process; `main` of a module is called as ``python -m`` does it."""
         if arguments[1] == "-m":
             script = MODULE.format(arguments[2])
-        elif tuple(arguments[:3]) == COUNTERSINK:
+        elif arguments[2] == COUNTERSINK[2] or arguments[2].startswith(MAIN.split("{")[0]):
             script = arguments[2]
         else:
             return super().start(arguments, **options)

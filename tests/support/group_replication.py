@@ -31,13 +31,6 @@ _MEMBERS: Final = (
     " FROM performance_schema.replication_group_members"
 )
 
-IS_PRIMARY: Final = (
-    "SELECT 1 FROM performance_schema.replication_group_members"
-    " WHERE member_id = @@server_uuid AND member_state = 'ONLINE' AND member_role = 'PRIMARY'"
-)
-"""A row where a member may be written to. One that was started, and is not in the group yet, takes
-writes as well, and can never enter it after that."""
-
 
 def installed() -> bool:
     """Whether MySQL 9 is there, with the plugin."""
@@ -236,6 +229,11 @@ class GroupMember(MySQLServer):
             return True
 
         eventually(joined, JOIN_S, message=lambda: f"{failed}\n{self.log.read_text()[-3000:]}")
+
+    def lead(self) -> None:
+        """Become the primary, in good order."""
+        ((uuid,),) = ask(self, "SELECT @@server_uuid")
+        ask(self, f"SELECT group_replication_set_as_primary('{uuid}')")
 
     def _run_patiently(self, *statements: str) -> None:
         """Entering a group that is busy takes longer than other statements."""

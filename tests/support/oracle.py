@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
@@ -82,7 +83,9 @@ class Oracle:
             for counter, day, key in sorted(expected.keys() | totals.keys())
             if expected.get((counter, day, key)) != totals.get((counter, day, key))
         ]
-        sums = per_counter(totals)
+        sums: Counter[str] = Counter()
+        for (counter, _, _), total in totals.items():
+            sums[counter] += total
         ledger = self.ledger()
         lines += [
             f"{counter}: ledger {ledger.get(counter)}, slots {sums.get(counter)}"
@@ -95,14 +98,6 @@ class Oracle:
         """Assert that every total is exactly what was sent, and that the ledger agrees."""
         lines = self.differences(expected)
         assert not lines, "\n".join([f"{len(lines)} differences {note}", *lines[:40]])
-
-
-def per_counter(totals: Mapping[Cell, int]) -> dict[str, int]:
-    """The sum of a dictionary of totals per counter."""
-    sums: dict[str, int] = {}
-    for (counter, _day, _key), total in totals.items():
-        sums[counter] = sums.get(counter, 0) + total
-    return sums
 
 
 def _text(value: str | bytes) -> str:

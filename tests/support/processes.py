@@ -19,6 +19,10 @@ COUNTERSINK = (
     "import sys; from countersink.cli.entry import main; sys.exit(main())",
 )
 """The `countersink` command, without the console script: works in a bare checkout too."""
+MAIN = (
+    "import json, sys; from tests.support.{} import main; sys.exit(main(**json.loads(sys.argv[1])))"
+)
+"""Runs ``main`` of a module of this package with a plan in JSON."""
 
 
 def is_running(pid: int) -> bool:
@@ -163,8 +167,8 @@ class Children:
         return self.start([*COUNTERSINK, *arguments], name=name, **options)
 
     def module(self, module: str, plan: Mapping[str, object], **options: Any) -> Child:
-        """Start a module of this package, which is given a plan in JSON."""
-        arguments = [sys.executable, "-m", f"tests.support.{module}", json.dumps(plan)]
+        """Start ``main`` of a module of this package, which takes what is in the plan."""
+        arguments = [sys.executable, "-c", MAIN.format(module), json.dumps(plan)]
         return self.start(arguments, **options)
 
     def worker(self, redis_url: str, mysql_url: str, **options: object) -> Child:
@@ -172,10 +176,11 @@ class Children:
         fields = {"redis_url": redis_url, "mysql_url": mysql_url, **options}
         return self.module("run_worker", fields, name="worker")
 
-    def mover(self, what: str, mysql_url: str, rows: int, passes: int = 1) -> Child:
+    def mover(self, what: str, mysql_url: str, rows: int) -> Child:
         """Start compaction or retention in a process (`tests.support.run_moves`)."""
-        plan = {"what": what, "mysql_url": mysql_url, "rows": rows, "passes": passes}
-        return self.module("run_moves", plan, name=what)
+        return self.module(
+            "run_moves", {"what": what, "mysql_url": mysql_url, "rows": rows}, name=what
+        )
 
     def app(self, redis_url: str, **plan: object) -> Child:
         """Start an app that counts (`tests.support.run_app`); `plan` are fields of its Plan."""

@@ -371,7 +371,7 @@ class RedisCluster(ServerFactory[RedisServer]):
 
     def is_master(self, server: RedisServer) -> bool:
         """Whether a server runs, and is one."""
-        return server.running and _role(self.ask(server, "ROLE")) == "master"
+        return server.running and self.ask(server, "ROLE")[0] in ("master", b"master")
 
     def _sees(self, server: RedisServer, slot: int, owner: str) -> bool:
         """Whether a server that runs knows who has the slot."""
@@ -413,11 +413,6 @@ class RedisCluster(ServerFactory[RedisServer]):
 def slot_of(key: str | int) -> int:
     """The slot of a key, or of a partition's stream."""
     return key_slot((stream_key(key) if isinstance(key, int) else key).encode())
-
-
-def _role(reply: Any) -> str:
-    role = reply[0]
-    return role.decode() if isinstance(role, bytes) else str(role)
 
 
 def _pairs(info: Any) -> dict[str, str]:

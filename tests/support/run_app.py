@@ -1,9 +1,8 @@
 """An app that counts: a process of its own, which tests freeze out of Redis, and kill.
 
-`python -m tests.support.run_app '{"redis_url": …}'` calls `increment` at the asked rate, in chunks
-of 1,000 that share a key (or with keys that never repeat), and writes JSON lines to stdout:
+It calls `increment` at the asked rate, in chunks of 1,000 that share a key, and writes JSON lines:
 `{"stored": n}` whenever a flush says that the first n chunks are stored, and the statistics at the
-end. With `"replay": true` it counts nothing and lives until what others left in the spool is sent.
+end. With `replay` it counts nothing and lives until what others left in the spool is sent.
 """
 
 import contextlib
@@ -26,22 +25,21 @@ FINAL_FLUSH_SECONDS = 60.0
 
 @dataclass
 class Plan:
-    """What to do; the JSON argument."""
+    """What to do."""
 
     redis_url: str
     counter: str = "app"
     chunks: int = 100
     per_second: int = 100_000
-    distinct_keys: bool = False
     replay: bool = False
     wait_for_word: bool = False
     """Before the last flush, wait for a line on stdin."""
     producer: dict[str, Any] = field(default_factory=dict)
 
 
-def main() -> int:
+def main(**fields: Any) -> int:
     """Run the plan."""
-    plan = Plan(**json.loads(sys.argv[1]))
+    plan = Plan(**fields)
     with Producer(plan.redis_url, **plan.producer) as producer:
         raised = 0
         if plan.replay:
@@ -69,11 +67,9 @@ def _count(producer: Producer, plan: Plan) -> int:
     begin = time.monotonic()
     for chunk in range(plan.chunks):
         key = f"chunk-{chunk}"
-        for number in range(CHUNK):
+        for _ in range(CHUNK):
             try:
-                producer.increment(
-                    plan.counter, f"{key}-{number}" if plan.distinct_keys else key, at=AT
-                )
+                producer.increment(plan.counter, key, at=AT)
             except Exception:
                 raised += 1
         done[0] = chunk + 1
@@ -107,7 +103,3 @@ def _size(path: Path) -> int:
 
 def _say(**what: object) -> None:
     print(json.dumps(what), flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

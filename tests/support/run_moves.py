@@ -1,14 +1,8 @@
-"""Compaction or retention in a process of its own, to be killed:
+"""Compaction or retention in a process of its own, to be killed."""
 
-`python -m tests.support.run_moves '{"what": "compact", "mysql_url": …, "rows": 40}'`. One pass, or
-with `"passes": 0` one after another until it is killed.
-"""
-
-import json
-import sys
 from datetime import date
 from functools import partial
-from itertools import count
+from typing import Any
 
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone, open_tables
@@ -23,14 +17,7 @@ def move(what: str, mysql_url: str, rows: int = 2000) -> PassDone:
     return roll_up(connect, rows=rows)
 
 
-def main() -> int:
-    """The passes asked for; 0 when each was finished."""
-    plan = json.loads(sys.argv[1])
-    passes = plan.pop("passes")
-    for _ in range(passes) if passes else count():
-        move(**plan)
+def main(**plan: Any) -> int:
+    """Run a pass."""
+    move(**plan)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

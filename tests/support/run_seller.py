@@ -1,17 +1,12 @@
 """A process of an application that sells: a row and its count in one transaction, at random.
 
-Ends by itself on SIGTERM, between two transactions. Its argument is a JSON object: `mysql_url` of
-the store, `shop` (the application's database on the same server), `seed`, and `own`: the key that
-no other process counts, so that this one may take it away.
+Ends by itself on SIGTERM, between two transactions.
 """
 
-import json
 import random
 import signal
-import sys
 import threading
 import time
-from typing import Any
 
 from countersink.store import Store
 from tests.support.oracle import connect
@@ -26,7 +21,6 @@ class Seller:
     """One connection, and what is done over it."""
 
     def __init__(self, mysql_url: str, shop: str, seed: int, own: str) -> None:
-        self.retried = 0
         self._store = Store(mysql_url)
         self._app = connect(mysql_url)
         self._app.autocommit(False)
@@ -48,7 +42,6 @@ class Seller:
                 self._app.rollback()
                 if not error.args or error.args[0] not in RETRIED:
                     raise
-                self.retried += 1
                 self._random.setstate(state)
                 time.sleep(random.uniform(0, 0.01))
 
@@ -84,18 +77,13 @@ class Seller:
             cursor.execute(sql)
 
 
-def main() -> None:
-    plan: dict[str, Any] = json.loads(sys.argv[1])
+def main(mysql_url: str, shop: str, seed: int, own: str) -> None:
+    """Sell in the application's database ``shop`` on the store's server; ``own`` is the key that no
+    other process counts, so that this one may take it away.
+    """
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    seller = Seller(**plan)
+    seller = Seller(mysql_url, shop, seed, own)
     print("ready", flush=True)
-    done = 0
     while not stopping.is_set():
         seller.transact()
-        done += 1
-    print(json.dumps({"transactions": done, "retried": seller.retried}))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""A process that takes values of sequences: `python -m tests.support.run_sequence '{"url": …}'`.
+"""A process that takes values of sequences.
 
 It says `ready`, then for each of its jobs waits for a line on stdin, does it, and says `done`. Each
 value is written as it comes, by its own write: a SIGKILL loses only what was never heard of. What
@@ -7,13 +7,11 @@ was refused is written as the error's name.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +19,7 @@ from typing import Any
 import pymysql
 
 from countersink.store import SequenceUncertain, Store, Unavailable
-from countersink.store.settings import Settings
+from tests.support.oracle import connect
 
 CONFLICTS = (1020, 1205, 1213)
 """Codes after which an application runs its transaction again."""
@@ -43,14 +41,12 @@ class Job:
     """Of a block."""
 
 
-def main() -> int:
+def main(url: str, jobs: Sequence[Mapping[str, Any]]) -> int:
     """Do the jobs."""
-    plan = json.loads(sys.argv[1])
-    jobs = [Job(**job) for job in plan["jobs"]]
-    with Store(plan["url"]) as store, closing(open_app(plan["url"])) as app:
+    with Store(url) as store, connect(url) as app:
         store.sequences.next("connected")
         _say("ready")
-        for job in jobs:
+        for job in (Job(**each) for each in jobs):
             sys.stdin.readline()
             for _ in _calls(job.count):
                 try:
@@ -60,19 +56,6 @@ def main() -> int:
                     _say(type(error).__name__)
             _say("done")
     return 0
-
-
-def open_app(url: str) -> pymysql.connections.Connection[Any]:
-    """A connection of the application's own, with the server's settings."""
-    settings = Settings.parse(url)
-    return pymysql.connect(
-        host=settings.host,
-        port=settings.port,
-        user=settings.user,
-        password=settings.password,
-        database=settings.database,
-        autocommit=True,
-    )
 
 
 def _calls(count: int) -> Iterator[int]:
@@ -128,7 +111,3 @@ def _transaction(store: Store, app: pymysql.connections.Connection[Any], job: Jo
 
 def _say(line: str) -> None:
     os.write(1, line.encode() + b"\n")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,15 +1,8 @@
-"""Runs one worker with the options given as a JSON object: `python -m tests.support.run_worker`."""
-
-import json
-import sys
+"""A worker in a process of its own, with options given as keyword arguments."""
 
 from countersink.worker import WorkerOptions, run
 
 
-def main() -> int:
+def main(**options: object) -> int:
     """Run until drained or signalled; the exit status is the worker's."""
-    return int(run(WorkerOptions(**json.loads(sys.argv[1]))) or 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return int(run(WorkerOptions(**options)) or 0)  # type: ignore[arg-type]

@@ -1,13 +1,10 @@
-"""Jobs for tests of the scheduled processes, and those processes, run from the command line:
-`python -m tests.support.scheduled JSON`, in which ``what`` is "scheduler" or "jobs".
+"""Jobs for tests of the scheduled processes, and those processes.
 
 Each job writes a row for every start into a table of the test's own, with the id of RQ's job.
 """
 
 import datetime
-import json
 import os
-import sys
 import time
 from collections.abc import Mapping
 from itertools import count
@@ -55,38 +52,37 @@ def starts(session: Session) -> list[str]:
     return [run for (run,) in session.query("SELECT run FROM test_start ORDER BY id")]
 
 
-def _start(session: Session) -> None:
-    session.execute(
-        "INSERT INTO test_start (run, pid) VALUES (%s, %s)", (get_current_job().id, os.getpid())
-    )
+def _start(context: Context) -> int:
+    """Record a start; how many there are now."""
+    with connect(context.mysql_url) as session:
+        session.execute(
+            "INSERT INTO test_start (run, pid) VALUES (%s, %s)", (get_current_job().id, os.getpid())
+        )
+        return len(starts(session))
 
 
 def tick(context: Context) -> JobOutcome:
     """Record the start; nothing else."""
-    with connect(context.mysql_url) as session:
-        _start(session)
+    _start(context)
     return JobOutcome(1, "ticked")
 
 
 def breaks(context: Context) -> JobOutcome:
     """Record the start, and fail."""
-    with connect(context.mysql_url) as session:
-        _start(session)
+    _start(context)
     # put together, so that a traceback's line of code does not hold it
     raise RuntimeError(" ".join(("it", "broke:", "¡ñandú!", "x" * 3000)))
 
 
 def finds(context: Context) -> JobOutcome:
     """Record the start, and fail by what was found."""
-    with connect(context.mysql_url) as session:
-        _start(session)
+    _start(context)
     raise JobFailed("one thing differs")
 
 
 def until_told(context: Context) -> JobOutcome:
     """Record the start, and go on until told to stop."""
-    with connect(context.mysql_url) as session:
-        _start(session)
+    _start(context)
     begun = time.monotonic()
     while not context.stop():
         if time.monotonic() - begun > PATIENCE_S:
@@ -97,8 +93,8 @@ def until_told(context: Context) -> JobOutcome:
 
 def steps(context: Context) -> JobOutcome:
     """Record the start, and then a transaction after another one, until told to stop."""
+    _start(context)
     with connect(context.mysql_url, read_timeout=PATIENCE_S) as session:
-        _start(session)
         begun = time.monotonic()
         while not context.stop() and time.monotonic() - begun < 3 * PATIENCE_S:
             session.execute("INSERT INTO test_step (pid) VALUES (%s)", (os.getpid(),))
@@ -108,18 +104,15 @@ def steps(context: Context) -> JobOutcome:
 
 def deaf(context: Context) -> JobOutcome:
     """Record the start, and go on whatever is said."""
-    with connect(context.mysql_url) as session:
-        _start(session)
+    _start(context)
     time.sleep(PATIENCE_S)
     return JobOutcome(0, "nobody said anything")
 
 
 def once_deaf(context: Context) -> JobOutcome:
     """The first start goes on for ever; later ones end at once."""
-    with connect(context.mysql_url) as session:
-        _start(session)
-        if len(starts(session)) > 1:
-            return JobOutcome(2, "the second time")
+    if _start(context) > 1:
+        return JobOutcome(2, "the second time")
     time.sleep(PATIENCE_S)
     return JobOutcome(0, "nobody said anything")
 
@@ -159,16 +152,10 @@ def step_clock(seconds: int) -> None:
         vars(module)["datetime"] = Clock
 
 
-def main() -> int:
-    """Run the process until it is signalled."""
-    plan = json.loads(sys.argv[1])
-    what = plan.pop("what")
+def main(what: str, clock_step: int = 0, **plan: Any) -> int:
+    """Run the process, "scheduler" or "jobs", until it is signalled."""
     set_up("json")
-    step_clock(plan.pop("clock_step", 0))
+    step_clock(clock_step)
     if what == "scheduler":
         return run_scheduler(scheduler_options(plan))
     return run_jobs(JobsOptions(**plan), registry=registry())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

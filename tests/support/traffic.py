@@ -53,13 +53,18 @@ class Traffic:
         """A sealed entry, first sent at `at` (Unix ms), counted in `expected` from now on."""
         made = self.rows(rows) if isinstance(rows, int) else list(rows)
         self.count(made)
-        return Sealed(new_entry_id(at), at, encode_rows(made), len(made))
+        return sealed(at, made)
 
     def count(self, rows: Sequence[Row]) -> None:
         """Book rows that reach the stream some other way, each as one increment."""
         for counter, key, minute, amount in rows:
             self.expected[counter, day_of(minute), key.encode()] += amount
         self.increments += len(rows)
+
+
+def sealed(at: int, rows: Sequence[Any]) -> Sealed:
+    """A sealed entry of rows of any kind, first sent at `at` (Unix ms)."""
+    return Sealed(new_entry_id(at), at, encode_rows(rows), len(rows))
 
 
 def day_of(minute: int) -> date:

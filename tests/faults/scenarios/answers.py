@@ -1,19 +1,14 @@
 """Replies that are lost, and errors in their place."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import cycle, product
-from typing import TypeVar
-from urllib.parse import urlsplit
 
 from countersink.producers import Producer
-from tests.faults.stage import ACKNOWLEDGE, APPLIED_WITHIN, FAST_WORKER, Stage
+from tests.faults.stage import ACKNOWLEDGE, APPLIED_WITHIN, Stage
 from tests.support.oracle import Oracle
-from tests.support.proxies import Deed, Phase, Request
+from tests.support.proxies import Deed, Phase
 from tests.support.traffic import FIRST_MINUTE, add
 from tests.support.waiting import eventually
-
-T = TypeVar("T")
 
 CONFLICTS = (1205, 1213, 1020)
 WAITS = (1290, 1836, 1792, 1142, 1021, 1114)
@@ -41,42 +36,43 @@ def statements_of_a_batch(stage: Stage) -> list[str]:
     return list(dict.fromkeys(kinds))
 
 
-def conflicts_at_every_statement(stage: Stage, *, one_of_them: bool = False) -> None:
-    """1205, 1213 and 1020, or one of them, in place of every statement of a batch, COMMIT too."""
+def every_statement_fails(stage: Stage, *, one_of_each: bool = False) -> None:
+    """Each statement of a batch, COMMIT too, is answered by 1205, 1213 and 1020, and the connection
+    is cut before, and after, the server ran it; or one of each of the two, in turns.
+    """
     worker = stage.worker()
     kinds = statements_of_a_batch(stage)
-    cases = _cases(stage, kinds, CONFLICTS, one_of_them)
-    for kind, code in cases:
-        rule = stage.when(kind, Phase.BEFORE, Deed.ERROR, error=code)
+    cases: list[tuple[str, int | Phase]] = []
+    given: tuple[tuple[int | Phase, ...], ...] = (CONFLICTS, tuple(Phase))
+    for faults in given:
+        drawn, turns = stage.random.sample(kinds, len(kinds)), cycle(faults)
+        cases += zip(drawn, turns, strict=False) if one_of_each else product(drawn, faults)
+    for kind, fault in stage.random.sample(cases, len(cases)):
+        if isinstance(fault, Phase):
+            rule, note = stage.when(kind, fault, Deed.CUT), f"cut {fault.value} {kind}"
+        else:
+            rule = stage.when(kind, Phase.BEFORE, Deed.ERROR, error=fault)
+            note = f"{fault} at {kind}"
         _send_with_a_poison_row(stage)
-        stage.wait_for(rule.done, f"{code} at {kind}", worker)
+        stage.wait_for(rule.done, note, worker)
         stage.wait_applied()
-        stage.check(f"{code} at {kind}")
+        stage.check(note)
     stage.end(worker)
 
 
-def connection_lost_at_every_statement(stage: Stage, *, one_of_them: bool = False) -> None:
-    """The connection is cut before, and after, the server ran each statement of a batch; or at one
-    of the two."""
-    worker = stage.worker()
-    for kind, phase in _cases(stage, statements_of_a_batch(stage), list(Phase), one_of_them):
-        rule = stage.when(kind, phase, Deed.CUT)
-        _send_with_a_poison_row(stage)
-        stage.wait_for(rule.done, f"cut {phase.value} {kind}", worker)
-        stage.wait_applied()
-        stage.check(f"cut {phase.value} {kind}")
-    stage.end(worker)
-
-
-def commit_replies_lost(stage: Stage) -> None:
-    """The server commits three times in a row without the worker hearing of it."""
-    rule = stage.when("commit", Phase.AFTER, Deed.CUT, times=3)
+def replies_lost(stage: Stage) -> None:
+    """The server commits twice in a row without the worker hearing of it; so it does with
+    acknowledgements, and does not hear of others.
+    """
     worker = stage.worker(batch_entries=5)
-    stage.send(30)
-    stage.wait_acted(rule, 3, worker)
-    stage.wait_applied()
+    lost = (("commit", Phase.AFTER), (ACKNOWLEDGE, Phase.BEFORE), (ACKNOWLEDGE, Phase.AFTER))
+    for kind, phase in stage.random.sample(lost, 3):
+        rule = stage.when(kind, phase, Deed.CUT, times=2)
+        stage.send(20)
+        stage.wait_acted(rule, 2, worker)
+        stage.wait_applied()
     stage.end(worker)
-    stage.check("COMMIT replies lost")
+    stage.check("replies lost")
 
 
 def waiting_errors(stage: Stage, errors: int = 3) -> None:
@@ -90,48 +86,6 @@ def waiting_errors(stage: Stage, errors: int = 3) -> None:
         stage.wait_applied()
         stage.check(f"{code} at {kind}")
     stage.end(worker)
-
-
-def grant_revoked(stage: Stage) -> None:
-    """The worker's own account loses INSERT on a table, and later gets it back."""
-    parts = urlsplit(stage.mysql_url)
-    database = parts.path.lstrip("/")
-    with Oracle(stage.mysql_url) as oracle:
-        oracle.rows("CREATE USER counting@'127.0.0.1' IDENTIFIED BY 'counting'")
-        try:
-            rights = f"SELECT, INSERT, UPDATE, DELETE ON `{database}`.*"
-            oracle.rows(f"GRANT {rights} TO counting@'127.0.0.1'")
-            url = f"mysql://counting:counting@127.0.0.1:{stage.mysql_proxy.port}/{database}"
-            worker = stage.children.worker(stage.redis_server.url, url, **FAST_WORKER)
-            stage.send(3)
-            stage.wait_applied()
-            oracle.rows(f"REVOKE INSERT ON `{database}`.* FROM counting@'127.0.0.1'")
-            stage.faults["grant revoked"] += 1
-            stage.mysql_proxy.cut_all()  # a session keeps the rights it began with
-            refused = stage.when(
-                "guards", Phase.AFTER, Deed.PASS, times=0, where=_is_error, label="denied"
-            )
-            stage.send(3)
-            stage.wait_acted(refused, REFUSALS, worker)
-            oracle.rows(f"GRANT INSERT ON `{database}`.* TO counting@'127.0.0.1'")
-            stage.mysql_proxy.cut_all()
-            stage.wait_applied()
-            stage.end(worker)
-            stage.check("grant revoked")
-        finally:
-            oracle.rows("DROP USER counting@'127.0.0.1'")
-
-
-def acknowledgement_replies_lost(stage: Stage) -> None:
-    """Acknowledged, and the worker does not hear of it; or never acknowledged at all."""
-    worker = stage.worker(batch_entries=5)
-    for phase in stage.random.sample(list(Phase), 2):
-        rule = stage.when(ACKNOWLEDGE, phase, Deed.CUT, times=2)
-        stage.send(20)
-        stage.wait_acted(rule, 2, worker)
-        stage.wait_applied()
-    stage.end(worker)
-    stage.check("acknowledgement lost")
 
 
 def add_replies_lost(stage: Stage) -> None:
@@ -154,23 +108,6 @@ def add_replies_lost(stage: Stage) -> None:
     assert lost.acted == 4
     assert unsent.acted == 2
     stage.finish("XADD replies lost")
-
-
-def _cases(
-    stage: Stage, kinds: Sequence[str], deeds: Sequence[T], one_of_them: bool
-) -> list[tuple[str, T]]:
-    """Each kind of statement with each deed, or with one of them, where each deed is taken equally
-    often; in random order."""
-    drawn = stage.random.sample(kinds, len(kinds))
-    if one_of_them:
-        return list(zip(drawn, cycle(stage.random.sample(deeds, len(deeds))), strict=False))
-    cases = list(product(drawn, deeds))
-    return stage.random.sample(cases, len(cases))
-
-
-def _is_error(_request: Request, reply: bytes) -> bool:
-    """An ERR packet: its first byte, after the header, is ff."""
-    return reply[4:5] == b"\xff"
 
 
 def _send_with_a_poison_row(stage: Stage) -> None:

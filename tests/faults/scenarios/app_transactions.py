@@ -1,8 +1,7 @@
 """Counting in an application's transactions: the count is that of its rows, whoever dies."""
 
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
@@ -53,16 +52,13 @@ class Shop:
         }
         self.sellers.append(self._stage.children.module("run_seller", plan, name="seller"))
 
-    def close(self) -> tuple[int, int]:
-        """End all processes in good order; transactions and retries of those that are left."""
+    def close(self) -> None:
+        """End all processes in good order."""
         eventually(lambda: all("ready" in seller.output() for seller in self.sellers))
         for seller in self.sellers:
             seller.terminate()
         for seller in self.sellers:
             assert seller.wait(30) == 0, seller.output()
-        said = [json.loads(seller.output().splitlines()[-1]) for seller in self.sellers]
-        self.sellers.clear()
-        return sum(one["transactions"] for one in said), sum(one["retried"] for one in said)
 
     def check(self, oracle: Oracle, note: str) -> int:
         """Hold the counts against the rows; how much was sold in all."""
@@ -76,9 +72,7 @@ class Shop:
         return int(oracle.rows(f"SELECT COALESCE(MAX(id), 0) FROM {self.name}.orders")[0][0])
 
 
-def sold_among_kills(
-    stage: Stage, kills: int = 4, rows: int = 60, done: Callable[[str], None] = print
-) -> None:
+def sold_among_kills(stage: Stage, kills: int = 4, rows: int = 60) -> None:
     """SIGKILL of the application's processes at random moments, beside compaction and readers.
 
     Meanwhile the counter's slots are changed again and again, and nobody sees rows that are not
@@ -87,20 +81,17 @@ def sold_among_kills(
     with (
         dropped(stage.mysql_server, new_name()) as url,
         Oracle(stage.mysql_url) as oracle,
-        _changing_slots(stage) as changed,
+        _changing_slots(stage),
     ):
         shop = Shop(stage, url.rsplit("/", 1)[1])
         for _ in range(SELLERS):
             shop.open()
         with stage.compacting():
-            looks = 0
             for _ in range(kills):
                 until = shop.sold(oracle) + stage.random.randrange(rows // 2, 2 * rows)
 
                 def reached(until: int = until) -> bool:
-                    nonlocal looks
                     shop.check(oracle, "in the midst of it")
-                    looks += 1
                     stopped = [seller for seller in shop.sellers if not seller.running]
                     if stopped:
                         raise RuntimeError(f"a seller has ended: {stopped[0].output()}")
@@ -111,30 +102,24 @@ def sold_among_kills(
                 shop.sellers.remove(victim)
                 victim.kill()
                 shop.open()
-            transactions, retried = shop.close()
+            shop.close()
         total = shop.check(oracle, "in the end")
         _check_all(stage, shop, oracle, total)
         _forget(oracle)
     stage.faults["seller killed"] += kills
-    done(
-        f"{kills} kills, {looks} looks, {changed[0]} changes of slots, {total} pieces sold,"
-        f" the survivors' {transactions} transactions with {retried} retries, difference 0"
-    )
 
 
 @contextmanager
-def _changing_slots(stage: Stage) -> Iterator[list[int]]:
-    """Change over how many slots the counter spreads, again and again; how often, so far."""
-    changed = [0]
+def _changing_slots(stage: Stage) -> Iterator[None]:
+    """Change over how many slots the counter spreads, again and again."""
     draw = Random(stage.seed)
 
     def change() -> None:
         time.sleep(0.1)
         store.counters.set(COUNTER, app_slots=draw.choice((1, 2, 3, 16, 256)))
-        changed[0] += 1
 
     with Store(stage.mysql_url) as store, again_and_again(change):
-        yield changed
+        yield
 
 
 def _check_all(stage: Stage, shop: Shop, oracle: Oracle, total: int) -> None:

@@ -1,31 +1,32 @@
-"""Logs that are added by processes which die, meet each other, or lose replies: each line counts
-once.
-"""
+"""Logs that are added by processes which die, hang, or lose replies: each line counts once."""
 
 import threading
-from collections import Counter
-from collections.abc import Callable
+from datetime import UTC, datetime, time
 from functools import partial
+from pathlib import Path
 
-from tests.faults.backfilling import COUNTER, ENDS_WITHIN, Backfills, compressed, minute_of_log
-from tests.faults.scenarios.compaction import TOTALS
+from countersink.store.verify import open_session
+from tests.faults.backfilling import DONE, ENDS_WITHIN, REJECTED, Backfills, compressed
+from tests.faults.scenarios.entry_kinds import Members
+from tests.faults.scenarios.schedulers import kill
 from tests.faults.stage import Stage
-from tests.support.logs import PATHS, Writer
-from tests.support.oracle import Oracle
+from tests.support.logs import Writer
+from tests.support.processes import Child
 from tests.support.proxies import Deed, Phase
-from tests.support.run_moves import move
-from tests.support.traffic import COUNTERS, now_ms, send
+from tests.support.waiting import eventually
 
 LINES = 150_000
 """Of a log: three chunks."""
 CONFLICTS = (1205, 1213, 1020)
-TABLES = (
-    *("counter_slot", "counter_ledger", "counter"),
-    *("backfill_journal", "backfill_chunk", "backfill_source", "backfill_run"),
-)
 RATES: tuple[tuple[str, ...], ...] = ((), ("--rate", "30000"))
 """The slower it is, the shorter are the chunks."""
 CHANGES = ("INSERT", "UPDATE", "DELETE", "COMMIT")
+JOBS = ("--jobs", "3")
+JOBS_LINES = 400_000
+"""67 MiB: more chunks than the first ones, see `backfill.count.read_ahead.FIRST`."""
+DIES_WITHIN_S = 1.5
+TAKES_S = 2.0
+"""About, unless it is killed."""
 
 
 def killed_again_and_again(
@@ -49,22 +50,6 @@ def killed_again_and_again(
     backfills.known(copy, sources[1])
     backfills.check("after copies")
     stage.finish("logs read again and again")
-
-
-def two_at_once(stage: Stage, rounds: int = 1, lines: int = LINES, together: int = 2) -> None:
-    """Processes that begin together on one log, which grows before each round."""
-    backfills = Backfills(stage)
-    writer = Writer(stage.seed)
-    path = stage.directory / "access.log"
-    for number in range(rounds):
-        book = writer.write(path, lines, append=number > 0)
-        backfills.enter(book)
-        sources = [path, *(compressed(path) for _ in range(together - 1))]
-        begun = [backfills.start(source) for source in sources]
-        for child in begun:
-            backfills.end(child)
-        backfills.check(f"two at once, round {number}")
-    backfills.known(path)
 
 
 def killed_among_others(stage: Stage, kills: int = 6) -> None:
@@ -116,29 +101,9 @@ def _added_among_faults(stage: Stage, lines: int, note: str) -> None:
     backfills = Backfills(stage)
     book = backfills.write(lines)
     backfills.run(book.path, proxied=True)
-    print(note, stage.mysql_proxy.faults)
     stage.forget()
     backfills.check(note)
     backfills.check_rejects(book)
-
-
-def beside_live_traffic(stage: Stage, kills: int = 3, lines: int = LINES) -> None:
-    """The same counter, days and keys are counted live meanwhile, and compacted."""
-    backfills = Backfills(stage)
-    book = backfills.write(lines)
-    worker = stage.worker(proxied=False)
-    with stage.compacting():
-        for _ in range(kills):
-            live(stage, 20)
-            backfills.kill(book.path)
-        live(stage, 20)
-        child = backfills.start(book.path)
-        live(stage, 20)
-        backfills.end(child)
-    stage.wait_applied()
-    stage.end(worker)
-    backfills.check("beside live traffic")
-    stage.finish("beside live traffic")
 
 
 def server_killed(stage: Stage, kills: int = 3) -> None:
@@ -159,81 +124,106 @@ def server_killed(stage: Stage, kills: int = 3) -> None:
     backfills.check("in the end")
 
 
-def undone_after_live_traffic(stage: Stage, kills: int = 2, lines: int = LINES) -> None:
-    """Undo leaves exactly what was counted live before and since, in whichever slot it is."""
-    _undone(stage, kills, lines, "compact", stage.check)
-    stage.finish("undone")
-
-
-def undone_after_roll_up(stage: Stage, kills: int = 2, lines: int = LINES) -> None:
-    """The same where all days have become months since, and become so again."""
-    _undone(stage, kills, lines, "retention", partial(_check_keys, stage))
-    with Oracle(stage.mysql_url) as oracle:  # for whoever plays another scenario on this stage
-        for table in TABLES:
-            oracle.rows(f"DELETE FROM {table}")
-    stage.traffic.expected.clear()
-
-
-def _undone(
-    stage: Stage, kills: int, lines: int, what: str, check: Callable[[str], object]
-) -> None:
-    """Undone, and added again, until so many processes were killed on the way."""
+def one_hangs(stage: Stage, lines: int = LINES) -> None:
+    """One hangs in the midst of a transaction, with what it has locked; another goes on when the
+    server has given the first one up. When that wakes up, nothing counts twice.
+    """
     backfills = Backfills(stage)
-    book = Writer(stage.seed).write(stage.directory / "access.log", lines)
-    live(stage, 10)
-    stage.wait_applied_by_worker()
-    for note in backfills.until_killed(kills):
-        run = backfills.run(book.path)["run"]
-        live(stage, 10)
-        stage.wait_applied_by_worker()
-        if what == "retention":
-            _keep_months(stage)
-        move(what, stage.mysql_url)
-        live(stage, 10)
-        stage.wait_applied_by_worker()
-        backfills.undo(run, kills - backfills.kills)
-        check(f"undone: {note}")
-        move(what, stage.mysql_url)
-        check(f"undone and moved: {note}")
-        stage.verify(note)
-    backfills.enter(book)
+    book = backfills.write(lines)
+    kind = stage.random.choice(("control", "slots", "ledger"))
+    start, skip = partial(backfills.start, book.path, proxied=True), stage.random.randrange(3)
+    hung, rule = stage.struck(
+        start, kind, Phase.AFTER, Deed.PASS, "stop", skip=skip, label="backfill hung"
+    )
+    eventually(lambda: rule.done.is_set() or not hung.running, ENDS_WITHIN, message=hung.output)
+    other = backfills.start(book.path)
+    status = other.wait(ENDS_WITHIN)
+    assert status in (DONE, REJECTED), other.output()
+    hung.go_on()
+    backfills.end(hung)
+    stage.mysql_proxy.forget()
+    backfills.check_not_above("one hung")
     backfills.run(book.path)
-    check("added once more")
-    stage.verify("added once more")
+    backfills.check("one hung, in the end")
+    backfills.check_rejects(book)
 
 
-def _keep_months(stage: Stage) -> None:
-    with Oracle(stage.mysql_url) as oracle:
-        for counter in (COUNTER, *COUNTERS):
-            oracle.rows(
-                "INSERT INTO counter (name, rolled_month, created)"
-                f" VALUES ('{counter}', '2030-01-01', '2020-01-01')"
-                " ON DUPLICATE KEY UPDATE rolled_month = '2030-01-01'"
-            )
+def children_killed_at_random(stage: Stage, kills: int = 4, lines: int = JOBS_LINES) -> None:
+    """A backfill of a big log, which its child processes read, and some of these, are killed again
+    and again.
+    """
+    backfills = Backfills(stage)
+    book = backfills.write(lines)
+    slowly = (book.path, *JOBS, "--rate", str(int(lines / TAKES_S)))
+    running = backfills.start(*slowly)
+    for number in range(kills):
+        # not to wait for anything: for a moment that nobody has chosen
+        threading.Event().wait(stage.random.uniform(0.1, DIES_WITHIN_S))
+        _strike(stage, running)
+        backfills.check_not_above(f"kill {number}")
+        if not running.running:
+            running = backfills.start(*slowly)
+    backfills.end(running)
+    backfills.run(book.path, *JOBS)
+    backfills.check("after deaths")
+    backfills.check_rejects(book)
+    backfills.known(book.path)
 
 
-def _check_keys(stage: Stage, note: str) -> None:
-    """Hold the totals, by key, against the books."""
-    expected: Counter[tuple[str, bytes]] = Counter()
-    for (counter, _, key), count in stage.traffic.expected.items():
-        expected[counter, key] += count
-    found: Counter[tuple[str, bytes]] = Counter()
-    with Oracle(stage.mysql_url) as oracle:
-        for counter, key, count in oracle.rows(TOTALS):
-            found[counter, bytes(key)] += int(count)
-    different = {
-        cell: (found[cell], expected[cell])
-        for cell in found.keys() | expected.keys()
-        if found[cell] != expected[cell]
-    }
-    assert not different, f"{note} (seed {stage.seed}): counted, should be: {different}"
+def _strike(stage: Stage, running: Child) -> None:
+    """Kill a backfill, some of its children, or both."""
+    draw = stage.random
+    # Not multiprocessing's own.
+    children = [pid for pid in running.children() if "spawn_main" in _command_of(pid)]
+    if draw.random() < 0.5:
+        running.kill()
+        stage.faults["a backfill was killed"] += 1
+    for pid in draw.sample(children, draw.randint(0, len(children))):
+        kill(pid)
+        stage.faults["a child of a backfill was killed"] += 1
 
 
-def live(stage: Stage, entries: int, rows: int = 20) -> None:
-    """Send increments of the log's counter, days and keys, and of others."""
-    for _ in range(entries):
-        made = [
-            (COUNTER, stage.random.choice(PATHS[:20]), minute_of_log(stage), 1) for _ in range(rows)
-        ]
-        send(stage.redis, stage.traffic.entry(now_ms(stage.redis), made))
-    stage.send(entries)
+def _command_of(pid: int) -> str:
+    """The command line of a process; '' of one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def killed_with_members(stage: Stage, kills: int = 3, lines: int = 70_000) -> None:
+    """SIGKILL of backfills that tell visitors, two at once, and one that is undone and run again:
+    who was seen is what the log says, however often it was read.
+    """
+    members = Members(stage)
+    backfills = Backfills(stage, members.counter)
+    book = backfills.write(lines)
+    for line, hit in Writer(stage.seed).lines(lines):  # the same ones
+        if hit is not None:
+            day, key = hit
+            minute = int(datetime.combine(day, time(), UTC).timestamp()) // 60
+            host = line.lstrip(b"\0").split(b" ", 1)[0].decode()
+            members.see(minute, key.decode(), host)
+    log = (book.path, "--visitor", "host")
+    for note in backfills.until_killed(kills):
+        backfills.kill(*log)
+        backfills.check_not_above(note)
+    for child in [backfills.start(*log) for _ in range(2)]:
+        backfills.end(child)
+    backfills.check("backfills with members")
+    backfills.check_rejects(book)
+    members.check("after backfills")
+    backfills.known(*log)
+    while runs := _runs(stage):
+        backfills.undo(max(runs), kills=1)
+    members.check("undone")
+    backfills.run(*log)
+    backfills.check("counted again")
+    members.check("counted again")
+
+
+def _runs(stage: Stage) -> list[int]:
+    """The numbers of the backfills that counted something."""
+    with open_session(stage.mysql_url) as session:
+        found = session.query("SELECT DISTINCT run FROM backfill_chunk")
+    return [int(run) for (run,) in found]

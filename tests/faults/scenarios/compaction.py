@@ -2,16 +2,17 @@
 
 import signal
 import threading
-from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
 from countersink.store import Store
-from countersink.store.apply.amounts import Incoming, Row
+from countersink.store.apply.amounts import Row
 from countersink.store.apply.apply import Applier
 from tests.faults.stage import Stage
+from tests.store.helpers import entry
 from tests.support.examples import MANY
 from tests.support.ledger import checksum
 from tests.support.oracle import Oracle, connect
@@ -26,16 +27,14 @@ from tests.support.traffic import (
     Cell,
     day_of,
     now_ms,
-    send,
 )
 from tests.support.waiting import eventually
 
 What = Literal["compact", "retention", "steps"]
 """``steps``: retention of minutes that become hours and days; it announces that by itself."""
 
-ROWS, SKIPS = (40, 20) if MANY else (20, 9)
-"""Slot rows per transaction: small, so that a pass has many; and how many of its points may pass
-before a death."""
+ROWS = 40 if MANY else 20
+"""Slot rows per transaction: small, so that a pass has many."""
 SLOTS = (3, 4, 5, 300)
 """The last one is of the app's own transactions."""
 LOCKING = "FOR UPDATE NOWAIT"
@@ -103,12 +102,12 @@ def points(what: What) -> tuple[Point, ...]:
     )
 
 
-def _recent(stage: Stage, count: int) -> list[tuple[int, str, str, int, int]]:
+def _recent(stage: Stage, count: int) -> list[Any]:
     """Rows of the last days, in minutes of which some are rolled up by now."""
-    now = now_ms(stage.redis) // 60_000
+    ahead = now_ms(stage.redis) // 60_000 - DAYS * MINUTES_PER_DAY - FIRST_MINUTE
     return [
-        (place, counter, key, minute - FIRST_MINUTE + now - DAYS * MINUTES_PER_DAY, amount)
-        for place, (counter, key, minute, amount) in enumerate(stage.traffic.rows(count))
+        (counter, key, minute + ahead, amount)
+        for counter, key, minute, amount in stage.traffic.rows(count)
     ]
 
 
@@ -124,11 +123,8 @@ class Books:
     def fill(self, rows: int = 300 if MANY else 120) -> None:
         """Rows of every slot, at random; late ones too, if there were some before."""
         for slot in SLOTS:
-            made: list[Any] = (
-                [row[1:] for row in _recent(self.stage, rows)]
-                if self.what == "steps"
-                else self.stage.traffic.rows(rows)
-            )
+            recent = self.what == "steps"
+            made: list[Any] = _recent(self.stage, rows) if recent else self.stage.traffic.rows(rows)
             for counter, key, minute, amount in made:
                 cell = counter, key.encode()
                 self.totals[cell] = self.totals.get(cell, 0) + amount
@@ -141,15 +137,8 @@ class Books:
 
     def _apply(self, slot: int, rows: list[Any]) -> None:
         numbered: list[Row] = [(place, *row) for place, row in enumerate(rows)]
-        applier = Applier(self.stage.mysql_url, slot)
-        applier.apply(
-            [
-                Incoming(
-                    self.stage.random.randbytes(16), now_ms(self.stage.redis), numbered, stream="s"
-                )
-            ]
-        )
-        applier.close()
+        with closing(Applier(self.stage.mysql_url, slot)) as applier:
+            applier.apply([entry(numbered)])
 
     def _count_in_app(self, slot: int, rows: list[Any]) -> None:
         with connect(self.stage.mysql_url) as app, app.cursor() as cursor:
@@ -175,12 +164,7 @@ class Books:
         return f"{day_of(minute)} 00:00:00", "4"
 
 
-def killed_in_a_move(
-    stage: Stage,
-    what: What = "compact",
-    kills: int | None = None,
-    done: Callable[[str], None] = print,
-) -> None:
+def killed_in_a_move(stage: Stage, what: What = "compact", kills: int | None = None) -> None:
     """SIGKILL at every point in random order, in a range drawn at random; then a pass in peace.
 
     With more kills than points the points come again. After each of them rows come late.
@@ -209,7 +193,6 @@ def killed_in_a_move(
         assert child.wait() == -signal.SIGKILL, child.output()
         stage.mysql_proxy.forget()
         books.check(f"after a death at {point.name}")
-        done(f"killed {what} {number + 1}: {point.name}")
     # The server may take a while to let go of what the dead have locked.
     eventually(lambda: not move(what, stage.mysql_url, ROWS).busy, 60)
     books.check("after a pass in peace")
@@ -227,37 +210,6 @@ def killed_in_a_move(
     stage.faults["compaction killed"] += kills
 
 
-def steps_killed_beside_workers(
-    stage: Stage, kills: int = 6, done: Callable[[str], None] = print
-) -> None:
-    """Two workers bring rows of times that are rolled up, and some that are not, while retention
-    goes on and is killed at points at random. All that was sent is in its day.
-    """
-    _keep_steps(stage, "minute=1h,hour=40h")
-    workers = [stage.worker(proxied=False) for _ in range(2)]
-    at = now_ms(stage.redis)
-    for number in range(kills):
-        point = stage.random.choice(points("steps")[3:])
-        child = _killed_at(stage, "steps", point, skip=stage.random.randrange(1, SKIPS), passes=0)
-        while child.running:
-            rows = [row[1:] for row in _recent(stage, 40)]
-            send(stage.redis, stage.traffic.entry(at, rows))
-            eventually(lambda: stage.backlog() < 20)
-        assert child.wait() == -signal.SIGKILL, child.output()
-        stage.mysql_proxy.forget()
-        stage.verify(f"after a death at {point.name}")
-        done(f"killed steps beside workers {number + 1}: {point.name}")
-    for worker in workers:
-        stage.end(worker)
-    stage.finish("killed beside workers")
-    move("steps", stage.mysql_url, ROWS)
-    stage.check("after a pass in peace")
-    stage.verify("after a pass in peace")
-    with Oracle(stage.mysql_url) as oracle:
-        _check_widths(stage, oracle)
-    stage.faults["compaction killed"] += kills
-
-
 def _check_widths(stage: Stage, oracle: Oracle) -> None:
     assert oracle.rows(FINE) == [(0,)], f"rows were left (seed {stage.seed})"
     assert oracle.rows("SELECT DISTINCT width FROM counter_slot ORDER BY 1") == [(1,), (3,), (4,)]
@@ -269,7 +221,7 @@ def _keep_steps(stage: Stage, steps: str) -> None:
             store.counters.set(counter, resolution="minute", keep=steps)
 
 
-def _killed_at(stage: Stage, what: What, point: Point, skip: int, passes: int = 1) -> Child:
+def _killed_at(stage: Stage, what: What, point: Point, skip: int) -> Child:
     begun = threading.Event()
     passed = threading.Event()
 
@@ -283,7 +235,7 @@ def _killed_at(stage: Stage, what: What, point: Point, skip: int, passes: int = 
             passed.set()
         return begun.is_set() and passed.is_set() and point.takes(request, reply)
 
-    start = partial(stage.children.mover, what, stage.url(proxied=True), ROWS, passes)
+    start = partial(stage.children.mover, what, stage.url(proxied=True), ROWS)
     label = f"{what} killed"
     return stage.struck(
         start, "*", point.phase, Deed.CUT, "kill", where=in_a_move, skip=skip, label=label

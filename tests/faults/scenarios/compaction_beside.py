@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import ExitStack, closing, suppress
-from datetime import date
+from datetime import date, datetime, timedelta
 from functools import partial
 from random import Random
 
@@ -16,19 +16,16 @@ from countersink.schedules.jobs.move import PassDone, open_tables
 from countersink.schedules.jobs.retention import roll_up
 from countersink.schedules.options import JobOptions
 from countersink.store import Store
-from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
 from tests.faults.scenarios.compaction import LEDGER, TOTALS, count_in_app, totals
 from tests.faults.stage import Stage
-from tests.store.helpers import beside
+from tests.store.helpers import beside, entry
 from tests.support.oracle import Oracle, connect
 from tests.support.traffic import FIRST_MINUTE, MINUTES_PER_DAY, day_of
 from tests.support.waiting import eventually
 
 
-def compacted_beside_writers(
-    stage: Stage, seconds: float = 5.0, done: Callable[[str], None] = print
-) -> None:
+def compacted_beside_writers(stage: Stage, seconds: float = 5.0) -> None:
     """Passes without pauses, two of each kind, beside two writers, an app and readers at both
     isolation levels.
 
@@ -75,16 +72,10 @@ def compacted_beside_writers(
             stopping.set()
     for future in futures:
         future.result()
-    moved = sum(one.rows_before - one.rows_after for one in passes)
-    assert moved > 0
+    assert sum(one.rows_before - one.rows_after for one in passes) > 0
     assert sum(one.rolled_up for one in passes) > 0
     assert reads
     _check_busy(stage, sum(committed))
-    busy = sum(len(one.busy) for one in passes)
-    done(
-        f"{seconds:g} s: {sum(committed):,} events, {len(reads):,} reads, {len(passes)} passes,"
-        f" {moved:,} rows fewer, {busy:,} keys busy, difference 0"
-    )
 
 
 BUSY_KEYS = 300
@@ -95,23 +86,17 @@ OLD_GUARDS = 3000
 
 def _plant_old(stage: Stage) -> None:
     """Guards and runs that may go."""
-    with Oracle(stage.mysql_url) as oracle:
-        oracle.rows(
-            "INSERT INTO applied_entry (entry_id, keep_from)"
-            f" SELECT UNHEX(LPAD(HEX(seq), 32, '0')), 1 FROM {_numbers(OLD_GUARDS)}"
+    begun = datetime(2020, 1, 1)  # noqa: DTZ001 (naive, as in the tables)
+    numbers = range(OLD_GUARDS)
+    with connect(stage.mysql_url) as there, there.cursor() as cursor:
+        cursor.executemany(
+            "INSERT INTO applied_entry (entry_id, keep_from) VALUES (%s, 1)",
+            [(number.to_bytes(16),) for number in numbers],
         )
-        oracle.rows(
-            "INSERT INTO job_run (job, planned_at, state)"
-            f" SELECT 'old', '2020-01-01' + INTERVAL seq SECOND, 'done' FROM {_numbers(OLD_GUARDS)}"
+        cursor.executemany(
+            "INSERT INTO job_run (job, planned_at, state) VALUES ('old', %s, 'done')",
+            [(begun + timedelta(seconds=number),) for number in numbers],
         )
-
-
-def _numbers(count: int) -> str:
-    """A table of the numbers below ``count``, at most 10,000."""
-    digits = " UNION ALL ".join(f"SELECT {digit} AS n" for digit in range(10))
-    tables = ", ".join(f"({digits}) AS {name}" for name in "abcd")
-    number = "a.n + 10 * b.n + 100 * c.n + 1000 * d.n"
-    return f"(SELECT {number} AS seq FROM {tables} WHERE {number} < {count}) AS numbers"
 
 
 def _busy_rows(random: Random, count: int) -> list[tuple[int, str, str, int, int]]:
@@ -129,14 +114,10 @@ def _busy_rows(random: Random, count: int) -> list[tuple[int, str, str, int, int
 
 def _write(stage: Stage, slot: int, stopping: threading.Event, committed: list[int]) -> None:
     """A worker's transactions, rerun by the applier like a worker's."""
-    random, at = Random(stage.seed + slot), int(time.time() * 1000)
+    random = Random(stage.seed + slot)
     with closing(Applier(stage.mysql_url, slot)) as applier:
         while not stopping.is_set():
-            entries = [
-                Incoming(random.randbytes(16), at, _busy_rows(random, 100), stream="s")
-                for _ in range(3)
-            ]
-            applied = applier.apply(entries)
+            applied = applier.apply([entry(_busy_rows(random, 100)) for _ in range(3)])
             assert applied.applied == 3
             committed.append(applied.rows)
 

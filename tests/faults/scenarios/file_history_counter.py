@@ -10,13 +10,12 @@ from datetime import date
 from typing import Any, Final
 
 from countersink.store import Store
-from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.faults.backfilling import FAILED, Backfills
 from tests.faults.scenarios.history_books import DAY, day_of, minutes_of
 from tests.faults.stage import Stage
 from tests.support.oracle import Oracle
 from tests.support.run_moves import move
-from tests.support.traffic import now_ms, send
+from tests.support.traffic import now_ms, sealed, send
 from tests.support.virtual_logs import KEYS
 
 ZONES: Final = (
@@ -107,7 +106,7 @@ class FileCounter:
             )
             cells[day_of(self.zone, minute), key] += amount
             made.append((self.name, (("page", key),) if self.dimensioned else key, minute, amount))
-        send(self.stage.redis, Sealed(new_entry_id(accepted), accepted, encode_rows(made), LIVE))
+        send(self.stage.redis, sealed(accepted, made))
         self.stage.traffic.increments += LIVE
         return cells
 

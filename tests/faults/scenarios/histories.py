@@ -6,50 +6,34 @@ Clocks: the database is that of a user of its own, whose connections the server 
 history's (``init_connect`` sets the session's ``timestamp``, which UTC_TIMESTAMP follows). So the
 time stands still between two operations, goes on by minutes or weeks where one says so, is the same
 in child processes, and does not depend on when a history is played. Redis and the times at which
-entries are sent are of the real clock, as only marks of a reconcile are compared with them; it is
-later than all of a history.
+entries are sent are of the real clock, which is later than all of a history.
 
 Each operation draws from a generator of its own, seeded with the history's seed and its number.
 """
 
-import json
 import random
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Self
 
 import pymysql
 
-from countersink.backfill.options import BackfillOptions, BackfillReport, Recipe
-from countersink.backfill.run import backfill
-from countersink.backfill.undo import undo
 from countersink.store import Store
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
 from countersink.store.errors import UnknownCounter
 from countersink.store.migrate import migrate
 from countersink.store.verify import open_session, verify
-from countersink.stream.entry import new_entry_id
-from tests.faults.scenarios.history_books import (
-    DAY,
-    FINER,
-    MINUTES,
-    Book,
-    Change,
-    Event,
-    day_of,
-    minutes_of,
-)
+from tests.faults.scenarios.history_books import FINER, MINUTES, Book
 from tests.faults.scenarios.history_questions import Reader, drawn, plain
 from tests.faults.stage import Stage
 from tests.store.app import Connection, open_app
-from tests.store.helpers import beside, together
+from tests.store.helpers import beside, entry, together
 from tests.support.oracle import connect
 from tests.support.proxies import Deed, Phase
 from tests.support.run_moves import move
@@ -68,8 +52,6 @@ ODD: Final = (*ZONES[:3], "Australia/Lord_Howe")
 NAMES: Final = ("c0", "c1", "c2", "c3", "c4")
 KEYS: Final = ("a", "b", "a ", "ä", "Z", "")
 AMOUNTS: Final = (1, 1, 1, 2, 7, 1000, -1, -3, 0)
-LOGGED: Final = (1, 1, 2, 7, -1_000_003)
-"""Amounts of a log that is added: no sum of them is 0, which would be no addition to a day."""
 KEEPS: Final = (
     *("minute=2d,hour=3d,day=60d", "minute=1d,quarter=5d,day=90d", "quarter=1h,hour=2d,day=40d"),
     *("minute=90m,quarter=1d", "hour=2d,day=30d", "hour=5d", "quarter=2d", "day=45d", "forever"),
@@ -109,7 +91,7 @@ def histories(stage: Stage, operations: int = OPERATIONS, questions: int = QUEST
     all_answered, all_refused = answered.total(), refused.total()
     print(
         f"history {stage.seed}: {operations} operations, {all_answered:,} answers compared,"
-        f" {all_refused:,} refused; {history.dropped} rows too late;"
+        f" {all_refused:,} refused;"
         f" {', '.join(f'{name} {count}' for name, count in history.done.most_common())}",
         flush=True,
     )
@@ -187,14 +169,6 @@ class Transaction:
     """Counter and key, before anything was counted."""
 
 
-@dataclass
-class Run:
-    """A backfill that is not undone: what it has changed."""
-
-    counter: str
-    change: Change
-
-
 Operation = Callable[["History", random.Random], None]
 
 
@@ -209,9 +183,6 @@ class History:
         self.recent: dict[str, set[str]] = {}
         """The resolutions that an application may remember of a counter."""
         self.open: list[Transaction] = []
-        self.runs: dict[int, Run] = {}
-        self.dropped = 0
-        """Rows of entries that were not counted, as their days were set."""
         self.said = ""
         self.done = Counter[str]()
         self.reader = Reader(world.store.totals, self.books)
@@ -248,7 +219,7 @@ class History:
         found = verify(self.world.verifying)
         assert found.agrees, found.differences
         ((dead,),) = self.world.rows("COUNT(*)", "dead_row")
-        assert dead == self.dropped, f"{dead} dead rows, should be {self.dropped}"
+        assert dead == 0, f"{dead} dead rows"
 
     def close(self) -> None:
         """Roll back what is open."""
@@ -259,38 +230,18 @@ class History:
 
     def work(self, draw: random.Random) -> None:
         """A worker counts a batch."""
-        self._apply(draw, self._rows(draw, NAMES), now_ms(self.world.stage.redis))
-
-    def late(self, draw: random.Random) -> None:
-        """A worker counts what was sent before a reconcile, of its days, and of others."""
-        sent = [
-            (name, day, before)
-            for name, book in sorted(self.books.items())
-            for day, marks in sorted(book.marks.items())
-            for before in marks.values()
-        ]
         rows, at = self._rows(draw, NAMES), now_ms(self.world.stage.redis)
-        if sent:
-            name, day, before = draw.choice(sent)
-            minutes, at = minutes_of(self.books[name].zone, day), before - 1
-            rows += [(name, key, draw.choice(minutes), draw.choice(AMOUNTS)) for key in KEYS[:4]]
-        self._apply(draw, rows, at)
+        size = draw.randrange(1, 30)
+        parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+        draw.choice(self.world.appliers).apply([_numbered(part, at) for part in parts])
+        for name, key, minute, amount in rows:
+            self._book(name).add(key, minute, amount)
 
     def _rows(self, draw: random.Random, names: Sequence[str]) -> list[Row]:
         return [
             (draw.choice(names), draw.choice(KEYS), self._minute(draw), draw.choice(AMOUNTS))
             for _ in range(draw.randrange(1, 30))
         ]
-
-    def _apply(self, draw: random.Random, rows: list[Row], at: int) -> None:
-        size = draw.randrange(1, 30)
-        parts = [rows[start : start + size] for start in range(0, len(rows), size)]
-        draw.choice(self.world.appliers).apply([_entry(part, at) for part in parts])
-        for name, key, minute, amount in rows:
-            if self._book(name).dropped(minute, at):
-                self.dropped += 1
-            else:
-                self._book(name).add(key, minute, amount)
 
     def count(self, draw: random.Random) -> None:
         """An application counts, and commits, rolls back, or leaves its transaction open."""
@@ -371,7 +322,7 @@ class History:
             self._set, name, time_zone=zone, resolution=draw.choice(("day", "minute"))
         )
         rows = [(name, key, self._minute(draw), 10**place) for place, key in enumerate("aba")]
-        entry = _entry(rows[:2], now_ms(self.world.stage.redis))
+        entry = _numbered(rows[:2], now_ms(self.world.stage.redis))
         with open_app(self.world.url) as app:
 
             def count() -> str:
@@ -419,7 +370,7 @@ class History:
         self.recent.setdefault(name, set()).update((book.resolution, resolution))
         with beside(setting) as done:  # it waits for transactions that have counted ahead
             self._settle(name, draw)
-            self.world.appliers[0].apply([_entry(rows, at)] if rows else [])
+            self.world.appliers[0].apply([_numbered(rows, at)] if rows else [])
         done.result()
         book.change_resolution(resolution, self.world.now)
         for _, key, minute, amount in rows:
@@ -441,19 +392,6 @@ class History:
             assert not hours
             book.steps = steps
 
-    def zone(self, draw: random.Random) -> None:
-        """Another time zone is refused, and changes nothing."""
-        counted = [name for name, book in sorted(self.books.items()) if book.amounts]
-        if not counted:
-            return
-        name = draw.choice(counted)
-        self._settle(name, draw)
-        book = self.books.get(name, Book())
-        other = draw.choice([zone for zone in ZONES if zone != book.zone])
-        before = self.world.store.counters.show(name)
-        assert _tried(partial(self._set, name, time_zone=other)) == "refused"
-        assert self.world.store.counters.show(name) == before
-
     def _set(self, name: str, **settings: Any) -> None:
         self.world.store.counters.set(name, **settings)
 
@@ -468,7 +406,7 @@ class History:
         if draw.random() < 0.5:
             row, book = (name, key, self._minute(draw), 1_000_000_007), self.books[name]
             with beside(partial(self.world.store.counters.delete, name, key)) as done:
-                self.world.appliers[0].apply([_entry([row], now_ms(self.world.stage.redis))])
+                self.world.appliers[0].apply([_numbered([row], now_ms(self.world.stage.redis))])
             done.result()
             book.delete(key)
             if self.world.store.totals.total(name, key=key):
@@ -488,10 +426,9 @@ class History:
         self._settle(name, draw)
         row = name, "a", self._minute(draw), 7
         with beside(partial(self.world.store.counters.delete, name)) as done:
-            self.world.appliers[0].apply([_entry([row], now_ms(self.world.stage.redis))])
+            self.world.appliers[0].apply([_numbered([row], now_ms(self.world.stage.redis))])
         done.result()
         del self.books[name]
-        self.runs = {run: one for run, one in self.runs.items() if one.counter != name}
         self.deleted[name] = self._left(name)
         with suppress(UnknownCounter):
             assert self.world.store.totals.total(name) == row[3]
@@ -553,112 +490,6 @@ class History:
         self.reader.totals = self.world.store.totals
         self.recent.clear()
 
-    # -- backfills -------------------------------------------------------------------------------
-
-    def add(self, draw: random.Random) -> None:
-        """A log is added; or nothing of it, where some of it is of days that were set."""
-        name = draw.choice(NAMES)
-        self._settle(name, draw)
-        lines = [
-            (draw.choice(KEYS[:4]), self._minute(draw), draw.choice(LOGGED))
-            for _ in range(draw.randrange(1, 25))
-        ]
-        report = self._backfill(draw, name, lines, "add", Recipe)
-        if name in self.books and self.books[name].is_set(minute for _, minute, _ in lines):
-            assert report.state == "failed", report
-            return
-        assert report.state == "done", report
-        assert report.run is not None
-        self.runs[report.run] = Run(name, self._book(name).change(_sums(lines)))
-
-    def reconcile(self, draw: random.Random) -> None:
-        """Days are set to what a log says of them."""
-        counted = [name for name, book in sorted(self.books.items()) if book.amounts]
-        if not counted:
-            return
-        name = draw.choice(counted)
-        self._settle(name, draw)
-        book = self._book(name)
-        around = draw.choice(sorted({minute for _, minute in book.amounts}) or [self.world.now])
-        start = day_of(book.zone, around) - draw.randrange(2) * DAY
-        start -= 0 * DAY if minutes_of(book.zone, start) else DAY  # there is no such date
-        end = start + draw.randrange(3) * DAY
-        minutes = minutes_of(book.zone, start) + minutes_of(book.zone, end)
-        lines = [
-            (draw.choice(KEYS[:4]), draw.choice(minutes), draw.choice(AMOUNTS))
-            for _ in range(draw.randrange(1, 12))
-        ]
-        lines += [
-            (key, minute, draw.choice(AMOUNTS))
-            for key, minute in sorted(book.amounts)
-            if start <= day_of(book.zone, minute) <= end and key in KEYS[:4] and draw.random() < 0.5
-        ]
-        missing = draw.random() < 0.3
-        recipe = partial(Recipe, start=start, end=end)
-        report = self._backfill(draw, name, lines, "reconcile", recipe, delete_missing=missing)
-        assert report.state == "done", report
-        assert report.run is not None
-        marked = {
-            day: int(before)
-            for day, before in self.world.rows(
-                "day, sent_before", f"reconciled_day WHERE run = {report.run}"
-            )
-        }
-        change: Change = {}
-        for day in (start + number * DAY for number in range((end - start).days + 1)):
-            if day in marked:
-                book.marks.setdefault(day, {})[report.run] = marked[day]
-                change |= book.set_day(day, _sums(lines), missing=missing)
-            elif minutes_of(book.zone, day):  # not a date that the zone leaves out
-                assert _may_leave_out(book, day), (book, day, report)
-        self.runs[report.run] = Run(name, change)
-
-    def undo(self, draw: random.Random) -> None:
-        """A backfill is undone."""
-        if not self.runs:
-            return
-        run = draw.choice(sorted(self.runs))
-        one = self.runs.pop(run)
-        self._settle(one.counter, draw)
-        assert undo(self.world.url, run).state == "undone"
-        book = self.books[one.counter]
-        book.subtract(one.change)
-        for marks in book.marks.values():
-            marks.pop(run, None)
-
-    def _backfill(
-        self,
-        draw: random.Random,
-        name: str,
-        lines: list[tuple[str, int, int]],
-        mode: Any,
-        recipe: Callable[..., Recipe],
-        **options: Any,
-    ) -> BackfillReport:
-        path = Path(self.world.stage.directory) / f"{self.world.name}-{draw.getrandbits(64)}.ndjson"
-        path.write_text(
-            "".join(
-                json.dumps({"k": key, "t": minute * 60, "n": amount, "r": draw.random()}) + "\n"
-                for key, minute, amount in lines
-            )
-        )
-        asked = BackfillOptions(
-            counter=name,
-            sources=(str(path),),
-            mode=mode,
-            recipe=recipe(
-                input_format="ndjson",
-                key_column="k",
-                time_column="t",
-                amount_column="n",
-                time_format="unix",
-            ),
-            **options,
-        )
-        report = backfill(self.world.url, asked, redis_url=self.world.stage.redis_server.url)
-        assert not report.rejected, report
-        return report
-
     # -- what is drawn ---------------------------------------------------------------------------
 
     def _minute(self, draw: random.Random) -> int:
@@ -693,28 +524,22 @@ class History:
 
 OPERATION: Final[dict[Operation, int]] = {
     History.work: 30,
-    History.late: 3,
     History.count: 16,
     History.settle: 5,
     History.race: 4,
     History.resolution: 8,
     History.keep: 6,
-    History.zone: 3,
     History.delete_key: 3,
     History.delete_counter: 2,
     History.roll_up: 6,
     History.compact: 4,
     History.forward: 7,
-    History.add: 5,
-    History.reconcile: 5,
-    History.undo: 4,
 }
 """With how often each is drawn, relative to the others."""
 
 
-def _entry(rows: Sequence[Row], at: int) -> Incoming:
-    numbered = [(place, *row) for place, row in enumerate(rows)]
-    return Incoming(bytes.fromhex(new_entry_id(at)), at, numbered, stream="s")
+def _numbered(rows: Sequence[Row], at: int) -> Incoming:
+    return entry([(place, *row) for place, row in enumerate(rows)], at=at)
 
 
 def _require(right: bool, error: Exception) -> None:
@@ -733,18 +558,3 @@ def _tried(setting: Callable[[], object]) -> str:
 def _step(text: str) -> tuple[str, int]:
     width, _, age = text.partition("=")
     return width, int(age[:-1]) * {"m": 1, "h": 60, "d": 1440}[age[-1]]
-
-
-def _sums(lines: list[tuple[str, int, int]]) -> Counter[Event]:
-    found = Counter[Event]()
-    for key, minute, amount in lines:
-        found[key, minute] += amount
-    return found
-
-
-def _may_leave_out(book: Book, day: date) -> bool:
-    """Whether a reconcile has a reason to leave a day as it is."""
-    minutes = minutes_of(book.zone, day)
-    begin, end = minutes[0], minutes[-1] + 1
-    odd = any(begin % MINUTES[width] or end % MINUTES[width] for width in ("quarter", "hour"))
-    return begin < book.rolled.get("month", 0) or odd or len(minutes) != end - begin

@@ -1,7 +1,6 @@
 """Books of a history: its counts in plain dictionaries; local days by ``zoneinfo`` alone."""
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from functools import lru_cache
@@ -19,8 +18,6 @@ _LONGEST_CHANGE: Final = 180
 
 Event = tuple[str, int]
 """Key and Unix minute."""
-Change = dict[Event, tuple[int, str]]
-"""Amounts that were added, and in buckets of which width."""
 Bucket = tuple[str, int, int]
 """Width, first and last minute."""
 
@@ -134,8 +131,6 @@ class Book:
         counted: by width, of those that were the resolution, a minute before which all is that was
             counted so.
         rolled: by width the minute before which finer buckets become such.
-        marks: by local day the runs that have set it, each with the time in Unix ms before which
-            entries were sent that do not count.
         is_used: anything was ever counted.
     """
 
@@ -146,7 +141,6 @@ class Book:
     widest: dict[Event, str] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
     rolled: dict[str, int] = field(default_factory=dict)
-    marks: dict[date, dict[int, int]] = field(default_factory=dict)
     is_used: bool = False
 
     def add(
@@ -163,36 +157,10 @@ class Book:
         if sure and width in self.counted:  # it was counted before the resolution was changed
             self.counted[width] = max(self.counted[width], bucket(self.zone, width, minute)[1] + 1)
 
-    def subtract(self, change: Change) -> None:
-        """Take a change back, in the buckets in which it was made."""
-        for (key, minute), (amount, width) in change.items():
-            self.add(key, minute, -amount, width)
-
-    def change(self, amounts: Counter[Event]) -> Change:
-        """Add amounts; what is to be subtracted to take that back."""
-        for (key, minute), amount in amounts.items():
-            self.add(key, minute, amount)
-        return {event: (amount, self.widest[event]) for event, amount in amounts.items()}
-
     def delete(self, key: str) -> None:
         """Forget a key."""
         for event in [event for event in self.amounts if event[0] == key]:
             del self.amounts[event], self.widest[event]
-
-    def set_day(self, day: date, said: Counter[Event], *, missing: bool) -> Change:
-        """Let the keys that sources name on a day have what they say of it, with ``missing`` the
-        others nothing.
-        """
-        amounts = Counter({event: n for event, n in said.items() if self.is_on(day, event)})
-        keys = {key for key, _ in amounts}
-        for event, amount in self.amounts.items():
-            if amount and self.is_on(day, event) and (missing or event[0] in keys):
-                amounts[event] -= amount
-        return self.change(amounts)
-
-    def is_on(self, day: date, event: Event) -> bool:
-        """Whether an event is of a local day."""
-        return day_of(self.zone, event[1]) == day
 
     def change_resolution(self, resolution: str, now: int) -> None:
         """Count in buckets of another width from now on."""
@@ -242,7 +210,7 @@ class Book:
         return {place for _, place in self._cells()}
 
     def filled(self) -> set[Bucket]:
-        """Those of them that have some: an undo deletes rows that add up to 0."""
+        """Those of them whose rows do not add up to 0."""
         return {place for (_, place), amount in self._cells().items() if amount}
 
     def _cells(self) -> Counter[tuple[str, Bucket]]:
@@ -251,15 +219,3 @@ class Book:
             width = self.widest[key, minute]
             found[key, (width, *bucket(self.zone, width, minute))] += amount
         return found
-
-    def dropped(self, minute: int, at: int) -> bool:
-        """Whether an event of an entry that was sent at a time is not counted, as its day was set
-        since.
-        """
-        marks = self.marks.get(day_of(self.zone, minute), {})
-        return at < max(marks.values(), default=0)
-
-    def is_set(self, minutes: Iterable[int]) -> bool:
-        """Whether buckets of some of these minutes are of days that were set, or end there."""
-        ends = (end for minute in minutes for end in bucket(self.zone, self.resolution, minute))
-        return any(self.marks.get(day_of(self.zone, end)) for end in ends)

@@ -2,13 +2,13 @@
 
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import redis
 
 from countersink.stream.connection import command, connect
 from countersink.stream.names import GROUP
+from tests.faults.scenarios.entry_kinds import EntryKinds
 from tests.faults.stage import ACKNOWLEDGE, APPLIED_WITHIN, Stage
 from tests.support.processes import Child
 from tests.support.proxies import Deed, Phase
@@ -18,8 +18,11 @@ from tests.support.waiting import eventually
 
 
 def both_servers_killed(stage: Stage) -> None:
-    """SIGKILL and restart of Redis (AOF always) and MySQL under load, in random order."""
-    worker = stage.worker()
+    """SIGKILL and restart of Redis (AOF always) and MySQL under load, with entries of all kinds, in
+    random order.
+    """
+    kinds, worker = EntryKinds(stage), stage.worker()
+    kinds.send(50)
     with stage.trickle():
         servers = [stage.redis_server, stage.mysql_server]
         stage.random.shuffle(servers)
@@ -31,6 +34,7 @@ def both_servers_killed(stage: Stage) -> None:
             stage.faults[f"{server.name} kill"] += 1
             if not together:
                 server.start()
+                kinds.send(50)
                 _let_some_through(stage, worker)
         for server in servers:
             server.start()  # unless it was
@@ -38,23 +42,7 @@ def both_servers_killed(stage: Stage) -> None:
     stage.wait_applied()
     stage.end(worker)
     stage.finish("both servers killed")
-
-
-def killed_while_counting(stage: Stage, send_some: Callable[[], object]) -> None:
-    """SIGKILL of Redis and MySQL, in any order, while a worker counts what is sent before each; to
-    its end.
-    """
-    worker = stage.worker()
-    servers = [stage.redis_server, stage.mysql_server]
-    for server in stage.random.sample(servers, len(servers)):
-        send_some()
-        eventually(lambda: stage.backlog() < 50)
-        server.kill()
-        stage.faults[f"{server.name} kill"] += 1
-        server.start()
-    stage.wait_applied()
-    stage.end(worker)
-    stage.finish("servers killed while counting")
+    kinds.members.check("both servers killed")
 
 
 def servers_frozen(stage: Stage) -> None:

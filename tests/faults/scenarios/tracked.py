@@ -1,28 +1,191 @@
-"""Tables tracked beside their writers: at every moment the counters are what COUNT(*) is."""
+"""Tables of an application that are tracked beside their writers: at every moment the counters are
+what COUNT(*) is.
+"""
 
 import json
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pymysql.err import OperationalError
 
-from tests.faults.application import Application, application
+from countersink.store import Store
 from tests.faults.stage import Stage
-from tests.support.app_tables import STATUSES
-from tests.support.oracle import connect
-from tests.support.processes import COUNTERSINK, countersink
-from tests.support.table_oracle import snapshot
+from tests.store.helpers import again_and_again, compacted
+from tests.support.app_tables import STATUSES, create
+from tests.support.databases import dropped, new_name
+from tests.support.oracle import Oracle, connect
+from tests.support.processes import COUNTERSINK, Child
+from tests.support.table_oracle import Tracked, snapshot
+from tests.support.waiting import eventually
+
+LEFT_BEHIND = """
+    SELECT 'slots', COUNT(*) FROM counter_slot WHERE counter IN {counters}
+    UNION ALL SELECT 'ledger', COUNT(*) FROM counter_ledger WHERE counter IN {counters}
+    UNION ALL SELECT 'tracked', COUNT(*) FROM tracked_table WHERE counter IN {counters}
+    UNION ALL SELECT 'triggers', COUNT(*) FROM information_schema.triggers
+        WHERE trigger_schema = '{schema}'
+"""
+
+
+class Application:
+    """Tables of its own on the stage's server, written to by processes, and tracked.
+
+    Several counters count the same table: by columns and day, and without either.
+    """
+
+    def __init__(self, stage: Stage, url: str) -> None:
+        self.stage = stage
+        self.url = url
+        self.schema = url.rpartition("/")[2]
+        self.store = Store(stage.mysql_url)
+        self.orders = Tracked("orders", self.schema, "orders", ("status", "tenant"), "placed")
+        self.visits = Tracked("visits", self.schema, "visits", ("country", "kind"), "seen")
+        self.all_orders = Tracked("orders:all", self.schema, "orders")
+        self.tracked = (self.orders, self.visits, self.all_orders)
+        self.writers: list[Child] = []
+        self._everyone: list[Child] = []
+
+    # -- writers -------------------------------------------------------------------------------
+
+    def start_writers(self, count: int, lock_wait: int = 10) -> None:
+        """Start so many, which wait so many seconds for a lock, and wait until each has written."""
+        for _ in range(count):
+            number = len(self._everyone)
+            plan = {
+                "app_url": self.url,
+                "seed": self.stage.seed,
+                "number": number,
+                "lock_wait": lock_wait,
+            }
+            name = f"writer {number}"
+            writer = self.stage.children.module("run_table_writer", plan, name=name)
+            self.writers.append(writer)
+            self._everyone.append(writer)
+        eventually(lambda: all("{" in writer.output() for writer in self.writers))
+        self.check_writers()
+
+    def kill_writers(self, count: int) -> None:
+        """SIGKILL so many, whatever they are at."""
+        self.check_writers()
+        for _ in range(count):
+            self.writers.pop(self.stage.random.randrange(len(self.writers))).kill()
+            self.stage.faults["a writer was killed"] += 1
+
+    def stop_writers(self) -> None:
+        """SIGTERM. None of them may have met an error that was not its own."""
+        for writer in self.writers:
+            writer.terminate()
+        for writer in self.writers:
+            assert writer.wait() == 0, f"{writer.name}: {writer.output()[-3000:]}"
+        self.writers.clear()
+
+    def connections(self) -> list[int]:
+        """The ids of the writers' connections."""
+        return [int(writer.output().split("\n", 1)[0]) for writer in self.writers]
+
+    def check_writers(self) -> None:
+        """All of them are still at it."""
+        for writer in self.writers:
+            assert writer.running, f"{writer.name} ended: {writer.output()[-3000:]}"
+
+    def wrote(self) -> Counter[str]:
+        """What writers, killed ones too, have told of their transactions, statements and errors."""
+        did: Counter[str] = Counter()
+        for writer in self._everyone:
+            for line in writer.output().splitlines():
+                if line.endswith("}"):  # else torn off by SIGKILL
+                    did.update(json.loads(line))
+        return did
+
+    # -- counters ------------------------------------------------------------------------------
+
+    def track(self, tracked: Tracked) -> None:
+        """Track the table, or go on where a killed `track` of it was."""
+        self.store.tracked.track(
+            self.name_of(tracked),
+            counter=tracked.counter,
+            by=tracked.by,
+            day=tracked.day,
+        )
+
+    def track_arguments(self, tracked: Tracked) -> list[str]:
+        """The same by the command line."""
+        by = [argument for column in tracked.by for argument in ("--by", column)]
+        day = ["--day", tracked.day] if tracked.day else []
+        return ["track", self.name_of(tracked), "--counter", tracked.counter, *by, *day]
+
+    def untrack(self) -> None:
+        """Untrack all; nothing of it may be left."""
+        for tracked in self.tracked:
+            self.store.tracked.untrack(tracked.counter)
+        counters = "(" + ", ".join(f"'{tracked.counter}'" for tracked in self.tracked) + ")"
+        with Oracle(self.stage.mysql_url) as oracle:
+            found = dict(oracle.rows(LEFT_BEHIND.format(counters=counters, schema=self.schema)))
+        assert not any(found.values()), found
+
+    @staticmethod
+    def name_of(tracked: Tracked) -> str:
+        """The table as given to `track` and `verify`."""
+        return f"{tracked.schema}.{tracked.table}"
+
+    def differences(self, *, raw: bool = False) -> list[str]:
+        """Where counters differ from their tables, in one snapshot."""
+        lines: list[str] = []
+        with snapshot(self.stage.mysql_url) as seen:
+            for tracked in self.tracked:
+                if not seen.counted(tracked.counter):
+                    lines.append(f"{tracked.counter} was not counted")
+                lines += seen.differences(tracked, raw=raw)
+        return lines
+
+    def check(self, note: str, *, raw: bool = False) -> None:
+        """There are none; with `raw` by the rows themselves, not by GROUP BY."""
+        lines = self.differences(raw=raw)
+        seed = self.stage.seed
+        assert not lines, "\n".join([f"{len(lines)} differences {note} (seed {seed})", *lines[:20]])
+
+    def execute(self, *statements: str) -> None:
+        """Run statements on a connection of the application's own, each committed by itself."""
+        with connect(self.url) as app, app.cursor() as cursor:
+            for sql in statements:
+                cursor.execute(sql)
+
+    @contextmanager
+    def compacting(self) -> Iterator[list[int]]:
+        """Compact the counters again and again; yields the rows that each pass removed."""
+        removed: list[int] = []
+
+        def compact_all() -> None:
+            time.sleep(0.05)
+            done = compacted(self.stage.mysql_url, rows=200, share=0.5)
+            assert not done.unknown
+            removed.append(done.rows_before - done.rows_after)
+
+        with again_and_again(compact_all):
+            yield removed
+
+
+@contextmanager
+def application(stage: Stage, rows: int) -> Iterator[Application]:
+    """An application whose tables have so many rows or more; its database is dropped at the end."""
+    with dropped(stage.mysql_server, new_name()) as url:
+        with connect(stage.mysql_url) as made, made.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {url.rpartition('/')[2]} CHARACTER SET utf8mb4")
+        create(url, rows)
+        app = Application(stage, url)
+        try:
+            yield app
+        finally:
+            for writer in app.writers:
+                writer.kill()
+            app.store.close()
+
 
 WRITERS = 8
 FEW = 4
-VIP = 999
-"""A customer of whom no writer knows."""
-VIP_ORDERS = 5_000_000
-"""Ids of this customer's orders begin here: no writer touches them."""
-MADE_UP = "nobody"
-"""A key that no row has."""
 
 
 def tracked_beside_writers(
@@ -33,7 +196,6 @@ def tracked_beside_writers(
     rows: int = 500,
     snapshots: int = 12,
     kills_of_track: int = 0,
-    done: Callable[[str], None] = print,
 ) -> None:
     """`track` in the midst of writers, some of which are killed later; snapshots all the while.
 
@@ -44,7 +206,6 @@ def tracked_beside_writers(
         rows: of the tables before that.
         snapshots: in which both sides are compared, evenly spread.
         kills_of_track: how often `countersink track` is killed before it may finish.
-        done: told the figures.
     """
     never = threading.Event()
     with application(stage, rows) as app:
@@ -52,10 +213,8 @@ def tracked_beside_writers(
         never.wait(seconds / 10)
         for _ in range(kills_of_track):
             _kill_track(app)
-        begun = time.monotonic()
         for tracked in app.tracked:
             app.track(tracked)
-        counted = time.monotonic()
         with app.compacting() as removed:
             for number in range(snapshots):
                 app.check(f"in snapshot {number}")
@@ -69,18 +228,10 @@ def tracked_beside_writers(
         assert sum(removed) > 0, "nothing was compacted"
         app.check("at the end", raw=True)
         _agrees(app)
-        done(
-            f"seed {stage.seed}, {rows:,} rows, tracked in {counted - begun:.2f} s, then"
-            f" {snapshots + 1} snapshots in {time.monotonic() - counted:.0f} s, difference 0;"
-            f" {sum(removed):,} slot rows fewer by compaction\n  before: {app.wrote(until=begun)}\n"
-            f"  during: {app.wrote(begun, counted)}\n  after: {app.wrote(counted)}"
-        )
         app.untrack()
 
 
-def tracked_among_kills_and_lock_waits(
-    stage: Stage, seconds: float = 20.0, *, done: Callable[[str], None] = print
-) -> None:
+def tracked_among_kills_and_lock_waits(stage: Stage, seconds: float = 20.0) -> None:
     """Statements are undone by KILL QUERY and lock waits, in the midst of their triggers too, and
     transactions go on without them."""
     with application(stage, 500) as app:
@@ -97,59 +248,10 @@ def tracked_among_kills_and_lock_waits(
             app.check_writers()
         app.stop_writers()
         app.check("at the end", raw=True)
-        did = app.wrote().did
-        undone = {name: did[name] for name in sorted(did) if name[-4:] in ("1205", "1317")}
+        did = app.wrote()
         gone_on = did["own 1205"] + did["own 1317"]
         assert gone_on > 0, "no transaction went on after a statement that was undone"
-        done(f"seed {stage.seed}: {app.wrote()}; {undone}")
         app.untrack()
-
-
-def damage_is_found_and_mended(
-    stage: Stage,
-    writers: int = FEW,
-    *,
-    rows: int = 500,
-    one_by_one: bool = False,
-    done: Callable[[str], None] = print,
-) -> None:
-    """What fires no trigger, and what somebody does by hand: `verify` finds it, `--repair` mends
-    it, while writers go on."""
-    with application(stage, rows) as app, app.compacting():
-        app.start_writers(writers)
-        for tracked in app.tracked:
-            app.track(tracked)
-        damages = (
-            (_truncate, app.visits, [app.name_of(app.visits)]),
-            (_cascade, app.orders, [app.orders.counter]),
-            (_meddle, app.all_orders, [app.all_orders.counter]),
-        )
-        for damage, tracked, name in damages:
-            damage(app)
-            stage.faults[damage.__name__.strip("_")] += 1
-            if one_by_one:
-                _found_and_mended(app, {tracked.counter}, name)
-        if not one_by_one:
-            _found_and_mended(app, {tracked.counter for tracked in app.tracked}, [])
-        app.stop_writers()
-        app.check("at the end", raw=True)
-        _agrees(app)
-        done(f"seed {stage.seed}: {app.wrote()}")
-        app.untrack()
-
-
-def _found_and_mended(app: Application, counters: set[str], table: list[str]) -> None:
-    assert app.differences(), "no damage was done"
-    found = _verify(app, *table, status=3)
-    assert {each["counter"] for each in found["differences"]} == counters, found
-    if app.all_orders.counter in counters:
-        assert MADE_UP in [each.get("key") for each in found["differences"]], found
-    mended = _verify(app, *table, "--repair", status=0)
-    assert {each["counter"] for each in mended["repaired"]} == counters, mended
-    assert not mended["differences"], mended
-    with snapshot(app.stage.mysql_url) as seen:
-        wrong = [seen.differences(one) for one in app.tracked if one.counter in counters]
-        assert not any(wrong), wrong
 
 
 # -- disturbances ------------------------------------------------------------------------------
@@ -185,35 +287,6 @@ def _hold_rows(app: Application) -> None:
         app.stage.faults["rows were held"] += 1
 
 
-# -- damage ------------------------------------------------------------------------------------
-
-
-def _truncate(app: Application) -> None:
-    app.execute("TRUNCATE TABLE visits")
-
-
-def _cascade(app: Application) -> None:
-    values = ", ".join(
-        f"({VIP_ORDERS + number}, {number % 3}, 'open', '2026-11-21', {VIP})"
-        for number in range(50)
-    )
-    app.execute(
-        f"REPLACE INTO customers VALUES ({VIP})",
-        f"INSERT INTO orders (id, tenant, status, placed, customer) VALUES {values}",
-        f"DELETE FROM customers WHERE id = {VIP}",
-    )
-
-
-def _meddle(app: Application) -> None:
-    """By hand: a cell changed, another one made up."""
-    slots = f"{app.stage.mysql_url.rpartition('/')[2]}.counter_slot"
-    app.execute(
-        f"UPDATE {slots} SET amount = amount + 5 WHERE counter = 'orders:all' LIMIT 1",
-        f"INSERT INTO {slots} (counter, bucket, counter_key, slot, amount)"
-        f" VALUES ('orders:all', '2026-11-21', '{MADE_UP}', 300, 7)",
-    )
-
-
 # -- what the product says -----------------------------------------------------------------------
 
 
@@ -228,15 +301,6 @@ def _kill_track(app: Application) -> None:
     threading.Event().wait(app.stage.random.uniform(0.3, 2.5))
     child.kill()
     app.stage.faults["track was killed"] += 1
-
-
-def _verify(app: Application, *arguments: str, status: int) -> Any:
-    ran = countersink(
-        *("verify", *arguments, "--format", "json"),
-        environment={"COUNTERSINK_MYSQL_URL": app.stage.mysql_url},
-    )
-    assert ran.returncode == status, f"{arguments}: {ran.stdout}{ran.stderr}"
-    return json.loads(ran.stdout)
 
 
 def _nothing_to_repair(app: Application) -> None:

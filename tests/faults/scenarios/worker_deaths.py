@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.faults.scenarios.entry_kinds import EntryKinds
 from tests.faults.stage import ACKNOWLEDGE, APPLIED_WITHIN, Stage
+from tests.store.helpers import compacted
 from tests.support.processes import Child
 from tests.support.proxies import Deed, Phase
 from tests.support.waiting import eventually
-
-STOPS_WITHIN = 10.0
-"""Seconds in which a worker ends after SIGTERM, whatever MySQL does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,20 @@ POINTS = (
 
 
 def killed_at_each_point(stage: Stage) -> None:
-    """SIGKILL at every point, in random order, a new worker after each."""
-    killed_at(stage, POINTS, lambda: stage.send(stage.random.randint(1, 30)))
+    """SIGKILL at every point, in random order, a new worker after each, among entries of all kinds;
+    all is compacted after each death.
+    """
+    kinds = EntryKinds(stage)
+    killed_at(
+        stage,
+        POINTS,
+        lambda: kinds.send(stage.random.randint(1, 10)),
+        lambda: compacted(stage.mysql_url),
+    )
     stage.finish("after deaths")
+    kinds.members.check("after deaths")
+    compacted(stage.mysql_url)
+    kinds.members.check("after compaction")
 
 
 def killed_at(
@@ -168,24 +178,3 @@ def two_workers_at_the_same_moment(stage: Stage) -> None:
     for worker in workers:
         stage.end(worker)
     stage.check("two at once")
-
-
-def terminated_while_mysql_is_frozen(stage: Stage) -> None:
-    """MySQL answers nothing: SIGTERM ends the worker all the same, and nothing is lost."""
-    stage.send(30)
-    kind = stage.random.choice(("control", "guards", "slots", "commit"))
-    rule = stage.when(
-        kind,
-        Phase.BEFORE,
-        Deed.PASS,
-        call=lambda _request: stage.mysql_server.freeze(),
-        label="mysql frozen",
-    )
-    child = stage.worker()
-    try:
-        stage.wait_for(rule.done, kind, child)
-        child.terminate()
-        child.wait(STOPS_WITHIN)
-    finally:
-        stage.mysql_server.thaw()
-    stage.finish(f"frozen at {kind}")

@@ -47,14 +47,16 @@ class Rule:
     kind: str
     phase: Phase
     deed: Deed
-    call: Callable[[Request], object] | None
-    skip: int
+    call: Callable[[Request], object] | None = None
+    """Called before the deed."""
+    skip: int = 0
     """Matches to let pass first."""
-    times: int
+    times: int = 1
     """Matches to act on after that; 0 = all."""
-    error: int | str
-    where: Callable[[Request, bytes], bool] | None
-    label: str
+    error: int | str = 0
+    where: Callable[[Request, bytes], bool] | None = None
+    """Narrows it, by request and reply."""
+    label: str = ""
     """What kind of fault this is, for the count of them."""
     matched: int = 0
     reached: threading.Event = field(default_factory=threading.Event)
@@ -63,6 +65,12 @@ class Rule:
     """Set when `call` has returned and the deed has begun."""
     release: threading.Event = field(default_factory=threading.Event)
     """Set by the test to let a held request go on."""
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            of_cut = "reply lost" if self.phase is Phase.AFTER else "connection cut"
+            labels = {Deed.CUT: of_cut, Deed.ERROR: f"error {self.error}"}
+            self.label = labels.get(self.deed, self.deed.value)
 
     @property
     def acted(self) -> int:
@@ -79,10 +87,3 @@ class Rule:
         self.matched += 1
         acted = self.matched - self.skip
         return acted > 0 and (not self.times or acted <= self.times)
-
-
-def label_of(phase: Phase, deed: Deed, error: int | str) -> str:
-    """What a fault is called when nobody named it."""
-    if deed is Deed.CUT:
-        return "reply lost" if phase is Phase.AFTER else "connection cut"
-    return f"error {error}" if deed is Deed.ERROR else deed.value

@@ -10,10 +10,9 @@ import select
 import socket
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
-from typing import Self
+from typing import Any, Self
 
-from tests.support.proxies.rules import Deed, Phase, Request, Rule, label_of
+from tests.support.proxies.rules import Deed, Phase, Request, Rule
 
 Address = tuple[str, int] | str
 """Where the server listens: (host, port), or the path of a Unix socket."""
@@ -137,31 +136,9 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def when(
-        self,
-        kind: str,
-        phase: Phase,
-        deed: Deed,
-        *,
-        call: Callable[[Request], object] | None = None,
-        skip: int = 0,
-        times: int = 1,
-        error: int | str = 0,
-        where: Callable[[Request, bytes], bool] | None = None,
-        label: str = "",
-    ) -> Rule:
-        """Add a rule; `where(request, reply)` narrows it, `call` runs before the deed."""
-        rule = Rule(
-            kind,
-            phase,
-            deed,
-            call,
-            skip,
-            times,
-            error,
-            where,
-            label or label_of(phase, deed, error),
-        )
+    def when(self, kind: str, phase: Phase, deed: Deed, **more: Any) -> Rule:
+        """Add a rule; ``more`` are its further fields."""
+        rule = Rule(kind, phase, deed, **more)
         with self._lock:
             self._rules.append(rule)
         return rule
@@ -208,23 +185,17 @@ class Proxy:
             self.seen.append(request)
             self.counts[request.kind] += 1
 
-    def decide(self, request: Request, phase: Phase, reply: bytes = b"") -> Rule | None:
-        """The first rule that acts here, if any."""
-        with self._lock:
-            for rule in self._rules:
-                if rule.takes(request, phase, reply):
-                    self.faults[rule.label] += 1
-                    rule.reached.set()
-                    return rule
-        return None
-
     def perform(
         self, link: Link, request: Request, phase: Phase, reply: bytes = b""
     ) -> Rule | None:
-        """Do what the rules say at this point; a rule is returned if it wants an error sent."""
-        rule = self.decide(request, phase, reply)
-        if rule is None:
-            return None
+        """Do what the first rule that acts here says; it is returned if it wants an error sent."""
+        with self._lock:
+            takes = (rule for rule in self._rules if rule.takes(request, phase, reply))
+            rule = next(takes, None)
+            if rule is None:
+                return None
+            self.faults[rule.label] += 1
+            rule.reached.set()
         if rule.call is not None:
             rule.call(request)
         rule.done.set()

@@ -1,0 +1,52 @@
+"""Rounds of a soak, one after another until the time is up: each draws from a seed of its own."""
+
+import argparse
+import logging
+import os
+import random
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+
+def arguments(program: str, description: str | None) -> argparse.ArgumentParser:
+    """The options that all soaks have."""
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
+    parser.add_argument("--seconds", type=float, default=300.0, help="begin rounds for so long")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--rounds", type=int, default=0, help="play so many, whatever they take")
+    return parser
+
+
+def played(
+    options: argparse.Namespace, command: str, play: Callable[[int, Path], str]
+) -> tuple[int, bool]:
+    """Play rounds, and print a line for each.
+
+    Args:
+        options: see :func:`arguments`.
+        command: module and arguments that play a round again.
+        play: plays the round with a seed, in a directory; what to say of it.
+
+    Returns:
+        how many were exact, and whether all were: the first one that is not ends it.
+    """
+    # what is wrong is on purpose
+    logging.getLogger("countersink").addHandler(logging.NullHandler())
+    print(f"seed {options.seed}: {command}", flush=True)
+    begun, done = time.monotonic(), 0
+    while done < options.rounds if options.rounds else time.monotonic() - begun < options.seconds:
+        seed, began = options.seed + done, time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="csk-") as directory:
+            os.environ["XDG_STATE_HOME"] = f"{directory}/state"
+            try:
+                said = play(seed, Path(directory))
+            except Exception:
+                traceback.print_exc()
+                print(f"FAILED: python -m {command} --seed {seed} --rounds 1", flush=True)
+                return done, False
+        print(f"seed {seed} {time.monotonic() - began:.1f} s {said}", flush=True)
+        done += 1
+    return done, True
