@@ -7,18 +7,16 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from countersink.backfill.count.read_ahead import MOST_LINES
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.input.spans import LINES
-from countersink.backfill.options import Progress
 from countersink.store import Store
-from countersink.store.sessions import open_tables
+from countersink.store.apply.key_caps import OVERFLOW
 from tests.backfill.helpers import (
     COUNTER,
     DAY,
     NOON,
     Logs,
     day,
+    details,
     keys_of,
     line,
     log,
@@ -27,7 +25,6 @@ from tests.backfill.helpers import (
     write,
 )
 from tests.store.helpers import MAX, MIN, compacted
-from tests.store.test_tracked_refusals import track
 
 CSV = {"input_format": "csv", "time_column": "time", "key_column": "key", "amount_column": "n"}
 
@@ -51,17 +48,6 @@ def test_what_is_added_is_there_with_what_was_counted_live(logs: Logs) -> None:
     assert logs.rows("counter_slot WHERE slot BETWEEN 512 AND 1023") == 2
 
 
-def test_chunks_have_more_lines_where_these_have_few_keys(logs: Logs) -> None:
-    file = logs.write("a.log", long_log(400_000))
-    assert logs.add(file).counted == 400_000
-    lines = logs.query("SELECT next_line - first_line FROM backfill_chunk ORDER BY start_at")
-    assert (lines[0], max(lines)) == ((LINES,), (MOST_LINES,))
-    assert logs.totals() == keys_of(400_000)
-    run = logs.run(logs.write("b.log", long_log(200_000, keys=10**9)), name="many")
-    sizes = "SELECT MAX(next_line - first_line) FROM backfill_chunk WHERE run = %s"
-    assert logs.query(sizes, run) == [(LINES,)]
-
-
 def test_nothing_comes_of_an_empty_file(logs: Logs) -> None:
     empty = logs.write("empty.log", b"")
     packed = logs.write("empty.gz", gzip.compress(b""))
@@ -72,17 +58,21 @@ def test_nothing_comes_of_an_empty_file(logs: Logs) -> None:
     assert logs.totals() == {}
 
 
-def test_what_is_not_there_fails_and_the_others_are_counted(logs: Logs) -> None:
-    good = logs.write("good.log", log("/a"))
-    damaged = logs.write("damaged.gz", gzip.compress(long_log(5000))[:-500])
-    report = logs.add(logs.directory / "nothing.log", damaged, good)
-    assert (report.state, outcomes(report)) == ("failed", ["failed", "failed", "counted"])
-    assert 0 < report.sources[1].counted < 5000
-    assert logs.totals()[DAY, "/a"] == 1
-    write(damaged, gzip.compress(long_log(5000)))
-    assert logs.add(damaged).state == "done"
-    assert logs.totals() == keys_of(5000) | {(DAY, "/a"): 1}
-    assert logs.add(logs.directory / "nothing.log").run is None
+def test_what_stands_before_a_cut_counts_and_the_whole_copy_goes_on(logs: Logs) -> None:
+    content = long_log(300)
+    packed = gzip.compress(content)
+    cut = logs.write("cut.gz", packed[: len(packed) // 2])
+    for again in False, True:
+        report = logs.add(cut)
+        assert outcomes(report) == ["failed"]
+        assert "cannot be read on from byte" in details(report)
+        assert (report.counted > 0) is not again
+        assert 0 < sum(logs.totals().values()) < 300
+    assert outcomes(logs.add(cut, dry_run=True)) == ["failed"]
+    report = logs.add(logs.write("whole.gz", packed))
+    assert (report.state, report.lines + report.known_lines) == ("done", 300)
+    assert report.known_lines > 0
+    assert logs.totals() == keys_of(300)
 
 
 def test_a_pipe_is_read_to_its_end_where_a_line_needs_no_newline(logs: Logs) -> None:
@@ -127,16 +117,6 @@ def test_from_and_to_are_days_of_the_counters_own_zones(logs: Logs) -> None:
     assert logs.totals() == day("/1", "/2") | day("/3", on="2026-03-15")
 
 
-def test_progress_ends_with_everything(logs: Logs) -> None:
-    logs.small_chunks()
-    files = [logs.write("a.log", long_log(250)), logs.write("b.log", log("/"))]
-    seen: list[Progress] = []
-    logs.add(*files, on_progress=seen.append)
-    size = sum(file.stat().st_size for file in files)
-    assert (seen[-1].done, seen[-1].size, seen[-1].lines) == (size, size, 251)
-    assert [one.done for one in seen] == sorted(one.done for one in seen)
-
-
 def test_a_rate_is_kept(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses as long as the lines before them take at that rate, and none when nothing comes after
     it; the clock is the test's."""
@@ -151,7 +131,7 @@ def test_a_rate_is_kept(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("countersink.backfill.count.task.time.monotonic", lambda: clock[0])
     monkeypatch.setattr("countersink.backfill.count.task.pause", pause)
     monkeypatch.setattr("countersink.backfill.count.task.FEWEST", 50)
-    run = logs.run(logs.write("a.log", long_log(200)), rate=10)
+    logs.add(logs.write("a.log", long_log(200)), rate=10)
     assert sum(waits) == pytest.approx(15.0)
     assert logs.rows("backfill_chunk") == 4
     waits.clear()
@@ -160,10 +140,6 @@ def test_a_rate_is_kept(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert outcomes(logs.add(*files, rate=10)) == ["counted"] * 3
     assert sum(waits) == pytest.approx(10.0)
-    waits.clear()
-    logs.undo(run)
-    logs.add(logs.directory / "a.log", rate=10)
-    assert sum(waits) == pytest.approx(15.0)
 
 
 def test_a_dry_run_says_what_would_be_added_and_changes_nothing(logs: Logs) -> None:
@@ -202,16 +178,6 @@ def test_a_dry_run_knows_a_copy_that_it_has_read_itself(logs: Logs, counted: int
     assert [each.counted for each in dry.sources] == [each.counted for each in report.sources]
 
 
-def test_a_tracked_tables_counter_is_refused(logs: Logs) -> None:
-    with open_tables(logs.url) as session:
-        track(session, COUNTER)
-    file = logs.write("a.log", log("/"))
-    for dry_run in False, True:
-        with pytest.raises(BackfillError, match=f"untrack {COUNTER}"):
-            logs.add(file, dry_run=dry_run)
-    assert logs.rows("backfill_run") == 0
-
-
 def test_in_strict_mode_only_known_counters_are_added_to(logs: Logs) -> None:
     file = logs.write("a.log", log("/"))
     with Store(logs.url) as store:
@@ -220,15 +186,6 @@ def test_in_strict_mode_only_known_counters_are_added_to(logs: Logs) -> None:
             logs.add(file)
         store.counters.set(COUNTER)
     assert logs.add(file).counted == 1
-
-
-def test_a_name_that_no_counter_has_and_a_recipe_that_cannot_be_are_refused(logs: Logs) -> None:
-    file = logs.write("a.log", log("/"))
-    for counter in "", "a b", "x" * 65:
-        with pytest.raises(BackfillError):
-            logs.add(file, counter=counter)
-    with pytest.raises(BackfillError, match="--time-column"):
-        logs.add(file, input_format="csv")
 
 
 @pytest.mark.servers("mariadb", "mysql")
@@ -250,30 +207,6 @@ def test_lines_whose_totals_pass_64_bits_are_counted_beside_the_others(logs: Log
 
 
 @pytest.mark.servers("mariadb", "mysql")
-def test_a_line_with_an_impossible_key_is_rejected_alone(logs: Logs) -> None:
-    impossible = [b'{"key": "\\ud800"', b'{"key": {"a": "b"}', b'{"key": ["a"]']
-    rest = f', "time": "{DAY}T12:00Z"}}\n'.encode()
-    good = [b'{"key": "%d"' % n for n in range(2000)]
-    for at, head in enumerate(impossible):
-        good.insert(500 * at, head)
-    file = logs.write("a.ndjson", b"".join(head + rest for head in good))
-    report = logs.add(file, input_format="ndjson", key_column="key", time_column="time")
-    assert (report.counted, report.rejected) == (2000, 3)
-    assert [one.line for one in logs.rejected()] == [1, 501, 1001]
-    assert logs.totals() == day(*map(str, range(2000)))
-
-
-@pytest.mark.servers("mariadb", "mysql")
-def test_amounts_are_added_as_they_are(logs: Logs) -> None:
-    file = logs.write("a.csv", csv(("a", -5), ("a", 2), ("zero", 0), ("b", 2**40)))
-    report = logs.add(file, **CSV)
-    assert report.amount == 2**40 - 3
-    assert logs.totals() == {(DAY, "a"): -3, (DAY, "b"): 2**40}
-    zeros = logs.query("SELECT amount FROM counter_slot WHERE counter_key = 'zero'")
-    assert zeros == [(0,)]
-
-
-@pytest.mark.servers("mariadb", "mysql")
 def test_keys_are_the_bytes_that_they_are(logs: Logs) -> None:
     keys = ["a", "A", "a ", "á", "a\u0301", "", "\\", "'", "%s", "\U0001f600", "x" * 255]
     file = logs.write("a.csv", csv(*((f'"{key}"', 1) for key in keys)))
@@ -291,3 +224,27 @@ def test_a_reconcile_that_corrected_nothing_is_in_nobodys_way(logs: Logs) -> Non
     assert logs.rows("backfill_correction") == 0
     assert outcomes(logs.add(file)) == ["counted"]
     assert logs.totals() == day("/", "/a") | {(DAY, "/gone"): 5}
+
+
+def test_what_is_added_keeps_to_the_cap_and_is_taken_back_as_it_was_written(logs: Logs) -> None:
+    logs.set_counter(max_keys=2)
+    source = logs.write("a.log", log("/a", "/b", "/c", "/c", "/d", "/a"))
+    report = logs.add(source)
+    assert logs.totals() == {(DAY, "/a"): 2, (DAY, "/b"): 1, (DAY, OVERFLOW): 3}
+    assert logs.add(source).counted == 0
+    logs.set_counter(max_keys="none")
+    logs.undo(report)
+    assert logs.totals() == {}
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_chunks_and_live_traffic_share_the_room(logs: Logs) -> None:
+    logs.small_chunks()
+    logs.set_counter(max_keys=5)
+    logs.live((NOON, "/live", 1), (NOON, "/1", 1))
+    logs.add(logs.write("a.log", long_log(3000)))
+    logs.live((NOON, "/late", 1), (NOON, "/1", 1))
+    found = logs.totals()
+    assert len(found.keys() - {(DAY, OVERFLOW)}) == 5
+    assert sum(found.values()) == 3000 + 4
+    assert found[DAY, "/1"] == keys_of(3000)[DAY, "/1"] + 2

@@ -10,6 +10,7 @@ import pytest
 from countersink.backfill.count import read_ahead
 from countersink.backfill.errors import RunEnded
 from countersink.backfill.options import Progress
+from countersink.store.counters.catalog import SCHEME_COLUMNS
 from countersink.store.errors import Unavailable
 from countersink.store.sessions import open_tables
 from tests.backfill.helpers import (
@@ -26,6 +27,7 @@ from tests.backfill.helpers import (
 from tests.store.helpers import says, together
 from tests.store.test_tracked_refusals import track
 from tests.support.proxies import Deed, MySQLProxy, Phase
+from tests.support.proxies.rules import Request
 
 NOON_MINUTE = int(NOON.timestamp()) // 60
 
@@ -202,3 +204,28 @@ def test_a_table_that_is_tracked_meanwhile_ends_the_run(logs: Logs) -> None:
     report = logs.add(logs.write("a.log", long_log(400)), on_progress=begin)
     assert (report.state, report.lines) == ("failed", 200)
     assert "untrack" in details(report)
+
+
+def test_a_resolution_that_changes_between_reading_and_counting_is_in_force(
+    logs: Logs, proxy: MySQLProxy
+) -> None:
+    """The catalog is locked only after it was read."""
+    file = logs.write("a.log", log(*["/head"] * 20) + long_log(300, keys=1))
+    changes: list[str] = []
+
+    def locks_catalog(request: Request, reply: bytes) -> bool:
+        holds = any("UPDATE backfill_source" in one.text for one in proxy.seen)
+        return "LOCK IN SHARE MODE" in request.text and holds
+
+    def change(request: Request) -> None:
+        changes.append(request.text)
+        logs.set_counter(resolution="hour")
+
+    proxy.when("control", Phase.BEFORE, Deed.PASS, call=change, where=locks_catalog)
+    report = logs.through(proxy).add(file)
+    loaded = [one for one in proxy.seen if SCHEME_COLUMNS in one.text]
+    assert len(changes) == 1
+    assert len(loaded) >= 2
+    assert (report.state, report.counted) == ("done", 320)
+    hour = f"{DAY} 12:00 hour"
+    assert logs.totals() == {(hour, "/head"): 20, (hour, "/0"): 300}

@@ -18,7 +18,6 @@ from tests.backfill.helpers import (
     log,
     write,
 )
-from tests.store.helpers import MAX
 
 
 @pytest.fixture
@@ -119,20 +118,6 @@ def test_a_counter_with_breakdowns_is_not_reconciled(logs: Logs) -> None:
     logs.set_counter(breakdowns=[])
     with pytest.raises(BackfillError, match="--redis-url"):
         logs.add(source, mode="reconcile")
-
-
-def test_sums_of_a_breakdown_pass_64_bits(logs: Logs) -> None:
-    lines = [f"{DAY}T12:00:01Z,/a,DE,{MAX}", f"{DAY}T12:00:02Z,/b,DE,{-MAX}"] * 2
-    source = logs.write("a.csv", "\n".join(["at,page,country,n", *lines, ""]).encode())
-    given = {
-        "input_format": "csv",
-        "time_column": "at",
-        "amount_column": "n",
-        "dimensions": (("page", "page"), ("country", "country")),
-    }
-    logs.add(source, **given)
-    assert of(logs, 1) == {(DAY, "/a"): 2 * MAX, (DAY, "/b"): -2 * MAX}
-    assert logs.totals() == {}  # 0: they add up to nothing
 
 
 BOTH = (("country", "status"), ("page", "path"))

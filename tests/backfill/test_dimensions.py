@@ -90,17 +90,8 @@ def test_a_path_that_is_missing_in_json_is_the_empty_value() -> None:
     }
 
 
-def test_a_value_without_utf_8_rejects_its_line_alone() -> None:
-    recipe = Recipe(input_format="ndjson", time_column="at", dimensions=(("page", "p"),))
-    at = f"{DAY}T12:00:00Z"
-    tally = read(recipe, [json.dumps({"at": at, "p": page}) for page in ("\ud800", "/")])
-    assert list(reasons(tally)) == [1]
-    assert [key for key, _ in tally.counts] == [(("page", "/"),)]
-
-
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"dimensions": PAGE, "key": "{path}"}, "in the place of a key"),
-    ({"dimensions": PAGE, "exclude_keys": ("*.css",)}, "in the place of a key"),
     ({"dimensions": PAGE, "key_column": "a", **CSV}, "in the place of a key"),
     ({"dimensions": (("page", "nothing"),)}, "nothing"),
     ({"dimensions": (("page", ""),)}, "names no field"),
@@ -115,10 +106,3 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_a_recipe_that_cannot_be_says_why(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         formats.check(Recipe(**given))
-
-
-def test_a_recipe_is_remembered_and_described() -> None:
-    recipe = Recipe(dimensions=BOTH)
-    assert Recipe.from_json(recipe.to_json()) == recipe
-    assert "--dimension status=status --dimension page=path" in recipe.described()
-    assert "dimensions" not in Recipe().to_json()

@@ -7,9 +7,7 @@ import pytest
 
 from countersink.backfill import history
 from countersink.backfill.count import targets
-from countersink.backfill.errors import BackfillError
-from countersink.backfill.history import RejectedLine
-from countersink.backfill.options import Drift, Recipe
+from countersink.backfill.options import Recipe
 from countersink.logs.template import Condition
 from countersink.store import Store
 from countersink.store.connection import Session
@@ -22,16 +20,6 @@ from tests.backfill.truths import new_run
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four rows a page."""
     monkeypatch.setattr(history, "PAGE", 4)
-
-
-def test_there_are_none(session: Session) -> None:
-    assert history.runs(session) == []
-    assert history.runs(session, "views") == []
-    for number in (0, -1, 1, 2**63, 2**64, 10**40):
-        with pytest.raises(
-            BackfillError, match=f"no backfill {number}: `countersink backfills list"
-        ):
-            history.run(session, number)
 
 
 def test_a_run_says_what_was_asked_and_what_it_came_to(logs: Logs, session: Session) -> None:
@@ -62,15 +50,6 @@ def test_a_run_says_what_was_asked_and_what_it_came_to(logs: Logs, session: Sess
     assert history.runs(session, "view") == []
 
 
-def test_the_latest_runs_come_first(logs: Logs, session: Session) -> None:
-    for number, counter in enumerate(("b", "a", "b")):
-        logs.add(logs.write(f"{number}.log", log(f"/{number}")), counter=counter)
-    found = [(run.id, run.counter) for run in history.runs(session)]
-    assert [counter for _, counter in found] == ["b", "a", "b"]
-    assert [number for number, _ in found] == sorted((number for number, _ in found), reverse=True)
-    assert len(history.runs(session, "b")) == 2
-
-
 def test_the_sources_of_a_run_are_those_it_read_anything_new_of(
     logs: Logs, session: Session
 ) -> None:
@@ -90,20 +69,6 @@ def test_the_sources_of_a_run_are_those_it_read_anything_new_of(
     logs.undo(run)
     assert history.sources_of(session, run) == []
     assert history.sources_of(session, 10**6) == []
-
-
-def test_all_rejected_lines_are_listed_in_order(logs: Logs, session: Session) -> None:
-    logs.small_chunks(5)
-    content = log("/a") + b"".join(b"wrong %d \xff\n" % number for number in range(7))
-    first, second = logs.directory / "a.log", logs.directory / "b.log"
-    run = logs.run(write(first, content), write(second, b"bad\n"))
-    found = history.rejects(session, run)
-    assert [one.line for one in found] == [*range(2, 9), 1]
-    assert found[0].text == "wrong 0 \\xff"
-    assert found[-1] == RejectedLine(str(second), 1, found[0].reason, "bad")
-    assert history.rejects(session, run + 1) == []
-    logs.undo(run)
-    assert history.rejects(session, run) == []
 
 
 @pytest.mark.parametrize("keys", [1, 3, 4, 5, 8, 9])
@@ -143,22 +108,3 @@ def test_all_corrections_are_listed_in_order(
         (4 * keys + 4, 4 * keys + 4)
     ]
     session.execute("DELETE FROM backfill_correction")  # of rows that there never were
-
-
-def test_a_correction_of_a_counter_that_is_gone_has_a_day_all_the_same(session: Session) -> None:
-    run = new_run(session)
-    session.execute(
-        "INSERT INTO backfill_correction (run, bucket, width, counter_key, had, should_be)"
-        " VALUES (%s, '2026-03-14 20:00:00', 3, X'C328', -3, 4)",
-        (run,),
-    )
-    assert list(history.drift(session, run)) == [
-        Drift(
-            day=date(2026, 3, 14),
-            bucket=datetime(2026, 3, 14, 20),  # noqa: DTZ001 (as in the table)
-            width="hour",
-            key="\ufffd(",
-            had=-3,
-            should_be=4,
-        )
-    ]

@@ -2,7 +2,6 @@
 
 import bz2
 import gzip
-import os
 from collections import Counter
 
 import pytest
@@ -14,7 +13,6 @@ from tests.backfill.helpers import (
     day,
     details,
     keys_of,
-    line,
     log,
     long_log,
     outcomes,
@@ -59,16 +57,6 @@ def test_a_copy_with_more_in_it_goes_on_where_the_plain_file_ended(logs: Logs) -
     assert logs.totals() == keys_of(80)
 
 
-def test_a_renamed_file_is_known_and_a_new_one_of_the_old_name_is_not(logs: Logs) -> None:
-    file = logs.write("access.log", long_log(40))
-    logs.add(file)
-    os.rename(file, logs.directory / "access.log.1")
-    write(file, long_log(10, first=40))
-    report = logs.add(logs.directory)
-    assert sorted(outcomes(report)) == ["counted", "known"]
-    assert logs.totals() == keys_of(50)
-
-
 def test_the_same_content_twice_in_one_run_is_added_once(logs: Logs) -> None:
     content = long_log(30)
     copies = {"a": content, "b": content, "c": gzip.compress(content), "d": bz2.compress(content)}
@@ -97,45 +85,11 @@ def test_files_that_begin_alike_and_then_differ_are_both_counted(logs: Logs) -> 
     files = [logs.write(key, head + log(f"/{key}") * 20) for key in ("a", "b")]
     reports = [logs.add(file, count_repeats=True) for file in files]
     assert [outcomes(report) for report in reports] == [["counted"], ["counted"]]
-    assert "another source" in details(reports[1])
     expected = {(DAY, "/head"): 120, (DAY, "/a"): 20, (DAY, "/b"): 20}
     assert logs.totals() == expected
     again = logs.add(*files)
     assert outcomes(again) == ["known", "known"]
     assert logs.totals() == expected
-
-
-def test_identical_lines_are_all_counted(logs: Logs) -> None:
-    """What chunks known by their content would lose."""
-    file = logs.write("a.log", line("/") * 5000)
-    logs.add(file)
-    write(file, line("/") * 8000)
-    logs.add(file)
-    assert logs.totals() == {(DAY, "/"): 8000}
-
-
-def test_the_same_content_under_another_name_or_of_another_counter_is_another_source(
-    logs: Logs,
-) -> None:
-    """Two web servers may have written the same lines."""
-    file = logs.write("a.log", log("/"))
-    for counter in ("views", "hits"):
-        for name in ("web1", "web2", "web2 ", "web1"):
-            logs.add(file, name=name, counter=counter)
-        assert logs.totals(counter) == day("/", "/", "/")
-
-
-def test_the_same_content_with_other_options_is_refused(logs: Logs) -> None:
-    file = logs.write("a.log", log("/?q"))
-    first = logs.add(file)
-    report = logs.add(file, key="{target}")
-    assert (report.state, outcomes(report)) == ("failed", ["failed"])
-    assert f"backfills undo {first.run}" in details(report)
-    assert "{target}" in details(report)
-    assert logs.totals() == day("/")
-    logs.undo(first)
-    assert outcomes(logs.add(file, key="{target}")) == ["counted"]
-    assert logs.totals() == day("/?q")
 
 
 def test_options_by_which_nothing_was_counted_may_be_replaced(logs: Logs) -> None:

@@ -124,15 +124,6 @@ def test_three_children_read_all_of_it_and_it_counts_once(
     assert active_children() == []
 
 
-def test_children_count_breakdowns(logs: Logs, source: Path) -> None:
-    logs.set_counter(dimensions=["page"], breakdowns=["page"])
-    seen: list[Progress] = []
-    report = logs.add(source, dimensions=(("page", "path"),), jobs=2, on_progress=seen.append)
-    assert (report.counted, max(one.jobs for one in seen)) == (LINES, 2)
-    assert logs.totals(f"{COUNTER}#1") == keys_of(LINES)
-    assert logs.totals() == {(DAY, ""): LINES}
-
-
 def test_children_read_lines_by_the_directives_before_them(logs: Logs) -> None:
     """In whichever chunk these stand."""
     parts = [b"#Fields: date time cs-uri-stem\n"]
@@ -175,36 +166,12 @@ def test_a_killed_child_fails_its_source_alone_and_the_next_run_goes_on(
     assert logs.totals() == keys_of(2 * LINES)
 
 
-def test_too_many_rejects_stop_it(logs: Logs) -> None:
-    content = long_log(1200) + b"nonsense\n" * 50 + long_log(1200, first=1200)
-    source = logs.write("a.log", content)
-    report = logs.add(source, jobs=2, max_rejects=10)
-    assert report.state == "stopped"
-    assert any("more than 10 lines" in notice for notice in report.notices)
-    logs.require_verified()
-    assert logs.rejected() == []
-    report = logs.add(source, jobs=2, max_rejects=50)
-    assert report.state == "done"
-    assert logs.totals() == keys_of(LINES)
-
-
 def test_a_reconcile_is_read_by_children_too(logs: Logs, source: Path) -> None:
     for corrections in (7, 0):
         report = logs.reconcile(source, jobs=2)
         assert (report.state, report.corrections) == ("done", corrections)
         assert report.lines == LINES
         assert logs.totals() == keys_of(LINES)
-
-
-@pytest.mark.parametrize("mode", ["add", "reconcile"])
-def test_a_dry_run_by_children_leaves_nothing(logs: Logs, source: Path, mode: str) -> None:
-    report = getattr(logs, mode)(source, jobs=2, dry_run=True)
-    assert (report.state, report.lines) == ("done", LINES)
-    assert (report.corrections, report.by_day) == (
-        (7, ()) if mode == "reconcile" else (0, ((DAY, LINES),))
-    )
-    assert logs.totals() == {}
-    assert logs.rows("backfill_chunk") == 0
 
 
 def start(children: Children, logs: Logs, source: Path, *arguments: str) -> Child:

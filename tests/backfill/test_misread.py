@@ -1,12 +1,16 @@
 """Sources whose amounts, times, quotes or line ends are not as the options say: what is refused
-before anything is counted, and what is read all the same."""
+before anything is counted, and what is read all the same; and dates, which are days of the counter,
+whatever its zone and resolution."""
 
 import gzip
 from collections.abc import Callable
+from datetime import date
+from typing import Any
 
 import pytest
 
-from tests.backfill.helpers import Logs, details, outcomes
+from countersink.store import Store
+from tests.backfill.helpers import COUNTER, Logs, details, outcomes
 
 CSV = {"input_format": "csv", "key_column": "k", "time_column": "t"}
 NDJSON = CSV | {"input_format": "ndjson"}
@@ -43,13 +47,6 @@ def test_times_that_no_unit_fits_are_refused_if_all_are_before_1990(logs: Logs) 
     assert "before 1990 in unix" in refused(logs, b"t,k\n20585,a\n20586,b\n", **asked)
     source = logs.write("some", b"t,k\n20585,a\n1778580000,b\n")
     assert logs.add(source, **asked).counted == 2
-
-
-def test_times_that_another_unit_fits_are_rejected_behind_the_first_lines(logs: Logs) -> None:
-    lines = b"1778580000000,/a\n" * 5000
-    source = logs.write("long", b"t,k\n" + lines + b"1778580000,/a\n")
-    report = logs.add(source, **CSV, time_format="unix-ms")
-    assert (report.counted, report.rejected) == (5000, 1)
 
 
 def test_a_last_line_that_may_go_on_tells_nothing(logs: Logs) -> None:
@@ -117,3 +114,42 @@ def test_a_newline_that_is_not_there_yet_is_no_sign_of_carriage_returns(logs: Lo
     source = logs.write("torn", b"t,k\r\n2026-05-12,/a\r\n")
     assert logs.add(source, **CSV).counted == 1
     assert logs.totals() == {("2026-05-12", "/a"): 1}
+
+
+DAYS = {"2026-03-28": 1, "2026-03-29": 2, "2026-03-30": 3}
+DATED = {"input_format": "csv", "key_column": "key", "time_column": "day"}
+
+
+@pytest.mark.parametrize(
+    ("zone", "resolution"),
+    [
+        ("UTC", "day"),
+        ("Europe/Berlin", "hour"),
+        ("Pacific/Kiritimati", "day"),
+        ("America/Nome", "quarter"),
+    ],
+)
+def test_a_date_stays_its_day(logs: Logs, store: Store, zone: str, resolution: str) -> None:
+    logs.set_counter(time_zone=zone, resolution=resolution)
+    head = "day,key,total\n"
+    iso = "".join(f"{day},a,{n}\n" for day, n in DAYS.items())
+    german = "".join(f"{day[8:]}.{day[5:7]}.{day[:4]},b,{n}\n" for day, n in DAYS.items())
+    objects = "".join(f'{{"day":"{day}","key":"c","total":{n}}}\n' for day, n in DAYS.items())
+    cases: dict[str, tuple[str, dict[str, Any]]] = {
+        "a": (head + iso, {}),
+        "b": (head + german, {"time_format": "%d.%m.%Y"}),
+        "c": (objects, {"input_format": "ndjson", "time_zone": "Europe/Berlin"}),
+    }
+    for key, (content, given) in cases.items():
+        asked = {**DATED, "amount_column": "total", **given}
+        source = logs.write(key, content.encode())
+        assert logs.add(source, dry_run=True, **asked).by_day == tuple(DAYS.items())
+        assert logs.add(source, **asked).state == "done"
+        found = store.totals.daily(COUNTER, key=key)
+        assert found == [(date.fromisoformat(day), n) for day, n in DAYS.items()]
+
+
+def test_a_date_before_all_time_is_rejected(logs: Logs) -> None:
+    source = logs.write("a.csv", b"day,key\n1969-12-31,a\n2026-02-30,a\n1970-01-01,a\n")
+    done = logs.add(source, dry_run=True, **DATED)
+    assert (done.by_day, done.rejected) == ((("1970-01-01", 1),), 2)

@@ -24,62 +24,35 @@ NUMBERS: Any = {"input_format": "csv", "key_column": "k", "time_column": "t", "a
 
 
 @pytest.mark.parametrize(
-    "recipe",
-    [
-        Recipe(),
-        Recipe(key="{host}{path}", where=(where("agent", "~", "*bot*"),), start=DAY, end=DAY),
-        Recipe(input_format="common"),
-        Recipe(input_format="nginx-json"),
-        Recipe(input_format="csv", key="{a}", time_column="t", delimiter="\t"),
-        Recipe(input_format="ndjson", key_column="/a.b", time_column="t", time_format="unix"),
-    ],
-)
-def test_recipes_that_can_be(recipe: Recipe) -> None:
-    formats.check(recipe)
-    assert Recipe.from_json(recipe.to_json()) == recipe
-
-
-@pytest.mark.parametrize(
     ("recipe", "says"),
     [
         (Recipe(key="{nope}"), "no field 'nope'; they have: host, ident"),
         (Recipe(where=(where("nope", "=", "1"),)), "no field 'nope'"),
         (Recipe(input_format="common", key="{agent}"), "no field 'agent'"),
         (Recipe(key="{path"), "stands alone"),
-        (Recipe(key="nope"), "no field 'nope'; they have: host, ident"),
         (Recipe(key="{{status}}"), "names no field"),
         (Recipe(input_format="haproxy"), "times without a zone: say by --time-zone"),
         (Recipe(key_column="path"), "--key-column is for csv, ndjson and JSON logs"),
-        (Recipe(time_column="t"), "--time-column is for csv"),
-        (Recipe(amount_column="n"), "--amount-column is for csv"),
         (Recipe(time_zone="UTC"), "leave --time-zone out"),
         (Recipe(time_format="unix"), "leave --time-format out"),
         (Recipe(delimiter=";"), "--delimiter is for CSV"),
-        (Recipe(columns=("a",)), "--columns is for CSV"),
-        (Recipe(comment="#"), "--comment is for CSV"),
         (Recipe(input_format="csv", columns=("a", "a")), "names a column twice"),
         (Recipe(input_format="csv", comment='"'), "how a line of comment begins"),
         (Recipe(input_format="w3c", envelope="syslog"), "not for csv or w3c"),
         (Recipe(start=date(2015, 5, 18), end=DAY), "--from 2015-05-18 is after --to 2015-05-17"),
-        (Recipe(where=(where("", "=", "1"),)), "names no field"),
         (
             Recipe(where=(where("status", "=", "200"), where("status", "=", "304"))),
             "no line has status '200' and '304'",
         ),
         (Recipe(input_format="csv", key_column="a"), "csv has times where you say"),
-        (Recipe(input_format="ndjson", key_column="a"), "ndjson has times where you say"),
         (Recipe(input_format="csv", time_column="t"), "csv has keys where you say"),
         (Recipe(input_format="csv", key="{a}", key_column="a", time_column="t"), "give one"),
-        (Recipe(input_format="csv", key="{a}", time_column="t", delimiter=""), "one character"),
         (Recipe(input_format="csv", key="{a}", time_column="t", delimiter='"'), "one character"),
         (Recipe(input_format="csv", key="{a}", time_column="t", delimiter="::"), "one character"),
         (Recipe(**NUMBERS | {"amount_column": ""}, thousands="."), "give --amount-column"),
         (Recipe(**NUMBERS, thousands=".", decimal_point="."), "two different characters"),
-        (Recipe(**NUMBERS, thousands=".,"), "two different characters"),
         (Recipe(**NUMBERS, decimal_point="0"), "no digits"),
-        (Recipe(**NUMBERS, thousands="-"), "two different characters"),
         (Recipe(input_format="ndjson", key="{a..b}", time_column="t"), "without a name"),
-        (Recipe(input_format="ndjson", key="{a}", time_column="t."), "without a name"),
         (Recipe(input_format="nginx-json", time_zone="Nope"), "is no time zone"),
         (Recipe(input_format="nginx-json", time_format="%H"), "has no year"),
         (Recipe(input_format="xml"), "no input format 'xml'"),
@@ -120,7 +93,6 @@ def test_a_source_of_wide_characters_says_how_to_convert_it(name: str, text: str
         bytes(100) + b"127.0.0.1 - - [",
         b"a\0b\0c\0 but then text of single bytes goes on for a while",
         bytes(64 * 1024),
-        b"1" + bytes(100) + b"2\n",
         b"\0a" * 4 + b"text" * 40,
         b"\xff\xfe nonsense\n",
     ],
@@ -137,7 +109,6 @@ def test_nuls_or_two_odd_bytes_alone_do_not_make_wide_characters(head: bytes) ->
         (where("f", "~", "*.css"), [".css", "a\n.css"], [".CSS", "a.css?", ""]),
         (where("f", "!~", "*.css"), [".CSS"], ["x.css"]),
         (where("f", "~", "[!a]?"), ["bx"], ["ax", "b"]),
-        (where("f", "~", "[x"), ["[x"], ["x"]),
         (where("f", "=", "*"), ["*"], ["a"]),
     ],
 )

@@ -13,7 +13,7 @@ from countersink.backfill.reconcile import correction
 from countersink.backfill.run import clear
 from countersink.store.apply import dead
 from countersink.store.apply.apply import Applier
-from countersink.store.apply.control import bump
+from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.counters.buckets import ONE_DAY, width_of
 from countersink.store.sql import label_time
 from countersink.stream.connection import command
@@ -173,12 +173,6 @@ def test_days_whose_buckets_go_beyond_them_are_left_out(scene: Scene) -> None:
 ACROSS = "left out, as buckets that begin or end in them are partly of other days"
 
 
-def test_days_up_to_the_last_one_that_there_is_are_left_out(scene: Scene) -> None:
-    run = scene.said_by({(DAY, "/"): 1})
-    done = scene.correct(run, start=date(9999, 12, 1), end=date.max)
-    assert "not over for 900 s when this began: 9999-12-01 to 9999-12-31" in done.notices[0]
-
-
 @pytest.mark.parametrize("delete_missing", [False, True])
 @pytest.mark.parametrize("resolution", ["minute", "quarter", "hour", "day"])
 def test_all_widths_of_a_day_are_set(scene: Scene, resolution: Any, delete_missing: bool) -> None:
@@ -226,6 +220,22 @@ def test_days_in_months_are_left_out(scene: Scene) -> None:
     assert scene.marks(run) == {days[-1]}
 
 
+def test_days_with_overflow_are_not_reconciled_unless_all_else_goes(scene: Scene) -> None:
+    scene.set_counter(max_keys=1)
+    scene.count({(DAY, "/a"): 1, (DAY, "/b"): 2, (NEXT, "/a"): 4})
+    said = {(DAY, "/a"): 1, (DAY, "/b"): 3}
+    with pytest.raises(BackfillError, match=f"more keys than it may have on {DAY}: .*would be"):
+        scene.correct(scene.said_by(said))
+    before = {(DAY, "/a"): 1, (DAY, OVERFLOW): 2, (NEXT, "/a"): 4}
+    assert scene.totals() == on_days(before)
+    scene.correct(scene.said_by({(NEXT, "/a"): 5}))  # nothing is in the way there
+    scene.correct(scene.said_by(said), delete_missing=True)
+    assert scene.totals() == on_days(
+        {(DAY, "/a"): 1, (DAY, "/b"): 3, (DAY, OVERFLOW): 0, (NEXT, "/a"): 5}
+    )
+    scene.correct(scene.said_by(said))  # nothing is left of it
+
+
 def test_negative_totals_and_those_beyond_64_bits(scene: Scene) -> None:
     had = {(DAY, "down"): 5, (DAY, "most"): MAX, (DAY, "least"): MIN, (DAY, "far"): MIN}
     scene.count(had)
@@ -237,19 +247,6 @@ def test_negative_totals_and_those_beyond_64_bits(scene: Scene) -> None:
     scene.count({(DAY, "most"): MAX})
     scene.undo(run)
     assert scene.totals() == on_days({**had, (DAY, "most"): 2 * MAX})
-
-
-def test_keys_that_are_no_utf_8_are_set_and_taken_back(scene: Scene) -> None:
-    """Of rows that somebody has written with SQL."""
-    scene.count({(DAY, "/a"): 5, (DAY, "/b"): 7})
-    scene.session.execute("UPDATE counter_slot SET counter_key = X'FF' WHERE counter_key = '/b'")
-    run = scene.said_by({(DAY, "/a"): 5})
-    assert scene.correct(run, delete_missing=True).corrections == 1
-    rows = "SELECT SUM(amount) FROM counter_slot WHERE counter_key = X'FF'"
-    assert scene.session.query(rows) == [(0,)]
-    scene.undo(run)
-    assert scene.session.query(rows) == [(7,)]
-    scene.session.execute("UPDATE counter_slot SET counter_key = '/b' WHERE counter_key = X'FF'")
 
 
 def test_it_stops_when_told_and_another_run_goes_on(scene: Scene) -> None:
@@ -291,17 +288,6 @@ def test_while_sources_are_read_the_time_zone_stays(scene: Scene) -> None:
     assert scene.correct(run).corrections == 1
 
 
-def test_the_truth_of_runs_that_ended_before_is_forgotten(scene: Scene) -> None:
-    old = scene.said_by({(DAY, "/"): 1})
-    scene.session.execute("UPDATE backfill_run SET state = 'failed'")
-    beside = scene.said_by({(DAY, "/"): 1})
-    run = scene.said_by({(DAY, "/"): 1})
-    clear(scene.session, "views")
-    said = "SELECT run FROM backfill_correction WHERE had IS NULL ORDER BY run"
-    assert scene.session.query(said) == [(beside,), (run,)]
-    assert old < beside < run
-
-
 def sealed(client: redis.Redis) -> Sealed:
     at = now_ms(client)
     return Sealed(new_entry_id(at), at, encode_rows([("views", "/", minute(DAY), 1)]))
@@ -338,12 +324,3 @@ def test_without_a_worker_it_does_not_begin(redis_client: redis.Redis, redis_url
     assert reconcile.begin(redis_url, options(), stop=lambda: True) is None
     with pytest.raises(BackfillError, match="--redis-url"):
         reconcile.begin(None, options())
-
-
-def test_marks_are_seen_by_workers_at_once(scene: Scene) -> None:
-    ((before,),) = scene.session.query("SELECT catalog_version FROM control")
-    scene.correct(scene.said_by({(DAY, "/"): 1}))
-    ((after,),) = scene.session.query("SELECT catalog_version FROM control")
-    assert after == before + 1
-    with scene.session.transaction():
-        bump(scene.session)

@@ -5,7 +5,6 @@ import json
 import os
 import resource
 import stat
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from tests.backfill.helpers import (
     Logs,
     day,
     details,
-    keys_of,
     log,
     long_log,
     outcomes,
@@ -47,17 +45,6 @@ def test_rejected_lines_are_kept_and_written_with_number_reason_and_text(logs: L
     assert all(one["reason"] for one in found)
     assert [asdict(one) for one in logs.rejected()] == found
     assert logs.totals() == day("/", "/b", "/c")
-
-
-def test_no_file_is_made_unasked_or_for_nothing(
-    logs: Logs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(logs.directory)
-    monkeypatch.setattr(tempfile, "tempdir", str(logs.directory))
-    good, bad = logs.write("a.log", log("/")), logs.write("b.log", BAD)
-    logs.add(good, rejects=logs.directory / "out.ndjson")
-    assert logs.add(bad, rejects=None).rejected == 1
-    assert sorted(logs.directory.iterdir()) == [good, bad]
 
 
 def test_the_first_ones_are_kept_and_told_of(logs: Logs) -> None:
@@ -135,32 +122,6 @@ def test_exactly_as_many_rejects_as_may_be_are_fine_and_none_may_be_asked(logs: 
     assert (dry.state, dry.rejected) == ("stopped", 1)
 
 
-def test_a_dry_run_writes_them_where_it_is_told_to(logs: Logs) -> None:
-    file = logs.write("a.log", BAD + log("/"))
-    out = logs.directory / "out.ndjson"
-    logs.add(file, dry_run=True)
-    assert list(logs.directory.iterdir()) == [file]
-    logs.add(file, dry_run=True, rejects=out)
-    assert lines_of(out) == [1]
-    assert logs.rows("backfill_run") == 0
-
-
-def test_rejected_lines_go_with_their_run(logs: Logs) -> None:
-    file = logs.write("a.log", long_log(10) + BAD)
-    report = logs.add(file)
-    logs.undo(report)
-    assert logs.rejected() == []
-    assert logs.add(file).rejected == 1
-    assert logs.totals() == keys_of(10)
-
-
-def test_a_file_of_nothing_else_is_read_to_its_end(logs: Logs) -> None:
-    out = logs.directory / "out.ndjson"
-    report = logs.add(logs.write("a.log", (b"z" * 300 + b"\n") * 1201), rejects=out)
-    assert (report.state, report.rejected) == ("done", 1201)
-    assert lines_of(out) == [*range(1, 1202)]
-
-
 def test_without_being_asked_a_run_ends_before_it_keeps_too_many(
     logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,27 +194,6 @@ def test_one_that_is_empty_or_ours_is_appended_to_whatever_its_name(
     assert lines_of(out) == [1, 2, 3]
     logs.add(logs.write("b.log", log("/") + BAD), rejects=out)
     assert lines_of(out) == [1, 2, 3, 2]
-
-
-def test_behind_a_line_that_was_cut_off_a_new_one_is_begun(logs: Logs) -> None:
-    out = logs.directory / "out"
-    logs.add(logs.write("a.log", log("/") + BAD), rejects=out)
-    with out.open("ab") as file:
-        file.write(b'{"source": "a", "li')
-    logs.add(logs.write("b.log", log("/b") + BAD), rejects=out)
-    first, torn, last = out.read_text().splitlines()
-    assert [json.loads(one)["line"] for one in (first, last)] == [2, 2]
-    assert torn == '{"source": "a", "li'
-
-
-def test_what_is_no_file_is_refused_at_once(logs: Logs) -> None:
-    source = logs.write("a.log", log("/") + BAD)
-    pipe = logs.directory / "pipe"
-    os.mkfifo(pipe)
-    nowhere = source / "no", logs.directory / "no" / "such" / "directory"
-    for rejects in pipe, logs.directory, *nowhere:
-        assert "cannot be written" in refused(logs, source, rejects=rejects)
-    logs.add(source, rejects=Path("/dev/null"))
 
 
 def test_lines_that_cannot_be_written_are_told_and_written_once_there_is_room(logs: Logs) -> None:

@@ -129,17 +129,6 @@ def test_that_repeats_count_is_remembered_for_the_source(logs: Logs) -> None:
     assert total(logs) == 180 + 120
 
 
-def test_what_was_counted_before_the_repeats_stays(logs: Logs) -> None:
-    half = SIZE // 2
-    logs.add(wrote(logs, "before.log", BIG[half:]))
-    logs.small_chunks(half)
-    report = logs.add(wrote(logs, "now.log", BIG))
-    assert (report.state, report.counted) == ("failed", half)
-    left_out = f"Lines {half + 1:,} to {SIZE:,} were not counted"
-    assert f"{left_out}; what is counted of others stays" in details(report)
-    assert total(logs) == SIZE
-
-
 def test_the_day_after_the_last_line_that_both_have_is_named_and_counts(logs: Logs) -> None:
     next_day = [line("/next", at=NOON + timedelta(days=1, seconds=at)) for at in range(20)]
     logs.add(wrote(logs, "before.log", A))
@@ -270,14 +259,6 @@ def test_what_is_taken_back_is_not_known_again(logs: Logs) -> None:
     refused_now = logs.add(logs.directory / "before.log")
     assert "whole.log" in details(refused_now)
     assert total(logs) == 180
-
-
-def test_a_dry_run_at_a_rate_reads_the_chunks_that_the_run_reads(logs: Logs) -> None:
-    logs.add(wrote(logs, "before.log", BIG[:250]))
-    both = wrote(logs, "both.log", lines_of(0, 2750, "b") + BIG[:180])
-    dry, report = (logs.add(both, dry_run=dry_run, rate=1000.0) for dry_run in (True, False))
-    for one in dry, report:
-        assert (one.state, one.counted) == ("failed", 2000), details(one)
 
 
 def test_a_line_of_two_sources_is_known_until_both_are_taken_back(logs: Logs) -> None:

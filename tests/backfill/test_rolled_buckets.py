@@ -95,18 +95,6 @@ def test_a_log_is_taken_back_while_its_minutes_become_wider(
     assert set(widths(scene.session)) == {"hour"}
 
 
-def test_the_keys_of_a_day_are_capped_whatever_is_rolled_up(logs: Logs, scene: Scene) -> None:
-    scene.set_counter(max_keys=2)
-    at = noon(4)
-    logs.add(log(logs.directory / "a.log", at, "/a", "/b", "/c"))
-    assert scene.by_key() == {"/a": 1, "/b": 1, "__overflow__": 1}
-    for number in range(2):
-        rolled_up(logs.url)
-        path = logs.directory / f"{number}.log"
-        logs.add(log(path, at + 70 + number, f"/d{number}", "/a", "/c"))
-    assert scene.by_key() == {"/a": 3, "/b": 1, "__overflow__": 5}
-
-
 # -- reconciling --------------------------------------------------------------------------------
 
 
@@ -215,13 +203,3 @@ def test_marks_keep_late_entries_out_after_their_buckets_became_wider(
     rolled_up(scene.url)
     assert scene.by_key() == {"/": 5}
     assert widths(scene.session) == {"hour": 1}
-
-
-def test_a_source_that_was_read_is_compared_though_steps_were_set_meanwhile(scene: Scene) -> None:
-    scene.set_counter(keep="forever")
-    at = noon(2)
-    scene.count({(at, "/"): 1})
-    run = scene.said_by({(at, "/"): 10})
-    scene.set_counter(keep="minute=3d,quarter=4d")
-    assert scene.correct(run).corrections == 1
-    assert scene.by_key() == {"/": 10}

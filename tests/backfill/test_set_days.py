@@ -1,13 +1,11 @@
 """Days that a reconcile has set: nothing is added to them until it is undone."""
 
-import os
 from datetime import timedelta
 from functools import partial
 
 import pytest
 
 from countersink.backfill.options import BackfillReport, Progress
-from countersink.backfill.run import backfill
 from tests.backfill.helpers import (
     DAY,
     NOON,
@@ -17,9 +15,7 @@ from tests.backfill.helpers import (
     keys_of,
     line,
     long_log,
-    options,
     outcomes,
-    run_of,
     write,
 )
 from tests.store.helpers import together
@@ -101,29 +97,6 @@ def test_marks_that_workers_have_forgotten_still_count(logs: Logs) -> None:
     logs.query("UPDATE control SET catalog_version = catalog_version + 1")
     assert logs.add(file).state == "failed"
     assert logs.totals() == day("/")
-
-
-def test_lines_that_change_nothing_on_a_day_that_was_set(logs: Logs) -> None:
-    file = logs.write("a.log", line("/").rstrip())
-    os.utime(file, (0, 0))  # nobody writes to it any more
-    assert logs.add(file).amount == 1
-    logs.reconcile(file)
-    # Its newline says nothing new.
-    write(file, line("/") + line("/", at=NEXT))
-    assert logs.add(file).state == "done"
-    assert logs.totals() == day("/") | day("/", on=NEXT_DAY)
-
-
-@pytest.mark.parametrize("mode", ["add", "reconcile"])
-def test_undoing_what_was_set_over_says_so(logs: Logs, redis_url: str, mode: str) -> None:
-    file = logs.write("a.log", line("/") + line("/", at=NEXT))
-    first = run_of(backfill(logs.url, options(file, mode=mode), redis_url=redis_url))
-    longer = logs.write("b.log", line("/") + line("/b"))
-    later = logs.reconcile(longer)
-    assert later.corrections == 1
-    (notice,) = logs.undo(first).notices
-    assert f"backfill {later.run} has set {DAY} after it" in notice
-    assert logs.undo(later).notices == ()
 
 
 def test_nothing_is_added_to_a_day_that_was_set_in_other_buckets(logs: Logs) -> None:

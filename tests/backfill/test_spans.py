@@ -260,20 +260,6 @@ def test_a_backslash_before_a_quote_is_read_alike_wherever_windows_and_found_spa
     assert found[: len(split(whole[:ends], quoted=CSV))] == split(whole[:ends], quoted=CSV)
 
 
-@pytest.mark.parametrize("beyond", [0, 2 * LONGEST])
-def test_a_value_that_ends_in_a_backslash_costs_no_line_where_no_other_quote_follows(
-    beyond: int,
-) -> None:
-    lines = [b'"a\\",1\n', *[b"b,2\n"] * (beyond // 4), b"c,3\n"]
-    reader = SpanReader(
-        Bytes(b"".join(lines), [1 << 20]), 0, 1, quoted=CSV, max_lines=10**9, max_bytes=10**9
-    )
-    found = [text for _, text in texts(windows_of(reader))]
-    assert found == [line[:-1] for line in lines]
-    assert reader.span is not None
-    assert not reader.span.open
-
-
 @given(data=BYTES, at=st.integers(0, 200), sizes=SIZES, limits=LIMITS)
 @examples(few=50, many=300)
 def test_a_line_that_is_left_is_read_once_it_is_whole(
@@ -360,22 +346,6 @@ def test_a_quote_that_is_never_closed_costs_its_line_and_no_other() -> None:
     assert spans[-1].next_line == 300_001
 
 
-def test_many_newlines_inside_of_a_quote_are_one_record() -> None:
-    inside = b"\n" * 600_000
-    data = b'a\n"' + inside + b'",1\nb\n' + b'c,"open' + inside
-    spans, windows = read(Bytes(data, [1 << 20]), (65_536, 1 << 24), quoted=CSV)
-    found = [one for some in windows for one in texts(some)]
-    assert found == [
-        (1, b"a"),
-        (2, b'"' + inside + b'",1'),
-        (600_003, b"b"),
-        (600_004, b'c,"open' + inside),
-    ]
-    # The record that reaches the limit belongs to the span:
-    assert [span.next_line for span in spans] == [600_003, 1_200_005]
-    assert (spans[-1].open, spans[-1].torn) == (True, True)
-
-
 def test_a_span_that_is_no_longer_there_is_refused() -> None:
     with pytest.raises(Unreadable, match="ends at byte 4, before byte 9"):
         measure(SpanReader(Bytes(b"a\nb\n", [9]), 0, 1, end=9))
@@ -395,11 +365,3 @@ def test_a_byte_order_mark_is_not_of_the_first_line(quoted: Quoting | None, whol
     assert lines == [[b"a", b"\xef\xbb\xbfb"]] if whole else [[b"a"]]
     assert reader.span is not None
     assert reader.span.digest == hashlib.sha256(data).digest()
-
-
-def test_a_byte_order_mark_is_not_of_the_first_field_or_comment() -> None:
-    data = b'\xef\xbb\xbf# "why\n"a\nb",1\n'
-    (window,) = windows_of(SpanReader(Bytes(data, [100]), 0, 1, quoted=COMMENTED))
-    assert window.lines == [b'# "why', b'"a\nb",1']
-    (window,) = windows_of(SpanReader(Bytes(b'\xef\xbb\xbf"a\nb",1\nc\n', [100]), 0, 1, quoted=CSV))
-    assert window.lines == [b'"a\nb",1', b"c"]

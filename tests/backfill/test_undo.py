@@ -17,7 +17,6 @@ from countersink.store.connection import Session
 from countersink.store.counters.buckets import NUMBER
 from tests.backfill.helpers import (
     COUNTER,
-    DAY,
     NOON,
     Logs,
     day,
@@ -306,24 +305,3 @@ def test_a_chunk_that_was_counted_anew_meanwhile_is_not_taken_back(logs: Logs) -
     assert (done.state, done.chunks) == ("undone", 1)
     assert logs.totals() == keys_of(300)
     assert logs.query("SELECT DISTINCT run FROM backfill_chunk") == [(again[0],)]
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_a_reconcile_is_taken_back_and_its_sources_are_forgotten(logs: Logs) -> None:
-    logs.live((NOON, "/0", 30), (NOON, "/1", 200), (NOON, "/live", 4))
-    before = logs.totals()
-    source = logs.write("a.log", long_log(500) + b"nonsense\n")
-    report = logs.reconcile(source, rejects=logs.directory / "rejects")
-    assert (report.state, report.corrections) == ("done", 7)
-    assert logs.totals() == keys_of(500) | {(DAY, "/live"): 4}
-    logs.live((NOON, "/0", 1))
-    seen: list[tuple[int, int]] = []
-    done = logs.undo(report, on_progress=lambda *at: seen.append(at))
-    assert (done.mode, done.state, done.cells, done.amount) == ("reconcile", "undone", 7, -270)
-    assert seen[-1] == (done.chunks, done.chunks)
-    assert logs.totals() == before | {(DAY, "/0"): 31}
-    assert logs.left().keys() == {"run"}
-    with pytest.raises(BackfillError, match="was undone"):
-        logs.undo(report)
-    # It is known no more: it may be added now.
-    assert logs.add(source).counted == 500

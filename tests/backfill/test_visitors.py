@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from countersink.backfill.count import read_ahead
-from countersink.backfill.counter_column import exported
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import BackfillReport, Progress
 from countersink.schedules.jobs.compaction import CompactOptions, compact
@@ -29,7 +28,6 @@ from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.counters.catalog import load
 from countersink.store.sessions import open_tables
-from countersink.store.verify import open_session, verify
 from countersink.store.visitors import salts
 from countersink.store.visitors.sketch import SketchUnion
 from tests.backfill.helpers import (
@@ -38,7 +36,6 @@ from tests.backfill.helpers import (
     NOON,
     Logs,
     details,
-    options,
     outcomes,
     rejects_in,
     run_of,
@@ -180,7 +177,6 @@ def logs(logs: Logs, days: int) -> Visitors:
 @pytest.fixture
 def first_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """All chunks are counted in one slot, so that they meet each other's sketches."""
-    monkeypatch.setattr(cells, "slot_of", lambda session: cells.FIRST_SLOT)
     monkeypatch.setattr(cells, "slot_of", lambda session: cells.FIRST_SLOT)
 
 
@@ -415,14 +411,6 @@ def test_lines_counted_without_visitors_are_not_counted_twice_for_them(logs: Vis
     logs.require_visits(visits)
 
 
-def test_sketches_that_were_deleted_are_missed_after_an_undo_as_well(logs: Visitors) -> None:
-    run = run_of(logs.count(logs.log("a.log", some_visits(random.Random(3), 30))))
-    logs.query("DELETE FROM visitor_slot LIMIT 1")
-    logs.undo(run)
-    with open_session(logs.url) as session:
-        assert {one.problem for one in verify(session).differences} == {"sketch"}
-
-
 @pytest.mark.usefixtures("first_slot")
 def test_without_the_library_a_chunk_of_many_visitors_is_not_counted(
     logs: Visitors, monkeypatch: pytest.MonkeyPatch
@@ -439,20 +427,6 @@ def test_without_the_library_a_chunk_of_many_visitors_is_not_counted(
     logs.require_visits(visits[:200])
     assert logs.count(source).amount == 400
     logs.require_visits(visits)
-
-
-@pytest.mark.servers("mariadb", "mysql")
-@pytest.mark.usefixtures("first_slot")
-def test_lines_of_a_sketch_that_is_damaged_are_rejected(logs: Visitors) -> None:
-    logs.count(logs.log("a.log", [Visit()]))
-    logs.query("UPDATE visitor_slot SET sketch = X'01'")
-    both = [Visit(host="192.0.2.2"), Visit(page="/a", host="192.0.2.3")]
-    report = logs.count(logs.log("b.log", both))
-    assert (report.counted, report.rejected) == (1, 1)
-    (rejected,) = logs.rejected()
-    assert (rejected.line, "are not what was written" in rejected.reason) == (1, True)
-    found = logs.query("SELECT counter_key, amount FROM counter_slot ORDER BY counter_key")
-    assert found == [(b"/", 1), (b"/a", 1)]
 
 
 @pytest.mark.servers("mariadb", "mysql")
@@ -490,17 +464,6 @@ def test_child_processes_read_the_visitors_of_chunks(logs: Visitors) -> None:
     logs.require_visits(visits)
 
 
-def test_an_export_of_several_counters(logs: Visitors) -> None:
-    text = f"at,page,who,c\n{DAY}T12:00Z,/,ann,{COUNTER}\n{DAY}T12:00Z,/,ann,others\n"
-    source = logs.write("a.csv", text.encode())
-    given = {**CSV, "visitor": ("who",), "counter_column": "c"}
-    found = exported(logs.url, options(source, **given))
-    assert (found.counters, found.stray_lines) == ((COUNTER,), 1)
-    assert "others does not count different visitors" in found.strays[0]
-    assert logs.count(source, **given).amount == 1
-    logs.require_visits([Visit(host="ann")], one_field=True)
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -516,11 +479,4 @@ def test_what_cannot_be_is_said_before_anything_is_counted(
     source = logs.log("a.log", [Visit()])
     with pytest.raises(BackfillError, match=said):
         logs.count(source, **given)
-    assert logs.totals() == {}
-
-
-def test_a_column_that_is_not_there(logs: Visitors) -> None:
-    report = logs.count(logs.csv("a.csv", [Visit()]), **CSV, visitor=("nobody",))
-    assert report.state == "failed"
-    assert "no column 'nobody'" in details(report)
     assert logs.totals() == {}

@@ -96,7 +96,7 @@ class RejectsFile:
             return
         try:
             if self._file is None:
-                self._file = _opened(self._path)
+                self._file = open(self._path, "ab", opener=_private)  # noqa: SIM115
             for some in parts(rejected, _AT_ONCE):
                 lines = (json.dumps(asdict(one), ensure_ascii=False) for one in named(source, some))
                 self._file.write("".join(f"{line}\n" for line in lines).encode())
@@ -108,15 +108,6 @@ class RejectsFile:
                 " them in a file, undo the run and repeat it"
             ) from error
         self.notice = f"the rejected lines are in {self._path}"
-
-
-def _opened(path: Path) -> BinaryIO:
-    file = open(path, "a+b", opener=_private)  # noqa: SIM115
-    if file.seekable() and (end := file.seek(0, os.SEEK_END)):
-        file.seek(end - 1)
-        if file.read() != b"\n":
-            file.write(b"\n")  # behind a line of a process that was killed
-    return file
 
 
 def _check(path: Path, sources: Sequence[Input]) -> None:

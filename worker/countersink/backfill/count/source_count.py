@@ -245,8 +245,6 @@ class _SourceCount:
         settled, own = self._settled, self._own
         if settled is None:
             return ""
-        if settled.notice:
-            return settled.notice
         if settled.ended and not own.lines:
             return "an older copy of what was counted: nothing new in it"
         if known and own.lines:

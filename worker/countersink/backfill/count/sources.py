@@ -6,7 +6,7 @@ holds, each byte of them. So a copy is known, compressed or renamed, and a file 
 since; and a content that begins alike and then differs is another source.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -95,37 +95,20 @@ class HeldSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundSource:
-    """The source that a content was found to be, if any, and what to say of it.
-
-    Attributes:
-        held: the source that it is, and how much it holds of it; None: it is a new one.
-        compared: all sources that it was compared with.
-        notice: for people, '' mostly.
-    """
-
-    held: HeldSource | None
-    compared: frozenset[int]
-    notice: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The source that a content is, how much of it was read before, and what to say of it.
+    """The source that a content is, and how much of it was read before.
 
     Attributes:
         source: its number.
         to: up to where the content is known to be that source's.
         last: the digest of the chunk that ends there; empty: there is none.
         ended: the content ends there, and more of the source is known: it is an older copy.
-        notice: for people, '' mostly.
     """
 
     source: int
     to: int
     last: bytes = b""
     ended: bool = False
-    notice: str = ""
 
 
 class Sources:
@@ -213,21 +196,31 @@ class Sources:
             StoreError: as any transaction.
         """
         while True:
-            found = self.find(session, content, wanted, looking)
-            settled = rerun(partial(self._write_down, session, wanted, found))
+            own = [
+                self.compare(session, content, source, wanted.head, (0, b""), looking)
+                for source in self.candidates(session, wanted)
+            ]
+            settled = rerun(partial(self._write_down, session, wanted, own))
             if settled is not None:
                 return settled
 
-    def _write_down(self, session: Session, wanted: Source, found: FoundSource) -> Settled | None:
-        """Write down what was found, unless somebody was faster; then None: look again."""
-        held = found.held
+    def _write_down(
+        self, session: Session, wanted: Source, compared: list[HeldSource]
+    ) -> Settled | None:
+        """Write down which of the sources it is, or a new one, unless somebody was faster; then
+        None: look again.
+        """
+        held = min((one for one in compared if one.verdict != "other"), key=_rank, default=None)
+        if held is not None and held.verdict == "short":
+            raise BackfillError(_too_short(held.source.path))
         with session.transaction():
             if held is None:
                 if not wanted.truth_of:  # nobody else reads sources of that run
                     self.hold(session, wanted.counter)
-                if not {one.id for one in self.candidates(session, wanted)} <= found.compared:
+                known = {one.source.id for one in compared}
+                if not {one.id for one in self.candidates(session, wanted)} <= known:
                     return None
-                return Settled(source=self.insert(session, wanted), to=0, notice=found.notice)
+                return Settled(source=self.insert(session, wanted), to=0)
             source = self.read(session, held.source.id, lock=True)
             if source is None or not alike(source.head, wanted.head):
                 return None
@@ -267,31 +260,6 @@ class Sources:
             f"it was counted as {source.counter} with other options (as {source.path}): then"
             f" {source.recipe.described()}, now {recipe.described()}. Counting it twice would"
             f" double it: {undo if runs else 'leave it out'}, or count it under another counter"
-        )
-
-    def find(
-        self,
-        session: Session,
-        content: Content,
-        wanted: Source,
-        looking: Callable[[], object],
-    ) -> FoundSource:
-        """Look which source it is, and change nothing.
-
-        Raises:
-            As :meth:`settle`.
-        """
-        own = [
-            self.compare(session, content, source, wanted.head, (0, b""), looking)
-            for source in self.candidates(session, wanted)
-        ]
-        held = min((one for one in own if one.verdict != "other"), key=_rank, default=None)
-        if held is not None and held.verdict == "short":
-            raise BackfillError(_too_short(held.source.path))
-        return FoundSource(
-            held=held,
-            compared=frozenset(one.source.id for one in own),
-            notice=_notice(own) if held is None else "",
         )
 
     def compare(
@@ -343,16 +311,6 @@ def _too_short(path: str) -> str:
         f"it begins as {path} did, of which more was read: it ends where that cannot be"
         " told from an older copy of it. Give the newer copy; or, if it is another source, a name"
         " of its own by --source-name"
-    )
-
-
-def _notice(own: Sequence[HeldSource]) -> str:
-    alike = max((one for one in own if one.to), key=lambda one: one.to, default=None)
-    if alike is None:
-        return ""
-    return (
-        f"its first {alike.to:,} bytes are those of {alike.source.path}, which goes on in another"
-        " way: it is counted as another source, from its beginning"
     )
 
 

@@ -15,7 +15,7 @@ from countersink.backfill.count.sources import KNOWN_BYTES, Source, Sources
 from countersink.backfill.count.targets import CounterTarget, Target
 from countersink.backfill.errors import BackfillError, WrongOption
 from countersink.backfill.formats import Reader, check_head, make_reader, recipe_for
-from countersink.backfill.input.content import Content, head_of, open_content, telling
+from countersink.backfill.input.content import Content, head_of, open_content
 from countersink.backfill.input.files import Input
 from countersink.backfill.input.spans import LINES
 from countersink.backfill.options import BackfillOptions, Progress, Recipe
@@ -251,7 +251,7 @@ def opened(work: Work, source: Input) -> Iterator[OpenSource | None]:
             if not head:
                 yield None
                 return
-            recipe = recipe_for(options.recipe, telling(content, head))
+            recipe = recipe_for(options.recipe, head)
             wanted = Source(
                 id=0,
                 counter=options.counter,

@@ -218,7 +218,7 @@ def recipe_for(recipe: Recipe, head: bytes) -> Recipe:
 
     Args:
         recipe: as asked.
-        head: how the source begins, behind the NULs of a truncated log: 64 KiB of it, or all.
+        head: how the source begins: 64 KiB of it, or all.
 
     Raises:
         BackfillError: it cannot be told, or the recipe does not suit it.

@@ -37,7 +37,6 @@ from countersink.logs.times import Clock
 Row = list[str]
 _LONGEST_HEADER: Final = 64 * 1024
 _ESCAPED: Final = re.compile(r'\\(["\\])')
-_EXCEL: Final = re.compile(r"(sep=)([^\r])\r?", re.IGNORECASE)
 _SPACED: Final = "it is no CSV: a blank stands before a quote"
 csv.field_size_limit(max(csv.field_size_limit(), 3 * LONGEST))  # %HH for each byte, at worst
 
@@ -231,20 +230,9 @@ class CsvRecords(LineReader):
         if len(record) >= _LONGEST_HEADER - len(BOM):
             raise BackfillError("its first record is longer than 64 KiB: that is no CSV header")
         text = record.lstrip(b"\0").decode("utf-8", PERCENT)
-        if excel := _EXCEL.fullmatch(text):
-            raise BackfillError(
-                f"its first line is {excel[0].strip()!r}, of Excel: give --comment {excel[1]} and"
-                f" --delimiter {excel[2]!r}"
-            )
         names = self._row(text)
-        if names is None and "\r" in text.rstrip("\r"):
-            raise BackfillError(
-                "its lines end in a carriage return alone, and a value holds a newline: "
-                r"`tr '\r' '\n' < FILE | countersink backfill - …` counts it"
-            )
-        if names is None or self._is_spaced(names, text):
-            why = "is no CSV" if names is None else f"cannot be: {_SPACED}"
-            raise BackfillError(f"its first record {shown(text)} {why}")
+        if names is None:
+            raise BackfillError(f"its first record {shown(text)} is no CSV")
         return number, [name.strip() for name in names]
 
 

@@ -6,7 +6,6 @@ Offsets are in uncompressed bytes everywhere. What a file is, is told by its fir
 its name.
 """
 
-import contextlib
 import errno
 import os
 import select
@@ -39,8 +38,6 @@ _READ: Final = 256 * 1024
 _PATIENCE_MS: Final = 200
 """How often one looks up from a silent pipe."""
 HEAD_BYTES: Final = 64 * 1024
-_NULS: Final = b"\0\0\0\0"
-"""More than UTF-16 or UTF-32 begin with."""
 
 
 class Content:
@@ -290,20 +287,4 @@ def head_of(content: Content) -> bytes:
     if b"\n" not in data and data.count(b"\r") > 1:
         content.cr_ends = True
         data = data.replace(b"\r", b"\n")
-    return data
-
-
-def telling(content: Content, head: bytes) -> bytes:
-    """The first bytes that tell a format: 64 KiB, or all, behind the NULs that a log begins with
-    which was truncated under its writer.
-
-    Args:
-        content: it, of which ``head`` was read and nothing else.
-    """
-    if len(head) < HEAD_BYTES or not head.startswith(_NULS):
-        return head
-    data = head.lstrip(b"\0")
-    with contextlib.suppress(Unreadable):  # what stands before the damage tells it
-        while len(data) < HEAD_BYTES and (more := content.read(HEAD_BYTES)):
-            data = (data + more).lstrip(b"\0")
     return data

@@ -13,17 +13,10 @@ from countersink.backfill.options import SourceReport
 
 STDIN: Final = "-"
 
-_ADVICE: Final = {
-    PermissionError: "no permission to read it; run this as a user who may, or change its mode",
-    FileNotFoundError: "there is no such file or directory",
-    NotADirectoryError: "there is no such file or directory",
-    IsADirectoryError: "it is a directory",
-}
-
 
 def trouble(error: OSError) -> str:
     """What went wrong, as a phrase."""
-    return _ADVICE.get(type(error)) or error.strerror or str(error)
+    return error.strerror or str(error)
 
 
 @dataclass(frozen=True, slots=True)
