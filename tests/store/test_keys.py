@@ -31,40 +31,21 @@ LOOKALIKES = [
     "A",
     "a ",
     " a",
-    "a  ",
     "a\0",
     "a\n",
-    "a\r\n",
-    "a\t",
     "á",
     unicodedata.normalize("NFD", "á"),
-    "Á",
-    "à",
     "ß",
     "ss",
-    "ﬁ",
-    "fi",
     "\N{GRINNING FACE}",
-    "\N{GRINNING FACE} ",
     "\0",
-    "\0\0",
-    "'",
-    '"',
-    "\\",
     "\\'",
     "%s",
-    "%",
     "_",
-    ";",
-    "--",
     "k" * 255,
     "é" * 127,
     "\N{GRINNING FACE}" * 63,
-    "\x1a",
-    "\x7f",
     "\u200b",
-    "\ufeff",
-    "\u202e",
 ]
 
 
@@ -179,14 +160,3 @@ def test_what_cannot_be_meant_is_refused() -> None:
         KeyMatch(keys="abc")
     with pytest.raises(ValueError, match="not both"):
         wanted_keys("a", ["b"], ANY)
-
-
-def test_no_condition_is_no_condition() -> None:
-    assert ANY.condition() == ("", ())
-    assert all(key in ANY for key in KEYS)
-
-
-def test_the_end_of_a_prefix() -> None:
-    assert KeyMatch(prefix="a").condition()[1] == (b"a", b"b")
-    assert KeyMatch(prefix=key_text(b"a\xff")).condition()[1] == (b"a\xff", b"b")
-    assert KeyMatch(prefix=key_text(b"\xff\xff")).condition()[1] == (b"\xff\xff",)

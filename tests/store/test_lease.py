@@ -31,21 +31,6 @@ def test_an_expired_lease_is_taken_over_and_never_renewed(session: Session) -> N
     assert lease.renew_worker_slot(session, 1, "b", 60)
 
 
-def test_many_ask_at_once_and_one_gets_it(mysql_url: str, session: Session) -> None:
-    sessions = [connect(mysql_url) for _ in range(6)]
-    for _ in range(5):
-        taken = together(
-            *(
-                lambda s=opened, n=number: lease.take(s, 1, f"h{n}", 60)
-                for number, opened in enumerate(sessions)
-            )
-        )
-        assert sum(taken) == 1
-        _expire(session)
-    for opened in sessions:
-        opened.close()
-
-
 def test_workers_get_slots_of_their_own(session: Session) -> None:
     leased = [lease.lease_worker_slot(session, f"w{number}", 60) for number in range(255)]
     assert sorted(leased) == list(range(1, 256))

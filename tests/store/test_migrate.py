@@ -1,7 +1,6 @@
 """Migrations: safe to run twice, at once, and after a crash midway."""
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -10,14 +9,12 @@ from countersink.store import Store, sessions
 from countersink.store import migrate as module
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
-from countersink.store.errors import Misconfigured, Refused, SchemaMismatch
+from countersink.store.errors import SchemaMismatch
 from countersink.store.migrate import migrate, migrations, split_statements
 from countersink.store.sessions import VERSION, require_schema, schema_version
 from countersink.store.settings import Settings
 from countersink.store.verify import open_session
 from tests.store.helpers import entry, rows, together
-from tests.support.examples import MANY
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
@@ -67,29 +64,6 @@ def test_several_migrate_at_once(empty_mysql_url: str) -> None:
         assert session.query("SELECT COUNT(*) FROM control") == [(1,)]
 
 
-@pytest.mark.random
-def test_a_turn_is_waited_for_however_long_another_has_it(
-    mysql_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "TURN_SECONDS", 1)
-    before = _lock_waits(session)
-    with ThreadPoolExecutor(1) as pool, connect(mysql_url, idle_seconds=600) as holder:
-        holder.begin()
-        holder.query("SELECT version FROM schema_version WHERE version = 0 FOR UPDATE")
-        waiting = pool.submit(migrate, mysql_url)
-        # The last of these has begun, and those before it were given up.
-        waits = 4 if MANY else 3
-        eventually(lambda: waiting.done() or _lock_waits(session) >= before + waits)
-        assert not waiting.done()
-        holder.rollback()
-        assert waiting.result() == []
-
-
-def _lock_waits(session: Session) -> int:
-    ((_, waits),) = session.query("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'")
-    return int(waits)
-
-
 def test_a_crash_after_any_statement_is_made_good(
     empty_mysql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,19 +108,6 @@ def test_a_later_version_is_applied_to_tables_that_have_rows(
     assert session.query("SELECT later FROM control") == [(8,)]
 
 
-def test_columns_and_keys_that_an_interrupted_run_made_are_no_error(session: Session) -> None:
-    """MySQL knows no ADD COLUMN IF NOT EXISTS."""
-    for statement in (
-        "ALTER TABLE control ADD COLUMN catalog_version INT NOT NULL DEFAULT 0",
-        "CREATE INDEX by_holder ON lease (holder)",
-        "ALTER TABLE control DROP COLUMN catalog_version",
-    ):
-        module._run(session, statement)
-        module._run(session, statement)
-    with pytest.raises(Refused):
-        module._run(session, "ALTER TABLE control ADD COLUMN x NONSENSE")
-
-
 def test_newer_tables_are_left_alone(mysql_url: str, session: Session, applier: Applier) -> None:
     session.execute("INSERT INTO schema_version VALUES (999, 'later', UTC_TIMESTAMP(3))")
     with pytest.raises(SchemaMismatch, match="upgrade countersink") as caught:
@@ -171,11 +132,6 @@ def test_older_and_missing_tables_ask_for_migrate(session: Session) -> None:
     session.execute("DROP TABLE schema_version")
     with pytest.raises(SchemaMismatch, match="no tables yet"):
         require_schema(session)
-
-
-def test_a_url_without_a_database() -> None:
-    with pytest.raises(Misconfigured, match="names no database"):
-        migrate("mysql://nobody@127.0.0.1:1")
 
 
 def test_statements_are_split_at_the_ends_of_lines() -> None:

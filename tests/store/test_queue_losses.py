@@ -1,7 +1,6 @@
 """Entries that Redis loses before they were applied: each loss is recorded once, with at least how
 many, and nothing else is taken for one."""
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +20,11 @@ from countersink.stream.connection import connect as stream_connect
 from countersink.stream.group import Group
 from countersink.stream.names import stream_key
 from countersink.stream.progress import QueueSample, samples
-from tests.store.helpers import Database, together
+from tests.store.helpers import together
 from tests.support.factories import RedisFactory
 from tests.support.traffic import Traffic, add, now_ms
 from tests.support.waiting import eventually
-from tests.worker.running import Place, drain, fill
+from tests.worker.running import Place, fill
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 STREAM = stream_key(0)
@@ -193,56 +192,6 @@ def test_a_promoted_replica(session: Session, own_redis_server: RedisFactory, be
         assert watch(session, partial(samples, other)) == []
 
 
-def test_a_replica_that_lags_behind_a_worker(
-    db: Database, own_redis_server: RedisFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It lacks entries that were applied, which are no loss, and one that was not."""
-    master, replica = own_redis_server(), own_redis_server()
-    with stream_connect(master.url) as client, stream_connect(replica.url) as other:
-        fill(client, Traffic(1), 5)
-        kept: Any = client.xrange(STREAM)
-        last = kept.pop()
-        watch(db.session, partial(samples, client))
-        client.xdel(STREAM, last[0])
-        monkeypatch.setattr(queue_losses, "CERTAIN_MS", 3_600_000)
-        assert drain(master.url, db.mysql_url) == 0
-        monkeypatch.setattr(queue_losses, "CERTAIN_MS", 0)
-        assert entries(watch(db.session, partial(samples, other))) == [1]
-
-
-def test_while_a_queue_moves_to_another_redis_each_has_its_own(
-    session: Session, own_redis_server: RedisFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue_losses, "LOOK_EVERY_MS", 3_600_000)
-    monkeypatch.setattr(queue_losses, "CERTAIN_MS", 3_600_000)
-    with (
-        stream_connect(own_redis_server().url) as former,
-        stream_connect(own_redis_server().url) as new,
-    ):
-        fill(former, Traffic(1), 5)
-        fill(new, Traffic(2), 5)
-        watch(session, partial(samples, former))
-        session.execute("UPDATE queue_look SET looked_at = 0")
-        watch(session, partial(samples, new))  # from now on entries of the former are missing
-        watch(session, partial(samples, former))  # and are there again
-        monkeypatch.setattr(queue_losses, "CERTAIN_MS", 0)
-        session.execute("UPDATE queue_look SET looked_at = 0")
-        assert watch(session, partial(samples, former)) == []
-
-
-def test_a_server_that_loses_nothing_when_it_is_killed(
-    session: Session, own_redis_server: RedisFactory
-) -> None:
-    server = own_redis_server(appendfsync="always")
-    with stream_connect(server.url) as client:
-        fill(client, Traffic(1), 12)
-        watch(session, partial(samples, client))
-    server.kill()
-    server.start()
-    with stream_connect(server.url) as client:
-        assert watch(session, partial(samples, client)) == []
-
-
 def test_a_stream_id_that_another_entry_has_now(queue: Queue) -> None:
     [stream_id] = queue.fill(Traffic(1), 1)
     queue.look()
@@ -294,15 +243,3 @@ def test_guards_that_were_pruned_meanwhile_say_nothing(queue: Queue) -> None:
     queue.client.delete(STREAM)
     queue.session.execute(f"UPDATE control SET pruned_before = {NOW_MS} + 1 WHERE id = 1")
     assert queue.look() == []
-
-
-def test_losses_of_long_ago_are_not_recent(queue: Queue) -> None:
-    queue.fill(Traffic(1), 2)
-    queue.look()
-    queue.client.flushdb()
-    queue.look()
-    ((losses,),) = queue.session.query("SELECT losses FROM queue_look")
-    found = [[*each, at - 86_400_000] for *each, at in json.loads(losses)]
-    queue.session.execute("UPDATE queue_look SET losses = %s", (json.dumps(found),))
-    assert recent(queue.session, 1) == []
-    assert entries(recent(queue.session)) == [2]

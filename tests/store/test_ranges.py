@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from countersink.store.apply import dead
 from countersink.store.connection import Session, connect
 from countersink.store.counters.all_counters import counter_names
 from countersink.store.migrate import migrate
@@ -258,23 +257,3 @@ def test_the_query_of_the_readme_finds_its_key_alone_and_by_range(session: Sessi
         [("ref", "by_key")],
         [("range", "by_key")],
     )
-
-
-def test_dead_rows_are_paged_by_ranges(mysql_url: str, session: Session) -> None:
-    for start in range(0, 2000, 200):
-        with session.transaction():
-            dead.insert(
-                session,
-                [
-                    dead.DeadRow(number.to_bytes(16, "big"), 0, "s", 0, "r", "", b"")
-                    for number in range(start, start + 200)
-                ],
-            )
-    with connect(mysql_url) as reading:
-        pages = list(dead.pages(reading, size=100))
-        assert sum(map(len, pages)) == 2000
-        assert len({key for page in pages for key in page}) == 2000
-        assert _rows_read(reading) < 2500
-        before = _rows_read(reading)
-        assert len(dead.list_rows(reading, limit=10)) == 10
-        assert _rows_read(reading) - before < 30

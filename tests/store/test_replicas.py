@@ -11,7 +11,7 @@ import redis
 
 from countersink.store import Store, replicas
 from countersink.store.connection import Session, connect
-from countersink.store.errors import Misconfigured, SchemaMismatch, Unavailable
+from countersink.store.errors import SchemaMismatch, Unavailable
 from countersink.store.migrate import migrate
 from countersink.store.sessions import require_schema
 from tests.cli.command import call, one_sentence
@@ -297,16 +297,6 @@ def test_the_writer_is_needed(pair: ReplicatedPair) -> None:
         pytest.raises(Unavailable),
     ):
         store.totals.counters()
-
-
-def test_the_url_of_the_environment(pair: ReplicatedPair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COUNTERSINK_MYSQL_URL", pair.url)
-    monkeypatch.setenv("COUNTERSINK_MYSQL_READ_URL", read_url(pair))
-    with Store.from_env() as store:
-        assert store.replica_snapshot(port_of) == pair.replica.port
-    monkeypatch.setenv("COUNTERSINK_MYSQL_READ_URL", "mysql://app@x,/counts")
-    with pytest.raises(Misconfigured, match=r"COUNTERSINK_MYSQL_READ_URL: .*empty host"):
-        Store.from_env()
 
 
 @pytest.mark.clusters

@@ -6,11 +6,9 @@ from datetime import UTC, date, datetime
 import pytest
 
 from countersink.store.apply.amounts import Row
-from countersink.store.apply.apply import Applier
-from countersink.store.apply.control import exclusive
-from countersink.store.connection import Session, connect
+from countersink.store.connection import Session
 from countersink.store.counters.catalog import load_scheme
-from countersink.store.errors import Conflict, Refused
+from countersink.store.errors import Refused
 from countersink.store.sql import LABEL
 from countersink.store.verify import open_session, verify
 from tests.store.helpers import Database, beside, entry, ledger, wait_for_update_lock
@@ -77,21 +75,6 @@ def test_the_end_of_a_resolution_is_that_of_its_last_bucket(db: Database) -> Non
     assert again.until("hour") == 0
 
 
-def test_nothing_changes_while_a_transaction_counts_by_what_is_in_force(mysql_url: str) -> None:
-    refused: list[str] = []
-
-    def reached(point: str) -> None:
-        if point == "before_commit":
-            with connect(mysql_url) as other, pytest.raises(Conflict):
-                exclusive(other, lambda control: None, attempts=1)
-            refused.append(point)
-
-    applier = Applier(mysql_url, 3, reached=reached)
-    applier.apply([entry([event(now_minute())])])
-    applier.close()
-    assert refused == ["before_commit"]
-
-
 def test_a_change_waits_for_the_transaction_that_is_open_and_sees_what_it_counted(
     db: Database,
 ) -> None:
@@ -135,21 +118,6 @@ def test_the_time_zone_of_a_counter_changes_as_long_as_nothing_was_counted(db: D
     assert load_scheme(db.session, "other").resolution == "day"
 
 
-def test_a_time_zone_that_this_machine_does_not_know_stops_counting_and_loses_nothing(
-    db: Database,
-) -> None:
-    db.session.execute(
-        "INSERT INTO counter (name, time_zone, created) VALUES ('views', 'Mars/Olympus', NOW(3))"
-    )
-    applier = db.worker(1)
-    batch = [entry([(0, "views", "/home", 29_400_000, 5)])]
-    with pytest.raises(Refused, match=r"Mars/Olympus.*tzdata"):
-        applier.apply(batch)
-    assert db.session.query("SELECT COUNT(*) FROM applied_entry") == [(0,)]
-    db.session.execute("UPDATE counter SET time_zone = 'Europe/Berlin'")
-    assert applier.apply(batch).applied == 1
-
-
 def test_a_time_zone_that_this_machine_does_not_know_is_the_matter_of_its_counter_alone(
     db: Database,
 ) -> None:
@@ -179,18 +147,6 @@ def test_a_time_zone_that_this_machine_does_not_know_is_the_matter_of_its_counte
         assert verify(reading).agrees
     db.store.counters.delete("bad")
     assert db.store.totals.counters() == {"views": 11, "plain": 11}
-
-
-def test_hours_are_counted_in_a_time_zone_that_this_machine_does_not_know(db: Database) -> None:
-    """They are the same in all; only its days are not known."""
-    db.store.counters.set("views", resolution="hour")
-    db.session.execute("UPDATE counter SET time_zone = 'Mars/Olympus'")
-    db.applier.apply([entry([event(29_400_000)])])
-    assert db.store.totals.total("views", time_zone="UTC") == 1
-    assert len(db.store.totals.daily("views", time_zone="UTC")) == 1
-    for ask in (db.store.totals.daily, db.store.totals.hourly, db.store.totals.monthly):
-        with pytest.raises(Refused, match="tzdata"):
-            ask("views")
 
 
 def test_a_counter_with_a_garbled_resolution_counts_days(db: Database, verifying: Session) -> None:

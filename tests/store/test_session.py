@@ -1,7 +1,6 @@
 """A session behaves the same whatever the server's settings are, and fails in bounded time."""
 
 import gc
-import socket
 import sys
 import threading
 import time
@@ -123,16 +122,6 @@ def test_a_transaction_undoes_itself_on_any_error(session: Session) -> None:
     assert not session.closed
 
 
-def test_a_snapshot_sees_one_moment_and_statements_outside_a_transaction_commit_by_themselves(
-    db: Database,
-) -> None:
-    with connect(db.mysql_url, isolation="REPEATABLE READ") as reading:
-        with reading.transaction(snapshot=True):
-            db.session.execute("INSERT INTO lease VALUES ('a', '', 0)")
-            assert reading.query("SELECT * FROM lease") == []
-        assert len(reading.query("SELECT * FROM lease")) == 1
-
-
 def test_errors_come_as_ours_and_the_session_stays_usable(session: Session) -> None:
     with pytest.raises(Refused):
         session.query("SELEC 1")
@@ -223,13 +212,6 @@ def _ask_until_it_fails(session: Session) -> None:
         session.query("SELECT 1")
 
 
-def test_nobody_listens() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        with pytest.raises(Unavailable):
-            connect(f"mysql://root@127.0.0.1:{taken.getsockname()[1]}/counts")
-
-
 def test_wrong_password_and_missing_database(mysql_url: str) -> None:
     with pytest.raises(Refused, match="check the user and the password") as caught:
         connect(mysql_url.replace("://root:", "://root:s3cret"))
@@ -238,28 +220,6 @@ def test_wrong_password_and_missing_database(mysql_url: str) -> None:
         connect(mysql_url + "_not_there")
     with pytest.raises(Misconfigured, match="names no database"):
         connect(mysql_url.rpartition("/")[0])
-
-
-def test_a_certificate_that_does_not_verify(lax_url: str, session: Session) -> None:
-    """MySQL has a certificate of its own making, MariaDB none."""
-    expected = "certificate" if session.dialect.name == "mysql" else "SSL"
-    with pytest.raises(Refused, match=expected):
-        connect(f"{lax_url}?ssl=true")
-
-
-def test_a_replica_is_unavailable(lax_url: str) -> None:
-    with connect(lax_url) as root:
-        root.execute("CREATE USER app@'%%' IDENTIFIED BY 'x'", ())
-        root.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON counts.* TO app@'%%'", ())
-        root.execute("SET GLOBAL read_only = 1")
-        host = lax_url.rpartition("@")[2]
-        applier = Applier(f"mysql://app:x@{host}", 3)
-        batch = [entry(rows(("/a", 1)))]
-        with pytest.raises(Unavailable):
-            applier.apply(batch)
-        root.execute("SET GLOBAL read_only = 0")
-        assert applier.apply(batch).applied == 1
-        applier.close()
 
 
 def test_a_lock_wait_is_a_conflict_and_the_transaction_is_still_open(db: Database) -> None:
@@ -314,13 +274,6 @@ def test_whoever_stops_early_closes_the_session(
             session.query("SELECT 1")
     gc.collect()
     assert complaints == []
-
-
-def test_a_bad_query_leaves_the_session_as_it_was(filled: str) -> None:
-    with Store(filled) as store, store.reading() as session:
-        with pytest.raises(Refused):
-            list(session.stream("SELECT nothing FROM counter_slot"))
-        assert session.query("SELECT 1") == [(1,)]
 
 
 QUICK = "SELECT COUNT(*) FROM counter"

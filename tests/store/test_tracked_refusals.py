@@ -69,21 +69,6 @@ def test_tracking_a_table_reaches_a_worker_that_is_at_work(
         assert store.totals.total("orders") == 42
 
 
-def test_retrying_counts_them_only_when_the_table_is_tracked_no_more(db: Database) -> None:
-    track(db.session, "orders")
-    track(db.session, "users")
-    db.applier.apply(
-        [entry([row("", 4, counter="orders"), row("", 9, counter="users", position=1)])]
-    )
-    tried = retry(db.session, slot=9, decode=decode_payload)
-    assert (tried.retried, tried.failed, tried.rows) == (0, 2, 0)
-    assert dead.count(db.session) == {"tracked_counter": 2}
-    untrack(db.session, "orders")
-    tried = retry(db.session, slot=9, decode=decode_payload)
-    assert (tried.retried, tried.failed, tried.rows) == (1, 1, 1)
-    assert ledger(db.session) == slots(db.session) == {"orders": 4}
-
-
 def test_retrying_a_whole_entry_leaves_just_those_rows_behind(db: Database) -> None:
     db.session.execute("UPDATE control SET pruned_before = 1000")
     content = [row("/a", 2), row("", 5, counter="orders", position=1)]
@@ -96,15 +81,6 @@ def test_retrying_a_whole_entry_leaves_just_those_rows_behind(db: Database) -> N
     assert (done.retried, done.failed, done.rows) == (1, 1, 1)
     assert dead.count(db.session) == {"tracked_counter": 1}
     assert ledger(db.session) == {"views": 2}
-
-
-def test_it_is_off_at_first_and_can_be_switched(store: Store) -> None:
-    assert not store.counters.strict()
-    for _ in range(2):
-        store.counters.set_strict(True)
-        assert store.counters.strict()
-    store.counters.set_strict(False)
-    assert not store.counters.strict()
 
 
 def test_rows_of_unknown_counters_are_dead_and_all_others_count(db: Database) -> None:

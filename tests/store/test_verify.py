@@ -2,16 +2,22 @@
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from countersink.backfill.count import task
+from countersink.backfill.undo import undo
 from countersink.store import Store, UnknownCounter
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Refused
+from countersink.store.ledger import Difference
 from countersink.store.settings import Settings
 from countersink.store.verify import Verified, open_session, verify
-from tests.store.helpers import Database, again_and_again, entry, row, rows
+from tests.backfill.helpers import COUNTER, add, log, long_log, write
+from tests.backfill.truths import new_run
+from tests.store.helpers import Database, again_and_again, entry, row
 from tests.store.width_rows import plant
 from tests.support.examples import MANY
 from tests.support.ledger import post_planted
@@ -65,6 +71,11 @@ def test_rows_agree_with_the_ledger_in_whatever_slot_they_are(
     plant(db.session, ("app", "2026-11-21", "", 300, 1))
     post_planted(db.session)
     assert verify(verifying) == Verified(counters=2, rows=5 * 2 + 4 + 1 + 1)
+    db.store.counters.set("made")
+    assert verify(verifying, "made") == Verified(counters=1, rows=0)
+    for name in ("other", "", "views "):
+        with pytest.raises(UnknownCounter):
+            verify(verifying, name)
 
 
 def test_a_difference_says_how_much_is_where(db: Database, verifying: Session) -> None:
@@ -79,32 +90,6 @@ def test_a_difference_says_how_much_is_where(db: Database, verifying: Session) -
         ("planted too", "no_ledger", 3, 0, 3),
         ("views", "sum", 12, 11, 1),
     ]
-
-
-def test_one_counter_alone(db: Database, verifying: Session) -> None:
-    with Store(db.mysql_url) as store:
-        store.counters.set("made")
-    db.applier.apply([entry(rows(("/a", 1), ("/b", 1))), entry([row("/a", counter="clicks")])])
-    db.session.execute("UPDATE counter_slot SET amount = 7 WHERE counter = 'clicks'")
-    assert verify(verifying, "views") == Verified(counters=1, rows=2)
-    assert verify(verifying, "made") == Verified(counters=1, rows=0)
-    assert len(verify(verifying, "clicks").differences) == 1
-    for name in ("other", "", "views "):
-        with pytest.raises(UnknownCounter):
-            verify(verifying, name)
-
-
-def test_the_number_of_statements_grows_less_than_the_counters(
-    db: Database, verifying: Session
-) -> None:
-    db.applier.apply([entry([row("/a", counter=f"c{n:03d}", position=n) for n in range(600)])])
-    db.session.execute("UPDATE counter_slot SET amount = 5 WHERE counter IN ('c007', 'c599')")
-    questions = asked(db.session)
-    done = verify(verifying)
-    assert (done.counters, done.rows) == (600, 600)
-    assert [one.counter for one in done.differences] == ["c007", "c599"]
-    # Groups are larger as long as each takes a moment only; on a slow machine they stay small.
-    assert asked(db.session) - questions < 280
 
 
 def test_what_agrees_is_read_but_a_few_times_in_few_statements(
@@ -266,26 +251,6 @@ def test_a_tracked_counter_that_was_changed_by_hand_is_found(
     assert verify(verifying).agrees
 
 
-@pytest.mark.servers("mariadb", "mysql")
-def test_missing_triggers_columns_and_tables_are_found(
-    orders: tuple[Store, Session, str], verifying: Session
-) -> None:
-    store, app, _ = orders
-    (tracked,) = store.tracked.list()
-    app.execute(f"DROP TRIGGER {tracked.triggers}_delete")
-    (one,) = verify(verifying).row_differences
-    assert (one.problem, one.tracked) == ("no_trigger", tracked)
-    assert f"{tracked.triggers}_delete is missing" in one.detail
-    store.tracked.repair("orders")
-    assert verify(verifying).agrees
-    app.execute("ALTER TABLE orders DROP COLUMN status")
-    assert [one.problem for one in verify(verifying).row_differences] == ["no_column"]
-    app.execute("DROP TABLE orders")
-    assert [one.problem for one in verify(verifying).row_differences] == ["no_table"]
-    store.tracked.untrack("orders")
-    assert verify(verifying) == Verified()
-
-
 def test_what_is_just_being_tracked_or_is_tracked_no_more_is_no_alarm(
     orders: tuple[Store, Session, str], verifying: Session, session: Session
 ) -> None:
@@ -303,18 +268,6 @@ def test_what_is_just_being_tracked_or_is_tracked_no_more_is_no_alarm(
     assert not verify(verifying).agrees
 
 
-def test_it_stops_between_two_tables_when_told_to(
-    orders: tuple[Store, Session, str], verifying: Session
-) -> None:
-    store, _, name = orders
-    store.tracked.track(name)
-    # A name that is that of a table and of one of its counters means all of them.
-    assert verify(verifying, table=name).tables == 2
-    answers = iter([False, False, True])
-    done = verify(verifying, stop=lambda: next(answers))
-    assert (done.counters, done.tables, done.finished) == (2, 1, False)
-
-
 @pytest.mark.parametrize("counter", [None, "views"])
 def test_a_lost_row_of_control_is_named(mysql_url: str, counter: str | None) -> None:
     with connect(mysql_url) as session:
@@ -322,3 +275,98 @@ def test_a_lost_row_of_control_is_named(mysql_url: str, counter: str | None) -> 
         session.execute("DELETE FROM control")
     with open_session(mysql_url) as session, pytest.raises(Refused, match="control has lost its"):
         verify(session, counter)
+
+
+@pytest.fixture
+def added(mysql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """A run of five chunks, of 100 lines each."""
+    monkeypatch.setattr(task, "LINES", 100)
+    run = add(mysql_url, write(tmp_path / "a.log", long_log(500))).run
+    assert run is not None
+    return run
+
+
+def in_short(session: Session) -> list[tuple[str, int, int]]:
+    return [(one.problem, one.in_tables, one.in_ledger) for one in verify(session).differences]
+
+
+def test_it_is_said_what_is_wrong(added: int, session: Session, verifying: Session) -> None:
+    session.execute("UPDATE backfill_chunk SET amount = 90 WHERE start_at = 0")
+    session.execute("UPDATE backfill_source SET read_to = 7")
+    ((source,),) = session.query("SELECT id FROM backfill_source")
+    assert verify(verifying, COUNTER).differences == [
+        Difference(
+            COUNTER,
+            "backfill",
+            490,
+            500,
+            "the ledger of slots 512 to 1023 holds +10 against what backfills wrote down;"
+            f" the chunks of 1 sources, such as {source}, do not cover what was read of them",
+        )
+    ]
+
+
+def test_corrections_belong_to_the_ledger_too(session: Session, verifying: Session) -> None:
+    run = new_run(session)
+    session.execute(
+        "INSERT INTO backfill_correction (run, bucket, width, counter_key, had, should_be)"
+        " VALUES (%s, '2026-03-14', 4, '/a', 3, 10),"
+        " (%s, '2026-03-14', 4, '/b', 5, 1), (%s, '2026-03-14', 4, '/c', NULL, 7)",
+        (run, run, new_run(session)),
+    )
+    assert in_short(verifying) == [("backfill", 3, 0)]
+    session.execute("INSERT INTO counter_ledger VALUES (%s, 600, 4, 0, NULL)", (COUNTER,))
+    assert in_short(verifying) == [("backfill", 3, 4), ("sum", 0, 4)][::-1]
+    session.execute("UPDATE counter_ledger SET amount = 3")
+    assert [problem for problem, _, _ in in_short(verifying)] == ["sum"]
+
+
+def test_slots_of_a_counter_without_backfills_are_not_looked_at(
+    session: Session, verifying: Session
+) -> None:
+    plant(session, ("old", "2026-03-14", "", 700, 2))
+    post_planted(session)
+    assert in_short(verifying) == []
+
+
+def test_a_source_of_which_nothing_was_counted_is_right(
+    mysql_url: str, session: Session, verifying: Session, tmp_path: Path
+) -> None:
+    add(mysql_url, write(tmp_path / "a.log", b"nonsense\n"))
+    assert verify(verifying).differences == []
+    assert verify(verifying, COUNTER).counters == 1
+    session.execute("UPDATE backfill_source SET read_to = 1")
+    assert in_short(verifying) == [("backfill", 0, 0)]
+
+
+@pytest.mark.servers("mariadb", "mysql")
+@pytest.mark.random
+def test_there_is_no_false_alarm_beside_backfills_and_undoing(
+    mysql_url: str, verifying: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "LINES", 20)
+    rounds = [0, 0]
+    sources = [write(tmp_path / f"{n}.log", long_log(100, first=1000 * n)) for n in range(2)]
+
+    def work(number: int) -> None:
+        run = add(mysql_url, sources[number]).run
+        assert run is not None
+        undo(mysql_url, run)
+        rounds[number] += 1
+
+    with again_and_again(partial(work, 0), partial(work, 1)) as going:
+        looks = 0
+        while min(rounds) < (3 if MANY else 2) or looks < (20 if MANY else 10):
+            assert verify(verifying).differences == []
+            looks += 1
+            assert going()
+    assert verify(verifying).differences == []
+
+
+def test_one_source_that_was_added_and_is_a_truth_elsewhere(
+    mysql_url: str, session: Session, verifying: Session, tmp_path: Path
+) -> None:
+    add(mysql_url, write(tmp_path / "a.log", log("/a")))
+    # A truth's chunks say what was read, and add nothing.
+    session.execute("UPDATE backfill_source SET truth_of = 7")
+    assert in_short(verifying) == [("backfill", 0, 1)]

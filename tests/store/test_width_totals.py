@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
-from itertools import product
 from typing import Any
 
 import pytest
@@ -84,37 +83,6 @@ def test_a_day_counter_has_hours_from_the_day_after_it_got_them(
     assert [n for _, n in found] == [0] * 12 + [4] + [0] * 11
 
 
-def test_a_day_counter_has_hours_where_it_counted_them(db: Database, totals: Totals) -> None:
-    noon, day = minute(date(2026, 11, 21)), date(2026, 11, 21)
-    put_scheme(db.session, "c", "UTC", "day", counted_minute=noon)
-    hour = datetime(2026, 11, 21, 10, tzinfo=UTC)
-    put_rows(db.session, [("c", "minute", hour.replace(tzinfo=None), "k", 5)])
-    asked: dict[str, Any] = {"start": day - timedelta(days=3), "end": hour + timedelta(hours=1)}
-    assert [n for _, n in totals.hourly("c", **asked)] == [0] * 82 + [5]
-    assert [n for _, n in totals.hourly("c", key="none", **asked)] == [0] * 83
-    assert totals.minutely("c", start=hour, end=hour + timedelta(minutes=1)) == [(hour, 5)]
-    assert totals.total("c", start=hour, end=hour + timedelta(minutes=1)) == 5
-    assert totals.total("c", start=hour + timedelta(minutes=1)) == 0
-    assert totals.total("c", start=day, time_zone="Asia/Tokyo") == 5
-    assert sum(n for _, n in totals.hourly("c", start=day, end=day)) == 5
-    for back in (9, -1):
-        start = day - timedelta(days=back)
-        options: dict[str, Any] = {"start": start, "end": start + timedelta(days=1)}
-        for key in (None, "k"):
-            with pytest.raises(InexactZone, match=r"is counted by day.*set c --resolution hour`"):
-                totals.hourly("c", key=key, **options)
-    # A late event is counted by day: then none of its hours are told.
-    db.applier.apply([entry([(0, "c", "late", noon - 60, 7)])])
-    for ask in (totals.hourly, totals.minutely, totals.total, totals.by_key, totals.monthly):
-        with pytest.raises(InexactZone, match="is counted by day"):
-            ask("c", start=hour, end=hour + timedelta(minutes=1))
-    with pytest.raises(InexactZone, match="is counted by day"):
-        totals.hourly("c", key="k", **asked)
-    assert totals.total("c", start=day, end=day) == 12
-    asked["end"] = hour - timedelta(days=1)
-    assert totals.total("c", **asked) == 0
-
-
 def test_what_may_go_on_is_refused_where_there_is_a_row_of_any_key(
     session: Session, totals: Totals
 ) -> None:
@@ -140,32 +108,6 @@ def test_what_may_go_on_is_refused_where_there_is_a_row_of_any_key(
     with pytest.raises(RolledUp) as refused:
         totals.minutely("c", start=at, end=told)
     assert refused.value.rolled_up_to == date(2026, 11, 22)
-
-
-def test_single_hours_are_told_behind_all_that_is_wider(session: Session, totals: Totals) -> None:
-    """It counted days until the 21st, later than it has rolled up any minutes."""
-    day = date(2026, 11, 21)
-    before, following = day - timedelta(days=1), day + timedelta(days=1)
-    put_scheme(
-        session,
-        "c",
-        resolution="minute",
-        counted_day=minute(following, 0),
-        rolled_hour=minute(day, 60),
-        rolled_day=minute(before, 0),
-    )
-    put_rows(session, [("c", "day", day, "k", 1)])
-    put_rows(session, [("c", "hour", datetime(2026, 11, 20, 23), "k", 2)])  # noqa: DTZ001
-    put_rows(session, [("c", "minute", datetime(2026, 11, 22, 1), "k", 4)])  # noqa: DTZ001
-    for ask, start in product((totals.hourly, totals.minutely), (None, before, day)):
-        with pytest.raises(RolledUp, match="before 2026-11-22 00:00Z") as refused:
-            ask("c", start=start)
-        assert refused.value.rolled_up_to == following
-    assert totals.hourly("c", start=following)[1][1] == 4
-    assert [n for _, n in totals.hourly("c", start=before, end=before)] == [0] * 23 + [2]
-    with pytest.raises(RolledUp, match="before 2026-11-21 01:00Z"):
-        totals.minutely("c", start=before, end=before)
-    assert totals.daily("c") == [(before, 2), (day, 1), (following, 4)]
 
 
 def test_rows_of_a_width_that_never_was_are_not_guessed_at(
@@ -294,19 +236,6 @@ APRIL = date(2026, 4, 1)
 """The first day that is not rolled up."""
 
 
-def test_a_counter_of_which_nothing_was_rolled_up_yet_is_whole(
-    session: Session, totals: Totals
-) -> None:
-    put_scheme(session, "c", rolled_month=minute(APRIL, 0))
-    put_rows(session, [("c", "day", date(2026, 3, 5), "a", 7)], slots=[7])
-    assert totals.rolled_up_to("c") is None
-    assert totals.daily("c", start=date(2026, 3, 4), end=date(2026, 3, 6)) == [
-        (date(2026, 3, 4), 0),
-        (date(2026, 3, 5), 7),
-        (date(2026, 3, 6), 0),
-    ]
-
-
 def test_months_are_those_of_the_counter_s_own_zone(db: Database, totals: Totals) -> None:
     zone, other = "Europe/Berlin", "America/New_York"
     put_scheme(db.session, "c", zone, "quarter", rolled_month=minute(date(2026, 2, 28), 23 * 60))
@@ -402,15 +331,6 @@ def test_everything_is_counted_and_what_cuts_through_a_month_is_refused(
     # Nor is anything gone behind the last month.
     session.execute("UPDATE counter SET rolled_month = '2026-09-01'")
     assert totals.total("c", start=date(2026, 8, 10)) == 0
-
-
-def test_a_month_near_the_end_of_time_is_counted(session: Session, totals: Totals) -> None:
-    put_scheme(session, "c", rolled_month=minute(date(9999, 12, 1), 0))
-    put_rows(session, [("c", "month", date(9999, 11, 1), "a", 3)])
-    assert totals.total("c") == totals.total("c", start=date(9999, 11, 1)) == 3
-    assert totals.total("c", start=date(9999, 12, 2)) == totals.total("c", start=date.max) == 0
-    assert totals.monthly("c", end=date.max, start=date(9999, 11, 1))[0][1] == 3
-    assert totals.rolled_up_to("c") == date(9999, 12, 1)
 
 
 def _up_to(session: Session, counter: str | None = None, **asked: Any) -> date | None:

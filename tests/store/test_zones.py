@@ -217,22 +217,6 @@ def test_hours_are_those_of_the_clock(totals: Totals, zone: str) -> None:
         assert len(shown) == len(found)
 
 
-def test_a_repeated_hour_and_a_missing_one(totals: Totals) -> None:
-    autumn = totals.hourly(
-        "quarter", start=date(2026, 10, 25), end=date(2026, 10, 25), time_zone="Europe/Berlin"
-    )
-    assert len(autumn) == 25
-    assert [hour.isoformat(timespec="minutes") for hour, _ in autumn[2:4]] == [
-        "2026-10-25T02:00+02:00",
-        "2026-10-25T02:00+01:00",
-    ]
-    spring = totals.hourly(
-        "hour", start=date(2026, 3, 29), end=date(2026, 3, 29), time_zone="Europe/Berlin"
-    )
-    assert len(spring) == 23
-    assert [f"{hour:%H%z}" for hour, _ in spring[1:3]] == ["01+0100", "03+0200"]
-
-
 def test_a_day_that_a_zone_left_out_is_0(totals: Totals) -> None:
     gone = date(2011, 12, 30)
     before, between, after = totals.daily(

@@ -1,6 +1,5 @@
 """Add, and get your own value."""
 
-import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -151,15 +150,6 @@ def test_blocks_of_a_configured_step_that_are_wider_than_64_bits(
     assert sequences.next_block("whole", 16)[-1] == MIN + 15 * 2**60
 
 
-def test_limits_end_a_sequence_in_either_direction(sequences: Sequences) -> None:
-    sequences.configure("a", start=3, minimum=0, maximum=5)
-    assert [sequences.next("a", step) for step in (1, 1, 1, -5)] == [3, 4, 5, 0]
-    for step in (-1, 6):
-        with pytest.raises(SequenceExhausted):
-            sequences.next("a", step)
-    assert sequences.next("a", 5) == 5
-
-
 def test_stock_goes_down_to_its_limit(sequences: Sequences) -> None:
     """The first value of a new row would be beyond the limit, but there is a row."""
     sequences.set("stock", 10)
@@ -203,18 +193,6 @@ def test_a_cycle_begins_again_at_its_start_whatever_step_is_taken(sequences: Seq
     assert [sequences.next("most") - MAX for _ in range(5)] == [-1, 0, -1, 0, -1]
     sequences.configure("least", step=-1, start=MIN + 1, minimum=MIN, cycle=True)
     assert [sequences.next("least") - MIN for _ in range(5)] == [1, 0, 1, 0, 1]
-
-
-def test_a_first_value_beyond_the_limits_says_so(sequences: Sequences) -> None:
-    sequences.configure("a", minimum=1, maximum=10)
-    for take in (
-        partial(sequences.next, "a", -4),
-        partial(sequences.next, "a", start=11),
-        partial(sequences.next_block, "a", 11),
-        partial(sequences.next_block, "a", 2, -5, start=11),
-    ):
-        with pytest.raises(SequenceExhausted, match=r"has no .* left within its.*another start"):
-            take()
 
 
 def test_a_block_that_does_not_fit_begins_a_cycle_again_as_a_whole(sequences: Sequences) -> None:
@@ -289,13 +267,3 @@ def test_first_use_by_many_at_once(mysql_url: str) -> None:
         assert sorted(taken) == list(range(1, 9))
     for store in stores:
         store.close()
-
-
-@pytest.mark.servers("mariadb", "mysql")
-def test_threads_share_a_store(store: Store) -> None:
-    def take() -> list[int]:
-        return [store.sequences.next("a") for _ in range(20)]
-
-    taken = together(*[take] * 6)
-    assert sorted(itertools.chain(*taken)) == list(range(1, 121))
-    assert all(own == sorted(own) for own in taken)

@@ -56,25 +56,6 @@ def test_whoever_asks_waits_for_the_transaction(sequences: Sequences, db: Databa
     assert got.result() == 1
 
 
-def test_transactions_one_after_another_leave_no_gap(store: Store, mysql_url: str) -> None:
-    def sell(number: int) -> list[int]:
-        kept = []
-        with open_app(mysql_url) as app:
-            for turn in range(25):
-                value = store.sequences.next_in(app, "invoice")
-                if (turn + number) % 3:
-                    app.commit()
-                    kept.append(value)
-                else:
-                    app.rollback()
-        return kept
-
-    assert store.sequences.next("invoice") == 1
-    kept = together(*(lambda number=number: sell(number) for number in range(4)))
-    everything = [value for own in kept for value in own]
-    assert sorted(everything) == list(range(2, len(everything) + 2))
-
-
 @pytest.mark.parametrize("isolation", ISOLATIONS[1:])
 def test_first_use_by_many_transactions(store: Store, mysql_url: str, isolation: str) -> None:
     """They queue up. None of them is a deadlock's victim, as long as the first one commits."""

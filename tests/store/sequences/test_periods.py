@@ -1,20 +1,15 @@
 """A new period begins again by itself, by the server's clock; past ones stay."""
 
 import time
-from datetime import UTC, date, datetime, timedelta
-from zoneinfo import ZoneInfo
+from datetime import UTC, date, datetime
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from countersink.store.connection import Session
 from countersink.store.errors import UnknownZone
-from countersink.store.sequences import Period, Sequences
-from countersink.store.sequences.options import ALL_TIME, PERIODS, PeriodLength, SequenceOptions
-from tests.store.helpers import together
+from countersink.store.sequences import Sequences
+from countersink.store.sequences.options import PeriodLength, SequenceOptions
 from tests.store.sequences.conftest import ServerClock
-from tests.support.examples import examples
 
 
 def _values(sequences: Sequences, name: str) -> dict[date | None, int]:
@@ -37,28 +32,6 @@ def test_a_month_begins_again_and_the_past_stays(clock: ServerClock, timed: Sequ
     assert timed.total("buyers") == 7
     (found,) = timed.list()
     assert (found.value, found.period_start) == (2, date(2026, 11, 1))
-
-
-def test_each_period_begins_at_the_start(clock: ServerClock, timed: Sequences) -> None:
-    timed.configure("a", period="day", start=-10, step=-3)
-    for day in ("2026-12-31", "2027-01-01", "2027-01-02"):
-        clock.set(f"{day}T00:00")
-        assert [timed.next("a"), timed.next("a")] == [-10, -13]
-        clock.set(f"{day}T23:59:59")
-        assert timed.next("a") == -16
-    assert timed.total("a") == -48
-    days = [date(2026, 12, 31), date(2027, 1, 1), date(2027, 1, 2)]
-    assert list(_values(timed, "a")) == days
-
-
-def test_years_and_limits_and_cycles(clock: ServerClock, timed: Sequences) -> None:
-    zone = "America/New_York"
-    timed.configure("a", period="year", time_zone=zone, maximum=2, cycle=True)
-    clock.set("2027-01-01T04:59")
-    assert [timed.next("a") for _ in range(3)] == [1, 2, 1]
-    clock.set("2027-01-01T05:00")
-    assert [timed.next("a") for _ in range(2)] == [1, 2]
-    assert _values(timed, "a") == {date(2026, 1, 1): 1, date(2027, 1, 1): 2}
 
 
 def test_set_and_reset_are_about_the_current_period(clock: ServerClock, timed: Sequences) -> None:
@@ -148,16 +121,6 @@ def test_next_in_goes_by_periods_too(
     assert _values(timed, "a") == {date(2026, 1, 1): 100, date(2027, 1, 1): 101}
 
 
-def test_many_begin_a_period_together(clock: ServerClock, timed: Sequences) -> None:
-    timed.configure("a", period="day")
-    for day in range(10, 16):
-        clock.set(f"2026-11-{day}T00:00")
-        taken = together(*[lambda: timed.next("a")] * 6)
-        assert sorted(taken) == [1, 2, 3, 4, 5, 6]
-    assert all(isinstance(found, Period) for found in timed.periods("a"))
-    assert timed.total("a") == 36
-
-
 def test_a_zone_that_becomes_known_is_used(sequences: Sequences, session: Session) -> None:
     """An older tzdata on one of the machines: it refuses, and goes on as soon as it may."""
     sequences.configure("a", period="day")
@@ -167,12 +130,6 @@ def test_a_zone_that_becomes_known_is_used(sequences: Sequences, session: Sessio
             sequences.next("a")
     session.execute("UPDATE sequence SET time_zone = 'Europe/Berlin'")
     assert [sequences.next("a"), sequences.next("a")] == [1, 2]
-
-
-ZONES = (
-    *("UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Pacific/Apia"),
-    *("Pacific/Kiritimati", "Africa/Cairo", "America/Asuncion", "Australia/Lord_Howe"),
-)
 
 
 def _unix(text: str) -> int:
@@ -206,23 +163,3 @@ def _unix(text: str) -> int:
 def test_the_period_at_a_moment(period: PeriodLength, zone: str, moment: str, first: str) -> None:
     options = SequenceOptions(period=period, time_zone=zone)
     assert options.period_at(_unix(moment)) == date.fromisoformat(first)
-
-
-@examples(few=30, many=100)
-@given(
-    st.sampled_from(PERIODS[1:]),
-    st.sampled_from(ZONES),
-    st.datetimes(datetime(1980, 1, 1), datetime(2100, 1, 1)),  # noqa: DTZ001
-)
-def test_the_local_date_is_in_the_period(period: PeriodLength, zone: str, moment: datetime) -> None:
-    instant = int(moment.replace(tzinfo=UTC).timestamp())
-    local = datetime.fromtimestamp(instant, ZoneInfo(zone)).date()
-    first = SequenceOptions(period=period, time_zone=zone).period_at(instant)
-    assert first <= local
-    assert first.day == 1 or period == "day"
-    assert (first.year, first.month) == (local.year, local.month if period != "year" else 1)
-    assert local - first < timedelta(days={"day": 1, "month": 31, "year": 366}[period])
-
-
-def test_without_periods_there_is_one() -> None:
-    assert SequenceOptions(time_zone="Mars/Olympus").period_at(2 * 10**9) == ALL_TIME

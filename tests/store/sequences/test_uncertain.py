@@ -18,9 +18,7 @@ from countersink.store import (
 )
 from countersink.store.connection import Session, connect
 from countersink.store.in_app.connection import AppConnection, Done, execute
-from countersink.store.sequences import Sequences, allocator
-from countersink.store.sessions import Pool, open_tables
-from countersink.store.settings import Settings
+from countersink.store.sequences import allocator
 from tests.store.helpers import together
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.waiting import eventually
@@ -72,21 +70,6 @@ def test_a_connection_that_is_cut_leaves_it_uncertain(
     assert caught.value.code in (0, 2006, 2013)
     assert isinstance(caught.value.__cause__, Unavailable)
     assert sequences.next("a") == following
-
-
-def test_a_server_that_does_not_reply_in_time(
-    behind: Store, proxy: MySQLProxy, mysql_url: str
-) -> None:
-    connect_behind = partial(open_tables, proxy.url(mysql_url), read_timeout=0.5)
-    database = Settings.parse(mysql_url).database or ""
-    sequences = Sequences(connect_behind, connect_behind, Pool(connect_behind), database)
-    assert sequences.next("a") == 2
-    held = proxy.when("*", Phase.AFTER, Deed.HOLD, where=_hands_out)
-    with pytest.raises(SequenceUncertain):
-        sequences.next("a")
-    held.release.set()
-    assert sequences.next("a") == 4
-    sequences.close()
 
 
 def test_answers_that_leave_it_open(behind: Store, proxy: MySQLProxy) -> None:
@@ -191,15 +174,6 @@ def test_an_idle_connection_that_was_killed_is_no_doubt(store: Store, session: S
         eventually(lambda: not _connections(session))
 
 
-def test_idle_connections_that_the_server_has_ended(store: Store, session: Session) -> None:
-    together(*[lambda: store.sequences.next("a")] * 4)
-    kept = [kept for _, kept in store.sequences._handing_out._kept]
-    for each in kept:
-        each.execute("SET SESSION wait_timeout = 1")
-    eventually(lambda: not any(each.silent() for each in kept))
-    assert sorted(together(*[lambda: store.sequences.next("a")] * 4)) == [5, 6, 7, 8]
-
-
 def test_a_connection_that_went_away_without_a_word(
     behind: Store, proxy: MySQLProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,10 +217,6 @@ def test_values_among_threads_whose_connections_are_cut(behind: Store, proxy: My
     taken = [value for own in together(*[take] * 4) for value in own]
     assert len(set(taken)) == len(taken) == 55
     assert behind.sequences.next("a") == 62
-
-
-def test_its_repr_has_no_password(behind: Store) -> None:
-    assert repr(behind.sequences) == "Sequences()"
 
 
 def _connections(session: Session) -> set[int]:

@@ -7,7 +7,8 @@ from typing import Any
 from countersink.store import Store
 from countersink.store.connection import Session, connect
 from countersink.store.settings import Settings
-from countersink.store.tracked import RowDifference, TrackedTable
+from countersink.store.tracked.check import RowDifference
+from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.verify import open_session
 from tests.support.table_oracle import Tracked, snapshot
 

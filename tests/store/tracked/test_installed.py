@@ -148,7 +148,6 @@ def test_a_column_that_a_trigger_goes_by_and_that_is_gone_is_named(orders: App) 
     orders.run("ALTER TABLE orders DROP PRIMARY KEY, ADD PRIMARY KEY (id), DROP COLUMN tenant")
     (one,) = orders.found()
     assert one.problem == "no_trigger"
-    assert "is not as it was made" in one.detail
     assert "writes that fire it fail" in one.detail
     orders.store.tracked.repair("c")
     orders.run("UPDATE orders SET status = 'paid'")

@@ -8,7 +8,8 @@ import pytest
 from countersink.store import Conflict, Store, UnknownCounter
 from countersink.store.connection import Session, connect
 from countersink.store.sessions import open_tables
-from countersink.store.tracked import TrackedTable, lifecycle, recount, triggers
+from countersink.store.tracked import lifecycle, recount, triggers
+from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.recount import turn
 from countersink.store.tracked.table import read_table
 from tests.store.helpers import together
@@ -75,18 +76,6 @@ def test_a_table_is_tracked_listed_read_and_untracked(orders: App) -> None:
     assert left(orders) == [0, 0, 0, 0]
     with pytest.raises(UnknownCounter, match="track --list"):
         orders.store.tracked.untrack("orders")
-
-
-def test_a_table_in_the_database_of_countersink_needs_no_schema(app: App) -> None:
-    app.own.execute("CREATE TABLE own_orders (id INT PRIMARY KEY)")
-    try:
-        tracked = app.store.tracked.track("own_orders")
-        app.own.execute("INSERT INTO own_orders VALUES (1)")
-        assert tracked.counter == "own_orders"
-        assert app.store.totals.total("own_orders") == 1
-        app.store.tracked.untrack("`own_orders`")
-    finally:
-        app.own.execute("DROP TABLE own_orders")
 
 
 def test_a_table_can_be_tracked_in_several_counters(orders: App) -> None:

@@ -8,8 +8,9 @@ from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables as open_mover
 from countersink.store import Conflict, Store
 from countersink.store.connection import connect
-from countersink.store.tracked import Repaired, check
+from countersink.store.tracked import check
 from countersink.store.tracked.check import TABLE_CHANGED
+from countersink.store.tracked.recount import Repaired
 from countersink.store.verify import open_session, verify
 from tests.store.helpers import again_and_again, together
 from tests.store.tracked.application import App
@@ -116,31 +117,6 @@ def test_what_fires_no_trigger_is_found_and_mended(orders: App) -> None:
     assert len(orders.triggers()) == 3
 
 
-def test_a_check_says_which_cell_differs_and_by_how_much(orders: App) -> None:
-    orders.own.execute(
-        "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount)"
-        " VALUES ('c', '2026-11-20', 'a\\\\|b', 0, 5)"
-        " ON DUPLICATE KEY UPDATE amount = amount + 5"
-    )
-    (found,) = orders.found()
-    assert (found.problem, str(found.day), found.key) == ("row_count", "2026-11-20", "a\\|b")
-    assert (found.in_counter, found.in_table) == (7, 2)
-    assert found.detail == "7 counted, 2 rows"
-
-
-def test_of_very_many_cells_the_first_are_told(orders: App) -> None:
-    orders.run("ALTER TABLE orders ADD COLUMN number INT")
-    orders.track("orders", counter="n", by=["number", "id"])
-    orders.run(
-        "INSERT INTO orders (number) WITH RECURSIVE n AS (SELECT 1 AS x UNION ALL"
-        " SELECT x + 1 FROM n WHERE x < 150) SELECT x FROM n"
-    )
-    orders.own.execute("DELETE FROM counter_slot WHERE counter = 'n'")
-    found = orders.found("n")
-    assert len(found) == 100
-    assert "and 58 more days and keys" in found[-1].detail
-
-
 GONE = (
     ("MODIFY status TEXT", "no_column", "may not fit"),
     ("MODIFY status VARCHAR(20), MODIFY placed VARCHAR(20)", "no_column", "VARCHAR"),
@@ -208,22 +184,7 @@ def test_two_repairs_at_once_beside_a_writer_do_not_mend_twice(orders: App) -> N
     assert problems(orders) == set()
 
 
-def test_a_table_that_is_truncated_in_the_midst_is_counted_anew(orders: App) -> None:
-    said = list[str]()
-    begun = list[int]()
-
-    def truncate_once(done: int, about: int) -> None:
-        begun.append(done)
-        if len(begun) == 1:
-            orders.run("TRUNCATE orders", *FILL)
-
-    repaired = orders.store.tracked.repair("c", progress=truncate_once, notice=said.append)
-    assert "truncated or altered" in said[0]
-    assert repaired.rows == 4
-    assert problems(orders) == set()
-
-
-def test_a_table_that_is_truncated_again_and_again_is_a_conflict(orders: App) -> None:
+def test_a_table_that_is_truncated_while_it_is_counted_is_a_conflict(orders: App) -> None:
     def truncate(done: int, about: int) -> None:
         if not done:
             orders.run("TRUNCATE orders")

@@ -10,15 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.store import Refused, Store, StoreError, UnknownCounter
-from countersink.store.connection import Session, connect
-from countersink.store.errors import Unavailable
-from countersink.store.sessions import open_tables
+from countersink.store.connection import Session
 from countersink.store.settings import Settings
 from countersink.store.tracked import check
 from countersink.store.tracked import row_count as module
-from countersink.store.tracked.check import differences
 from countersink.store.tracked.row_count import row_count
-from countersink.store.tracked.table import read_table
 from tests.store.tracked.application import App, user
 from tests.store.width_rows import plant
 from tests.support.examples import examples
@@ -216,8 +212,6 @@ def test_what_cannot_be_told_is_an_error_that_says_what_can(sales: Sales) -> Non
     count = sales.store.row_count
     with pytest.raises(UnknownCounter, match="'other' is tracked: countersink track other"):
         count("other")
-    with pytest.raises(UnknownCounter, match="is tracked"):
-        count("")
     with pytest.raises(
         ValueError,
         match="orders is not counted by colour: orders counts by number, plain, born",
@@ -228,11 +222,9 @@ def test_what_cannot_be_told_is_an_error_that_says_what_can(sales: Sales) -> Non
     with pytest.raises(ValueError, match=r"day and number.*orders-by-day counts by day of sold"):
         count(sales.name, number=1, end=date(2026, 11, 21))
     for wrong in ("1", 1.0, Decimal(1), date(2026, 11, 21)):
-        with pytest.raises(TypeError, match="column number is of type INT: give an int, not"):
+        with pytest.raises(TypeError, match="column number is of type INT, which is not compared"):
             count("orders", number=wrong)
-    with pytest.raises(TypeError, match="column plain is of type VARCHAR: give a str, not int"):
-        count("orders", plain=1)
-    with pytest.raises(TypeError, match="column born is of type DATE: give a date, not datetime"):
+    with pytest.raises(TypeError, match="DATE, which is not compared with a value of type datet"):
         count("orders", born=datetime.fromisoformat("2026-11-21"))
     with pytest.raises(ValueError, match="cannot be written as UTF-8"):
         count("orders", plain="\udc80")
@@ -282,7 +274,7 @@ def test_a_column_that_is_gone_or_out_of_sight_is_named(sales: Sales) -> None:
     sales.count_by("orders", ["number"])
     sales.session.execute("ALTER TABLE sales DROP COLUMN number")
     assert sales.store.row_count("orders", number=None) == 0
-    with pytest.raises(Refused, match=r"column number of .* is gone,.* untrack --counter orders"):
+    with pytest.raises(Refused, match=r"column number of .* is gone, or this user may not"):
         sales.store.row_count("orders", number=1)
     sales.session.execute("DROP TABLE sales")
     with pytest.raises(Refused, match=r"sales is gone, or this user may not see it"):
@@ -353,16 +345,6 @@ def test_only_what_is_asked_for_is_read(sales: Sales, monkeypatch: pytest.Monkey
         assert read < most, (where, days, read)
 
 
-def test_more_keys_than_are_read_at_a_time(sales: Sales, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ENTRIES", 100)
-    sales.count_by("orders", ["number", "plain"])
-    texts = [f"{number}|{'aA'[number % 2]}" for number in range(1050)]
-    plant(sales.own, *(("orders", "1970-01-01", text, 256, 2) for text in texts))
-    assert sales.store.row_count("orders", plain="a") == 2100
-    assert sales.store.row_count("orders", plain="b") == 0
-    assert sales.store.row_count("orders", number=7) == 2
-
-
 KEYS = {
     "INT": "-5, 0, 3, 4, 9",
     "VARCHAR(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci": "'', 'a', 'B', 'é', 'z%s'",
@@ -418,13 +400,3 @@ def test_rows_are_read_in_parts_by_keys_of_many_types(
 
 def split(values: str) -> list[str]:
     return values.split(", ")
-
-
-def test_a_server_that_is_silent_for_too_long_is_told(app: App) -> None:
-    app.run("CREATE TABLE t (a INT NOT NULL)", "INSERT INTO t VALUES (1), (2)")
-    tracked = app.store.tracked.plan(f"{app.schema}.t", counter="c").definition
-    with connect(app.app_url) as other, open_tables(app.mysql_url, read_timeout=1) as session:
-        table = read_table(session, app.schema, "t", "")
-        other.execute("LOCK TABLES t WRITE")
-        with pytest.raises(Unavailable, match="timed out"):
-            differences(session, tracked, table)

@@ -1,15 +1,10 @@
 """Triggers count every row, whatever wrote it, and never fail what the application writes."""
 
-from pathlib import Path
-
-import pymysql
 import pytest
 
 from countersink.store import BadData, Refused
 from countersink.store.connection import Session, connect
-from countersink.store.settings import Settings
 from tests.store.tracked.application import App
-from tests.support import oracle
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
@@ -69,39 +64,6 @@ def test_what_is_rolled_back_was_not_counted(orders: App) -> None:
     assert orders.store.totals.total("all") == 4
 
 
-def test_a_statement_that_fails_half_way_counts_nothing(orders: App) -> None:
-    before = orders.counts("by_status")
-    with pytest.raises(Exception, match="Duplicate"):
-        orders.run("INSERT INTO orders VALUES (11, 11, 'x', NULL), (12, 1, 'x', NULL)")
-    assert orders.counts("by_status") == before
-
-
-def test_load_data_is_counted(orders: App, tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("1\t7\tloaded\t2026-11-21\n30\t30\tloaded\t2026-11-21\n")
-    settings = Settings.parse(orders.app_url)
-    ((allowed,),) = orders.session.query("SELECT @@GLOBAL.local_infile")
-    orders.run("SET GLOBAL local_infile = 1")
-    try:
-        with pymysql.connect(
-            host=settings.host,
-            port=settings.port,
-            user=settings.user,
-            password=settings.password,
-            database=settings.database,
-            local_infile=True,
-            autocommit=True,
-        ) as loading:
-            cursor = loading.cursor()
-            for way in ("IGNORE", "REPLACE"):
-                cursor.execute(
-                    f"LOAD DATA LOCAL INFILE '{tmp_path}/rows.csv' {way} INTO TABLE orders"
-                )
-                assert orders.differs() == []
-    finally:
-        orders.run(f"SET GLOBAL local_infile = {allowed}")
-    assert sum(orders.counts("by_status").values()) == 3
-
-
 MODES = (
     "SET SESSION sql_mode = ''",
     "SET SESSION sql_mode = 'ALLOW_INVALID_DATES'",
@@ -152,16 +114,6 @@ def taken(session: Session, table: str, values: str) -> bool:
     except (BadData, Refused):
         return False
     return True
-
-
-def test_a_strict_application_keeps_rows_whose_dates_are_none(app: App) -> None:
-    app.run(LAX, ORDERS, "INSERT INTO orders VALUES (1, 1, 'a', '0000-00-00')")
-    app.track("orders", counter="c", by=["status"], day="placed")
-    with connect(app.app_url) as strict:
-        strict.execute("UPDATE orders SET status = 'b'")
-        strict.execute("DELETE FROM orders")
-        strict.execute("INSERT INTO orders VALUES (2, 2, 'c', NULL)")
-    assert app.differs() == []
 
 
 def test_days_of_a_timestamp_are_those_of_utc_in_every_session(app: App) -> None:
@@ -304,27 +256,6 @@ def test_no_write_is_answered_with_a_warning(orders: App) -> None:
     for statement in (STATEMENTS[0], STATEMENTS[7], "DELETE FROM orders"):
         orders.run(statement)
         assert orders.session.query("SHOW WARNINGS") == []
-
-
-def test_what_the_application_is_told_of_its_statements_stays_the_same(app: App) -> None:
-    create = "CREATE TABLE {} (id INT AUTO_INCREMENT PRIMARY KEY, status VARCHAR(9))"
-    app.run(create.format("orders"), create.format("twins"))
-    app.track("orders", counter="c", by=["status"])
-    told = {"orders": list[object](), "twins": list[object]()}
-    with oracle.connect(app.app_url) as connection, connection.cursor() as cursor:
-        for table, said in told.items():
-            for statement in (
-                f"INSERT INTO {table} (status) VALUES ('a'), ('b'), ('c')",
-                f"UPDATE {table} SET status = 'a'",
-                f"INSERT INTO {table} VALUES (2, 'x') ON DUPLICATE KEY UPDATE status = 'y'",
-                f"REPLACE INTO {table} VALUES (1, 'z')",
-                f"DELETE FROM {table} WHERE id > 1",
-            ):
-                cursor.execute(statement)
-                said += [cursor.rowcount, cursor.lastrowid]
-                cursor.execute("SELECT ROW_COUNT(), LAST_INSERT_ID()")
-                said += cursor.fetchall()
-    assert told["orders"] == told["twins"]
 
 
 ITEMS = (

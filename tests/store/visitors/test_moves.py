@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterable
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
@@ -275,13 +275,3 @@ def test_workers_go_on_while_sketches_are_moved(site: Site) -> None:
     }
     assert site.whole() == wanted
     assert keys(site.session, "visitors") == {f"/{key}".encode(): 150 for key in range(4)}
-
-
-def test_a_month_ends_with_its_last_day(site: Site) -> None:
-    site.keep_a_month()
-    today = datetime.now(UTC).date()
-    days = site.store.totals.unique_by("visitors", "day", start=today - timedelta(days=5), key="/1")
-    assert [found.total for _, found in days] == [0, 0, 0, 0, 0, 35]
-    months = site.store.totals.unique_by("visitors", "month", key="/1")
-    assert {found.total for _, found in months} <= {0, 35}
-    assert months[-1] == (today.replace(day=1), months[-1][1])

@@ -1,7 +1,7 @@
 """Salts: their periods follow on each other, are made ahead, and are forgotten."""
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
@@ -9,11 +9,9 @@ import pytest
 
 from countersink.store import Store
 from countersink.store.connection import Session
-from countersink.store.counters import buckets
 from countersink.store.sessions import open_tables
 from countersink.store.visitors import salts
 from tests.store.helpers import Database, together
-from tests.support.examples import MANY
 
 Period = tuple[int, int | None]
 
@@ -174,34 +172,6 @@ def test_renewal_may_be_switched_on_and_off_again_and_again(
         assert (found[-1][1] is None) is (salt_days == 0)
         # What producers know already stays as it is, but for the end of what had none.
         assert found[: len(known)] == known
-
-
-@pytest.mark.random
-@pytest.mark.parametrize("zones", [("UTC", "Asia/Tokyo"), ("Asia/Kolkata", "America/Havana")])
-def test_salts_follow_a_change_of_the_time_zone(
-    store: Store, session: Session, zones: tuple[str, str]
-) -> None:
-    """Of a counter that nothing was counted in."""
-    before, after = zones
-    begin = minute(now())
-    store.counters.set("v", time_zone=before, salt_days=1)
-    # Twice a day, later rarely; over two changes of Havana's clocks, at midnight.
-    for ahead in (*range(0, 14_400, 700), *range(14_400, 400 * 1440, 700 if MANY else 9_000)):
-        if ahead == 2100:
-            store.counters.set("v", time_zone=after)
-        with session.transaction():
-            salts._make(session, "v", 1, begin + ahead)
-    found = periods(session)
-    require_contiguous(found)
-    old, new = (
-        [buckets.day_begins(zone, day(zone, n)) // 60 for n in range(404)] for zone in zones
-    )
-    assert {ends for _, ends in found} <= {*old[:4], *new}
-    assert {ends for _, ends in found} >= set(new[5:400])
-
-
-def day(zone: str, ahead: int) -> date:
-    return now().astimezone(ZoneInfo(zone)).date() + timedelta(days=ahead)
 
 
 def test_months_and_renewal_exclude_each_other(store: Store, session: Session) -> None:

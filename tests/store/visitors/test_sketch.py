@@ -40,12 +40,6 @@ def test_a_small_set_is_exact(number: int) -> None:
     assert visitors(sketch_of(hashes(1, number))) == Visitors(number, False, number, number)
 
 
-def test_a_set_beyond_the_exact_ones_is_an_estimate_with_its_bounds() -> None:
-    found = visitors(sketch_of(hashes(1, MOST_EXACT + 1)))
-    assert found.estimate
-    assert found.low <= MOST_EXACT + 1 <= found.high
-
-
 def test_a_union_of_exact_sets_is_exact_up_to_its_bound_and_an_estimate_beyond() -> None:
     parts = [sketch_of(hashes(seed, 250)) for seed in range(MOST_UNITED // 250)]
     assert visitors(*parts, *parts) == Visitors(MOST_UNITED, False, MOST_UNITED, MOST_UNITED)
@@ -71,22 +65,16 @@ def test_a_union_of_many_members_takes_little_memory() -> None:
     assert peak < 15_000_000  # 36 MB where all are kept
 
 
-@pytest.mark.parametrize(
-    "size",
-    [100_000, pytest.param(10_000_000, marks=pytest.mark.long("sets of millions"))],
-)
-@pytest.mark.timeout(1800)
-def test_estimates_are_within_three_standard_errors(size: int) -> None:
-    sets = 1000 if size == 10_000_000 else 60
+def test_estimates_are_within_three_standard_errors() -> None:
     chosen, wrong = random.Random(17), []
-    for seed in range(sets):
-        number = round(size ** chosen.random())
+    for seed in range(60):
+        number = round(100_000 ** chosen.random())
         found = visitors(sketch_of(hashes(seed, number)))
         if number <= MOST_EXACT:
             assert found == Visitors(number, False, number, number)
         elif abs(found.total - number) > 3 * STANDARD_ERROR * number:
             wrong.append((seed, number, found))
-    assert len(wrong) <= max(1, sets // 100), wrong
+    assert len(wrong) <= 1, wrong
 
 
 @pytest.mark.random

@@ -1,30 +1,24 @@
 """Members are united with the sketches of cells in the transaction that counts their sightings."""
 
 import json
-import random
 from base64 import b64encode
-from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from countersink.runtime.dimensions import check_dimensions, values_of
 from countersink.runtime.members import Seen
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.dead_retry import retry
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
-from countersink.store.errors import Conflict
 from countersink.store.totals import unions as module_of_unions
 from countersink.store.visitors.sketch import Visitors
 from countersink.stream.decode import decode_payload
-from tests.store.helpers import Database, keys, together
-from tests.store.helpers import applier as new_applier
+from tests.store.helpers import Database, keys
 from tests.store.visitors.sightings import (
     NOON,
     TODAY,
-    Sighting,
     dead_rows,
     hashed,
     numbers,
@@ -45,40 +39,6 @@ def test_sightings_are_counted_and_members_once(db: Database) -> None:
     assert numbers(db.session, "visitors") == {(TODAY, "/home"): 3, (TODAY, "/x"): 1}
 
 
-def test_several_workers_unite_at_the_same_time(db: Database) -> None:
-    def work(slot: int) -> None:
-        chosen = random.Random(slot)
-        with closing(new_applier(db.mysql_url, slot)) as one:
-            for entry in entries[slot]:
-                one.apply([entry, chosen.choice(entries[1])])
-
-    entries = {
-        slot: [
-            seen_entry(db.session, sightings("/", *(f"{slot} {n}" for n in range(at, at + 20))))
-            for at in range(0, 100, 10)
-        ]
-        for slot in (1, 2, 3)
-    }
-    together(lambda: work(1), lambda: work(2), lambda: work(3), lambda: work(1))
-    assert db.keys("visitors") == {b"/": 600}
-    found = unions(db.session, "visitors")[TODAY, "/"]
-    assert found.visitors().total == 330
-
-
-def test_a_rerun_unites_once(db: Database) -> None:
-    times = iter(range(10))
-
-    def reached(point: str) -> None:
-        if point == "before_commit" and next(times) < 2:
-            raise Conflict("another transaction")
-
-    db.applier._reached = reached
-    db.applier._pause = lambda seconds: None
-    db.applier.apply([seen_entry(db.session, sightings("/", "a", "b"))])
-    assert db.keys("visitors") == {b"/": 2}
-    assert numbers(db.session, "visitors") == {(TODAY, "/"): 2}
-
-
 def test_members_of_overflowing_keys_go_along(db: Database) -> None:
     db.store.counters.set("visitors", max_keys=2)
     db.applier.apply([seen_entry(db.session, sightings("/1", "a") + sightings("/2", "b"))])
@@ -90,29 +50,6 @@ def test_members_of_overflowing_keys_go_along(db: Database) -> None:
         (TODAY, "/2"): 1,
         (TODAY, OVERFLOW): 3,
     }
-
-
-def test_breakdowns_have_sketches_of_their_own(db: Database) -> None:
-    db.store.counters.set(
-        "visitors", dimensions=["page", "country"], breakdowns=["country", "page,country"]
-    )
-    made: list[Sighting] = [
-        ("visitors", check_dimensions({"page": page, "country": country}), NOON, member)
-        for page, country, member in [
-            ("/", "DE", "a"),
-            ("/", "FR", "a"),
-            ("/x", "DE", "a"),
-            ("/x", "DE", "b"),
-        ]
-    ]
-    db.applier.apply([seen_entry(db.session, made)])
-    assert numbers(db.session, "visitors") == {(TODAY, ""): 2}
-    assert {
-        values_of(key): number for (_, key), number in numbers(db.session, "visitors#1").items()
-    } == {("DE",): 2, ("FR",): 1}
-    assert {
-        values_of(key): number for (_, key), number in numbers(db.session, "visitors#2").items()
-    } == {("/", "DE"): 1, ("/", "FR"): 1, ("/x", "DE"): 2}
 
 
 def test_members_of_a_counter_that_counts_none_are_dead_and_can_be_retried(db: Database) -> None:

@@ -17,11 +17,14 @@ from countersink.store.errors import Misconfigured
 from countersink.store.in_app.connection import AppConnection
 from countersink.store.in_app.increments import Increments
 from countersink.store.replicas import ReplicaPool
-from countersink.store.sequences import CHANGE_LOCK_WAIT, HANDING_IDLE_SECONDS, Sequences
+from countersink.store.sequences import Sequences
+from countersink.store.sequences.allocator import HANDING_IDLE_SECONDS
+from countersink.store.sequences.records import CHANGE_LOCK_WAIT
 from countersink.store.sessions import Pool, open_tables
 from countersink.store.settings import Settings
 from countersink.store.totals import Totals
-from countersink.store.tracked import COUNT_SECONDS, TrackedTables, row_count
+from countersink.store.tracked import TrackedTables, row_count
+from countersink.store.tracked.check import COUNT_SECONDS
 
 ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
 READ_ENVIRONMENT: Final = "COUNTERSINK_MYSQL_READ_URL"

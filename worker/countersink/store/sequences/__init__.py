@@ -8,39 +8,24 @@ its options, and a row per period. Whoever hands out a value locks the base row.
 
 import builtins
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import date
 from functools import partial
 from typing import TypeVar, Unpack
 
-from countersink.store.connection import Connect, Session, held, rerun, rerun_transaction
+from countersink.store.connection import Connect, Session, rerun, rerun_transaction
 from countersink.store.in_app.connection import AppConnection
 from countersink.store.sequences import records
-from countersink.store.sequences.allocator import (
-    HANDING_IDLE_SECONDS,
-    is_alive,
-    take,
-    take_in,
-)
+from countersink.store.sequences.allocator import is_alive, take, take_in
 from countersink.store.sequences.options import (
     OptionChanges,
-    SequenceOptions,
     ValueRequest,
     check_changes,
     name_bytes,
     number,
 )
-from countersink.store.sequences.records import CHANGE_LOCK_WAIT, TABLE, Period, Sequence
+from countersink.store.sequences.records import TABLE, Period, Sequence
 from countersink.store.sessions import Pool
 from countersink.store.sql import quoted
-
-__all__ = [
-    "CHANGE_LOCK_WAIT",
-    "HANDING_IDLE_SECONDS",
-    "Period",
-    "Sequence",
-    "SequenceOptions",
-    "Sequences",
-]
 
 Result = TypeVar("Result")
 
@@ -154,8 +139,6 @@ class Sequences:
         Raises:
             ValueError: a period, but the sequence has none.
         """
-        if period is not None and (not isinstance(period, date) or isinstance(period, datetime)):
-            raise TypeError(f"a period is a date in it, not {type(period).__name__}")
         return self._pool.read(partial(records.peek, name=name_bytes(name), day=period))
 
     def set(self, name: str, value: int) -> None:
@@ -218,7 +201,7 @@ class Sequences:
 
     def total(self, name: str) -> int:
         """The sum of the last values of all periods; 0 where there is none."""
-        return self._pool.read(partial(records.total, name=name_bytes(name)))
+        return sum(period.value for period in self.periods(name))
 
     def list(self, prefix: str = "") -> "builtins.list[Sequence]":
         """The sequences whose names begin with ``prefix``, by name, compared byte by byte."""
@@ -241,11 +224,5 @@ class Sequences:
         return rerun(partial(take, self._handing_out, self._table, name_bytes(name), asked))
 
     def _change(self, work: Callable[[Session], Result]) -> Result:
-        unchanged = (
-            "nothing was changed, since applications' transactions held the sequence all the time"
-        )
-        with self._changing.lent() as session, held(unchanged, "try again"):
+        with self._changing.lent() as session:
             return rerun_transaction(session, partial(work, session), attempts=records.ATTEMPTS)
-
-    def __repr__(self) -> str:
-        return "Sequences()"

@@ -191,10 +191,9 @@ def changed(before: SequenceOptions, changes: Mapping[str, Any]) -> SequenceOpti
     if after.minimum is not None and after.maximum is not None and after.minimum > after.maximum:
         raise ValueError(f"the minimum {after.minimum} is above the maximum {after.maximum}")
     if not after.allow(after.first):
-        what = "start" if after.start is not None else "start (by default the step)"
         raise ValueError(
-            f"the {what} {after.first} is not within the limits {limits(after)}: give a start that"
-            " is"
+            f"the start (by default the step) {after.first} is not within the limits"
+            f" {limits(after)}: give a start that is"
         )
     if after.cycle and (after.maximum if after.step > 0 else after.minimum) is None:
         missing = "maximum" if after.step > 0 else "minimum"

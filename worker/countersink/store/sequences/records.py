@@ -21,7 +21,7 @@ from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any, Final
 
-from countersink.store.connection import Session, held, rerun_transaction
+from countersink.store.connection import Session, rerun_transaction
 from countersink.store.errors import Conflict
 from countersink.store.sequences.options import (
     ALL_TIME,
@@ -185,12 +185,6 @@ def periods(session: Session, name: bytes) -> list[Period]:
     ]
 
 
-def total(session: Session, name: bytes) -> int:
-    """The sum of the periods' last values; 0 where there is none."""
-    ((found,),) = session.query("SELECT SUM(value) FROM sequence WHERE name = %s", (name,))
-    return int(found or 0)
-
-
 def read_all(session: Session, prefix: bytes) -> list[Sequence]:
     """The sequences whose names begin with ``prefix``, by name, compared byte by byte.
 
@@ -234,17 +228,12 @@ def reset_all(session: Session) -> int:
     the others waiting.
 
     Raises:
-        Conflict: a sequence was held all the time; says how many before it by name were reset.
+        Conflict: a sequence was held all the time; those before it by name were reset.
     """
     done = 0
     for (name,) in session.query("SELECT name FROM sequence WHERE period = %s", (ALL_TIME,)):
         work = partial(reset, session, bytes(name))
-        so_far = (
-            f"{done} sequences were reset, and then an application's transaction held"
-            f" {name_text(name)!r} all the time"
-        )
-        with held(so_far, "try again"):
-            done += rerun_transaction(session, work, attempts=ATTEMPTS) is not None
+        done += rerun_transaction(session, work, attempts=ATTEMPTS) is not None
     return done
 
 

@@ -244,7 +244,9 @@ class _Rows:
             if view.whole:
                 projected = ((view.values(key), total) for key, total in amounts)
             else:
-                projected = sorted(view.projected(list(amounts)), key=_values_bytes)
+                projected = sorted(
+                    view.projected(list(amounts)), key=lambda row: [*map(text_bytes, row[0])]
+                )
             for values, total in projected:
                 yield *values, total
         elif query.by == "key-day":
@@ -288,7 +290,3 @@ def _largest(query: Query, limits: Answer, ordered: list[T]) -> list[T]:
         limits.truncated = True
         return ordered[: query.most]
     return ordered
-
-
-def _values_bytes(row: tuple[tuple[str, ...], int]) -> list[bytes]:
-    return [text_bytes(value) for value in row[0]]

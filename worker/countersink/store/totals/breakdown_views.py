@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
 from countersink.runtime.dimensions import SEPARATOR, part, values_of
-from countersink.runtime.limits import OVERFLOW
+from countersink.runtime.limits import OVERFLOW, text_bytes
 from countersink.store.counters import buckets
 from countersink.store.counters.breakdowns import Breakdown, Dimensioned, read_dimensioned
 from countersink.store.errors import StoreError
@@ -55,20 +55,14 @@ class BreakdownView:
         for key, amount in amounts:
             values = self.values(key)
             found[values] = found.get(values, 0) + amount
-        return sorted(found.items(), key=lambda pair: (-pair[1], _bytes(pair[0])))
-
-    @property
-    def since(self) -> datetime | None:
-        """The time from which on the breakdown holds the events; None: it holds all."""
-        since = self.breakdown.since
-        return datetime.fromtimestamp(since * 60, UTC) if since else None
+        return sorted(found.items(), key=lambda pair: (-pair[1], [*map(text_bytes, pair[0])]))
 
     def lacks(self, snapshot: Snapshot, start: date | None) -> datetime | None:
-        """:attr:`since`, if a range that begins so has times before it. One without a beginning
-        begins with the first bucket that has counts.
+        """The time from which on the breakdown holds the events, if a range that begins so has
+        times before it. One without a beginning begins with the first bucket that has counts.
         """
-        since = self.since
-        if since is None:
+        since = self.breakdown.since * 60
+        if not since:
             return None
         view = snapshot.view(self.counter)
         if start is None:
@@ -77,7 +71,8 @@ class BreakdownView:
             begins = buckets.unix(start)
         else:
             begins = buckets.day_begins(self.selection.time_zone or view.zone, start)
-        return since if begins is not None and begins < since.timestamp() else None
+        cut = begins is not None and begins < since
+        return datetime.fromtimestamp(since, UTC) if cut else None
 
     @contextmanager
     def named(self) -> Iterator[None]:
@@ -136,7 +131,3 @@ def _match(names: Sequence[str], where: Mapping[str, str]) -> KeyMatch | None:
         return KeyMatch(keys=[head, *every])
     prefix = head + SEPARATOR if first else ""
     return KeyMatch(keys=every, prefix=prefix, values=others)
-
-
-def _bytes(values: Sequence[str]) -> list[bytes]:
-    return [value.encode("utf-8", "surrogateescape") for value in values]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict, Unpack
 
 from countersink.runtime.dimensions import check_dimensions
 from countersink.runtime.limits import key_bytes, text_bytes
@@ -180,10 +180,6 @@ def picked_keys(chosen: ChosenKeys, size: int) -> list[PickedKeys]:
     ]
 
 
-def _all_of_them(name: str) -> bool:
-    return True
-
-
 MAX_LAST_DAYS: Final = 36_500
 _LAST: Final = re.compile(r"([0-9]{1,9})([mhd])")
 
@@ -208,7 +204,7 @@ class Last:
         """The window that is meant: ``90m``, ``24h``, ``7d``, or a timedelta, which is of minutes.
 
         Raises:
-            ValueError: none, or longer than 36,500 days. TypeError: it is something else.
+            ValueError: none, or longer than 36,500 days.
         """
         if isinstance(given, Last):
             return given
@@ -217,8 +213,6 @@ class Last:
             if rest or not 0 < minutes <= MAX_LAST_DAYS * 1440:
                 raise ValueError(f"the last {given}: give whole minutes, 1 or more")
             return cls(minutes)
-        if not isinstance(given, str):
-            raise TypeError(f"a window is a text such as 24h, not {type(given).__name__}")
         found = _LAST.fullmatch(given)
         minutes = int(found[1]) * UNITS[found[2]] if found else 0
         if found is None or not 0 < minutes <= MAX_LAST_DAYS * 1440:
@@ -262,7 +256,7 @@ class Selection:
     last: Last | None = None
     time_zone: str | None = None
     where: tuple[tuple[str, str], ...] = ()
-    visible: Callable[[str], bool] = field(default=_all_of_them, compare=False, repr=False)
+    visible: Callable[[str], bool] = field(default=lambda _: True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse what is no range."""
@@ -381,31 +375,20 @@ class TotalsQuestion(DayRange, total=False):
     where: Mapping[str, str] | None
 
 
-def selection_of(
-    counter: str | None,
-    *,
-    key: str | None = None,
-    keys: Sequence[str] | None = None,
-    match: KeyMatch = ANY,
-    start: date | None = None,
-    end: date | None = None,
-    last: str | timedelta | Last | None = None,
-    time_zone: str | None = None,
-    where: Mapping[str, str] | None = None,
-) -> Selection:
+def selection_of(counter: str | None, **asked: Unpack[TotalsQuestion]) -> Selection:
     """What is wanted of one counter, or of all, as programs say it.
 
     Raises:
         ValueError, TypeError: as :func:`wanted_keys`, :meth:`Last.of` and :class:`Selection`.
     """
+    rest: dict[str, Any] = {**asked}
+    key, keys, last, where = (rest.pop(name, None) for name in ("key", "keys", "last", "where"))
     return Selection(
         counter,
-        keys=wanted_keys(key, keys, match),
-        start=start,
-        end=end,
+        keys=wanted_keys(key, keys, rest.pop("match", ANY)),
         last=None if last is None else Last.of(last),
-        time_zone=time_zone,
         where=checked_where(where),
+        **rest,
     )
 
 

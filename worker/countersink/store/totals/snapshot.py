@@ -306,11 +306,6 @@ class _Group:
         self.taken: dict[object, set[str]] = {}
 
 
-def plain(counter: str) -> Scheme:
-    """The scheme of a counter that nobody has said anything about."""
-    return replace(DEFAULT, counter=counter)
-
-
 def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
     """What is known of each of some counters."""
     found = {
@@ -330,7 +325,7 @@ def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
         rows = session.query(f"{distinct} WHERE counter IN ({marks(left)})", left)
         counted |= {name for (name,) in rows}
     return {
-        name: found[name] if name in found else Shape(name in counted, plain(name))
+        name: found.get(name) or Shape(name in counted, replace(DEFAULT, counter=name))
         for name in names
     }
 

@@ -16,6 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from functools import partial
+from math import inf
 from typing import Any, Final, TypeVar
 
 from countersink.runtime.limits import key_text, text_bytes
@@ -23,7 +24,6 @@ from countersink.store.connection import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.breakdowns import counter_of
 from countersink.store.counters.buckets import month_of
-from countersink.store.counters.catalog import SaltPeriod
 from countersink.store.errors import DamagedSketch, NotUnique
 from countersink.store.totals.selection import Selection, chosen_keys, picked_keys
 from countersink.store.totals.series import SECONDS, Unit
@@ -169,7 +169,7 @@ class _Salts:
                 f" {self._counter} --unique` has them counted from then on"
             )
         self._begins = [period.begins for period in self._periods]
-        self._ends = [_end(period) for period in self._periods]
+        self._ends = [inf if each.ends is None else each.ends for each in self._periods]
         self._of_groups: dict[object, tuple[int, int]] = {}
         self._of_labels: dict[int, tuple[int, int]] = {}
 
@@ -182,16 +182,15 @@ class _Salts:
         if len(self._periods) == 1:
             return
         if sketch.label not in self._of_labels:
-            self._of_labels[sketch.label] = self._salts_of(view, sketch.label)
+            begins = view.scheme.starts_at(sketch.label) // 60
+            ends = view.scheme.ends_at(sketch.label) // 60
+            # The first and the last salt that events of the bucket may have, by their places.
+            places = bisect_right(self._ends, begins), bisect_left(self._begins, ends) - 1
+            self._of_labels[sketch.label] = places
         first, last = self._of_labels[sketch.label]
         before = self._of_groups.setdefault(group, (first, last))
         if first != last or before != (first, last):
             raise self._several()
-
-    def _salts_of(self, view: View, label: int) -> tuple[int, int]:
-        """The first and the last salt that events of a bucket may have, by their places."""
-        begins, ends = view.scheme.starts_at(label) // 60, view.scheme.ends_at(label) // 60
-        return bisect_right(self._ends, begins), bisect_left(self._begins, ends) - 1
 
     def _several(self) -> NotUnique:
         days = self._days
@@ -202,7 +201,3 @@ class _Salts:
             f"which members of {self._counter!r} are the same cannot be told over the whole of this"
             f" range, as {why}: ask by day, in its own time zone{rest}"
         )
-
-
-def _end(period: SaltPeriod) -> float:
-    return float("inf") if period.ends is None else period.ends

@@ -191,7 +191,12 @@ class View:
         """The buckets of each width that there can be, the finest first."""
         mixed = len(self.widths) > 1
         return [
-            LabelRange(first=None, until=self._until(width), width=width, mixed=mixed)
+            LabelRange(
+                first=None,
+                until=self._first_label(width, self.scheme.until(width)),
+                width=width,
+                mixed=mixed,
+            )
             for width in self.widths
         ]
 
@@ -308,11 +313,6 @@ class View:
     def plain(self, width: Width) -> bool:
         """Whether its buckets are the days or months that are shown."""
         return self.own and width in ("day", "month")
-
-    def _until(self, width: Width) -> int | None:
-        """The label before which all of a width are; None: there is none."""
-        until = self.scheme.until(width)
-        return None if until is None else self._first_label(width, until)
 
     def _labels(
         self, width: Width, start: date | None, end: date | None

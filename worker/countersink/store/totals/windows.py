@@ -91,11 +91,11 @@ def _last(view: View, last: Last, minute: int, *, before: bool) -> TimeWindow:
     narrowest = MINUTES[view.scheme.resolution]
     if view.scheme.resolution == "day" or last.minutes % narrowest:
         raise _inexact(view.scheme, last)
-    windows = [
-        _whole(last, width, minute)
-        for width in (MINUTES[resolution] for resolution in FINER)
-        if width >= narrowest and last.minutes % width == 0
-    ]
+    windows = []
+    for width in (MINUTES[resolution] for resolution in FINER):
+        if width >= narrowest and last.minutes % width == 0:
+            end = (minute // width + 1) * width  # the bucket that is open is included
+            windows.append(TimeWindow(_time(end - last.minutes), _time(end)))
     if before:
         for window in windows:
             if _tells(view, window) and (window.before is None or _tells(view, window.before)):
@@ -110,12 +110,6 @@ def _tells(view: View, window: TimeWindow) -> bool:
         view.require_range(window.start, window.end)
         return True
     return False
-
-
-def _whole(last: Last, width: int, minute: int) -> TimeWindow:
-    """The window of buckets of so many minutes, that which is open at a Unix minute included."""
-    end = (minute // width + 1) * width
-    return TimeWindow(_time(end - last.minutes), _time(end))
 
 
 def _inexact(scheme: Scheme, last: Last) -> InexactZone:

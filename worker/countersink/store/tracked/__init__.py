@@ -10,20 +10,11 @@ from countersink.store.counters.settings import DEFAULT_APP_SLOTS
 from countersink.store.errors import StoreError, UnknownCounter
 from countersink.store.sessions import Pool
 from countersink.store.tracked import check, definitions, lifecycle
-from countersink.store.tracked.check import COUNT_SECONDS, Progress, RowDifference, no_progress
+from countersink.store.tracked.check import Progress, RowDifference
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.lifecycle import Plan
 from countersink.store.tracked.recount import Repaired
 from countersink.store.tracked.triggers import Notice, quiet
-
-__all__ = [
-    "COUNT_SECONDS",
-    "Plan",
-    "Repaired",
-    "RowDifference",
-    "TrackedTable",
-    "TrackedTables",
-]
 
 
 class TrackedTables:
@@ -35,7 +26,7 @@ class TrackedTables:
 
     Args:
         connect: makes sessions at REPEATABLE READ whose tables were checked; a server may be silent
-            on them for :data:`COUNT_SECONDS`.
+            on them for :data:`countersink.store.tracked.check.COUNT_SECONDS`.
         pool: for reading.
         database: where the tables of countersink are.
     """
@@ -66,7 +57,7 @@ class TrackedTables:
         by: Sequence[str] = (),
         day: str | None = None,
         app_slots: int = DEFAULT_APP_SLOTS,
-        progress: Progress = no_progress,
+        progress: Progress = quiet,
         notice: Notice = quiet,
     ) -> TrackedTable:
         """Count a table's rows from now on, beside whoever writes them and without locking it.
@@ -145,7 +136,7 @@ class TrackedTables:
         table_or_counter: str | None = None,
         *,
         counter: str | None = None,
-        progress: Progress = no_progress,
+        progress: Progress = quiet,
         notice: Notice = quiet,
     ) -> Repaired:
         """Make missing triggers anew, and count the rows again, beside whoever writes them.
@@ -187,6 +178,3 @@ class TrackedTables:
                 f"no table is tracked in the counter {counter!r}: see `countersink track --list`"
             )
         return found
-
-    def __repr__(self) -> str:
-        return "TrackedTables()"

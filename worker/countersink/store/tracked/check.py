@@ -110,7 +110,15 @@ def _not_in_work(
 
 def _check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
     ((database,),) = session.query("SELECT DATABASE()")
-    strays = list(_strays(session, tracked))
+    strays = [
+        RowDifference(
+            tracked,
+            "stray_trigger",
+            f"the trigger {stray.name} on {stray.schema}.{stray.table}, a copy of the table, counts"
+            " here, too",
+        )
+        for stray in triggers.strays(session, tracked)
+    ]
     try:
         table = read_table(session, tracked.schema, tracked.table, database)
     except ValueError as error:
@@ -140,13 +148,11 @@ def _triggers(
         return
     should_be = triggers.wanted(tracked, table, database)
     for trigger in triggers.split(there, should_be)[1]:
-        what = "is missing"
-        if any(each.name == trigger.name for each in there):
-            what = (
-                "is not as it was made: it, its table or a column that it goes by was changed (if"
-                " that is gone, writes that fire it fail)"
-            )
-        yield RowDifference(tracked, "no_trigger", f"the trigger {trigger.name} {what}")
+        detail = (
+            f"the trigger {trigger.name} is missing, or it, its table or a column that it goes by"
+            " was changed (if that is gone, writes that fire it fail)"
+        )
+        yield RowDifference(tracked, "no_trigger", detail)
     for definer in sorted({trigger.definer for trigger in there}):
         if privileges.is_gone(session, definer):
             detail = (
@@ -154,13 +160,6 @@ def _triggers(
                 " them fail (error 1449)"
             )
             yield RowDifference(tracked, "no_definer", detail)
-
-
-def _strays(session: Session, tracked: TrackedTable) -> Iterator[RowDifference]:
-    for stray in triggers.strays(session, tracked):
-        place = f"{stray.schema}.{stray.table}"
-        detail = f"the trigger {stray.name} on {place}, a copy of the table, counts here, too"
-        yield RowDifference(tracked, "stray_trigger", detail)
 
 
 def _cells(session: Session, tracked: TrackedTable, wrong: dict[Cell, int]) -> list[RowDifference]:
@@ -185,12 +184,8 @@ def _cells(session: Session, tracked: TrackedTable, wrong: dict[Cell, int]) -> l
     return found
 
 
-def no_progress(done: int, about: int) -> None:
-    """Tell nobody."""
-
-
 def differences(
-    session: Session, tracked: TrackedTable, table: AppTable, progress: Progress = no_progress
+    session: Session, tracked: TrackedTable, table: AppTable, progress: Progress = triggers.quiet
 ) -> tuple[dict[Cell, int], int]:
     """Rows of the table minus what is counted, for each cell where they differ; also all rows.
 

@@ -20,16 +20,6 @@ from countersink.store.tracked.table import BINARY_TYPES, INTEGER_TYPES, OWN_TEX
 
 _COMPARED: Final = 500
 """Values that the server is asked about at a time."""
-_GIVEN: Final = {
-    **dict.fromkeys(INTEGER_TYPES, "an int"),
-    **dict.fromkeys(BINARY_TYPES, "bytes"),
-    "year": "an int",
-    "decimal": "an int or Decimal",
-    "date": "a date",
-    "datetime": "a naive datetime",
-    "time": "a timedelta or time",
-}
-"""What is compared with a column, by its type; with others a str."""
 _BYTEWISE: Final = re.compile(r".*_(nopad|0900)_bin")
 """Collations in which text is equal only to itself; other binary ones ignore blanks at the end."""
 
@@ -122,7 +112,9 @@ def condition(session: Session, column: Column, value: object) -> Condition:
     if column.type in INTEGER_TYPES and isinstance(value, int):
         return Exactly(str(int(value)))
     if column.type == "year" and isinstance(value, int):
-        return Exactly(f"{_year(value):04d}")
+        # Of 1 to 99 the server makes 2001 to 2069, 1970 to 1999.
+        century = 0 if not 1 <= value <= 99 else 2000 if value < 70 else 1900
+        return Exactly(f"{century + value:04d}")
     if column.type == "decimal" and isinstance(value, int | Decimal):
         return Number(Decimal(value))
     if column.type in BINARY_TYPES and isinstance(value, bytes | bytearray):
@@ -135,15 +127,10 @@ def condition(session: Session, column: Column, value: object) -> Condition:
         return _time(column, value)
     if column.type in OWN_TEXT and isinstance(value, str):
         return _own_text(session, column, value)
-    wanted = f"of type {column.type.upper()}: give {_GIVEN.get(column.type, 'a str')}"
-    raise TypeError(f"column {column.name} is {wanted}, not {type(value).__name__}")
-
-
-def _year(value: int) -> int:
-    """What a YEAR is compared with: of 1 to 99 the server makes 2001 to 2069, 1970 to 1999."""
-    if not 1 <= value <= 99:
-        return int(value)
-    return value + (2000 if value < 70 else 1900)
+    raise TypeError(
+        f"column {column.name} is of type {column.type.upper()}, which is not compared with a value"
+        f" of type {type(value).__name__}"
+    )
 
 
 def _moment(column: Column, value: date) -> Condition:

@@ -76,10 +76,8 @@ def parse(table: str, database: str) -> tuple[str, str]:
         database: which one is meant where none is said.
 
     Raises:
-        TypeError: not a ``str``. ValueError: it cannot be a table's name.
+        ValueError: it cannot be a table's name.
     """
-    if not isinstance(table, str):
-        raise TypeError(f"a table's name is a str, not {type(table).__name__}")
     found = _NAME.fullmatch(table)
     if found is None or "\0" in table:
         raise ValueError(

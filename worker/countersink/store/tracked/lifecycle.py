@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from secrets import token_hex
-from typing import Final
 
 from countersink.store.apply.control import Control, bump, exclusive
 from countersink.store.connection import Connect, Session
@@ -25,7 +24,7 @@ from countersink.store.counters.settings import (
     is_posted,
     is_used,
 )
-from countersink.store.errors import Conflict, StoreError, TableChanged, UnknownCounter
+from countersink.store.errors import Conflict, StoreError, UnknownCounter
 from countersink.store.sql import quoted
 from countersink.store.tracked import definitions, privileges, recount, triggers
 from countersink.store.tracked.check import Progress
@@ -33,8 +32,6 @@ from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.recount import Repaired
 from countersink.store.tracked.table import AppTable, read_table
 from countersink.store.tracked.triggers import InstalledTrigger, Notice, Trigger, change, changing
-
-_ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +64,9 @@ def make_plan(
     """Check what is asked for, and say what would be done.
 
     Raises:
-        TypeError, ValueError: it cannot be; says why, and what can.
+        ValueError: it cannot be; says why, and what can.
         Refused: a right is missing; says what to grant.
     """
-    if isinstance(by, str):
-        raise TypeError("by is a sequence of str, one for each column")
     schema, name = definitions.parse(table, database)
     if counter is None:
         counter = definitions.default_counter(table)
@@ -137,28 +132,22 @@ def count(
     Raises:
         UnknownCounter: nothing is tracked as ``counter``.
         ValueError: the table cannot be tracked any more, as a column is gone.
-        Conflict: others were in the way all the time.
+        Conflict: others were in the way all the time; or the table was truncated or altered
+            while it was counted.
         Refused: a right is missing.
     """
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            with recount.turn(connect, counter) as (session, tracked):
-                with changing(connect) as changer:
-                    recount.same_server(session, changer)
-                    table, changes = _look(changer, tracked, database)
-                    if changes:
-                        tracked = recount.uncounted(session, tracked)
-                        table, changes = _look(changer, tracked, database)
-                    for trigger in changes:
-                        change(changer, trigger, notice)
-                made = sum(isinstance(trigger, Trigger) for trigger in changes)
-                done = recount.recount(session, connect, tracked, table, progress)
-                return replace(done, triggers=made)
-        except TableChanged as error:
-            if attempt == _ATTEMPTS:
-                raise
-            notice(f"{error}; counting anew")
-    raise AssertionError("there is at least one attempt")
+    with recount.turn(connect, counter) as (session, tracked):
+        with changing(connect) as changer:
+            recount.same_server(session, changer)
+            table, changes = _look(changer, tracked, database)
+            if changes:
+                tracked = recount.uncounted(session, tracked)
+                table, changes = _look(changer, tracked, database)
+            for trigger in changes:
+                change(changer, trigger, notice)
+        made = sum(isinstance(trigger, Trigger) for trigger in changes)
+        done = recount.recount(session, connect, tracked, table, progress)
+        return replace(done, triggers=made)
 
 
 def forget(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:

@@ -1,4 +1,4 @@
-"""Rights that triggers need, and the sentences that say what to GRANT or SET where one is missing.
+"""Rights that triggers need, and the sentences that say what to GRANT where one is missing.
 
 The server is asked by trying: what triggers read and write is tried beforehand, without a row;
 whether they may be made is what it says to CREATE TRIGGER.
@@ -18,12 +18,6 @@ _DENIED: Final = frozenset(
         1142,  # TRIGGER command denied to user for table
         1143,  # … for column
     }
-)
-_BINARY_LOG: Final = 1419  # You do not have the SUPER privilege and binary logging is enabled
-_BINARY_LOG_ADVICE: Final = (
-    "the server writes a binary log, and then only users with SUPER may make triggers: let an"
-    " administrator run SET GLOBAL log_bin_trust_function_creators = 1 and write it to the server's"
-    " configuration too, or grant SUPER"
 )
 
 
@@ -62,12 +56,10 @@ def require_before(session: Session, schema: str, table: str, database: str) -> 
 def explaining(
     session: Session, schema: str, table: str, needed: Sequence[str] = ("SELECT", "TRIGGER")
 ) -> Iterator[None]:
-    """An error within that is about a missing right says what to grant, or to set."""
+    """An error within that is about a missing right says what to grant."""
     try:
         yield
     except StoreError as error:
-        if error.code == _BINARY_LOG:
-            raise Refused(_BINARY_LOG_ADVICE, code=error.code) from error
         if error.code not in _DENIED:
             raise
         # Without what a general advice would say behind it.

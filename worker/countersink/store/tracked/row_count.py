@@ -131,21 +131,11 @@ def _conditions(
         elif name in known:
             conditions.append(condition(session, known[name], value))
         else:
-            raise Refused(_out_of_sight(name, tracked, known))
+            raise Refused(
+                f"column {name} of {tracked.name} is gone, or this user may not see it: grant it"
+                " SELECT on that table; countersink verify says what is the matter"
+            )
     return conditions
-
-
-def _out_of_sight(name: str, tracked: TrackedTable, known: Mapping[str, Column]) -> str:
-    if not known:
-        return (
-            f"{tracked.name} is gone, or this user may not see it: grant it SELECT on that table;"
-            " countersink verify says what is the matter"
-        )
-    return (
-        f"column {name} of {tracked.name} is gone, or this user may see others only: if it was"
-        f" dropped or renamed, writes to the table fail until countersink untrack --counter"
-        f" {tracked.counter}; else grant this user SELECT on that table"
-    )
 
 
 class KeyRange(NamedTuple):
@@ -250,10 +240,8 @@ class _Selection:
 
     def _first_wrong(self, values: Values) -> int | None:
         """The place of the first value that does not meet its condition."""
-        for place, one in enumerate(self._asked):
-            if one is not None and not one.meets(values[place]):
-                return place
-        return None
+        asked = enumerate(zip(self._asked, values, strict=False))
+        return next((place for place, (one, own) in asked if one and not one.meets(own)), None)
 
     def _behind(self, key: bytes, values: Values, wrong: int) -> bytes:
         """Where to look on, after a key whose value at this place is not what is asked for."""

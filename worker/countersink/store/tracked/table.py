@@ -240,15 +240,8 @@ def _refuse(database: str, schema: str, name: str, kind: str, engine: str | None
     full = f"{schema}.{name}"
     if schema == database and name in _own_tables():
         raise ValueError(f"{full} is countersink's own: it cannot be tracked")
-    if "VIEW" in kind.upper():
-        raise ValueError(f"{full} is a view, which cannot have triggers: track the table behind it")
-    if kind.upper() == "SYSTEM VERSIONED":
-        raise ValueError(
-            f"{full} keeps a history of its rows (WITH SYSTEM VERSIONING), whose triggers do not"
-            " tell present rows from past ones: it cannot be tracked"
-        )
-    if kind.upper() != "BASE TABLE":
-        raise ValueError(f"{full} is a {kind.lower()}, not a table: it cannot be tracked")
+    if kind.upper() != "BASE TABLE":  # of one that is system-versioned, past rows fire them, too
+        raise ValueError(f"{full} is no plain table ({kind.lower()}): it cannot be tracked")
     if (engine or "").lower() != "innodb":
         raise ValueError(
             f"{full} is of the engine {engine}, whose rows do not commit and roll back with their"
