@@ -15,7 +15,7 @@ MYSQL_TESTS := $(filter-out %/test_galera.py,$(wildcard $(foreach part,store sto
 	tests/drivers tests/worker tests/end_to_end \
 	$(filter-out %/test_galera.py,$(wildcard tests/faults/test_*.py)) \
 	$(foreach part,compaction move planner pruning retention attempts,tests/schedules/test_$(part).py) \
-	tests/cli/test_real_log.py tests/setup/test_rights.py
+	tests/setup/test_rights.py
 
 # `make soak`
 SECONDS ?= 300

@@ -1,12 +1,9 @@
 """The rows of clusters and the constants are measured, with backlogs that take no time."""
 
-from typing import Any
-
 import pytest
 
 from benchmarks import clusters, constants
-from benchmarks.results import merged
-from benchmarks.rows import CLUSTERS, PLACES
+from benchmarks.rows import PLACES
 
 QUICK_SECONDS = 0.2
 LONG = pytest.mark.long("measures, with servers of its own")
@@ -43,27 +40,3 @@ def test_constants_are_of_entries_rows_and_cells() -> None:
     assert found["per_cell"]["table_bytes"] > 100
     assert found["per_cell"]["binlog_bytes"] > 0
     assert found["per_row"]["binlog_bytes"] < 10  # what is folded is not logged
-
-
-def test_what_is_measured_again_takes_the_place_of_what_was() -> None:
-    whole: dict[str, Any] = {
-        "environment": {"date": "monday"},
-        "rows": [{"name": "bare", "per_second": 1}, {"name": "increment", "per_second": 2}],
-    }
-    again: dict[str, Any] = {
-        "environment": {"date": "tuesday"},
-        "rows": [{"name": "increment", "per_second": 3}],
-        "clusters": [{"name": "apply_1_galera"}],
-    }
-    assert merged(whole, again) == {
-        "environment": {"date": "monday"},
-        "rows": [
-            {"name": "bare", "per_second": 1},
-            {"name": "increment", "per_second": 3, "date": "tuesday"},
-        ],
-        "clusters": [{"name": "apply_1_galera", "date": "tuesday"}],
-    }
-
-
-def test_every_place_can_be_asked_for() -> None:
-    assert {f"clusters_{place}" for place in PLACES} == set(CLUSTERS)

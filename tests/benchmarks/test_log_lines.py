@@ -7,9 +7,6 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
-from benchmarks import log_lines
 from benchmarks.log_lines import CUT_EVERY, DAYS, FIRST, LATE, write
 
 LINES = 105_000
@@ -46,15 +43,3 @@ def test_holds_what_it_says(tmp_path: Path) -> None:
     assert (min(days), max(days)) == (FIRST.date(), FIRST.date().replace(day=FIRST.day + DAYS - 1))
     behind = max((before - time).total_seconds() for before, time in pairwise(times))
     assert 0 < behind <= LATE
-
-
-def test_is_the_same_for_the_same_seed_and_empty_of_no_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_lines, "REQUESTS", 10_007)  # drawing them takes long
-    texts = {}
-    for name, seed in (("one", 1), ("again", 1), ("other", 2)):
-        texts[name] = write(tmp_path / name, 1_000, seed).path.read_bytes()
-    assert texts["one"] == texts["again"] != texts["other"]
-    log = write(tmp_path / "log", 0)
-    assert (log.size, log.hits) == (0, {})

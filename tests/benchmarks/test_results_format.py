@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.http_reads import NAMES as HTTP_QUESTIONS
-from benchmarks.measuring import Measurement, Paced, Result, Wrong, take_turns
+from benchmarks.measuring import Measurement, Paced, Wrong, take_turns
 from benchmarks.processes import PROJECT
 from benchmarks.results import as_rows
 from benchmarks.row_counts import QUESTIONS
@@ -39,7 +39,6 @@ from benchmarks.rows import (
     server_of,
 )
 from benchmarks.series import QUERIES
-from benchmarks.sightings import BYTES, TABLE_BYTES
 from benchmarks.unique_year import DAYS
 from tests.support.servers import Kind
 
@@ -138,16 +137,6 @@ def test_has_its_rows_in_order(whole: dict[str, Any]) -> None:
 
 
 @QUICK
-def test_rows_of_a_server_that_is_not_there_say_why(whole: dict[str, Any]) -> None:
-    missing = [row for row in whole["rows"] if "missing" in row]
-    assert {row["name"] for row in missing} == {
-        name for name in NAMES if name in SAMPLE and server_of(name) == OTHER
-    }
-    missing += [row for row in whole["reads"] if row["name"] in {on(OTHER, q) for q in QUERIES}]
-    assert all(row["missing"] == f"left out by --without {OTHER}" for row in missing)
-
-
-@QUICK
 def test_rows_have_a_rate_between_low_and_high(whole: dict[str, Any]) -> None:
     for row in measured(whole):
         assert 0 < row["low"] <= row["per_second"] <= row["high"], row
@@ -212,16 +201,6 @@ def test_reads_by_http_are_timed_against_the_bare_query(whole: dict[str, Any]) -
 
 
 @QUICK
-def test_different_members_are_timed_and_weighed_both_ways(whole: dict[str, Any]) -> None:
-    rows = {row["name"]: row for row in measured(whole)}
-    ours, theirs = rows["seen_repeated"], rows["peer_pfadd_repeated"]
-    # The same sets both ways: hashes of 8 bytes and a head, in pages that are never quite full.
-    assert 1_000 * (8 + 1) <= ours[BYTES] < ours[TABLE_BYTES]
-    assert theirs[BYTES] > 0
-    assert ours["target"] == "≥ 5× peer_pfadd_repeated"
-
-
-@QUICK
 def test_a_year_of_members_is_answered(whole: dict[str, Any]) -> None:
     ours = ours_of(whole, "unique_year")
     assert ours["sketches"] == DAYS
@@ -239,15 +218,6 @@ def test_rows_are_counted_both_ways(whole: dict[str, Any]) -> None:
     assert all(asked["ratio"] > 0 and asked["rows"] > 0 for asked in ours["questions"])
     assert 0 < ours["median_insert_ms"] <= ours["worst_insert_ms"]
     assert ours["track_seconds"] > 0
-
-
-@QUICK
-def test_environment_says_what_was_measured(whole: dict[str, Any]) -> None:
-    environment = whole["environment"]
-    for name in ("date", "cpu", "cores", "python", "redis", SERVER, "libraries"):
-        assert environment[name], name
-    assert "password" not in json.dumps(whole)
-    assert "innodb-flush-log-at-trx-commit=1" in environment["mysql_settings"]
 
 
 def test_every_row_is_described_and_measured_once_in_a_group_of_one_server() -> None:
@@ -292,24 +262,6 @@ def test_the_faster_of_two_peers_is_compared_with() -> None:
     ours, *_ = as_rows(results)
     assert ours["ratio"] == pytest.approx(1.3)
     assert ours["met"]
-
-
-def test_of_what_should_be_nothing_the_worst_run_is_told() -> None:
-    drifts, shares = (-5, 0, 3), (0.8, 0.9, 0.7)
-    runs = tuple(
-        Measurement(1, 1.0, {DRIFT: drift, SHARE_KEPT: share})
-        for drift, share in zip(drifts, shares, strict=True)
-    )
-    assert Result("writers_mariadb", runs).extras() == {DRIFT: -5, SHARE_KEPT: 0.8}
-    (row,) = as_rows([Result("writers_mariadb", runs)])
-    assert (row["ratio"], row["met"]) == (0.8, False)
-
-
-def test_a_row_that_could_not_be_measured_keeps_its_place() -> None:
-    results = [Result("bare", (Measurement(1, 1.0),))]
-    assert as_rows(results, {"compact_mysql": "no MySQL here"})[1:] == [
-        {"name": "compact_mysql", "missing": "no MySQL here"}
-    ]
 
 
 def test_a_run_that_was_too_short_is_repeated_with_more_events_or_an_error() -> None:

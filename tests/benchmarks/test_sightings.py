@@ -11,7 +11,7 @@ import pytest
 from benchmarks.command import service
 from benchmarks.measuring import Wrong
 from benchmarks.pipeline import apply_all, until_salted
-from benchmarks.sightings import check_redis, check_tables
+from benchmarks.sightings import check_tables
 from benchmarks.site import Site, open_site
 from benchmarks.workload import (
     COUNTER,
@@ -43,21 +43,6 @@ def test_each_key_has_as_many_members_as_it_says(members: Members) -> None:
     if members == "repeated":
         assert len(set(seen)) <= VISITORS
         assert len(pairs) < COUNT
-
-
-def test_more_sightings_than_draws_of_keys_begin_anew() -> None:
-    keys, seen = sightings("new", 250_000)
-    assert len(keys) == len(seen) == 250_000
-    assert keys[:50_000] == keys[100_000:150_000] == keys[200_000:]
-
-
-def test_each_pass_is_of_its_own_keys() -> None:
-    keys, _ = sightings("repeated", COUNT)
-    first, second = (pages_of(number, keys, ":day") for number in (0, 1))
-    assert not set(first) & set(second)
-    for named in (first, second):
-        assert len(set(named)) == len(set(keys))
-        assert len(set(zip(keys, named, strict=True))) == len(set(keys))
 
 
 @pytest.fixture
@@ -93,21 +78,3 @@ def test_a_sighting_too_many_in_the_tables_is_wrong(site: Site, fault: str) -> N
         apply_all(site, url)
         with pytest.raises(Wrong, match="members of" if fault == "member" else "sightings of"):
             check_tables(url, "repeated", passes=PASSES, count=COUNT)
-
-
-@pytest.mark.long("servers of their own")
-@pytest.mark.timeout(180)
-def test_a_key_too_few_in_redis_is_wrong(site: Site) -> None:
-    keys, members = sightings("new", COUNT)
-    with site.redis_client() as client:
-        for number in range(PASSES):
-            for key, member in zip(pages_of(number, keys, ":day"), members, strict=True):
-                client.pfadd(key, member)
-        assert check_redis(client, "new", passes=PASSES, count=COUNT) > 0
-        busiest = max(members_by_key("new", COUNT), key=members_by_key("new", COUNT).__getitem__)
-        client.delete(f"/0{busiest}:day")
-        with pytest.raises(Wrong, match="keys in Redis"):
-            check_redis(client, "new", passes=PASSES, count=COUNT)
-        client.pfadd(f"/0{busiest}:day", "one")
-        with pytest.raises(Wrong, match="PFCOUNT says"):
-            check_redis(client, "new", passes=PASSES, count=COUNT)

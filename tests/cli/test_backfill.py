@@ -8,7 +8,7 @@ import pytest
 
 from countersink.store.connection import connect
 from countersink.store.settings import Settings
-from tests.cli.command import Result, Servers, Start, call, one_sentence, piped, redirected
+from tests.cli.command import Result, Servers, Start, one_sentence, piped, redirected
 from tests.logs.tailing import append, line, write
 from tests.support.waiting import eventually
 
@@ -212,15 +212,12 @@ def test_sigterm_ends_it_after_a_chunk_and_it_goes_on_later(
     assert states == ["done", "stopped"]
 
 
-def test_days_that_are_left_out_are_said_once(servers: Servers, log: Path) -> None:
-    for more in (("--dry-run",), (), ("--format", "json")):
-        done = backfill(servers, str(log), *RECONCILE, "--grace", "1000000000", *more)
-        assert done.err.count("left out, as not over for") == 1, more
-
-
-def test_a_reconcile_without_days_is_refused(servers: Servers, log: Path) -> None:
+def test_a_reconcile_without_days_names_those_that_the_log_has_whole(
+    servers: Servers, log: Path
+) -> None:
     done = backfill(servers, str(log), "--mode", "reconcile")
     assert "give the first and the last one by --from and --to" in one_sentence(done, 1)
+    assert "these sources have lines from 2026-11-20" in done.err
 
 
 def test_reconcile_sets_what_was_lost_and_shows_it(servers: Servers, log: Path) -> None:
@@ -266,35 +263,6 @@ def test_reconcile_sets_what_was_lost_and_shows_it(servers: Servers, log: Path) 
         each.split() for each in missing.out.splitlines()
     ]
     assert totals(servers)["/only-live"] == 0
-
-
-def test_corrections_of_quarters_tell_which(servers: Servers, log: Path) -> None:
-    servers.call(
-        "counter", "set", COUNTER, "--resolution", "quarter", "--time-zone", "Asia/Kolkata"
-    )
-    done = backfill(servers, str(log), *RECONCILE)
-    shown = [each.split() for each in done.out.splitlines()]
-    assert ["day", "bucket", "(UTC)", "width", "key", "had", "should", "be", "delta"] in shown
-    assert ["2026-11-21", "2026-11-20T22:00", "quarter", "/b", "0", "2", "+2"] in shown
-
-
-def test_the_first_screen_of_the_help_explains_both_modes() -> None:
-    screen = "\n".join(call("backfill", "--help").out.splitlines()[:24])
-    assert "--mode add: these events never arrived." in screen
-    assert "--mode reconcile: these sources are the whole truth for their days." in screen
-    assert "Did some of these events arrive live? Then reconcile." in " ".join(screen.split())
-    assert "docs/backfill.md" in screen
-    rest = " ".join(call("backfill", "--help").out.split())
-    assert "reconcile only: how long ago a day must have ended" in rest
-    assert "reconcile only: how long to wait" in rest
-
-
-def test_a_redis_is_asked_for_to_reconcile(log: Path) -> None:
-    reconcile = call(
-        *("backfill", str(log), "--counter", COUNTER, "--mode", "reconcile"),
-        COUNTERSINK_MYSQL_URL="mysql://nobody@127.0.0.1:1/x",
-    )
-    assert "COUNTERSINK_REDIS_URL" in one_sentence(reconcile, 2)
 
 
 def test_the_counter_of_a_tracked_table_is_refused(
@@ -347,15 +315,3 @@ def test_a_run_that_rejected_lines_have_ended_is_not_done(
         done = backfill(servers, str(log), *given, *arguments)
         assert done.status == 3
         assert "more than 1 lines" in done.err
-
-
-def test_what_was_rejected_altogether_is_not_counted(servers: Servers, tmp_path: Path) -> None:
-    log = tmp_path / "access.log"
-    log.write_bytes(b"nonsense\n" * 3)
-    for arguments in (("--dry-run",), ("--rejects", str(tmp_path / "rejects"))):
-        done = backfill(
-            servers, str(log), "--input-format", "combined", "--format", "json", *arguments
-        )
-        assert done.status == 3
-        assert [one["outcome"] for one in done.json["sources"]] == ["rejected"]
-        assert any("line 1 of" in notice for notice in done.json["notices"])

@@ -104,23 +104,3 @@ def test_undo_as_json_and_of_a_reconcile(servers: Servers, log: Path) -> None:
     assert done.json["state"] == "undone"
     assert done.json["amount"] == 3 - 2
     assert totals(servers) == {"/a": 4}
-
-
-def test_undo_of_what_was_set_over_says_so(servers: Servers, log: Path) -> None:
-    first = str(backfill(servers, str(log), "--format", "json").json["run"])
-    write(log, "/a")
-    later = backfill(servers, str(log), *RECONCILE, "--format", "json").json["run"]
-    done = servers.call("backfills", "undo", first, "--format", "json")
-    assert done.status == 0
-    assert done.err == f"countersink backfills: {done.json['notices'][0]}\n"
-    assert f"backfill {later} has set" in done.err
-
-
-def test_runs_that_are_none_and_drift_of_one_that_has_none(servers: Servers, log: Path) -> None:
-
-    none = "there is no backfill 7000: `countersink backfills list` shows all"
-    for command in ("show", "undo"):
-        assert none in one_sentence(servers.call("backfills", command, "7000"), 1)
-    run = str(backfill(servers, str(log), "--format", "json").json["run"])
-    done = servers.call("backfills", "show", run, "--drift")
-    assert "only reconciling corrects" in one_sentence(done, 1)

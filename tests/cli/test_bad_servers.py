@@ -137,9 +137,3 @@ def test_a_database_whose_certificate_does_not_verify(
     assert "certificate" in failed(wrong_name)
     fitting = f"{url}?ssl_ca={ca}&ssl_verify=ca"
     assert call("migrate", COUNTERSINK_MYSQL_URL=fitting).status == 0
-
-
-@pytest.mark.long("waits for the time of a handshake")
-def test_a_server_that_does_not_offer_tls(servers: Servers) -> None:
-    plain = servers.redis_url.replace("redis://", "rediss://")
-    assert "cannot be reached" in failed(call("info", COUNTERSINK_REDIS_URL=plain))

@@ -62,44 +62,6 @@ def asked(module_servers: Servers) -> Servers:
     return module_servers
 
 
-def test_totals_by_dimensions_for_people_and_as_csv(asked: Servers) -> None:
-    where = ("--where", "country=AT", "--where", "page=/home")
-    assert asked.rows("views", "--by", "total", *where) == [{"total": 3}]
-    assert asked.rows("views", "--by", "total", "--where", "page=") == [{"total": 1}]
-    listed = asked.json("counter", "list")["counters"]
-    assert [each["counter"] for each in listed] == ["views"]
-    assert asked.rows("--all") == [{"counter": "views", "total": 13}]
-    shown = asked.call("totals", "views", "--by", "page,country")
-    assert [line.split()[:3] for line in shown.out.splitlines()[:3]] == [
-        ["page", "country", "total"],
-        ["/home", "DE", "5"],
-        ["/about", "DE", "4"],
-    ]
-    table = asked.call("totals", "views", "--by", "page,country", "--format", "csv").out
-    assert list(csv.reader(io.StringIO(table)))[:2] == [
-        ["page", "country", "total"],
-        ["/home", "DE", "5"],
-    ]
-
-
-def test_what_is_pending_is_in_the_breakdowns(declared: Servers) -> None:
-    produce(declared, *EVENTS)
-    produce(declared, ({"page": "/home", "colour": "red"}, 100))
-    pending = ("--include-pending",)
-    assert declared.rows("views", "--by", "country", *pending) == [
-        {"country": "DE", "total": 10},
-        {"country": "AT", "total": 3},
-    ]
-    assert declared.rows("views", "--by", "total", *pending) == [{"total": 13}]
-    chosen = ("--by", "page", "--where", "country=DE", "--top", "2")
-    assert declared.rows("views", *chosen, *pending) == [
-        {"page": "/home", "total": 5},
-        {"page": "/about", "total": 4},
-    ]
-    declared.apply()
-    assert declared.rows("views", "--by", "total", *pending) == [{"total": 13}]
-
-
 def test_an_undeclared_dimension_is_a_dead_letter_until_it_is_declared(declared: Servers) -> None:
     produce(declared, ({"page": "/home", "colour": "red"}, 100), ({"page": "/home"}, 1))
     declared.apply()

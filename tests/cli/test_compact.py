@@ -1,14 +1,9 @@
 """`countersink compact`."""
 
-import io
-import os
-import pty
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 
-from countersink.cli.app import run
 from tests.cli.command import Servers, one_sentence
 from tests.schedules.tables import DAY, Tables, spread
 
@@ -58,17 +53,6 @@ def test_json_is_one_document_that_names_what_stays(servers: Servers, tables: Ta
     }
 
 
-def test_a_table_tells_how_many_stay_as_they_are(servers: Servers, tables: Tables) -> None:
-    keys = [b"much%02d" % number for number in range(12)]
-    tables.plant(spread(keys, (1, 2)))
-    # As of a counter of different members, whose sketches somebody has deleted.
-    tables.run("UPDATE counter_slot SET sketched = 1")
-    done = servers.call("compact")
-    assert done.status == 3
-    said = "Keys left as they are, as their different members cannot be read: 12"
-    assert done.out == f"{said} (--format json names them)\n"
-
-
 def test_busy_rows_are_left_for_the_next_run_which_is_no_failure(
     servers: Servers, tables: Tables
 ) -> None:
@@ -94,24 +78,3 @@ def test_counter_and_before_choose(servers: Servers, tables: Tables) -> None:
     assert compact("--before", "9000-01-02") == (5, 2)
     unknown = servers.call("compact", "--counter", "nothing")
     assert "there is no counter 'nothing'" in one_sentence(unknown, 1)
-
-
-def test_on_a_terminal_a_bar_shows_how_far_it_is(
-    servers: Servers, tables: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tables.plant(spread(KEYS, (1, 2, 3)))
-    for name, value in servers.variables(TERM="xterm").items():
-        monkeypatch.setenv(name, value)
-    terminal, its_end = pty.openpty()
-    with (
-        open(its_end, "w") as stderr,
-        redirect_stderr(stderr),
-        redirect_stdout(io.StringIO()) as stdout,
-    ):
-        assert run(["compact", "--format", "json"]) == 0
-        stderr.flush()
-        shown = ""
-        while not ("compacting" in shown and "%" in shown):  # it comes in pieces
-            shown += os.read(terminal, 65_536).decode()
-    os.close(terminal)
-    assert stdout.getvalue().startswith('{"rows_before": 60')

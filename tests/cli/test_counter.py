@@ -54,55 +54,6 @@ def test_a_counter_is_made_shown_and_listed(servers: Servers) -> None:
     assert ["keep", "forever"] in [line.split() for line in forever.out.splitlines()]
 
 
-def test_another_resolution_is_for_what_is_counted_from_then_on(servers: Servers) -> None:
-    count(servers, "views")
-    made = servers.json("counter", "set", "views", "--resolution", "hour")
-    assert (made["time_zone"], made["resolution"]) == ("UTC", "hour")
-    count(servers, "views")
-    shown = [line.split() for line in servers.call("counter", "show", "views").out.splitlines()]
-    assert [line for line in shown if line[0] in ("time", "resolution", "keep")] == [
-        ["time", "zone", "UTC"],
-        ["resolution", "hour"],
-        ["keep", "forever"],
-    ]
-    assert servers.rows("views", "--by", "total") == [{"total": 2}]
-    assert servers.call("verify").status == 0
-
-
-def test_up_to_when_buckets_are_rolled_up_is_shown(servers: Servers) -> None:
-    servers.call("counter", "set", "views", "--resolution", "minute")
-    servers.execute(
-        "UPDATE counter SET rolled_hour = '2026-11-20 08:00', rolled_month = '2026-10-01'"
-    )
-    rolled = {"hour": "2026-11-20T08:00Z", "month": "2026-10-01T00:00Z"}
-    assert servers.json("counter", "show", "views")["rolled_up_to"] == rolled
-    told = ", ".join(map(" ".join, rolled.items()))
-    for shown in ("show", "views"), ("list",):
-        assert told in servers.call("counter", *shown).out
-
-
-def test_what_cannot_be_is_wrong_usage_with_the_reason(servers: Servers) -> None:
-    count(servers, "views")
-    for arguments, said in (
-        (("--time-zone", "Mars/Olympus"), "give an IANA name such as Europe/Berlin"),
-        (("--time-zone", "Asia/Tokyo"), "views has been counted in UTC"),
-        (("--from", "2030-01-01"), "No such option"),
-        (("--resolution", "hour", "--time-zone", "Asia/Kolkata"), "quarter"),
-        (("--resolution", "week"), "not one of 'day', 'hour', 'quarter', 'minute'"),
-        (("--app-slots", "257"), "1<=x<=256"),
-        (("--keep", ""), "is no width with a time"),
-        (("--keep", "day=0d"), "buckets are kept for 1m to"),
-        (("--keep", "month=9d"), "'month' is none of minute, quarter, hour, day"),
-        (("--keep", "minute=2d"), "nothing of views is ever counted by minute"),
-        (("--keep", "hour=9d,day=10d"), "nothing of views is ever counted by hour"),
-        (("--max-keys", "0"), "a number of keys from 1"),
-        (("--max-keys", "many"), "neither a number of keys nor 'none'"),
-    ):
-        assert said in one_sentence(servers.call("counter", "set", "views", *arguments), 2)
-    shown = servers.json("counter", "show", "views")
-    assert (shown["made"], shown["time_zone"], shown["resolution"]) == (False, "UTC", "day")
-
-
 def test_what_has_no_room_is_shown(servers: Servers) -> None:
     assert servers.call("counter", "max-keys").out.startswith("a day of a counter may have any")
     assert servers.call("counter", "max-keys", "2").out.startswith("a day of a counter may have 2")
@@ -130,13 +81,6 @@ def test_what_has_no_room_is_shown(servers: Servers) -> None:
     assert "any number" in servers.call("counter", "max-keys", "none").out
     freed = servers.json("counter", "set", "clicks", "--max-keys", "none")
     assert freed["max_keys"] == freed["most_keys"] is None
-
-
-def test_an_unknown_counter_is_status_1(servers: Servers) -> None:
-    for arguments in (("show", "other"), ("delete", "other"), ("delete", "other", "--key", "k")):
-        assert "there is no counter 'other'" in one_sentence(servers.call("counter", *arguments), 1)
-    assert servers.call("counter", "list").out == "There are no counters.\n"
-    assert servers.json("counter", "list") == {"counters": []}
 
 
 def test_deleting_a_key_and_a_counter(servers: Servers) -> None:

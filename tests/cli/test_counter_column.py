@@ -67,36 +67,6 @@ def test_an_export_of_several_counters_counts_once_and_is_undone(
     assert amounts == {"views": 0, "sales": 5, "a:b": 0}
 
 
-@pytest.mark.parametrize(("allowed", "status"), [("3", 0), ("2", 3), ("38%", 0), ("37%", 3)])
-def test_lines_of_no_counter_can_be_allowed(
-    allowed: str, status: int, servers: Servers, tmp_path: Path
-) -> None:
-    # 3 of 8 lines are of none: 37.5 %. Each run rejects at most one of them.
-    run = _write("ndjson", tmp_path / "export")
-    done = servers.call(*run, "--dry-run", "--format", "json", "--allow-rejects", allowed)
-    assert (done.json["stray_lines"], done.status) == (3, status)
-    assert [each["rejected"] for each in done.json["runs"]] == [0, 0, 1]
-
-
-@pytest.mark.parametrize(
-    ("content", "given"),
-    [
-        ("", ()),
-        ("counter,day,key,total\n", ()),
-        ("counter,day,key,total\nviews,2026-05-12,/a,1\n", ("--where", "key=/b")),
-    ],
-)
-def test_an_export_of_which_nothing_counts_is_done(
-    servers: Servers, tmp_path: Path, content: str, given: tuple[str, ...]
-) -> None:
-    """As one of a single counter is."""
-    run = _write("csv", tmp_path / "export")
-    (tmp_path / "export").write_text(content)
-    done = servers.call(*run, *given, "--format", "json")
-    assert (done.status, done.json) == (0, {"runs": [], "stray_lines": 0})
-    assert "no line that counts" in done.err
-
-
 def test_lines_that_two_exports_have_keep_no_other_counter_from_being_counted(
     servers: Servers, tmp_path: Path
 ) -> None:

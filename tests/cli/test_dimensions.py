@@ -72,19 +72,6 @@ def test_a_log_is_counted_by_its_fields_and_again_where_others_are_asked_for(
     assert "nothing" in one_sentence(servers.call(*arguments, "--dimension", "page=nothing"), 1)
 
 
-def test_a_log_reaches_the_breakdowns(declared: Servers, log: Path) -> None:
-    write(log, *["/a", "/b"] * 600)
-    done = declared.call(
-        *("tail", str(log), "--counter", "views", "--where", "path=/a"),
-        COUNTERSINK_TAIL_DIMENSION="page=path status=status",
-    )
-    assert (done.status, done.out) == (0, "views: counted 600, rejected 0\n"), done.err
-    declared.apply()
-    assert declared.rows("views", "--by", "page", "--where", "status=200") == [
-        {"page": "/a", "total": 600}
-    ]
-
-
 def test_a_backfill_counts_the_breakdowns_from_fields_and_columns(
     declared: Servers, log: Path, tmp_path: Path
 ) -> None:

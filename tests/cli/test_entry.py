@@ -12,10 +12,8 @@ import click
 import pytest
 
 from countersink.cli.app import GROUPS, app
-from countersink.cli.commands.run.web import MODULES
-from countersink.cli.entry import SERVER_MODULES
 from countersink.cli.errors import remember_url, scrub
-from tests.cli.command import Servers, call, environment, one_sentence
+from tests.cli.command import Servers, call, environment
 from tests.logs.tailing import write
 from tests.support.processes import COUNTERSINK
 
@@ -70,84 +68,11 @@ def test_the_list_of_commands_says_what_each_ones_help_says(name: str) -> None:
     assert shown.out.startswith(f"Usage: countersink {name}")
 
 
-@pytest.mark.parametrize("module", SERVER_MODULES)
-def test_without_the_server_extra_it_says_what_to_install(module: str) -> None:
-    script = (
-        "import sys, importlib.util as u\nreal = u.find_spec\n"
-        f"u.find_spec = lambda name, *a: None if name == {module!r} else real(name, *a)\n"
-        "sys.argv = ['countersink', 'doctor']\n"
-        "from countersink.cli.entry import main\nmain()"
-    )
-    done = python(script)
-    said = f"countersink: the command needs {module}: pip install 'countersink[server]'\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
-
-
-def test_without_the_web_extra_web_says_what_to_install_and_up_starts() -> None:
-    script = (
-        "import sys, importlib.util as u\nreal = u.find_spec\n"
-        f"gone = {MODULES!r}\n"
-        "u.find_spec = lambda name, *a: None if name in gone else real(name, *a)\n"
-        "sys.modules |= dict.fromkeys(gone)\n"
-        "import countersink.cli.commands.run.up\n"
-        "sys.argv = ['countersink', 'web']\n"
-        "from countersink.cli.entry import main\nmain()"
-    )
-    done = python(script)
-    said = (
-        f"countersink: countersink web needs {', '.join(MODULES)}: pip install 'countersink[web]'\n"
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
-
-
 def test_without_the_server_extra_an_import_of_the_store_says_what_to_install() -> None:
     done = python("import sys; sys.modules['pymysql'] = None; from countersink.store import Store")
     assert done.stderr.endswith(
         "ModuleNotFoundError: countersink.store needs PyMySQL: pip install 'countersink[server]'\n"
     )
-
-
-@pytest.mark.parametrize("ignored", [False, True])
-def test_ctrl_c_while_it_starts_prints_no_traceback(ignored: bool) -> None:
-    script = (
-        "import signal, sys\n"
-        f"if {ignored}: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "class Interrupting:\n"
-        "    def find_spec(name, *more):\n"
-        "        if name == 'countersink.cli.app': signal.raise_signal(signal.SIGINT)\n"
-        "sys.meta_path.insert(0, Interrupting)\n"
-        "sys.argv = ['countersink', '--version']\n"
-        "from countersink.cli.entry import main\nmain()"
-    )
-    done = python(script)
-    assert (done.returncode, done.stderr) == (0 if ignored else -signal.SIGINT, "")
-
-
-def test_it_needs_nothing_but_the_standard_library_to_say_so(tmp_path: Path) -> None:
-    # -S and an empty directory: no site-packages at all.
-    roots = os.pathsep.join(p for p in environment()["PYTHONPATH"].split(os.pathsep) if p)
-    script = "from countersink.cli.entry import main; main()"
-    done = python(script, "-S", cwd=tmp_path, env={"PYTHONPATH": roots})
-    assert done.returncode == 1
-    assert "pip install 'countersink[server]'" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["nothing"], "No such command 'nothing'"),
-        (["totals", "--nothing", "x"], "No such option"),
-        (["totals", "x", "y"], "unexpected extra argument"),
-        (["increment"], "Missing argument 'COUNTER'"),
-        (["dead", "nothing"], "No such command 'nothing'"),
-        (["tail", "log"], "Missing option '--counter'"),
-    ],
-)
-def test_wrong_usage_is_status_2_and_names_the_help(arguments: list[str], said: str) -> None:
-    refused = call(*arguments)
-    sentence = one_sentence(refused, 2)
-    assert said in sentence
-    assert sentence.endswith("--help")
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(servers: Servers) -> None:

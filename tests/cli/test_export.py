@@ -3,9 +3,7 @@
 import csv
 import io
 import json
-import os
 import stat
-import subprocess
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -14,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from countersink.producers import Producer
-from countersink.reads.frames import frame
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from countersink.store.sessions import open_tables
@@ -167,16 +164,6 @@ def test_a_file_is_there_as_a_whole_or_not_at_all(filled: Servers, tmp_path: Pat
     assert one_sentence(filled.call("export", "views", "--output", str(tmp_path / "no" / "x.csv")))
 
 
-def test_a_pipe_is_written_to_as_it_is(filled: Servers, tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
-        assert filled.call("export", "clicks", "--by", "total", "--output", str(pipe)).status == 0
-        out, _ = reader.communicate(timeout=20)
-    assert out == b"counter,total\r\nclicks,3\r\n"
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
-
-
 def test_days_in_months_are_told(servers: Servers) -> None:
     filled = fill(servers)
     with Oracle(filled.mysql_url) as oracle:
@@ -220,14 +207,3 @@ def test_minutes_that_are_rolled_up_are_told(servers: Servers) -> None:
         found = servers.call("totals", *asked, "--by", "minute", "--format", "json")
         assert said in found.err
         assert found.json["told_from"]
-
-
-def test_frames_for_pandas(filled: Servers) -> None:
-    with Store(filled.mysql_url) as store:
-        daily = frame(store, "views", by="day", start=date(2026, 11, 18))
-        assert list(daily.columns) == ["day", "total"]
-        assert daily["total"].tolist() == [3, 0, -7]
-        assert str(daily["day"].dtype).startswith("datetime64")
-        both = frame(store, ["clicks", "views"], by="key")
-        assert both["counter"].tolist() == ["clicks", "views", "views", "views"]
-        assert both["total"].sum() == 4

@@ -1,7 +1,6 @@
 """Processes that serve, with a stderr that nobody reads: a pipe that is full from the start."""
 
 import os
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -10,9 +9,8 @@ import requests
 
 from countersink.cli.servers.base import free_port
 from countersink.store import Store
-from countersink.store.connection import connect
 from tests.cli.command import Servers, Start
-from tests.producers.helpers import STREAM, total
+from tests.producers.helpers import STREAM
 from tests.support.processes import Child, Children
 from tests.support.traffic import add
 from tests.support.waiting import eventually
@@ -68,14 +66,6 @@ def test_a_worker_applies_and_what_it_said_is_there_when_somebody_reads(
     said(full_pipe[0], "a worker ends; it leaves nothing pending")
 
 
-def test_a_worker_ends_when_told_to(start: Start, redis_client: redis.Redis) -> None:
-    worker = start("worker")
-    add(redis_client, {"rows": '[["hits","",29400000,1]]'})
-    eventually(lambda: not redis_client.xlen(STREAM))
-    worker.terminate()
-    assert worker.wait() == 0
-
-
 def test_web_answers(start: Start, redis_client: redis.Redis) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -92,33 +82,3 @@ def test_web_answers(start: Start, redis_client: redis.Redis) -> None:
     assert counted.json() == {"accepted": 1, "state": "stored"}
     web.terminate()
     assert web.wait() == 0
-
-
-@pytest.mark.long("like web, the other listener")
-def test_statsd_counts(start: Start, redis_client: redis.Redis) -> None:
-    port = free_port()
-    statsd = start("statsd", "--port", str(port))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-
-        def counted() -> bool:
-            sender.sendto(b"hits:1|c\nnonsense", ("127.0.0.1", port))
-            return total(redis_client) > 0
-
-        eventually(counted)
-    statsd.terminate()
-    assert statsd.wait() == 0
-
-
-@pytest.mark.long("like a worker, two more processes")
-def test_jobs_are_planned_and_run(start: Start, mysql_url: str) -> None:
-    scheduler = start("scheduler", COUNTERSINK_SCHEDULER_VERIFY_CRON="* * * * * *")
-    jobs = start("jobs")
-
-    def done() -> bool:
-        with connect(mysql_url) as session:
-            return bool(session.query("SELECT 1 FROM job_run WHERE state = 'done' LIMIT 1"))
-
-    eventually(done)
-    for child in (scheduler, jobs):
-        child.terminate()
-    assert [scheduler.wait(), jobs.wait()] == [0, 0]

@@ -4,8 +4,6 @@ import json
 from collections import Counter, defaultdict
 from pathlib import Path
 
-import pytest
-
 from tests.cli.command import Servers
 from tests.support.log_samples import SAMPLES
 
@@ -73,30 +71,6 @@ def test_a_growing_log_goes_on_with_the_directive_that_was_in_force(
             "/later.htm": 1,
             "/grown.htm": 1,
         }
-
-
-@pytest.mark.parametrize("first", ["#Date: {}\n#Fields: {}\n", "#Fields: {1}\n#Date: {0}\n"])
-def test_lines_with_a_time_alone_are_of_the_day_of_the_directive(
-    servers: Servers, log: Path, tmp_path: Path, first: str
-) -> None:
-    head = first.format("2026-05-11 10:00:00", "time c-ip cs-uri-stem sc-status")
-    lines = ["10:00:01 192.0.2.1 /a 200\n", "23:59:59 192.0.2.1 /b 200\n"]
-    log.write_text("#Version: 1.0\n" + head + "".join(lines))
-    appended = "", "10:00:03 192.0.2.1 /c 200\n#Date: 2026-05-12 00:00:00\n" + lines[0]
-    for more, number in zip(appended, (2, 2), strict=True):
-        with log.open("a") as file:
-            file.write(more)
-        tailed = servers.call("tail", str(log), "--counter", "tailed")
-        assert tailed.out == f"tailed: counted {number}, rejected 0\n", tailed.err
-        filled = servers.call("backfill", str(log), "--counter", "filled", "--input-format", "w3c")
-        assert f"filled: added {number}." in filled.out, filled.err
-    servers.apply()
-    for counter in ("tailed", "filled"):
-        assert _totals(servers, counter, "day") == {"2026-05-11": 3, "2026-05-12": 1}
-    dateless = tmp_path / "dateless.log"
-    dateless.write_text("#Fields: time c-ip cs-uri-stem sc-status\n" + lines[0])
-    done = servers.call("tail", str(dateless), "--counter", "dateless")
-    assert (done.status, "no #Date: says it" in done.err) == (3, True)
 
 
 HEAD = "#Software: Microsoft Internet Information Services 10.0\n#Version: 1.0\n#Fields: "

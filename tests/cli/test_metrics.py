@@ -23,8 +23,8 @@ from countersink.schedules.report import ProcessVitals
 from countersink.schedules.runner.process import run as run_jobs
 from countersink.schedules.scheduler.process import run as run_scheduler
 from countersink.worker import Stop, Vitals, WorkerOptions, run
-from tests.cli.command import Servers, Start, call, one_sentence
-from tests.support.factories import MySQLFactory, RedisFactory
+from tests.cli.command import Servers, Start
+from tests.support.factories import RedisFactory
 from tests.support.processes import Child
 from tests.support.waiting import eventually
 
@@ -154,15 +154,6 @@ def _listens(url: str) -> bool:
         return connection.connect_ex((host, int(port))) == 0
 
 
-def test_a_port_that_is_taken_is_said_in_a_sentence(servers: Servers) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        refused = servers.call("worker", "--drain", "--metrics-port", port)
-    assert "choose others with --metrics-host and --metrics-port" in one_sentence(refused, 1)
-
-
 def test_json_logs_stay_json(servers: Servers) -> None:
     done = servers.call(
         "worker", "--drain", "--metrics-port", "0", COUNTERSINK_WORKER_LOG_FORMAT="json"
@@ -225,30 +216,6 @@ def test_a_worker_in_front_of_a_frozen_redis_lives_and_is_not_ready(
         assert found["countersink_server_up"] == {("redis",): 0, ("mysql",): 1}
         assert found["countersink_ready"] == {(): 0}
         server.thaw()
-        eventually(lambda: worker.ready() == 200)
-
-
-@pytest.mark.long("stops and starts a database server")
-def test_a_worker_in_front_of_a_stopped_mysql_lives_and_is_not_ready(
-    redis_url: str, own_mysql_server: MySQLFactory
-) -> None:
-    server = own_mysql_server(fast=True)
-    url = server.url_for("metrics")
-    assert call("migrate", COUNTERSINK_MYSQL_URL=url).status == 0
-    with Watched(redis_url, url) as worker, Producer(redis_url) as producer:
-        eventually(lambda: worker.ready() == 200)
-        server.stop()
-        producer.increment("c")
-        assert producer.flush()
-        eventually(lambda: worker.vitals.figures.state == "waiting")
-        before = worker.vitals.moved
-        eventually(lambda: worker.ready() == 503)
-        assert worker.live() == 200
-        eventually(lambda: worker.vitals.moved > before)  # waiting is moving
-        last = scraped(worker.url)["countersink_worker_last_error_timestamp_seconds"]
-        assert last[()] > 1_000_000_000
-        server.start()
-        eventually(lambda: worker.vitals.figures.entries == 1, 60)
         eventually(lambda: worker.ready() == 200)
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.cli.output import bar, printable
+from countersink.cli.output import bar, printable, write_rows
 from countersink.reads.formats import for_spreadsheet
 
 FORMULA = "=+-@\t\r\n"
@@ -55,3 +55,14 @@ def test_of_a_formula_made_text_the_text_can_be_told(text: str) -> None:
 )
 def test_bars_are_in_proportion(value: int, largest: int, shown: str) -> None:
     assert bar(value, largest) == shown
+
+
+def test_columns_stand_under_each_other_however_wide_characters_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_rows(("counter", ">total", "größe"), [("日本", 7_000, "x"), ("abc\x1b", None, "")])
+    assert capsys.readouterr().out.splitlines() == [
+        "counter  total  größe",
+        "日本     7,000  x",
+        "abc\\x1b      -",
+    ]

@@ -21,26 +21,6 @@ def test_without_a_terminal_there_is_none(capsys: Captured) -> None:
     assert capsys.readouterr() == ("", "")
 
 
-def test_on_a_terminal_it_is_a_bar(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_terminal(monkeypatch)
-    with progress.rows("counting {x} [red]") as shown:
-        shown(500, 1000)
-        shown(2000, 1500)  # more than the server thought
-        shown(0, 0)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "counting {x} [red]" in err
-
-
-def test_on_a_terminal_it_may_be_left_out(
-    capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on_terminal(monkeypatch)
-    with progress.bar("reading", shown=False) as show:
-        show(0.5, "words")
-    assert capsys.readouterr() == ("", "")
-
-
 def test_a_share_and_words_are_shown_beside_the_bar(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ import csv
 import io
 
 from countersink.store.connection import connect
-from tests.cli.command import Servers, call, one_sentence
+from tests.cli.command import Servers, one_sentence
 
 
 def insert(servers: Servers, *rows: tuple[object, ...]) -> None:
@@ -16,17 +16,6 @@ def insert(servers: Servers, *rows: tuple[object, ...]) -> None:
                 " VALUES (%s, %s, UTC_TIMESTAMP(3), %s, %s, %s, %s, %s, %s)",
                 row,
             )
-
-
-def test_nothing_so_far(servers: Servers) -> None:
-    shown = servers.call("runs")
-    assert shown.status == 0
-    assert "No run so far" in shown.out
-    assert servers.call("runs", "--job", "verify").status == 0
-    unknown = servers.call("runs", "--job", "nope")
-    assert "no job 'nope': there are compact, retention, prune, verify" in one_sentence(unknown, 2)
-    assert "start countersink scheduler" in shown.out
-    assert servers.json("runs") == {"runs": [], "next": []}
 
 
 def test_the_last_runs_in_every_format(servers: Servers) -> None:
@@ -81,19 +70,6 @@ def test_info_names_jobs_that_keep_failing_and_the_last_compaction(servers: Serv
     shown = servers.call("info").out
     assert "verify failed 3 times in a row" in shown
     assert "only twice" not in shown
-
-
-def test_info_names_runs_that_have_not_begun(servers: Servers) -> None:
-    nothing = (0, None, None, None, None)
-    insert(servers, ("prune", "2026-11-20 05:40:00", "planned", *nothing))
-    overdue = servers.json("info")["schedules"]["overdue"]
-    assert [(run["job"], run["planned"]) for run in overdue] == [("prune", "2026-11-20T05:40:00Z")]
-    assert "1 planned runs have not begun, the first prune" in " ".join(
-        servers.call("info").out.split()
-    )
-    alone = call("info", "--format", "json", COUNTERSINK_REDIS_URL=servers.redis_url).json
-    assert alone["schedules"]["unknown"] == "no MySQL URL is configured"
-    assert alone["schedules"]["next"] is None
 
 
 def plan(servers: Servers, job: str, cron: str) -> None:

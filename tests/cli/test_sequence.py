@@ -74,14 +74,6 @@ def test_peek_set_and_reset(servers: Servers) -> None:
     assert listed(servers) == dict.fromkeys(("a", "b", "new", "tickets"))
 
 
-def test_names_and_values_that_begin_with_a_dash(servers: Servers) -> None:
-    done = sequence(servers, "set", "--format", "json", "--", "a", "-5")
-    assert done.json["value"] == -5
-    assert sequence(servers, "set", "--", "--bogus", "-7").out == "--bogus is at -7\n"
-    assert sequence(servers, "set", "--format=text", "--", "-3", "4").out == "-3 is at 4\n"
-    assert listed(servers) == {"--bogus": -7, "-3": 4, "a": -5}
-
-
 def test_a_reset_says_what_it_has_done_once_each_and_before_it_failed(servers: Servers) -> None:
     for name in ("a", "b"):
         values(servers, name)
@@ -96,18 +88,6 @@ def test_a_reset_says_what_it_has_done_once_each_and_before_it_failed(servers: S
     failed = sequence(servers, "reset", "a", "b")
     assert (failed.status, failed.out) == (1, "reset a, which was at 1\n")
     assert "install a newer tzdata" in failed.err
-
-
-def test_a_sequence_that_is_not_there_is_said(servers: Servers) -> None:
-    for arguments in (("peek", "tickts"), ("periods", "tickts"), ("delete", "tickts", "--yes")):
-        assert "tickts" in one_sentence(sequence(servers, *arguments), 1)
-    values(servers, "tickets")
-    sequence(servers, "configure", "sales", "--period", "year")
-    failed = sequence(servers, "peek", "sales", "--period", "2020-03-01")
-    assert "2020-03-01" in one_sentence(failed, 1)
-    refused = sequence(servers, "peek", "tickets", "--period", "2020-01-01")
-    assert "no periods" in one_sentence(refused, 2)
-    assert listed(servers) == {"sales": None, "tickets": 1}, "looking makes nothing"
 
 
 def test_list_shows_values_settings_and_times(servers: Servers) -> None:

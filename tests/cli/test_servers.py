@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from countersink.cli.servers.base import free_port
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.processes import is_running
 from tests.support.servers import Kind, MySQLServer, RedisServer
-from tests.support.templates import template
 from tests.support.waiting import eventually
 
 FLUSHES = "SELECT @@innodb_flush_log_at_trx_commit"
@@ -102,13 +100,6 @@ def test_mysql_listens_on_loopback_and_asks_for_its_password(mysql_server: MySQL
         pymysql.connect(unix_socket=str(mysql_server.socket), user="root", password="")
 
 
-def test_the_server_is_of_the_kind_that_was_asked_for(
-    mysql_server: MySQLServer, server_kind: Kind
-) -> None:
-    [(version,)] = sql(mysql_server, "SELECT VERSION()")
-    assert ("mariadb" in str(version).lower()) == (server_kind == "mariadb")
-
-
 def test_a_new_data_directory_is_made_without_a_template(tmp_path: Path, server_kind: Kind) -> None:
     with MySQLServer(tmp_path / "new", kind=server_kind) as server:
         [(files,)] = sql(server, "SELECT COALESCE(@@secure_file_priv, 'NULL')")
@@ -154,28 +145,6 @@ def test_a_drawn_port_that_was_taken_meanwhile_is_drawn_again(
     )
     with RedisServer(tmp_path) as server:
         assert server.port != taken
-
-
-def test_a_given_port_that_is_taken_is_an_error_that_says_so(
-    own_redis_server: RedisFactory, tmp_path: Path
-) -> None:
-    taken = own_redis_server().port
-    with pytest.raises(ServerFailed, match="Address already in use"):
-        RedisServer(tmp_path, port=taken).start()
-
-
-def test_a_mysql_port_that_is_taken_is_an_error_that_says_so(
-    tmp_path: Path, server_kind: Kind
-) -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        port = listener.getsockname()[1]
-        server = MySQLServer(tmp_path, kind=server_kind, port=port, template=template(server_kind))
-        with pytest.raises(ServerFailed, match="ended while starting"):
-            server.start()
-    server.start()  # free now: a failed start leaves a directory that works
-    server.stop()
 
 
 def test_a_data_directory_with_a_long_path_still_gets_a_socket(tmp_path: Path) -> None:
@@ -246,26 +215,6 @@ def test_a_missing_program_is_one_line_that_says_what_to_install(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(ServerMissing, match="make test-mysql"):
         MySQLServer(tmp_path / "y", kind="mysql").start()
-
-
-def test_the_program_named_in_the_environment_is_used_for_redis(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrapper = tmp_path / "another-server"
-    program = base.redis_server()[0]
-    wrapper.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/asked\nexec {program} "$@"\n')
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("COUNTERSINK_REDIS_SERVER", str(wrapper))
-    with RedisServer(tmp_path / "r"):
-        assert "redis.conf" in (tmp_path / "asked").read_text()
-    monkeypatch.setenv("COUNTERSINK_REDIS_SERVER", str(tmp_path / "absent"))
-    with pytest.raises(ServerMissing, match=r"COUNTERSINK_REDIS_SERVER is .* not a program"):
-        RedisServer(tmp_path / "s").start()
-
-
-def test_a_server_that_cannot_start_says_what_its_log_says(tmp_path: Path) -> None:
-    with pytest.raises(ServerFailed, match="nonsense"):
-        RedisServer(tmp_path, extra=("--nonsense", "1")).start()
 
 
 def test_the_next_process_on_a_directory_gets_the_same_port_and_password(tmp_path: Path) -> None:

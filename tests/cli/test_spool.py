@@ -97,19 +97,6 @@ def test_what_is_left_behind_is_counted_once(servers: Servers, tmp_path: Path) -
     assert servers.rows("hits", "--by", "total") == [{"total": 7}]
 
 
-def test_a_copy_of_a_spool_is_sent_again_and_counted_once(servers: Servers, tmp_path: Path) -> None:
-    """A disk that was imaged, and then the host came back."""
-    original, copy = tmp_path / "host", tmp_path / "copy"
-    left_behind(original, 1, 2, 4)
-    copy.mkdir()
-    for path in original.iterdir():
-        (copy / path.name).write_bytes(path.read_bytes())
-    for directory in original, copy:
-        assert "replayed 3 increments" in servers.call("spool", "replay", str(directory)).out
-        servers.apply()
-    assert servers.rows("hits", "--by", "total") == [{"total": 7}]
-
-
 def test_what_was_reconciled_meanwhile_is_not_counted_on_top(
     servers: Servers, tmp_path: Path
 ) -> None:
@@ -204,22 +191,3 @@ def test_replays_that_are_killed_two_at_once_and_a_host_that_comes_back(
     servers.apply()
     assert servers.rows("hits", "--by", "total") == [{"total": hosts * each + 1_000}]
     assert servers.call("verify").status == 0
-
-
-def test_sigterm_leaves_the_rest_for_the_next_time(
-    servers: Servers, tmp_path: Path, children: Children
-) -> None:
-    with RedisProxy.to(servers.redis_url) as proxy:
-        host(children, AWAY, tmp_path, 30_000).kill()
-        held = proxy.when("XADD", Phase.BEFORE, Deed.HOLD, skip=4, times=1)
-        environment = {"COUNTERSINK_REDIS_URL": proxy.url(servers.redis_url)}
-        one = children.countersink("spool", "replay", str(tmp_path), environment=environment)
-        assert held.reached.wait(20)
-        one.terminate()
-        held.release.set()
-        assert one.wait() == 143, one.output()
-        assert "stopped: run it again for the rest" in one.output()
-    done = servers.call("spool", "replay", str(tmp_path), "--format", "json")
-    assert 0 < done.json["increments"] < 30_000
-    with connect(servers.redis_url) as client:
-        assert total(client) == 30_000

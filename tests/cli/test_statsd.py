@@ -9,7 +9,7 @@ import datadog
 import redis
 import statsd
 
-from tests.cli.command import NOWHERE, Servers, call, one_sentence
+from tests.cli.command import Servers, call
 from tests.cli.listener import Listener, listener
 from tests.producers.helpers import totals
 from tests.support.waiting import eventually
@@ -124,14 +124,3 @@ def test_what_could_not_be_stored_is_said() -> None:
         assert running.child.wait() == 1
         (stopped,) = running.records("stopped")
         assert "lost" in str(stopped["message"])
-
-
-def test_where_it_cannot_listen_and_what_its_producer_cannot_use() -> None:
-    for arguments, said in (
-        (("--socket", "/none/s"), "/none/s: No such file or directory"),
-        (("--host", "no.such.host.invalid"), "host no.such.host.invalid"),
-    ):
-        refused = NOWHERE.call("statsd", "--port", "0", *arguments)
-        assert said in one_sentence(refused, 1)
-    refused = NOWHERE.call("statsd", COUNTERSINK_PRODUCER_FLUSH_INTERVAL="never")
-    assert "COUNTERSINK_PRODUCER_FLUSH_INTERVAL" in one_sentence(refused, 2)

@@ -1,6 +1,5 @@
 """`countersink tail`: an access log through the command, its statuses and its signals."""
 
-import gzip
 import json
 import os
 import random
@@ -58,36 +57,15 @@ def test_a_log_is_counted_once_by_any_name_of_its_directory(
     assert "counted 0" in tail(redis_url, os.path.relpath(log)).out
 
 
-@pytest.mark.parametrize("by", ["variables", "file"])
-def test_what_lines_are_can_be_set(
-    by: str, redis_url: str, redis_client: redis.Redis, log: Path, tmp_path: Path
-) -> None:
+def test_what_lines_are_can_be_set(redis_url: str, redis_client: redis.Redis, log: Path) -> None:
     log.write_text("1779000000.000;200;/a b\n1779000000.000;200;/a c\n1779000000.000;404;/a b\n")
     given = {"log_format": "$msec;$status;$uri", "key": "{status} {path}"}
     given["where"] = "status=200 'path=/a b'"
     variables = {f"COUNTERSINK_TAIL_{name.upper()}": text for name, text in given.items()}
     arguments = ["tail", str(log), "--counter", COUNTER]
-    if by == "file":
-        file = tmp_path / "settings.toml"
-        lines = [f'{name} = "{text}"' for name, text in given.items()]
-        file.write_text("\n".join(["[tail]", *lines, ""]))
-        arguments[:0] = ["--config", str(file)]
-        variables = {}
     done = call(*arguments, COUNTERSINK_REDIS_URL=redis_url, **variables)
     assert (done.status, done.out) == (0, "page_views: counted 1, rejected 0\n"), done.err
     assert counted(redis_client) == {"200 /a b": 1}
-
-
-def test_rejected_lines_are_shown_with_their_numbers(redis_url: str, log: Path) -> None:
-    append(log, b"bad\n" * 30)
-    write(log, "/a")
-    done = tail(redis_url, str(log), "--show-rejected", "2")
-    assert done.status == 3
-    assert done.out == "page_views: counted 1, rejected 30\n"
-    shown = done.err.splitlines()
-    assert len(shown) == 3
-    assert shown[1].startswith(f"rejected: {log} line 2: it has no time")
-    assert shown[2] == "rejected: 30 in all"
 
 
 def test_the_result_as_json(redis_url: str, log: Path) -> None:
@@ -126,14 +104,6 @@ def test_rotated_files_in_a_directory_of_their_own(
     assert "was not found" in done.err
     assert counted(redis_client) == dict.fromkeys(["/0", "/late0", "/1", "/new"], 1)
     assert "--rotated-in" in tail(redis_url, str(log), "--rotated-in", str(tmp_path / "no")).err
-
-
-@pytest.mark.parametrize("kind", ["path", "target", "host", "status"])
-def test_each_kind_of_key(redis_url: str, redis_client: redis.Redis, log: Path, kind: str) -> None:
-    write(log, "/a?b")
-    assert tail(redis_url, str(log), "--key", kind).status == 0
-    expected = {"path": "/a", "target": "/a?b", "host": "10.0.0.1", "status": "200"}
-    assert counted(redis_client) == {expected[kind]: 1}
 
 
 def test_standard_input(servers: Servers, redis_client: redis.Redis) -> None:
@@ -178,13 +148,6 @@ def test_a_stop_ends_the_reading_of_a_pipe_with_everything_stored(
         assert child.output() == "page_views: counted 1, rejected 0\n"
 
 
-def test_a_compressed_pipe_is_refused(servers: Servers) -> None:
-    with piped(gzip.compress(line("/a"))):
-        done = servers.call("tail", "-", "--counter", COUNTER)
-    assert done.status == 1
-    assert "compressed by gzip, which is not read here: unpack it first (zcat)" in done.err
-
-
 def test_ctrl_c_ends_following_with_everything_stored(
     servers: Servers, redis_client: redis.Redis, log: Path, start: Start
 ) -> None:
@@ -197,22 +160,6 @@ def test_ctrl_c_ends_following_with_everything_stored(
     assert child.wait() == 130
     assert child.output() == "page_views: counted 2, rejected 0\n"
     assert "counted 0" in tail(servers.redis_url, str(log)).out
-
-
-@pytest.mark.long("waits for the whole time of giving up")
-def test_a_signal_while_the_queue_is_full_gives_up_and_says_so(
-    servers: Servers, redis_client: redis.Redis, log: Path, start: Start
-) -> None:
-    write(log, "/a")
-    redis_client.xadd(stream_key(0), {"rows": "[]"})
-    child = start("tail", str(log), "--counter", COUNTER, "--max-stream-length", "1")
-    eventually(lambda: "waiting for the workers" in child.output())
-    child.terminate()
-    assert child.wait() == 1
-    assert "is not stored; if it was read from a file, the next run stores it" in child.output()
-    redis_client.delete(stream_key(0))
-    assert "sent again" in tail(servers.redis_url, str(log)).err
-    assert counted(redis_client) == {"/a": 1}
 
 
 @pytest.mark.random
@@ -307,22 +254,6 @@ def test_what_is_sent_again_later_than_guards_are_kept_becomes_a_dead_letter(
     totals = {row["key"]: row["total"] for row in servers.rows(COUNTER, "--by", "key")}
     assert totals == {"/a": 1, "/c": 1}
     assert "too_old" in servers.call("dead", "list").out
-
-
-def test_without_a_place_for_the_position_file_one_has_to_be_named(
-    redis_url: str, redis_client: redis.Redis, log: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()  # no directory can be made in it
-    write(log, "/a")
-    arguments = ["tail", str(log), "--counter", COUNTER]
-    variables = {"COUNTERSINK_REDIS_URL": redis_url, "XDG_STATE_HOME": str(tmp_path / "file")}
-    for options in ([], ["--position-file", str(tmp_path / "no" / "file")]):
-        refused = call(*arguments, *options, **variables)
-        assert "cannot use the position file" in one_sentence(refused, 1)
-        assert "--position-file names another" in refused.err
-    done = call(*arguments, "--position-file", str(tmp_path / "position"), **variables)
-    assert (done.status, done.err) == (0, "")
-    assert counted(redis_client) == {"/a": 1}
 
 
 def test_what_cannot_be_read(redis_url: str) -> None:

@@ -56,13 +56,6 @@ def test_what_random_questions_do_not_ask(filled: Servers) -> None:
     assert "at most 100,000" in one_sentence(too_long, 2)
 
 
-def test_all_of_nothing_is_nothing(servers: Servers) -> None:
-    document = servers.json("totals", "--all")
-    assert document["counter"] is None
-    assert document["rows"] == []
-    assert servers.call("totals", "--all", "--format", "csv").out == "counter,total\r\n"
-
-
 LIMITS = ("complete_up_to", "rolled_up_to", "truncated")
 """What is said of every answer."""
 
@@ -91,25 +84,6 @@ def test_without_redis_it_is_null_and_while_redis_is_away_that_is_said(filled: S
         assert (alone.status, alone.json["rows"]) == (0, DAILY)
         assert alone.json["complete_up_to"] is None
         assert (said in alone.err, bool(alone.err)) == (True, bool(said))
-
-
-def test_pending_entries_are_included_exactly(servers: Servers) -> None:
-    filled = fill(servers)
-    filled.call("increment", "views", "/new", "--amount", "10", "--at", "2026-11-22T00:00Z")
-    filled.call("increment", "new", "--at", "2026-11-22T00:00Z")
-    assert filled.rows("views") == DAILY
-    assert filled.rows("views", "--include-pending") == [
-        *DAILY,
-        {"day": "2026-11-22", "total": 10},
-    ]
-    assert filled.rows("views", "--top", "1", "--include-pending") == [{"key": "/new", "total": 10}]
-    assert filled.rows("new", "--include-pending", "--by", "total") == [{"total": 1}]
-    assert filled.rows("--all", "--include-pending")[0] == {"counter": "views", "total": 23}
-    filled.call("increment", "views", "/b", "--amount", "3")
-    without = ("--prefix", "/", "--exclude-key", "/b", "--by", "total", "--include-pending")
-    assert filled.rows("views", *without) == [{"total": 21}]
-    filled.apply()
-    assert filled.rows("views", "--include-pending", "--by", "total") == [{"total": 26}]
 
 
 def test_pending_needs_redis(filled: Servers) -> None:

@@ -52,33 +52,6 @@ def refused(servers: Servers, *arguments: str) -> str:
     return one_sentence(found)
 
 
-LAST_DAYS = "--from 2026-10-24 --to 2026-10-25"
-ASKED: dict[str, list[tuple[object, ...]]] = {
-    f"views {LAST_DAYS}": [("2026-10-24", 0), ("2026-10-25", 111)],
-    f"views {LAST_DAYS} --time-zone UTC": [("2026-10-24", 1), ("2026-10-25", 110)],
-    "views --by total --from 2026-10-24 --time-zone Asia/Kolkata": [(1111,)],
-    "--all --from 2026-10-25": [("views", 1111), ("clicks", 0)],
-    "views --by month": [("2026-10", 111), ("2026-11", 1000)],
-    "views --by month --time-zone UTC": [("2026-10", 1111)],
-    "--all --by month --to 2026-10-31": [("clicks", "2026-10", 7), ("views", "2026-10", 111)],
-    "views --by hour --from 2026-10-25T00:00+02:00 --to 2026-10-25T03:00+01:00": [
-        ("2026-10-25T00:00+02:00", 0),
-        ("2026-10-25T01:00+02:00", 1),
-        ("2026-10-25T02:00+02:00", 10),
-        ("2026-10-25T02:00+01:00", 100),
-    ],
-    "views --by hour --to 2026-10-24 --time-zone UTC --include-pending": [
-        ("2026-10-24T23:00+00:00", 1),
-    ],
-}
-"""Rows by the question: days and hours are the counter's own unless a zone is given."""
-
-
-@pytest.mark.parametrize("question", ASKED)
-def test_days_hours_and_months(filled: Servers, question: str) -> None:
-    assert rows(filled, *question.split()) == ASKED[question]
-
-
 def test_hours_of_a_counter_by_day_are_refused_with_what_would_tell_them(filled: Servers) -> None:
     said = refused(filled, "clicks", "--by", "hour")
     assert "`countersink counter set clicks --resolution hour`" in said
@@ -110,19 +83,9 @@ def test_days_that_are_rolled_up_are_not_shown_as_0(rolled: Servers) -> None:
     table = rolled.call("totals", "clicks")
     assert "2026-11-02" in table.out
     assert table.err == notice
-    first_day, wider = "2026-11-01", "wider buckets: --by day has them"
-    for options in (["--to", "2026-10-21"], ["--from", "2026-10-20", "--to", "2026-10-21"]):
-        for by, said in (
-            ("day", f"The days before {first_day} are rolled up to months: --by month has them."),
-            ("hour", f"The hours before {first_day}T00:00:00.000Z are rolled up to {wider}."),
-        ):
-            shown = rolled.call("totals", "clicks", "--by", by, *options)
-            assert (shown.status, shown.err) == (0, "")
-            first, freshness = shown.out.splitlines()
-            assert first == said
-            assert freshness.startswith("Complete up to")
-        csv = rolled.call("totals", "clicks", *options, "--format", "csv")
-        assert (csv.status, csv.out, csv.err) == (0, "day,total\r\n", notice)
+    nothing = rolled.call("totals", "clicks", "--to", "2026-10-21")
+    assert (nothing.status, nothing.err) == (0, notice)
+    assert nothing.out.startswith("Complete up to")
     # Before the first month, zeros are exact.
     before = ("--from", "2026-09-29", "--to", "2026-09-30")
     assert rows(rolled, "clicks", *before) == [("2026-09-29", 0), ("2026-09-30", 0)]
@@ -147,15 +110,6 @@ def test_a_range_that_cuts_through_a_month_is_an_error(rolled: Servers) -> None:
     assert rows(rolled, "clicks", "--from", "2026-10-01", "--by", "key") == [("/", 77)]
 
 
-def test_a_counter_that_was_only_made_has_0(servers: Servers) -> None:
-    with Store(servers.mysql_url) as store:
-        store.counters.set("made", time_zone="Europe/Berlin", resolution="hour")
-    assert rows(servers, "made", "--by", "total") == [(0,)]
-    for by in ("day", "hour", "month", "key"):
-        assert rows(servers, "made", "--by", by) == []
-    assert rows(servers, "--all") == [("made", 0)]
-
-
 def count_in(servers: Servers, counter: str, *days: str) -> None:
     """Count on these days, however far ahead: as rows of a table have them that triggers count."""
     applier = Applier(servers.mysql_url, 9)
@@ -163,21 +117,6 @@ def count_in(servers: Servers, counter: str, *days: str) -> None:
         at = round(datetime.fromisoformat(f"{day}T00:00+00:00").timestamp()) // 60
         applier.apply([entry([(0, counter, "/", at, 1)])])
     applier.close()
-
-
-def test_of_a_series_that_is_too_long_the_part_with_most_days_is_shown_and_said(
-    servers: Servers,
-) -> None:
-    count_in(servers, "late", "1970-01-01", "2300-01-01")
-    shown = servers.call("totals", "late", "--by", "day", "--format", "csv")
-    assert shown.status == 0
-    assert shown.out.splitlines()[-1] == "2300-01-01,1"
-    assert "the part with most days" in shown.err
-    begins = shown.out.splitlines()[1].partition(",")[0]
-    again = servers.call("totals", "late", "--by", "day", "--from", begins, "--format", "csv")
-    assert (again.out, again.err) == (shown.out, "")
-    whole = servers.call("totals", "late", "--by", "day", "--from", "1970-01-01")
-    assert "give a range of at most 100,000" in one_sentence(whole)
 
 
 @pytest.mark.parametrize(("by", "begins"), [("day", "2026-11-20"), ("month", "2026-11")])

@@ -67,13 +67,6 @@ def test_the_table_says_what_is_an_estimate_and_adds_nothing_up(seen: Servers) -
     assert "different members are not told of several counters" in one_sentence(refused)
 
 
-def test_a_counter_without_members_says_what_to_do(servers: Servers, session: Session) -> None:
-    with closing(applier(servers.mysql_url)) as one:
-        one.apply([seen_entry(session, [], ("plain", "/", now_minute(), 1))])
-    refused = servers.call("totals", "plain", "--unique")
-    assert "`countersink counter set plain --unique`" in one_sentence(refused)
-
-
 def test_days_of_several_salts_are_told_one_by_one(
     servers: Servers, session: Session, mysql_url: str
 ) -> None:
@@ -102,19 +95,3 @@ def test_a_damaged_sketch_is_named_and_found(servers: Servers, session: Session)
     (wrong,) = found.json["differences"]
     assert (wrong["problem"], wrong["in_tables"], wrong["day"]) == ("sketch", 1, today())
     assert seen.call("totals", "visitors", "--by", "total").status == 0
-
-
-def test_settings_say_whether_members_are_counted(servers: Servers) -> None:
-    for given, days, said in (
-        (["--unique"], 0, "counted, with one salt for ever"),
-        (["--salt-days", "1"], 1, "counted, with another salt every day"),
-        (["--salt-days", "7", "--unique"], 7, "counted, with another salt every 7 days"),
-    ):
-        made = servers.call("counter", "set", "v", *given)
-        assert said in made.out
-        assert servers.json("counter", "show", "v")["salt_days"] == days
-    refused = servers.call("counter", "set", "v", "--keep", "day=30d")
-    assert "--keep" in one_sentence(refused, 2)
-    assert servers.call("counter", "set", "w").status == 0
-    assert servers.json("counter", "show", "w")["salt_days"] is None
-    assert servers.call("counter", "set", "v", "--salt-days", "0").status == 2

@@ -18,15 +18,13 @@ import pytest
 import redis
 
 from countersink.cli.commands.run import up as up_module
-from countersink.cli.commands.run.up import COMMANDS, Restarter
+from countersink.cli.commands.run.up import COMMANDS
 from countersink.cli.servers import base
-from countersink.cli.servers.base import Restartable
 from countersink.producers import Producer
 from countersink.schedules.jobs import JOBS
 from countersink.store import Store, StoreError, api_keys
 from countersink.store.sessions import open_tables
 from tests.cli.command import call, countersink, environment, one_sentence
-from tests.support.factories import RedisFactory
 from tests.support.processes import is_running
 from tests.support.servers import RedisServer
 from tests.support.waiting import eventually
@@ -163,14 +161,6 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
     passwords_are_kept(second, urls)
 
 
-@MARIADB_ONLY
-@pytest.mark.long("each of the processes in the place of two")
-def test_each_process_is_started_again(start_up: Start) -> None:
-    up = start_up()
-    up.wait_for(r"countersink is up\.")
-    what_dies_is_started_again_and_all_end_when_it_is_killed(up)
-
-
 def what_dies_is_started_again_and_all_end_when_it_is_killed(up: Up) -> None:
     """Its processes, and a server."""
     redis_pid, _ = up.server_pids()
@@ -295,27 +285,6 @@ def test_configured_servers_are_used_and_never_stopped(
         assert client.ping()
 
 
-@MARIADB_ONLY
-@pytest.mark.long("the six processes once more")
-def test_only_what_is_not_configured_is_started(
-    start_up: Start, own_redis_server: RedisFactory, empty_mysql_url: str
-) -> None:
-    queue = own_redis_server()
-    urls = {"COUNTERSINK_REDIS_URL": queue.url, "COUNTERSINK_MYSQL_URL": empty_mysql_url}
-    up = start_up(**urls)
-    up.wait_for(r"countersink is up\.")
-    assert call("increment", "page_views", **urls).status == 0
-    eventually(lambda: total(urls) == 1)
-    assert up.stop() == 0
-    assert {each.name for each in up.data.iterdir()} == {"lock", "web.key"}
-    up = start_up(COUNTERSINK_REDIS_URL=queue.url)
-    up.wait_for(r"countersink is up\.")
-    assert list(up.urls()) == ["COUNTERSINK_MYSQL_URL"]
-    assert not (up.data / "redis").exists()
-    assert up.stop() == 0
-    assert queue.running
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 def test_a_data_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, 12345)
@@ -333,47 +302,3 @@ def test_a_missing_server_program_is_one_line_that_says_what_to_install(
     assert done.err.splitlines()[-1] == (
         "countersink: redis-server is not installed: install the package redis-server"
     )
-
-
-class Fragile(Restartable):
-    """A part that dies when told to."""
-
-    name = "worker"
-    running = True
-
-    def __init__(self) -> None:
-        self.starts = 0
-
-    def how_it_ended(self) -> str:
-        return "ended with status 1"
-
-    def start(self) -> object:
-        self.starts += 1
-        self.running = True
-        return self
-
-    def stop(self) -> None:
-        self.running = False
-
-
-def test_the_pauses_between_restarts_grow_and_shrink_after_a_steady_minute() -> None:
-    now = 0.0
-    said: list[str] = []
-    part = Fragile()
-    restarter = Restarter(part, said.append, clock=lambda: now)
-    pauses = []
-    for _ in range(7):
-        part.running = False
-        restarter.look()
-        pauses.append(float(re.findall(r"again in (\S+) s", said[-1])[0]))
-        now += pauses[-1] - 0.1
-        restarter.look()
-        assert not part.running
-        now += 0.1
-        restarter.look()
-        assert part.running
-    assert pauses == [1, 2, 4, 8, 16, 30, 30]
-    now += 61
-    part.running = False
-    restarter.look()
-    assert "again in 1 s" in said[-1]

@@ -177,16 +177,3 @@ def test_what_cannot_be_repaired_is_said_and_the_rest_is(
     as_json = servers.call("verify", "--repair", "--format", "json").json
     assert list(as_json["failed"]) == ["orders"]
     assert [each["problem"] for each in as_json["differences"]] == ["no_column"]
-
-
-def test_a_table_that_is_not_tracked_and_wrong_usage(servers: Servers) -> None:
-    count(servers)
-    failed = servers.call("verify", "clicks")
-    assert "no table or counter 'clicks' is tracked; --counter" in one_sentence(failed, 1)
-    servers.execute(
-        "INSERT INTO tracked_table SELECT name, place, 'orders', '[]', NULL, 16, name,"
-        " UTC_TIMESTAMP(3), NULL FROM (SELECT 'own' AS name, DATABASE() AS place"
-        " UNION SELECT 'orders', 'shop') AS tables",
-    )
-    two = servers.call("verify", "orders")
-    assert "'orders' is the counter of shop.orders, and table" in one_sentence(two, 2)

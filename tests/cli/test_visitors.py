@@ -20,7 +20,6 @@ from tests.cli.command import Result, Servers, call, one_sentence, piped
 from tests.producers.members import FIRST, SALT, found, hashed, publish
 from tests.support.proxies import Deed, Phase, RedisProxy
 
-CSV = ("--input-format", "csv", "--key-column", "page", "--time-column", "at")
 AT = "2026-11-20T22:00:00Z"
 MINUTE = int(datetime(2026, 11, 20, 22, 0, tzinfo=UTC).timestamp()) // 60
 
@@ -124,20 +123,6 @@ def test_tail_tells_visitors(visits: Visits) -> None:
         ("visitors", "/", MINUTE, 7): {hashed(f"{host} {agent}") for host, agent in lines},
         ("visitors", "/b", MINUTE + 5, 7): {hashed("192.0.2.3 é")},
     }
-
-
-def test_tail_takes_one_field_dimensions_and_conditions(visits: Visits) -> None:
-    publish(visits.client)
-    visits.log.write_bytes(
-        line("192.0.2.1", "A") + line("192.0.2.2", "bot") + line("192.0.2.3", "A")
-    )
-    given = ("--visitor", "host", "--dimension", "page=path", "--where", "agent!=bot")
-    done = visits.tail(*given)
-    assert (done.status, done.out) == (0, "visitors: counted 2, rejected 0\n")
-    counts, hashes = found(visits.client)
-    place = ("visitors", (("page", "/"),), MINUTE)
-    assert counts == {place: 2}
-    assert hashes == {(*place, 7): {hashed("192.0.2.1"), hashed("192.0.2.3")}}
 
 
 def test_tail_splits_many_visitors_of_one_key(visits: Visits) -> None:

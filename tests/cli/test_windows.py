@@ -29,16 +29,6 @@ def test_a_time_without_an_offset_is_of_the_time_zone_that_is_named(filled: Serv
     assert (found.status, found.out.split()) == (0, ["total", "1"])
 
 
-def test_windows_that_the_buckets_do_not_make_up_name_what_would(filled: Servers) -> None:
-    for asked, said in (
-        (("--last", "24h"), "ask for the last 1d;"),
-        (("--last", "24h"), "--resolution hour"),
-        (("--last", "10m", "--by", "minute"), "--resolution minute"),
-        (("--from", "2026-11-20T08:15Z", "--by", "total"), "--resolution quarter"),
-    ):
-        assert said in one_sentence(filled.call("totals", "clicks", *asked), 1)
-
-
 def test_a_long_window_holds_all_and_one_in_the_future_nothing(filled: Servers) -> None:
     year = datetime.now(UTC).year + 1
     future = ("--from", f"{year}-01-01T00:00Z", "--to", f"{year}-01-01T01:00Z")

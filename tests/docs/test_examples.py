@@ -7,7 +7,6 @@ database, `connection` (a PyMySQL connection of an application's) and the tables
 import doctest
 import inspect
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -145,11 +144,3 @@ def test_the_book_sales_show_duplicates_by_hand_and_none_by_sequence(mysql_url: 
         assert store.sequences.list() == []
     with connect(mysql_url) as tables:
         assert tables.query("SHOW TABLES LIKE 'book%%'") == []
-
-
-def test_the_book_sales_say_what_they_need(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("COUNTERSINK_MYSQL_URL", raising=False)
-    assert runpy.run_path(str(PROJECT / "docs/examples/book_sales.py"))["main"]() == 2
-    assert "COUNTERSINK_MYSQL_URL" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 traffic going on, by the statements that stand there: not one increment is missing or counts twice.
 """
 
-import json
 import re
 import threading
 from functools import partial
@@ -53,19 +52,6 @@ BURST = 20
 
 def test_the_sizes_are_those_that_the_benchmarks_give() -> None:
     assert scale.page(scale.PAGE.read_text("utf-8")) == scale.PAGE.read_text("utf-8")
-
-
-def test_more_flushing_never_takes_less() -> None:
-    """A model that says otherwise would be wrong."""
-    results = json.loads(scale.RESULTS.read_text("utf-8"))
-    constants = next(each for each in results["constants"] if "missing" not in each)
-    sizes = [
-        scale.size(scale.Load(1e6, 100, 500, flush_s, 10_000), constants, 0.2)
-        for flush_s in (4.0, 1.0, 0.25)
-    ]
-    for name in ("entries", "rows", "cells", "worker_cores", "mysql_cores", "redis_bytes"):
-        figures = [getattr(each, name) for each in sizes]
-        assert figures == sorted(figures), name
 
 
 class Traffic:

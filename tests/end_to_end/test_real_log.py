@@ -49,7 +49,8 @@ def test_a_real_log_gives_its_published_figures_and_a_second_run_adds_nothing(
 ) -> None:
     first = servers.run(*TAIL)
     assert first.status == 3, first.err  # done, but a line was rejected
-    assert str(REJECTED_LINE) in first.err, first.err
+    assert f"{LOG} line {REJECTED_LINE}: the line is cut off" in first.err, first.err
+    assert _totals(servers, "--include-pending") == DAYS
     servers.apply()
     _has_the_published_figures(servers)
     second = servers.call(*TAIL)

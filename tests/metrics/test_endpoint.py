@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -73,14 +72,6 @@ def test_a_stuck_process_does_not_live(endpoint: Endpoint, told: Told) -> None:
     assert requests.get(f"{endpoint.url}/readyz", timeout=60).status_code == 503
 
 
-def test_ready_or_why_not(endpoint: Endpoint, told: Told) -> None:
-    assert requests.get(f"{endpoint.url}/readyz", timeout=60).text == "ok\n"
-    told.busy = "starting"
-    refused = requests.get(f"{endpoint.url}/readyz", timeout=60)
-    assert (refused.status_code, refused.text) == (503, "not ready: starting\n")
-    assert "countersink_ready 0.0" in requests.get(f"{endpoint.url}/metrics", timeout=60).text
-
-
 def test_figures_that_cannot_be_had_end_the_scrape_and_nothing_else(
     endpoint: Endpoint, told: Told
 ) -> None:
@@ -89,15 +80,6 @@ def test_figures_that_cannot_be_had_end_the_scrape_and_nothing_else(
     assert failed.status_code == 500
     assert "secret" not in failed.text
     assert requests.get(f"{endpoint.url}/livez", timeout=60).status_code == 200
-
-
-def test_head_and_other_methods_and_paths(endpoint: Endpoint) -> None:
-    head = requests.head(f"{endpoint.url}/metrics", timeout=60)
-    assert head.status_code == 200
-    assert int(head.headers["Content-Length"]) > 100
-    posted = requests.post(f"{endpoint.url}/metrics", data=b"x" * 100, timeout=60)
-    assert (posted.status_code, posted.headers["Allow"]) == (405, "GET, HEAD")
-    assert requests.get(f"{endpoint.url}/../etc/passwd", timeout=60).status_code == 404
 
 
 def test_nonsense_is_refused_without_an_echo(endpoint: Endpoint) -> None:
@@ -175,9 +157,3 @@ def test_a_forked_child_does_not_hold_the_port(told: Told) -> None:
     finally:
         os.close(writer)
         os.waitpid(child, 0)
-
-
-def test_a_port_that_is_taken(endpoint: Endpoint, told: Told) -> None:
-    port = urlsplit(endpoint.url).port or 0
-    with pytest.raises(OSError, match="in use"):
-        Endpoint("127.0.0.1", port, told.health())

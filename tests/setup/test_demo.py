@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from demo.__main__ import main
 from tests.clients.programs import output
 
 
@@ -33,11 +32,3 @@ def test_a_log_is_counted_exactly_though_a_worker_is_killed(tmp_path: Path) -> N
     assert after == 2100, "one row for each of 700 keys and 3 days"
     assert before >= after, "how many workers took part is not known"
     assert "How to go on" in shown
-
-
-def test_a_log_that_is_not_there_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["demo", "--log", "/nowhere/access.log"])
-    assert main() == 2
-    assert capsys.readouterr().err.strip() == "demo: /nowhere/access.log is not a file"

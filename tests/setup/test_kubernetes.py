@@ -65,13 +65,6 @@ def documents(layer: str) -> list[tuple[Path, Document]]:
     return found
 
 
-@cache
-def kustomization(layer: str) -> Document:
-    """A layer's kustomization.yaml."""
-    read: Document = yaml.load((FOLDER / layer / "kustomization.yaml").read_text(), LOADER)
-    return read
-
-
 def of_kind(*kinds: str) -> list[Document]:
     """All documents of these kinds in the base."""
     return [document for _, document in documents("base") if document["kind"] in kinds]
@@ -145,17 +138,6 @@ def test_the_scaler_asks_for_a_metric_that_there_is() -> None:
     assert all(f"`{name}`" in text for name in asked)
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_kustomizations_list_every_file(layer: str) -> None:
-    listed = kustomization(layer)["resources"]
-    there = {file.name for file, _ in documents(layer)}
-    assert {name for name in listed if name.endswith(".yaml")} == there
-    for other in [*listed, *kustomization(layer).get("components", [])]:
-        assert (FOLDER / layer / other).exists()
-    generators = kustomization(layer).get("configMapGenerator", [])
-    assert all((FOLDER / layer / name).exists() for each in generators for name in each["envs"])
-
-
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl here to run kustomize by")
 @pytest.mark.parametrize("layer", [pytest.param("base", marks=ALL), "example"])
 def test_kustomize_puts_it_together(layer: str) -> None:
@@ -208,20 +190,6 @@ def secrets() -> dict[str, dict[str, str]]:
         for _, document in documents("example")
         if document["kind"] == "Secret"
     }
-
-
-def test_the_url_of_replicas_is_a_key_that_may_be_missing() -> None:
-    """Of web alone, which is what reads totals."""
-    taken = {
-        (container["args"][0], each["name"]): each["valueFrom"]["secretKeyRef"]
-        for _, container in containers()
-        for each in container["env"]
-        if "valueFrom" in each
-    }
-    assert list(taken) == [("web", "COUNTERSINK_MYSQL_READ_URL")]
-    [key] = taken.values()
-    assert key["optional"] is True
-    assert "://" in secrets()[key["name"]][key["key"]]
 
 
 def test_urls_are_read_from_files_of_a_secret() -> None:

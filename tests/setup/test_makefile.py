@@ -71,10 +71,6 @@ def test_scripts_are_valid_shell_and_stop_at_errors(script: Path) -> None:
     assert "set -eu" in text or script.name in {"checks.sh", "test.sh"}  # these run all their parts
 
 
-def test_continuous_integration_runs_make_test() -> None:
-    assert "make test" in (ROOT / ".ci/run").read_text()
-
-
 def without_apt(directory: Path, script: str, *more: str, **environment: str) -> tuple[int, str]:
     """Status, and the one line on stderr, of a script that finds few tools, and none to install
     with."""
@@ -106,27 +102,9 @@ def test_a_machine_without_apt_is_told_what_to_install(tmp_path: Path) -> None:
     assert "install: apt-get install" in line
 
 
-@pytest.mark.parametrize(
-    ("script", "what"), [("mysql-tree.sh", "MySQL 9"), ("valkey-tree.sh", "Valkey")]
-)
-def test_a_server_that_cannot_be_had_is_said_in_one_line(
-    tmp_path: Path, script: str, what: str
-) -> None:
-    status, line = without_apt(tmp_path, script, HOME=str(tmp_path))
-    assert status == 3
-    assert line.startswith(f"{what} could not be set up: apt-get is missing")
-
-
 def test_tests_on_clusters_are_left_to_their_own_target() -> None:
     """They carry the marker `clusters`; a short round on a cluster carries none."""
     assert "-m clusters" in make("-n", "test-clusters")
     for target in ("test-mariadb", "test-mysql"):
         assert "-m 'not clusters'" in make("-n", target)
     assert "-m '(long or random) and not clusters'" in make("-n", "test-long")
-
-
-def test_short_tests_run_on_both_servers_unless_one_is_named() -> None:
-    for server, said in (("both", ()), ("mysql", ("SERVER=mysql",))):
-        command = make("-n", "test-short", *said)
-        assert f"COUNTERSINK_TEST_SERVER={server} " in command
-        assert "-m 'not clusters and not long'" in command

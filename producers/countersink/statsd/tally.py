@@ -292,8 +292,6 @@ class StatsdAction(StrEnum):
     """The kernel granted a smaller receive buffer than was asked for."""
     REFUSED = "refused"
     """A connection was closed: too many were open. Or none could be accepted."""
-    PROGRESS = "progress"
-    """What came in the last minute, unless that is nothing."""
     FAILED = "failed"
     """A socket could not be read; it is tried again."""
     INTERNAL_ERROR = "internal_error"

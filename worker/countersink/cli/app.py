@@ -128,20 +128,8 @@ class App(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             ctx.exit(Exit.INTERRUPTED)
-
-
-def show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    """Callback of ``--version``."""
-    if not value or ctx.resilient_parsing:
-        return
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        found = version("countersink")
-    except PackageNotFoundError:
-        found = "from a source tree that is not installed"
-    click.echo(f"countersink {found}")
-    ctx.exit()
+        except BrokenPipeError as error:
+            raise BrokenPipeError from error  # without its number, for which click ends with 1
 
 
 @click.group(
@@ -165,14 +153,11 @@ def show_version(ctx: click.Context, param: click.Parameter, value: bool) -> Non
     show_envvar=True,
     help="Settings file; by default countersink.toml in the working directory, if it exists.",
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
+@click.version_option(
+    package_name="countersink",
+    prog_name="countersink",
+    message="%(prog)s %(version)s",
     allow_from_autoenv=False,
-    callback=show_version,
-    help="Show the version and exit.",
 )
 def app() -> None:
     """Counters that are fast to write and exact to read: increments go through Redis into MySQL,

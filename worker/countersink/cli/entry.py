@@ -3,7 +3,6 @@ missing, and file descriptors 0 to 2. It imports nothing that the base install l
 looked."""
 
 import os
-import signal
 import sys
 from importlib.util import find_spec
 from typing import Final, NoReturn
@@ -17,10 +16,6 @@ def main() -> NoReturn:
 
     Without the ``server`` extra it says how to install it, and exits with 1.
     """
-    raises = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if raises:
-        # Ctrl-C while modules are imported ends it without a traceback.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     missing = [name for name in SERVER_MODULES if find_spec(name) is None]
     if missing:
         print(
@@ -32,8 +27,6 @@ def main() -> NoReturn:
     from countersink.cli.app import run
 
     _occupy_standard_descriptors()
-    if raises:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(run())
 
 

@@ -7,10 +7,11 @@ terminal's screen. What a spreadsheet makes of them is :mod:`countersink.reads.f
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Final, Literal
+from itertools import islice
+from typing import Any, Final
 
 import click
 
@@ -18,19 +19,12 @@ from countersink.cli import settings
 from countersink.cli.errors import Failure, Misuse
 from countersink.runtime.times import iso
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-import unicodedata
-
 Row = Mapping[str, object]
 Columns = Sequence[str]
 """Headings of a table; one with ``>`` before it is of numbers, which stand at the right."""
 
 _AT_ONCE: Final = 1000
 """Rows that are written at once."""
-_BY_RICH: Final = 500
-"""Rows of a table up to which rich lays it out."""
 _BAR: Final = 40
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
@@ -96,7 +90,7 @@ def write_csv(columns: Sequence[str], rows: Iterable[Row]) -> None:
     """RFC 4180 with a header line; with ``--spreadsheet`` no text is a formula."""
     from countersink.reads.formats import csv_text
 
-    for some in csv_text(columns, rows, spreadsheet=settings.for_spreadsheets()):
+    for some in csv_text(columns, rows, spreadsheet=bool(settings.noted("spreadsheet"))):
         click.echo(some, nl=False)
 
 
@@ -112,65 +106,28 @@ def confirm(yes: bool, question: str, otherwise: str) -> None:
         raise Failure(otherwise)
 
 
-def console() -> "Console":
-    """Where tables go: stdout, no markup, and wide enough for anything when it is not a screen."""
-    from rich.console import Console
-
-    class Plain(Console):
-        def on_broken_pipe(self) -> None:
-            # rich would exit with 1 here; the command line has a status of its own for this.
-            raise BrokenPipeError
-
-    found = Plain(highlight=False, markup=False, emoji=False)
-    if not found.is_terminal:
-        # Colours and folding are for screens; whoever reads a pipe wants lines.
-        found = Plain(highlight=False, markup=False, emoji=False, width=1000, no_color=True)
-    return found
-
-
-def table(columns: Columns) -> "Table":
-    """An empty table."""
-    from rich.table import Table
-
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in columns:
-        justify: Literal["right", "left"] = "right" if name.startswith(">") else "left"
-        made.add_column(name.removeprefix(">"), justify=justify, overflow="fold")
-    return made
-
-
-def facts(values: Mapping[str, object]) -> "Table":
-    """A table of two columns without a heading: names, and what they stand for."""
-    made = table(("", " "))
-    made.show_header = False
-    for name, value in values.items():
-        made.add_row(name, cell(value))
-    return made
-
-
 def write_facts(values: Mapping[str, object]) -> None:
-    """The same on stdout."""
-    console().print(facts(values))
+    """A table on stdout of two columns without a heading: names, and what they stand for."""
+    click.echo(facts(values))
+
+
+def facts(values: Mapping[str, object]) -> str:
+    """The same as text."""
+    rows = [(name, cell(value)) for name, value in values.items()]
+    return "\n".join(_lines(("", ""), rows)).partition("\n")[2]
 
 
 def write_rows(columns: Columns, rows: Iterable[Sequence[object]], *, otherwise: str = "") -> None:
     """A table of these rows on stdout, each value as :func:`cell` shows it; without any the
     sentence ``otherwise``.
-
-    A long one is laid out here, the same but for folding and colours: rich takes a millisecond for
-    each row, and hundreds of bytes.
     """
     cells = [tuple(map(cell, row)) for row in rows]
     if otherwise and not cells:
         click.echo(otherwise)
         return
-    if len(cells) > _BY_RICH:
-        _write_long(columns, list(zip(*cells, strict=True)))
-        return
-    made = table(columns)
-    for row in cells:
-        made.add_row(*row)
-    console().print(made)
+    lines = _lines(columns, cells)
+    while some := list(islice(lines, _AT_ONCE)):
+        click.echo("\n".join(some))
 
 
 def write_documents(columns: Columns, documents: Iterable[Row], *, otherwise: str = "") -> None:
@@ -180,18 +137,20 @@ def write_documents(columns: Columns, documents: Iterable[Row], *, otherwise: st
     write_rows(columns, rows, otherwise=otherwise)
 
 
-def _write_long(columns: Columns, cells: Sequence[Sequence[str]]) -> None:
+def table(columns: Columns, rows: Iterable[Sequence[object]]) -> str:
+    """A table as text, each value as :func:`cell` shows it."""
+    return "\n".join(_lines(columns, [tuple(map(cell, row)) for row in rows]))
+
+
+def _lines(columns: Columns, rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """A table, column by column: most have few different values, each of which is padded once."""
     padded = []
-    for name, values in zip(columns, cells, strict=True):
-        header = name.removeprefix(">")
-        different = {header, *values}
-        width = max(map(_width, different))
-        pads = {text: _padded(text, width, not name.startswith(">")) for text in different}
-        padded.append(map(pads.__getitem__, chain((header,), values)))
-    lines = map("  ".join, zip(*padded, strict=True))
-    while some := list(islice(lines, _AT_ONCE)):
-        click.echo("\n".join(some))
+    for number, name in enumerate(columns):
+        texts = [name.removeprefix(">"), *(row[number] for row in rows)]
+        width = max(map(_width, set(texts)))
+        pads = {text: _padded(text, width, not name.startswith(">")) for text in set(texts)}
+        padded.append(map(pads.__getitem__, texts))
+    return ("  ".join(cells).rstrip() for cells in zip(*padded, strict=True))
 
 
 def _padded(text: str, width: int, left: bool) -> str:

@@ -18,14 +18,9 @@ Show = Callable[[float | None, str], object]
 
 
 @contextmanager
-def bar(doing: str, *, shown: bool = True) -> Iterator[Show]:
-    """A bar on stderr, where that is a terminal and ``shown`` is true.
-
-    Args:
-        doing: the words before the bar.
-        shown: false where stderr is for programs.
-    """
-    if not shown or not sys.stderr.isatty():
+def bar(doing: str) -> Iterator[Show]:
+    """A bar on stderr, where that is a terminal; ``doing``: the words before it."""
+    if not sys.stderr.isatty():
         yield lambda share, words: None
         return
     from rich.console import Console

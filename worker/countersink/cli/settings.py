@@ -98,10 +98,7 @@ class Command(click.Command):
         """click's context, after the check."""
         known = [str(p.name) for p in self.params if isinstance(p, Setting)]
         _check_table(parent, info_name, known)
-        context = super().make_context(info_name, args, parent, **extra)
-        if for_spreadsheets(context) and noted("format", context) != "csv":
-            raise click.UsageError("--spreadsheet goes with --format csv", context)
-        return context
+        return super().make_context(info_name, args, parent, **extra)
 
 
 class CommandGroup(click.Group):
@@ -210,14 +207,13 @@ def numbers(options: type, **meanings: str) -> Callable[[Decorated], Decorated]:
     )
 
 
-def log_format(function: Decorated) -> Decorated:
-    """Decorator: ``--log-format``."""
-    return setting(
-        "--log-format",
-        type=click.Choice(["text", "json"]),
-        default="text",
-        help="Format of the log on stderr: for people or for machines.",
-    )(function)
+log_format: Final = setting(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="Format of the log on stderr: for people or for machines.",
+)
+"""Decorator: ``--log-format``."""
 
 
 def output_format(*choices: str) -> Callable[[Decorated], Decorated]:
@@ -269,16 +265,17 @@ def _note_url(context: click.Context, parameter: click.Parameter, value: str | N
     return note(context, parameter, value)
 
 
-def noted(name: str, context: click.Context | None = None) -> Any:
+def noted(name: str) -> Any:
     """The value of an option of the current command that is noted, such as ``format`` or a URL;
     None: there is none."""
-    context = context or click.get_current_context(silent=True)
+    context = click.get_current_context(silent=True)
     return context and context.meta.get(f"countersink.{name}")
 
 
-def for_spreadsheets(context: click.Context | None = None) -> bool:
-    """Whether CSV is for people who open it in a spreadsheet."""
-    return bool(noted("spreadsheet", context))
+def given(parameter: str) -> bool:
+    """Whether an option of the current command was given; a default is not."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source not in (None, ParameterSource.DEFAULT)
 
 
 EXAMPLES: Final = {
@@ -333,15 +330,15 @@ def _configured(server: str) -> str:
 
 
 def jobs_redis_url() -> str:
-    """The URL of the Redis for the scheduled jobs; wrong usage if there is none, or a cluster."""
+    """The URL of the Redis for the scheduled jobs; wrong usage if there is none.
+
+    Raises:
+        StreamMisconfigured: it is a cluster.
+    """
     from countersink.stream.connection import check_single
-    from countersink.stream.errors import StreamMisconfigured
 
     url = str(noted("jobs_redis_url") or redis_url())
-    try:
-        check_single(url)
-    except StreamMisconfigured as error:
-        raise Misuse(str(error)) from None
+    check_single(url)
     return url
 
 

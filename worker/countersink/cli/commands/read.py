@@ -5,7 +5,7 @@ freshness notice and texts; columns are in ``store/totals/query.py``, file forma
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import date, datetime
 from functools import partial, wraps
 from pathlib import Path
@@ -253,12 +253,10 @@ def _show(
         progress.say(f"how fresh this is is not known: {answer.unknown_because}")
     listed = list(answer.documents())
     document = {"counter": selection.counter, "rows": listed, **answer.limits()}
-    show = partial(_print, answer, listed, by, top)
+    show = partial(_print, answer, listed, top)
     output.write_result(document, show, csv=(answer.columns, listed))
     for limit in _limits(answer, by):
-        table = settings.noted("format") == "table"
-        if answer.rows or not table or answer.told_from is None:  # else it is all there is
-            progress.say(limit)
+        progress.say(limit)
 
 
 def _limits(answer: Answer, by: By) -> Iterator[str]:
@@ -295,7 +293,7 @@ def _queue(client_name: str) -> Redis | None:
     return settings.open_queue(client_name) if settings.noted("redis_url") else None
 
 
-def _print(answer: Answer, rows: Sequence[dict[str, Any]], by: By, top: int | None) -> None:
+def _print(answer: Answer, rows: Sequence[dict[str, Any]], top: int | None) -> None:
     totals = [row["total"] for row in rows]
     shown_names = [name for name in answer.columns if name != "estimate"]
     named = [name for name in shown_names if name not in FIGURES]
@@ -316,11 +314,7 @@ def _print(answer: Answer, rows: Sequence[dict[str, Any]], by: By, top: int | No
     if totals:
         columns = [f">{name}" if name in FIGURES else name for name in shown_names]
         output.write_rows((*columns, *((f">{CHANGE}",) if compared else ()), " "), shown)
-    elif answer.told_from is not None:
-        # There may well be counts in this range: they are not to be told by the day.
-        sentence = next(_limits(answer, by))
-        click.echo(f"{sentence[0].upper()}{sentence[1:]}.")
-    else:
+    elif answer.told_from is None:  # else there may well be counts: what is said of its limits
         click.echo("Nothing was counted in this range.")
     if answer.window is not None:
         window = answer.window.document()
@@ -403,48 +397,33 @@ def export_command(
     # Before the snapshot: what was acknowledged by now is in it.
     complete, _ = Reads(store, _queue("countersink-export")).applied_up_to()
     query = Query(selection, by=by[0], dimensions=by[1], streamed=True)
-    exported = _Exported(query, None if everything else list(dict.fromkeys(counters)))
+    found: dict[str, Answer] = {}
+    number = 0
+
+    def each(session: Session) -> Rows:
+        """The rows, read while they are written."""
+        nonlocal number
+        for name in (
+            Snapshot(session).names(lambda name: True) if everything else dict.fromkeys(counters)
+        ):
+            limits = found[name] = Answer(query.columns)
+            one = replace(query, selection=replace(selection, counter=name))
+            # One for each: what it remembers of a counter grows with its buckets.
+            for row in rows(Snapshot(session), one, limits):
+                number += 1
+                yield name, *row
+
     with store.reading() as session, _destination(file) as opened, values_checked():
-        write(opened, query.columns, exported.rows(session))
+        write(opened, query.columns, each(session))
     limited: dict[str, list[str]] = {}
-    for name, limits in exported.limits.items():
+    for name, limits in found.items():
         for limit in _limits(limits, by):
             limited.setdefault(limit, []).append(name)
     for limit, named in limited.items():
         progress.say(f"{output.few(named)}: {limit}")
     fresh = f"complete up to {iso(complete)}" if complete else "how fresh it is is not known"
-    rows, told = exported.number, len(exported.limits)
-    of = f"{told:,} counter{'s' * (told != 1)}"
-    progress.say(f"{rows:,} row{'s' * (rows != 1)} of {of}, {fresh}")
-
-
-@dataclass
-class _Exported:
-    """The rows of some counters, read while they are written.
-
-    Attributes:
-        query: for each.
-        names: theirs; None: all.
-        number: of rows so far.
-        limits: of each counter, by its name.
-    """
-
-    query: Query
-    names: Sequence[str] | None
-    number: int = 0
-    limits: dict[str, Answer] = field(default_factory=dict)
-
-    def rows(self, session: Session) -> Rows:
-        query, names = self.query, self.names
-        if names is None:
-            names = Snapshot(session).names(lambda name: True)
-        for name in names:
-            limits = self.limits[name] = Answer(query.columns)
-            one = replace(query, selection=replace(query.selection, counter=name))
-            # One for each: what it remembers of a counter grows with its buckets.
-            for row in rows(Snapshot(session), one, limits):
-                self.number += 1
-                yield name, *row
+    of = f"{len(found):,} counter{'s' * (len(found) != 1)}"
+    progress.say(f"{number:,} row{'s' * (number != 1)} of {of}, {fresh}")
 
 
 def _export_writer(format: str) -> Write:
@@ -458,7 +437,7 @@ def _export_writer(format: str) -> Write:
             ) from error
     parts = ndjson_bytes
     if format == "csv":
-        parts = partial(csv_bytes, spreadsheet=settings.for_spreadsheets())
+        parts = partial(csv_bytes, spreadsheet=bool(settings.noted("spreadsheet")))
 
     def write(file: BinaryIO, columns: Sequence[str], each: Rows) -> None:
         for part in parts(columns, each):

@@ -127,12 +127,7 @@ class ChildProcess:
         """What this run has written to the log."""
         if self._log is None:
             return ""
-        try:
-            with self._log.open("rb") as file:
-                file.seek(self._log_start)
-                return file.read().decode(errors="replace")
-        except OSError:
-            return ""
+        return self._log.read_bytes()[self._log_start :].decode(errors="replace")
 
     def log_tail(self) -> str:
         return self.log_text()[-LOG_TAIL_BYTES:].strip()

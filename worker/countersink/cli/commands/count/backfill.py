@@ -122,7 +122,7 @@ class _Call:
             told.append(notice)
             self.say(notice)
 
-        with progress.bar("counting", shown=not self.as_json) as show:
+        with progress.bar("counting") as show:
             try:
                 report = backfill(
                     self.url,

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from click.core import ParameterSource
 
 from countersink.backfill import formats
 from countersink.backfill.options import INPUT_FORMATS, BackfillOptions, Recipe
@@ -227,14 +226,14 @@ def read(given: dict[str, Any]) -> BackfillOptions:
     """
     log_format = given["log_format"]
     if log_format:
-        if _given("input_format"):
+        if settings.given("input_format"):
             raise Misuse("--log-format and --input-format both say what a line is: give one")
         given["input_format"] = "log-format"
     if bool(given["counter"]) == bool(given["counter_column"]):
         raise Misuse(
             "give --counter, or --counter-column: one of the two says which counter counts"
         )
-    if _given("key") and not given["key"]:
+    if settings.given("key") and not given["key"]:
         raise Misuse("an empty --key names no field: path, status, '{host}{path}' …")
     times = given.pop("time_column")
     given |= {"time_column": "".join(times[:1]), "more_time_columns": times[1:]}
@@ -257,7 +256,7 @@ def _check(options: BackfillOptions) -> None:
     """Refuse what makes no sense, before anything is connected or read."""
     if options.mode == "add":
         for parameter, flag in _RECONCILE_ONLY.items():
-            if _given(parameter):
+            if settings.given(parameter):
                 raise Misuse(
                     f"{flag} is for --mode reconcile: to add never takes anything from a total,"
                     " nor waits"
@@ -271,14 +270,5 @@ def _check(options: BackfillOptions) -> None:
         raise Misuse("--visitor is for --mode add: a reconcile sets totals, and no visitors")
     if options.recipe.counter_column and options.rejects is not None:
         raise Misuse("--rejects is for one counter: give --counter in place of --counter-column")
-    if options.sources.count("-") > 1:
-        raise Misuse("- is standard input, which can be read only once")
-    if options.rejects == Path("-"):
-        raise Misuse("--rejects takes the name of a file")
     with values_checked():
         formats.check(options.recipe)
-
-
-def _given(parameter: str) -> bool:
-    source = click.get_current_context().get_parameter_source(parameter)
-    return source is ParameterSource.COMMANDLINE

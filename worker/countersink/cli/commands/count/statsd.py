@@ -1,5 +1,5 @@
 """``countersink statsd``: flags with help, when it is ready, its samples for metrics, how often it
-logs progress and loss, and its exit status."""
+looks for loss, and its exit status."""
 
 import logging
 import signal
@@ -23,7 +23,6 @@ from countersink.statsd import MapError, NotLoopback, Server, StatsdOptions
 from countersink.statsd.tally import StatsdAction
 
 _DEFAULTS: Final = StatsdOptions()
-PROGRESS_SECONDS: Final = 60.0
 LOSS_SECONDS: Final = 5.0
 """Between two looks whether the kernel has dropped datagrams."""
 SWITCH_SECONDS: Final = 0.0005
@@ -106,7 +105,7 @@ def command(log_format: str, **given: Any) -> int:
                 with Server(options, producer) as server:
                     health = partial(_health, url, server, producer)
                     with metrics.served(health):
-                        _until_stopped(server, producer, came)
+                        _until_stopped(server, came)
                 return _stop(server, producer)
         except (MapError, NotLoopback) as error:
             raise Misuse(str(error)) from error
@@ -131,14 +130,15 @@ def _stop(server: Server, producer: Producer) -> int:
     return Exit.DONE if complete else Exit.FAILED
 
 
-def _until_stopped(server: Server, producer: Producer, came: SignalQueue) -> None:
-    lines = lost = 0
-    waited = 0.0
+def _until_stopped(server: Server, came: SignalQueue) -> None:
+    lost = 0
     while True:
         number = came.next(LOSS_SECONDS)
         if number == signal.SIGHUP:
             server.reload()
-            continue
+        elif number is not None:
+            server.log(StatsdAction.STOPPING, f"{number.name}: counting what has arrived")
+            return
         figures = server.figures
         if figures.lost > lost:
             lost = figures.lost
@@ -148,20 +148,6 @@ def _until_stopped(server: Server, producer: Producer, came: SignalQueue) -> Non
                 lost=lost,
                 receive_buffer=figures.receive_buffer,
             )
-        if number is not None:
-            server.log(StatsdAction.STOPPING, f"{number.name}: counting what has arrived")
-            return
-        waited += LOSS_SECONDS
-        if waited >= PROGRESS_SECONDS:
-            waited = 0.0
-            if figures.lines > lines:
-                lines = figures.lines
-                server.log(
-                    StatsdAction.PROGRESS,
-                    "counted",
-                    **asdict(figures),
-                    dropped=producer.stats().dropped,
-                )
 
 
 def _health(redis_url: str, server: Server, producer: Producer) -> Health:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Final
 
 import click
-from click.core import ParameterSource
 
 from countersink.cli import metrics, settings
 from countersink.cli.commands.count import log_options
@@ -43,19 +42,13 @@ class _Report(Reporter):
     def __init__(self, shown: int) -> None:
         self._shown = shown
         self._kept: list[tuple[str, Rejected]] = []
-        self._total = 0
 
     def notice(self, text: str) -> None:
         """A sentence on stderr."""
         click.echo(f"countersink tail: {printable(text)}", err=True)
 
-    def served(self, where: str) -> None:
-        """That metrics are served there."""
-        self.notice(f"metrics and health are served at {where}")
-
     def rejected(self, path: str, rejected: Rejected) -> None:
         """A line on stderr for each of the first rejected lines."""
-        self._total += 1
         if len(self._kept) < self._shown:
             self._kept.append((path, rejected))
             click.echo(
@@ -63,14 +56,8 @@ class _Report(Reporter):
                 err=True,
             )
 
-    def close(self) -> None:
-        """Say how many lines were rejected in all, if any."""
-        if self._total:
-            click.echo(f"rejected: {self._total} in all", err=True)
-
     def result(self, summary: Summary, counter: str, entries: int) -> None:
         """The result on stdout."""
-        self.close()
         document = {
             "counter": counter,
             "counted": summary.counted,
@@ -179,8 +166,8 @@ def command(
     of --where; quote those that contain spaces.
     """
     report = _Report(show_rejected)
-    if dimension:
-        key = _no_key(key)
+    if dimension and not settings.given("key"):
+        key = ""
     fields = visitor or ()
     given = {name: text or "" for name, text in formats.items()}
     if given["log_format"] and given["input_format"] != AUTO:
@@ -195,7 +182,7 @@ def command(
         )
         hits = Hits(parser, report, summary)
         told = partial(_health, sender, summary)
-        with metrics.served(told, report.served):
+        with metrics.served(told, lambda url: report.notice(f"metrics are served at {url}")):
             if not follow:  # who follows waits for Redis; who runs once wants to know
                 with mapped():
                     client.ping()
@@ -218,7 +205,6 @@ def command(
                             rotated_in=os.path.abspath(rotated_in) if rotated_in else "",
                         ).run(begin=begin)
             except (LogError, PositionError, TailError, UnknownFormat) as error:
-                report.close()
                 log = f"{access_log}: " if isinstance(error, UnknownFormat) else ""
                 raise Failure(f"{log}{error}") from error
     report.result(summary, counter, sender.entries)
@@ -227,12 +213,6 @@ def command(
     allowed = allow_rejects or log_options.Allowance()
     well = allowed.covers(summary.rejected, summary.counted + summary.rejected)
     return Exit.DONE if well and not (summary.left or summary.lost) else Exit.DIFFERS
-
-
-def _no_key(key: str) -> str:
-    """No key, where there are dimensions; a default does not count."""
-    source = click.get_current_context().get_parameter_source("key")
-    return "" if source in (None, ParameterSource.DEFAULT) else key
 
 
 def _lines_wanted(

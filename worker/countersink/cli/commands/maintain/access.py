@@ -2,7 +2,7 @@
 which keys and links are allowed is decided in ``store/api_keys.py`` and ``store/links.py``."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -92,7 +92,9 @@ def list_keys() -> None:
     """List all keys that were ever created, newest first, without their texts."""
     database = settings.open_tables()
     rows = list(map(_key_document, api_keys.list_keys(database)))
-    _write_list("keys", (*_KEY, "last_used"), rows, flat=map(_flat, rows))
+    columns, flat = (*_KEY, "last_used"), list(map(_flat, rows))
+    people = partial(output.write_documents, columns, flat, otherwise="There are no keys.")
+    output.write_result({"keys": rows}, people, csv=(columns, flat))
 
 
 @key_group.command("revoke", cls=settings.Command)
@@ -173,7 +175,8 @@ def list_links() -> None:
     """List the valid links, without their texts."""
     database = settings.open_tables()
     rows = list(map(_link_document, links.list_links(database)))
-    _write_list("links", _LINK_COLUMNS, rows, flat=rows)
+    people = partial(output.write_documents, _LINK_COLUMNS, rows, otherwise="There are no links.")
+    output.write_result({"links": rows}, people, csv=(_LINK_COLUMNS, rows))
 
 
 @link_group.command("revoke", cls=settings.Command)
@@ -195,15 +198,3 @@ def revoke_link(id: str | None, everything: bool) -> None:
 
 def _link_document(link: links.ShareLink) -> dict[str, Any]:
     return output.document(link, _LINK_COLUMNS, key=link.api_key or None)
-
-
-def _write_list(
-    what: str,
-    columns: Sequence[str],
-    rows: Sequence[output.Row],
-    *,
-    flat: Iterable[output.Row],
-) -> None:
-    """Rows as JSON, and ``flat``, without lists in them, as CSV or a table."""
-    people = partial(output.write_documents, columns, flat, otherwise=f"There are no {what}.")
-    output.write_result({what: rows}, people, csv=(columns, flat))

@@ -303,6 +303,4 @@ def _breakdown(breakdown: Breakdown) -> str:
 
 
 def _salts(days: int) -> str:
-    if not days:
-        return "counted, with one salt for ever"
-    return f"counted, with another salt every {'day' if days == 1 else f'{days} days'}"
+    return f"counted, with another salt every {days} days" if days else "counted, with one salt"

@@ -9,9 +9,6 @@ from typing import Any, Final, TypeVar
 
 import click
 import redis
-from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.text import Text
 
 from countersink.cli import output, settings
 from countersink.cli.commands.maintain import job_runs
@@ -66,7 +63,7 @@ def command(watch: bool, every: float) -> None:
         _watch(lambda: render(found(client, mysql_url)), every)
         return
     state = found(client, mysql_url)
-    output.write_result(state, lambda: output.console().print(render(state)))
+    output.write_result(state, lambda: click.echo(render(state)))
 
 
 def found(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
@@ -121,29 +118,24 @@ def _typed(fields: dict[str, str]) -> dict[str, Any]:
     return typed
 
 
-def _watch(screen: Callable[[], RenderableType], every: float) -> None:
-    console = output.console()
-    # Without a screen there is nothing to draw over: one after the other.
-    with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
-        while True:
-            try:
-                shown = screen()
-            except StreamUnavailable as error:
-                shown = output.cell(f"{error}; trying again")
-            if console.is_terminal:
-                live.update(shown, refresh=True)
-            else:
-                console.print(shown)
-            time.sleep(every)
+def _watch(screen: Callable[[], str], every: float) -> None:
+    while True:
+        try:
+            shown = screen()
+        except StreamUnavailable as error:
+            shown = output.cell(f"{error}; trying again")
+        click.clear()  # without a terminal it does nothing: one after the other
+        click.echo(shown)
+        time.sleep(every)
 
 
-def render(found: Mapping[str, Any]) -> RenderableType:
+def render(found: Mapping[str, Any]) -> str:
     """The screen for what ``info --format json`` would print."""
     schedules = job_runs.render(found["schedules"])
-    return Group(_summary(found), Text(), _workers(found), Text(), schedules)
+    return "\n\n".join([_summary(found), _workers(found), schedules])
 
 
-def _summary(found: Mapping[str, Any]) -> RenderableType:
+def _summary(found: Mapping[str, Any]) -> str:
     facts = {
         "backlog": f"{found['backlog']:,} entries, {found['pending']:,} of them with a worker",
         "oldest": _oldest(found),
@@ -164,7 +156,7 @@ def _summary(found: Mapping[str, Any]) -> RenderableType:
 
 def _oldest(found: Mapping[str, Any]) -> str:
     if found["oldest"] is None:
-        return "nothing waits" if not found["away"] else "nothing waits where it can be seen"
+        return "nothing waits"
     return f"waiting for {output.ago(found['lag_ms'] / 1000)}, since {found['oldest']}"
 
 
@@ -195,30 +187,28 @@ def _overflown(found: Mapping[str, Any]) -> str:
     over = found["overflown"]
     if not over or not over["counters"]:
         return ""
-    counters = "a counter" if over["counters"] == 1 else f"{over['counters']:,} counters"
     return (
-        f"{over['amount']:,} of {counters} since yesterday, with more keys than a day may have:"
-        " see countersink counter list"
+        f"{over['amount']:,} of {over['counters']:,} counters since yesterday, with more keys than"
+        " a day may have: see countersink counter list"
     )
 
 
-def _workers(found: Mapping[str, Any]) -> RenderableType:
+def _workers(found: Mapping[str, Any]) -> str:
     if not found["workers"] and found["away"]:
-        return Text("Whether a worker runs is not known: a node that may hold its figures is away")
+        return "Whether a worker runs is not known: a node that may hold its figures is away"
     if not found["workers"]:
-        return Text("No worker runs: start one with countersink worker")
-    names = ("state", "slot", "rows_per_second", "entries", "rows", "duplicates", "dead")
-    table = output.table(
-        (
-            *("worker", "state", ">slot", ">rows/s", ">entries", ">rows", ">duplicates", ">dead"),
-            *(">last batch", "last error"),
-        )
+        return "No worker runs: start one with countersink worker"
+    columns = (
+        *("worker", "state", ">slot", ">rows/s", ">entries", ">rows", ">duplicates", ">dead"),
+        *(">last batch", "last error"),
     )
+    names = ("state", "slot", "rows_per_second", "entries", "rows", "duplicates", "dead")
+    rows = []
     for worker in found["workers"]:
         since = _since(found["at"], worker.get("last_batch"))
-        cells = (worker["worker"], *map(worker.get, names), since, worker.get("last_error") or "-")
-        table.add_row(*map(output.cell, cells))
-    return table
+        last_error = worker.get("last_error") or "-"
+        rows.append((worker["worker"], *map(worker.get, names), since, last_error))
+    return output.table(columns, rows)
 
 
 def _since(now: str, then: str | None) -> str:

@@ -8,8 +8,6 @@ from functools import partial
 from typing import Any, Final
 
 import click
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit, Failure, Misuse
@@ -155,7 +153,7 @@ def _look(session: Session) -> dict[str, Any]:
     }
 
 
-def render(found: Mapping[str, Any]) -> RenderableType:
+def render(found: Mapping[str, Any]) -> str:
     """The same for people."""
     if found["unknown"] is not None:
         return output.facts({"schedules": f"not known: {found['unknown']}"})
@@ -182,7 +180,7 @@ def render(found: Mapping[str, Any]) -> RenderableType:
         f" (see countersink runs --job {one['job']})"
         for one in found["failing"]
     ]
-    return Group(output.facts(facts), *(Text(output.cell(text), style="red") for text in warnings))
+    return "\n".join([output.facts(facts), *map(output.cell, warnings)])
 
 
 SCHEDULE_COLUMNS: Final = ("job", "at", "paused", "last", "ended", "detail", "cron", "time_zone")
@@ -312,13 +310,13 @@ def compact_command(**what: Any) -> int:
     """
     connect = partial(move.open_tables, settings.mysql_url())
     with progress.bar("compacting") as show:
-        done = compact(connect, CompactOptions(**what), progress=partial(_show_share, show))
+
+        def shown(done: PassDone) -> None:
+            show(done.share, f"{done.rows_before:,} rows became {done.rows_after:,}")
+
+        done = compact(connect, CompactOptions(**what), progress=shown)
     output.write_result(_document(done), partial(_show_compacted, done))
     return Exit.DIFFERS if done.unreadable or done.unknown else Exit.DONE
-
-
-def _show_share(show: progress.Show, done: PassDone) -> None:
-    show(done.share, f"{done.rows_before:,} rows became {done.rows_after:,}")
 
 
 def _document(done: PassDone) -> dict[str, object]:

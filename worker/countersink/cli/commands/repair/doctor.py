@@ -100,14 +100,9 @@ def _not_configured(server: str) -> Iterator[Finding]:
 
 
 def _print(lines: list[Finding]) -> None:
-    styles = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-    table = output.table(("", "check", "found, and what to do"))
+    rows: list[tuple[str, str, str]] = []
     for line in lines:
-        advice = f"\n→ {output.cell(line.advice)}" if line.advice else ""
-        table.add_row(
-            line.status,
-            line.check,
-            output.cell(line.found) + advice,
-            style=None if line.status == "ok" else styles[line.status],
-        )
-    output.console().print(table)
+        rows.append((line.status, line.check, line.found))
+        if line.advice:
+            rows.append(("", "", f"→ {line.advice}"))
+    output.write_rows(("", "check", "found, and what to do"), rows)

@@ -17,11 +17,9 @@ from countersink.store.settings import Settings
 from countersink.store.sql import NOW_MS, SEVERAL_PRIMARIES, is_galera, is_on
 
 _LEAST_NODES: Final = 3
-"""Of a Galera cluster: with one away the others still are more than half."""
+"""Of a Galera cluster, or members of a group: with one away the others are more than half."""
 _PAUSED: Final = 0.05
 """Share of the time that flow control may hold up writes, since statistics were reset."""
-_ENOUGH_MEMBERS: Final = 3
-"""Members of a group of which one may die."""
 _TABLES: Final = {
     "counter_slot": "amount",
     "counter_ledger": "amount",
@@ -228,9 +226,9 @@ def _members(session: Session) -> Finding:
         return fail(
             f"no majority: {named}", "start the members that are missing, or see to the network"
         )
-    if online < len(members) or online < _ENOUGH_MEMBERS:
+    if online < len(members) or online < _LEAST_NODES:
         return warn(
-            f"{online} members are online; with fewer than {_ENOUGH_MEMBERS} the next one that"
+            f"{online} members are online; with fewer than {_LEAST_NODES} the next one that"
             f" dies stops all counting: {named}",
             "start the others, and START GROUP_REPLICATION there",
         )

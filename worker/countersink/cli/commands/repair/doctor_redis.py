@@ -146,8 +146,8 @@ def _of_each(
     check: str,
     findings: Callable[[RedisState], Iterable[Finding]],
 ) -> Iterator[Finding]:
-    """The findings on nodes: what is the same on all of them once; what is not ok with the nodes on
-    which it is so; of what is ok and differs that it is.
+    """The findings on nodes: what is the same on all of them once, else with the nodes on which it
+    is so.
     """
     found: dict[Finding, list[str]] = {}
     for name, node in nodes.items():
@@ -157,17 +157,11 @@ def _of_each(
         except StreamError as error:
             lost = fail(f"{name}: {error}", "ask again; is it overloaded?")
             yield from of("redis node", lost)
-    well = set[str]()
     for finding, names in found.items():
+        shown = f"{', '.join(names)}: {finding.found}"
         if len(names) == len(nodes):
-            shown = replace(finding, found=f"{finding.found} (each of {len(nodes)} nodes)")
-            yield from of(check, shown)
-        elif finding.status != "ok":
-            yield from of(check, replace(finding, found=f"{', '.join(names)}: {finding.found}"))
-        else:
-            well.update(names)
-    if well:
-        yield from of(check, ok(f"as it should be on {len(well)} of {len(nodes)} nodes"))
+            shown = f"{finding.found} (each of {len(nodes)} nodes)"
+        yield from of(check, replace(finding, found=shown))
 
 
 def _slots(server: RedisState) -> Iterator[Finding]:

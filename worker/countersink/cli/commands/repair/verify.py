@@ -162,12 +162,8 @@ def _show_differences(done: Verified) -> None:
 
 def _row_cells(one: RowDifference) -> tuple[object, ...]:
     day, key = one.day if one.tracked.day else None, one.key if one.tracked.by else None
-    # the sentence without the figures, which stand before it
-    if one.problem == "row_count":
-        rest: tuple[object, ...] = (one.in_counter, one.in_table, one.detail.partition("; ")[2])
-    else:
-        rest = (None, None, one.detail)
-    return one.tracked.name, one.tracked.counter, day, key, *rest
+    counted = (one.in_counter, one.in_table) if one.problem == "row_count" else (None, None)
+    return one.tracked.name, one.tracked.counter, day, key, *counted, one.detail
 
 
 def _show_mending(mending: Mending) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,6 @@ from countersink.cli.errors import Failure, ServerError, remember_url, scrub
 from countersink.cli.output import write_result
 from countersink.cli.servers import MariaDBServer, RedisServer
 from countersink.cli.servers.base import (
-    LOOPBACK,
     ChildProcess,
     PrivateServer,
     Restartable,
@@ -40,10 +38,6 @@ from countersink.web.options import PORT as WEB_PORT
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DATABASE: Final = "countersink"
-OPEN_WITHIN_S: Final = 20.0
-"""Seconds that the page gets to open before it is told of all the same."""
-OPEN_EVERY_S: Final = 0.1
-"""Seconds between two looks whether it is open."""
 LOOK_EVERY_S: Final = 0.5
 """Seconds between two looks at the processes."""
 STOP_SECONDS: Final = 15.0
@@ -146,18 +140,18 @@ def _run(
     for applied in migrate(urls[MYSQL_URL]):
         _say(f"applied {applied}")
     key = _page_key(urls[MYSQL_URL], data / KEY_FILE)
-    processes = children(urls, ports)
-    for child in processes:
+    processes: list[Restartable] = []
+    for name in COMMANDS:
+        port = ports.get(name)
+        if name in ports and port is None:
+            continue
+        child = CommandProcess(name, urls, () if port is None else ["--port", str(port)])
         child.start()
-        stack.callback(_stop, f"the {child.name}", child)
-    deadline = time.monotonic() + OPEN_WITHIN_S
-    while not _is_open(ports["web"]) and time.monotonic() < deadline:
-        if stop.next(OPEN_EVERY_S):
-            return
+        stack.callback(_stop, f"the {name}", child)
+        processes.append(child)
     click.echo(_instructions(urls, ports, ours, data, key))
     sys.stdout.flush()
-    parts: list[Restartable] = [*servers, *processes]
-    restarters = [Restarter(part, _say) for part in parts]
+    restarters = [Restarter(part) for part in (*servers, *processes)]
     while not stop.next(LOOK_EVERY_S):
         for restarter in restarters:
             restarter.look()
@@ -255,17 +249,6 @@ def _write_environment(directory: Path, urls: Mapping[str, str]) -> Path:
     return file
 
 
-def _is_open(web: int | None) -> bool:
-    """Whether the page can be had: what is printed of it shall be true at once."""
-    if web is None:
-        return True
-    try:
-        socket.create_connection((LOOPBACK, web), timeout=1).close()
-    except OSError:
-        return False
-    return True
-
-
 class CommandProcess(Restartable):
     """`countersink NAME ARGUMENTS`, with the URLs in its environment: a command line shows
     passwords.
@@ -295,15 +278,6 @@ class CommandProcess(Restartable):
             self._process = None
 
 
-def children(urls: Mapping[str, str], ports: Mapping[str, int | None]) -> list[CommandProcess]:
-    """The processes, in the order of starting; none of them is started."""
-    return [
-        CommandProcess(name, urls, ["--port", str(ports[name])] if name in ports else ())
-        for name in COMMANDS
-        if name not in ports or ports[name] is not None
-    ]
-
-
 def _chosen_port(asked: int | None, usual: int) -> int:
     if asked is None and is_free(usual):
         return usual
@@ -313,16 +287,9 @@ def _chosen_port(asked: int | None, usual: int) -> int:
 class Restarter:
     """Starts a part again, after growing pauses, when it has died; call `look` again and again."""
 
-    def __init__(
-        self,
-        part: Restartable,
-        say: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, part: Restartable) -> None:
         self._part = part
-        self._say = say
-        self._clock = clock
-        self._started = clock()
+        self._started = time.monotonic()
         self._deaths = 0
         self._due: float | None = None  # by the clock; None while the part runs
 
@@ -331,26 +298,26 @@ class Restarter:
         if self._due is None:
             if not self._part.running:
                 self._note_death(self._part.how_it_ended())
-        elif self._clock() >= self._due:
+        elif time.monotonic() >= self._due:
             self._start()
 
     def _note_death(self, how: str) -> None:
-        if self._clock() - self._started >= STEADY_AFTER:
+        if time.monotonic() - self._started >= STEADY_AFTER:
             self._deaths = 0
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._deaths)
         self._deaths += 1
-        self._due = self._clock() + pause
-        self._say(f"the {self._part.name} {how}; starting it again in {pause:g} s")
+        self._due = time.monotonic() + pause
+        _say(f"the {self._part.name} {how}; starting it again in {pause:g} s")
 
     def _start(self) -> None:
-        self._started = self._clock()
+        self._started = time.monotonic()
         try:
             self._part.start()
         except (ServerError, OSError) as failure:
             self._note_death(f"did not start ({failure})")
         else:
             self._due = None
-            self._say(f"the {self._part.name} runs again")
+            _say(f"the {self._part.name} runs again")
 
 
 @click.command("migrate", cls=settings.Command)
