@@ -1,6 +1,5 @@
 """redis-cli by the recipes in producers/README.md: hundreds of increments, exact."""
 
-import json
 import re
 import time
 
@@ -8,7 +7,6 @@ from countersink.store import Store
 from countersink.worker import WorkerOptions, run
 from tests.clients.programs import output, redis_cli
 from tests.support.processes import PROJECT
-from tests.support.traffic import now_minute
 
 COUNT = 200
 
@@ -46,14 +44,3 @@ def test_the_recipe_for_sending_again(redis_url: str, mysql_url: str, store: Sto
     said_to_redis(redis_url, lines)
     apply(redis_url, mysql_url)
     assert store.totals.total("page_views", key="/home") == COUNT
-
-
-def test_many_rows_in_one_entry(redis_url: str, mysql_url: str, store: Store) -> None:
-    minute = now_minute()
-    rows = json.dumps([["votes", f"für {n % 10}", minute, 1] for n in range(COUNT)])
-    command, environment = redis_cli(redis_url)
-    entry = ["XADD", "{countersink:0}:events", "*", "rows", rows]
-    output([*command, *entry], environment=environment)
-    apply(redis_url, mysql_url)
-    keys = [f"für {n}" for n in range(10)]
-    assert store.totals.many("votes", keys) == dict.fromkeys(keys, COUNT // 10)

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PLACES = ("/usr/lib/python3/dist-packages",)
-"""Where Debian's package python3-mysqldb is; the rest that lies there stays off the path."""
+PLACE = Path("/usr/lib/python3/dist-packages/MySQLdb/__init__.py")
+"""Of Debian's package python3-mysqldb; the rest that lies there stays off the path."""
 
 
 def load() -> Any:
@@ -15,26 +15,16 @@ def load() -> Any:
     Raises:
         ImportError: there is none for this Python; says why.
     """
-    if "MySQLdb" in sys.modules:
-        return sys.modules["MySQLdb"]
-    if importlib.util.find_spec("MySQLdb") is not None:
+    if "MySQLdb" in sys.modules or importlib.util.find_spec("MySQLdb") is not None:
         return importlib.import_module("MySQLdb")
-    reasons = []
-    for place in PLACES:
-        found = Path(place) / "MySQLdb" / "__init__.py"
-        if not found.exists():
-            reasons.append(f"no {found} (apt-get install python3-mysqldb)")
-            continue
-        spec = importlib.util.spec_from_file_location("MySQLdb", found)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["MySQLdb"] = module
-        try:
-            spec.loader.exec_module(module)
-        except ImportError as error:
-            del sys.modules["MySQLdb"]
-            reasons.append(f"{found} is for another Python: {error}")
-            continue
-        return module
-    raise ImportError(f"mysqlclient is not installed: {'; '.join(reasons)}")
+    spec = importlib.util.spec_from_file_location("MySQLdb", PLACE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["MySQLdb"] = module
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, FileNotFoundError) as error:
+        del sys.modules["MySQLdb"]
+        raise ImportError(f"no mysqlclient (apt-get install python3-mysqldb): {error}") from error
+    return module

@@ -5,13 +5,11 @@
 BEGINNING is a list of what is done one after the other, a letter each: p patch, i import the
 producer and make it, c count and flush, f fork (and the child goes on). It then lets ten greenlets
 count 1,000 while another one ticks, flushes and counts 500 more. END is `exit`, `busy` (an exit
-while a greenlet counts and says so), `SIGTERM` (which it sends itself), `never`, or `logged`:
-never, with a log handler that counts and then says what was logged. Each step is a line of JSON:
-its name, what it returned, and how often the other one ticked meanwhile.
+while a greenlet counts and says so), `SIGTERM` (which it sends itself), or `never`. Each step is a
+line of JSON: its name, what it returned, and how often the other one ticked meanwhile.
 """
 
 import json
-import logging
 import os
 import signal
 import sys
@@ -47,21 +45,11 @@ def patch() -> None:
         eventlet.monkey_patch()
 
 
-class Counting(logging.Handler):
-    """Counts each record."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        producer.increment("records")
-        say("logged", record.__dict__["action"], ticks)
-
-
 def make() -> None:
     from countersink.producers import Producer  # noqa: PLC0415
 
     global producer
-    producer = Producer(url, flush_interval=3600, exit_timeout=3600 if end == "logged" else 5)
-    if end == "logged":
-        logging.getLogger("countersink.producers").addHandler(Counting())
+    producer = Producer(url, flush_interval=3600)
 
 
 def count() -> None:

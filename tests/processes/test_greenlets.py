@@ -89,16 +89,3 @@ def test_other_greenlets_go_on_while_one_waits_for_a_frozen_redis(
         assert child.wait() == -signal.SIGTERM
     with connect(server.url) as client:
         assert total(client) == 1_500
-
-
-@pytest.mark.parametrize("library", EITHER)
-def test_a_log_handler_that_counts_in_a_thread_of_the_producer_does_not_wait_for_the_end(
-    library: str, own_redis_server: RedisFactory
-) -> None:
-    server = own_redis_server()
-    with Children() as children:
-        child = start(children, library, "pi", "logged", server.url)
-        eventually(lambda: "ready" in steps(child), message=child.output)
-        server.kill()
-        child.terminate()
-        eventually(lambda: steps(child).get("logged") == ("unavailable", 0), message=child.output)

@@ -6,14 +6,13 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from threading import Thread
 
 import pytest
 import redis
 
 from countersink.producers import Producer
 from countersink.stream.connection import command, connect
-from countersink.stream.names import GROUP, applied_key
+from countersink.stream.names import GROUP
 from tests.producers.helpers import STREAM, Worker
 from tests.support.factories import RedisFactory
 from tests.support.proxies import RedisProxy
@@ -107,16 +106,6 @@ def test_what_workers_acknowledged_is_applied_in_whatever_order(line: Line) -> N
     assert line.applied()
 
 
-def test_entries_of_a_dead_worker_are_applied_when_another_one_has_claimed_them(line: Line) -> None:
-    line.stored(3)
-    Worker(line.client, "dead").take(3)
-    heir = Worker(line.client, "heir")
-    claimed = heir.group.claim(0, 10).deliveries
-    assert not line.applied(0.1)
-    heir.acknowledge(claimed)
-    assert line.applied()
-
-
 def test_what_others_send_without_a_producer_is_no_loss(line: Line) -> None:
     line.client.xadd(STREAM, {"rows": "[]"})
     line.stored()
@@ -163,14 +152,6 @@ def test_what_redis_lost_is_not_called_applied(
     assert line.is_applied()
 
 
-def test_an_entry_taken_out_by_hand_is_not_called_applied(line: Line) -> None:
-    line.stored(2)
-    first = command(line.client, "XRANGE", STREAM, "-", "+", "COUNT", 1)[0][0]
-    line.client.xdel(STREAM, first)
-    line.work()
-    line.not_known("1 entries left .*XDEL")
-
-
 def test_what_a_worker_of_an_older_version_acknowledged_is_not_known(line: Line) -> None:
     line.client.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
     line.stored()
@@ -178,17 +159,6 @@ def test_what_a_worker_of_an_older_version_acknowledged_is_not_known(line: Line)
     line.client.xack(STREAM, GROUP, taken.stream_id)
     line.client.xdel(STREAM, taken.stream_id)
     line.not_known("older version")
-
-
-def test_one_thread_waits_while_redis_loses_what_it_waits_for(line: Line) -> None:
-    Worker(line.client)
-    line.stored()
-    said: list[bool] = []
-    waiting = Thread(target=lambda: said.append(line.applied(60)))
-    waiting.start()
-    line.client.xtrim(STREAM, maxlen=0)
-    waiting.join(30)
-    assert said == [False]
 
 
 def test_a_restart_that_may_have_lost_something_is_not_called_applied(
@@ -267,11 +237,3 @@ def test_without_the_rights_it_is_not_known_and_everything_is_stored(
             line.stored(2)
             assert client.xlen(STREAM) == 2
             line.not_known("ops/redis/users.acl")
-
-
-def test_the_note_of_what_was_acknowledged_takes_two_fields(line: Line) -> None:
-    for _ in range(3):
-        line.stored(5)
-        line.work()
-    noted = line.client.hgetall(applied_key(STREAM))
-    assert (set(noted), noted[b"count"]) == ({b"group", b"count"}, b"15")

@@ -89,14 +89,10 @@ def test_the_id_of_a_batch_is_never_that_of_an_increment() -> None:
     "wrong",
     [
         Increment("no such name!"),
-        Increment(""),
         Increment("hits", "\ud800"),
-        Increment("hits", "", 2**63),
         Increment("hits", "", True),
-        Increment("hits", "", 1.0),  # type: ignore[arg-type]
         Increment("hits", at=AT.replace(tzinfo=None)),
         Increment("hits", id=""),
-        Increment(None),  # type: ignore[arg-type]
         ("hits",),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from countersink.producers import Producer
+from countersink.stream.clock import RedisClock
 from countersink.stream.connection import command, connect
 from tests.producers.helpers import Queue, entries
 from tests.support.factories import RedisFactory
@@ -89,3 +90,15 @@ def test_what_was_counted_before_redis_answered_keeps_its_minute(
     with connect(server.url) as client:
         found = minutes(client)
     assert before <= found["early"] <= after
+
+
+def test_a_wall_clock_that_is_set_does_not_matter(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = RedisClock()
+    clock.learn(redis_client)
+    before = clock.now_ms()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 86_400)
+    assert abs(clock.now_ms() - before) < 3_600_000
+    assert clock.stale()

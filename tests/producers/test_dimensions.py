@@ -4,7 +4,6 @@ import random
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -13,17 +12,9 @@ import redis
 
 from countersink.producers import Increment, InvalidBatch, Producer
 from countersink.producers.buffer import fold_thread
-from countersink.producers.spool import replay
 from countersink.producers.testing import RecordingProducer
 from countersink.runtime import dimensions
-from countersink.runtime.dimensions import (
-    KnownDimensions,
-    RowKey,
-    check_dimensions,
-    check_row_key,
-)
-from countersink.runtime.limits import cut_key
-from countersink.stream.connection import connect
+from countersink.runtime.dimensions import KnownDimensions, RowKey, check_dimensions, check_row_key
 from countersink.stream.decode import decode_rows
 from countersink.stream.entry import MAX_ROWS_BYTES
 from tests.producers.helpers import Queue, distinct, entries
@@ -104,13 +95,9 @@ def test_other_mappings_count_as_dicts_do_and_are_not_changed(queue: Queue) -> N
 
 BAD: list[tuple[Any, type[Exception], str]] = [
     ({"page": 1}, TypeError, "dimension 'page': a value is a str, not int"),
-    ({1: "/"}, TypeError, "a dimension's name is a str, not int"),
     ({"Page": "/"}, ValueError, "1 to 32 characters"),
     ({"page": "\ud800"}, ValueError, "lone surrogate"),
-    ({f"d{n}": "" for n in range(9)}, ValueError, "at most 8 dimensions"),
-    ([("page", "/")], TypeError, "a key is a str or a mapping of dimensions, not list"),
     (PAIRS, TypeError, "a key is a str or a mapping of dimensions, not tuple"),
-    (b"/", TypeError, "a key is a str or a mapping of dimensions, not bytes"),
 ]
 
 
@@ -127,24 +114,6 @@ def test_what_is_no_mapping_of_names_to_values_is_refused_in_the_caller(
             producer.increment("hits", HOME)
             producer.increment("hits", {"page": "/"})
     assert counted(queue.client) == {("hits", PAIRS): 2, ("hits", (("page", "/"),)): 2}
-
-
-def test_increment_many_takes_keys_alone(redis_url: str) -> None:
-    given: Any = {PAIRS: 1}
-    with Producer(redis_url) as producer, pytest.raises(TypeError, match="a key is a str"):
-        producer.increment_many("hits", given)
-
-
-def test_long_and_wide_values_are_cut_as_keys_are(queue: Queue) -> None:
-    with Producer(queue.url) as producer:
-        for _ in range(2):
-            producer.increment("hits", {"page": "x" * 256, "country": "DE"})
-            producer.increment("hits", {"page": "é" * 128, "country": "DE"})
-            producer.increment("hits", {"page": "é", "country": "DE"})
-    assert counted(queue.client) == {
-        ("hits", (("country", "DE"), ("page", page))): 2
-        for page in (cut_key("x" * 256), cut_key("é" * 128), "é")
-    }
 
 
 @pytest.mark.random
@@ -212,24 +181,6 @@ def test_what_is_known_is_bounded(few_known: int) -> None:
     assert sum(len(table) for at, table in tables.items() if at in there) <= few_known
 
 
-def test_whoever_holds_tables_of_what_is_known_hears_when_all_is_forgotten(few_known: int) -> None:
-    held: dict[str, dict[Any, Any]] = {}
-    known = KnownDimensions(held.clear)
-    draw = random.Random(17)
-    names, forgotten, largest = 0, 0, 0
-    for number in range(6 * few_known):
-        names += draw.random() < 0.02  # some overflows are reached by new names
-        counter = f"c{names}"
-        there = len(held)
-        known.row_key(counter, {f"d{names}": str(number)})
-        forgotten += len(held) < there
-        if counter in known.of:
-            held[counter] = known.of[counter][1][1]
-        largest = max(largest, sum(map(len, held.values())))
-    assert forgotten >= 5
-    assert largest <= few_known
-
-
 def test_known_dimensions_wake_an_idle_producer_and_are_refused_by_a_closed_one(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,14 +199,6 @@ def test_known_dimensions_wake_an_idle_producer_and_are_refused_by_a_closed_one(
     with pytest.raises(RuntimeError, match="closed"):
         producer.increment("hits", given)
     assert counted(queue.client) == {("hits", row): 8}
-
-
-@pytest.mark.parametrize("value", ["x" * 256, "é"])
-def test_values_that_may_be_cut_are_looked_at_each_time(value: str) -> None:
-    known = KnownDimensions()
-    for _ in range(3):
-        assert known.row_key("hits", {"page": value}) == (("page", cut_key(value)),)
-    assert known.of["hits"][1][1] == {}
 
 
 def test_the_largest_rows_are_sent_in_entries_that_are_read(queue: Queue) -> None:
@@ -288,27 +231,6 @@ def test_a_batch_with_an_id_that_no_entry_would_hold_is_refused(queue: Queue) ->
             producer.increment_batch(batch(1_000), id="a")
         assert producer.increment_batch(batch(300), id="b")
     assert sum(counted(queue.client).values()) == 300
-
-
-def test_a_small_memory_drops_and_counts_what_does_not_fit() -> None:
-    producer = Producer(AWAY, max_bytes_in_memory=200_000)
-    for number in range(2_000):
-        producer.increment("hits", {"page": f"/{number}", "country": "DE", "device": "mobile"})
-    stats = producer.stats()
-    assert stats.accepted + stats.dropped == 2_000
-    assert 50 < stats.accepted < 600
-    producer.close(0)
-
-
-def test_dimensions_go_through_the_spool(queue: Queue, tmp_path: Path) -> None:
-    away = Producer(AWAY, spool=tmp_path)
-    away.increment("hits", HOME, 4)
-    away.increment("hits", HOME, id="once")
-    away.increment("hits", "/home")
-    assert away.close(20)
-    done = replay(tmp_path, connect(queue.url))
-    assert done.increments == 3
-    assert counted(queue.client) == {("hits", PAIRS): 5, ("hits", "/home"): 1}
 
 
 def test_the_recording_producer_counts_by_some_of_the_values() -> None:

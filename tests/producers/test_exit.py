@@ -1,14 +1,11 @@
 """Ends of a process: exit, exceptions, `os._exit`, exec, signals that the app handles or not."""
 
-import os
-import pickle
 import signal
 from pathlib import Path
 
 import pytest
 import redis
 
-from countersink.producers import Producer
 from tests.producers.helpers import Queue, run_script, said, total
 from tests.support.factories import RedisFactory
 from tests.support.processes import Child, Children
@@ -206,28 +203,6 @@ def test_an_app_that_goes_on_after_sigterm_is_flushed_at_each(start: Start) -> N
     child.kill()
 
 
-def test_an_ignored_sigterm_stays_ignored(start: Start) -> None:
-    before = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    then = """
-assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-os.kill(os.getpid(), signal.SIGTERM)
-print("still here")
-"""
-    assert "still here" in start(before=before, then=then, status=0).output()
-
-
-def test_a_handler_of_the_apps_installed_later_wins(start: Start) -> None:
-    then = """
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
-print("[]", flush=True)
-"""
-    child = start(then=then + FOR_EVER)
-    eventually(lambda: len(said(child)) == 2, message=child.output)
-    child.terminate()
-    assert child.wait() == 3
-    assert start.total() == 100
-
-
 def test_handlers_of_the_apps_are_left_alone_or_put_back_by_closing(start: Start) -> None:
     before = """
 def own(*_): pass
@@ -242,7 +217,9 @@ faulthandler.register(signal.SIGINT)  # in C: Python says that it has its defaul
 assert signal.getsignal(signal.SIGHUP) is own
 assert signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN
 assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-os.kill(os.getpid(), signal.SIGINT)
+for number in 0, signal.SIGQUIT, signal.SIGINT:
+    os.kill(os.getpid(), number)
+producer.increment("hits")
 assert signal.getsignal(signal.SIGTERM) is not own
 other = Producer(sys.argv[1])
 producer.close()
@@ -370,20 +347,6 @@ threading.Thread(target=watch).start()
         assert client.xlen("{countersink:0}:events") == 4
 
 
-def test_a_child_that_counts_nothing_leaves_at_once(
-    start: Start, redis_url: str, tmp_path: Path
-) -> None:
-    then = """
-spooling = Producer(sys.argv[1], spool=sys.argv[2])
-pid = os.fork()
-if pid == 0:
-    spooling.start_over = None
-    os._exit(len(threading.enumerate()) + 6)
-assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-"""
-    start(redis_url, str(tmp_path), then=then, status=0)
-
-
 CLOSING = """
     threading.Thread(target=producer.close, args=(3600,), daemon=True).start()
     while producer._closing.acquire(blocking=False):
@@ -420,52 +383,30 @@ signal.signal(signal.SIGUSR1, end)
     assert "100 increments could be stored neither" in terminated.output()
 
 
-def test_hooks_are_there_as_long_as_a_producer_is_open_and_wants_them(start: Start) -> None:
+def test_hooks_are_put_once_where_a_producer_wants_them(start: Start) -> None:
     before = """
 functions = os._exit, os.execv, os.execve, os.kill, signal.raise_signal
 def now():
     return os._exit, os.execv, os.execve, os.kill, signal.raise_signal
+from countersink.producers import Options
+Options.__init__.__kwdefaults__ |= {"handle_sigterm": False, "handle_os_exit": False}
 """
     then = """
+assert now() == functions
+Producer(sys.argv[1], handle_os_exit=True)
+assert now()[3:] == functions[3:]
+Producer(sys.argv[1], handle_sigterm=True, handle_os_exit=True)
 assert not any(one is other for one, other in zip(functions, now()))
-hooked = now()
-other = Producer(sys.argv[1])
-assert now() == hooked
-producer.close()
-assert now() == hooked
-other.close()
-assert now() == functions
-again = Producer(sys.argv[1], handle_sigterm=False, handle_os_exit=False)
-assert now() == functions
-Producer(sys.argv[1], handle_sigterm=False)
-assert now()[3:] == functions[3:] and now()[0] is not functions[0]
-again.increment("hits")
 def theirs(status, ours=os._exit):
     ours(status + 1)
 os._exit = theirs
-third = Producer(sys.argv[1])
+third = Producer(sys.argv[1], handle_os_exit=True)
+assert os._exit is theirs
 third.increment("hits")
 os._exit(6)
 """
     start(before=before, then=then, status=7)
-
-
-def test_functions_with_hooks_can_be_pickled(redis_url: str) -> None:
-    def told() -> dict[str, bool]:
-        functions = (os._exit, os.execv, os.execve, os.kill, signal.raise_signal)
-        return {each.__name__: is_pickled(each) for each in functions}
-
-    before = told()  # `make coverage` has a hook of its own in os._exit
-    assert sum(before.values()) >= 4
-    with Producer(redis_url):
-        assert told() == before
-
-
-def is_pickled(function: object) -> bool:
-    try:
-        return pickle.loads(pickle.dumps(function)) is function
-    except (AttributeError, pickle.PicklingError):
-        return False
+    assert start.total() == 101
 
 
 def test_no_thread_of_ours_takes_a_signal_that_the_app_blocks(start: Start) -> None:
@@ -482,22 +423,6 @@ sys.exit(9)
 """
     start(then=then, status=9)
     assert start.total() == 103
-
-
-def test_misused_functions_complain_as_ever(start: Start) -> None:
-    then = """
-import contextlib
-for call in (
-    lambda: os._exit(), lambda: os.kill("x"), lambda: os.kill(os.getpid(), None),
-    lambda: signal.raise_signal(1, 2), lambda: os.execv("/bin/true"),
-):
-    with contextlib.suppress(TypeError):
-        call()
-        raise AssertionError
-os.kill(os.getpid(), 0)
-os._exit(7)
-"""
-    assert "Traceback" not in start(then=then, status=7).output()
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,8 @@
 
 import pytest
 
-from tests.producers.helpers import Queue, distinct, entries, play, run_script, said, total, totals
+from tests.producers.helpers import Queue, distinct, entries, play, total, totals
 from tests.support.examples import MANY
-from tests.support.processes import Children
-from tests.support.waiting import eventually
 
 
 def test_a_forked_child_never_sends_its_parents_rows(queue: Queue) -> None:
@@ -81,52 +79,6 @@ def test_forks_in_the_midst_of_everything(queue: Queue) -> None:
     assert counted == stored == found["hits", "parent"]
     assert found["hits", "child"] == 100 * forks
     assert len(distinct(entries(queue.client))) == len(entries(queue.client))
-
-
-def test_a_preforking_server(queue: Queue, children: Children) -> None:
-    # As gunicorn with --preload: the app is loaded, and has counted, before the workers are forked;
-    # a SIGTERM goes to the master, which passes it on, and workers end by sys.exit in a handler.
-    script = """
-    import os, signal, sys, time
-    from countersink.producers import Producer
-    producer = Producer(sys.argv[1], flush_interval=3600)
-    producer.increment("hits", "master")
-    def serve():
-        def end(*_):
-            sys.exit(0)
-        signal.signal(signal.SIGTERM, end)
-        producer.increment("hits", "first")  # it is sent at once
-        producer.flush(20)
-        for _ in range(100):
-            producer.increment("hits", "worker")
-        os.write(1, b"{}\\n")  # one write: three write at once
-        while True:
-            time.sleep(0.05)
-    pids = []
-    for _ in range(3):
-        pid = os.fork()
-        if pid == 0:
-            serve()
-        pids.append(pid)
-    def end(*_):
-        for pid in pids:
-            os.kill(pid, signal.SIGTERM)
-        for pid in pids:
-            assert os.waitpid(pid, 0)[1] == 0
-        sys.exit(0)
-    signal.signal(signal.SIGTERM, end)
-    while True:
-        time.sleep(0.05)
-    """
-    child = run_script(children, script, queue.url)
-    eventually(lambda: len(said(child)) == 3, message=child.output)
-    child.terminate()
-    assert child.wait() == 0, child.output()
-    assert totals(queue.client) == {
-        ("hits", "master"): 1,
-        ("hits", "first"): 3,
-        ("hits", "worker"): 300,
-    }
 
 
 def test_children_of_multiprocessing_are_flushed(queue: Queue) -> None:

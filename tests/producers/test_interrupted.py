@@ -145,14 +145,6 @@ def test_a_close_that_was_interrupted_is_made_up_for(
     assert producer.close()
 
 
-def test_a_second_close_tells_what_the_first_has_lost(silent_redis: str) -> None:
-    producer = Producer(silent_redis, socket_timeout=0.2, handle_sigterm=False)
-    producer.increment("hits")
-    assert not producer.close(0)
-    assert not producer.close()
-    assert producer.stats().dropped == 1
-
-
 def test_without_time_close_still_spools(silent_redis: str, tmp_path: Path) -> None:
     producer = Producer(silent_redis, spool=tmp_path, handle_sigterm=False)
     producer.increment("hits")

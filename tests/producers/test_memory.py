@@ -77,29 +77,6 @@ def test_what_waits_takes_no_more_memory_than_it_may(shape: str, children: Child
         assert size // 6 < figures["took"] <= size
 
 
-def test_a_burst_of_new_keys_fits_while_redis_is_silent(own_redis_server: RedisFactory) -> None:
-    server = own_redis_server()
-    with Producer(server.url) as producer:
-        producer.increment("hits", "first")
-        assert producer.flush(20)
-        server.freeze()
-        for number in range(150_000):
-            producer.increment("hits", f"{number}")
-        assert producer.stats().dropped == 0
-        server.thaw()
-        assert producer.flush(60)
-        assert producer.stats().stored == 150_001
-
-
-def test_increment_many_of_very_many_keys_is_counted_as_a_whole(queue: Queue) -> None:
-    with Producer(queue.url) as producer:
-        producer.increment_many("hits", {f"{number}": 1 + number % 2 for number in range(30_000)})
-        assert producer.flush(60)
-        stats = producer.stats()
-        assert (stats.accepted, stats.stored, stats.dropped) == (30_000, 30_000, 0)
-    assert total(queue.client) == 45_000
-
-
 @pytest.mark.parametrize("bound", [{"max_rows_in_memory": 1000}, {"max_bytes_in_memory": 300_000}])
 def test_increment_many_is_all_or_none(bound: dict[str, int]) -> None:
     with Producer(AWAY, **bound) as producer:  # type: ignore[arg-type]
@@ -167,32 +144,6 @@ def test_a_burst_of_many_times_what_memory_holds_loses_nothing(
         assert producer.flush(60), producer.stats()
 
 
-def test_a_spool_takes_a_burst_that_memory_does_not_hold(
-    own_redis_server: RedisFactory, tmp_path: Path
-) -> None:
-    server = own_redis_server()
-    server.stop()
-    with Producer(server.url, spool=tmp_path, max_bytes_in_memory=8 << 20) as producer:
-        for number in range(40_000):  # 10 MB
-            producer.increment("hits", f"{number}")
-        assert producer.flush(60)
-        stats = producer.stats()
-        assert (stats.accepted, stats.spooled, stats.dropped) == (40_000, 40_000, 0)
-
-
-@pytest.mark.long("three million keys")
-def test_callers_wait_a_little_rather_than_drop_what_redis_would_take(
-    own_redis_server: RedisFactory,
-) -> None:
-    """New keys, several times as many as memory holds, as fast as the calls return."""
-    server = own_redis_server()
-    with Producer(server.url) as producer:
-        for number in range(3_000_000):
-            producer.increment("hits", f"user-{number:012d}")
-        assert producer.flush(120)
-        assert producer.stats().stored == 3_000_000
-
-
 def test_flush_and_close_tell_that_something_was_dropped_since_the_last_one(
     own_redis_server: RedisFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,42 +170,3 @@ def test_flush_and_close_tell_that_something_was_dropped_since_the_last_one(
     assert producer.stats().dropped == 20
     with connect(server.url) as client:
         assert total(client) == 20
-
-
-def _said_of_drops(caplog: pytest.LogCaptureFixture) -> str:
-    def found() -> list[str]:
-        records = [each for each in caplog.records if getattr(each, "action", "") == "dropped"]
-        return [each.getMessage() for each in records]
-
-    return eventually(found)[0]
-
-
-def test_the_log_names_why_increments_were_dropped(
-    caplog: pytest.LogCaptureFixture, redis_url: str, tmp_path: Path
-) -> None:
-    with Producer(AWAY, max_rows_in_memory=10) as producer:
-        for number in range(20):
-            producer.increment("hits", f"{number}")
-        eventually(lambda: producer.stats().last_error)
-        message = _said_of_drops(caplog)
-        assert "memory has no room" in message
-        assert "Redis cannot be reached" in message
-        assert "there is no spool" in message
-        producer.close(timeout=0.05)
-    caplog.clear()
-    with Producer(AWAY, max_rows_in_memory=10, spool=tmp_path, spool_max_bytes=1) as producer:
-        for number in range(10):
-            producer.increment("hits", f"{number}")
-        eventually(lambda: "as much as it may" in (producer.stats().last_error or ""))
-        for number in range(10, 20):
-            producer.increment("hits", f"{number}")
-        message = _said_of_drops(caplog)
-        assert "holds 1 bytes, as much as it may" in message
-        producer.close(timeout=0.05)
-    caplog.clear()
-    with Producer(redis_url, max_rows_in_memory=10) as producer:
-        producer.increment_many("hits", {f"{number}": 1 for number in range(11)})
-        assert not producer.flush(20)
-        message = _said_of_drops(caplog)
-        assert "too many at once" in message
-        assert "Redis" not in message

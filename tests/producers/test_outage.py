@@ -1,6 +1,5 @@
 """Redis frozen, killed, gone: callers do not notice, memory is bounded, nothing is lost."""
 
-import logging
 import threading
 from datetime import UTC, datetime
 
@@ -71,24 +70,6 @@ def test_memory_is_bounded_by_rows_and_what_does_not_fit_is_counted(
 
 def _logged(caplog: pytest.LogCaptureFixture, action: str) -> bool:
     return any(getattr(record, "action", "") == action for record in caplog.records)
-
-
-def test_rows_that_were_taken_for_a_flush_coalesce_again(own_redis_server: RedisFactory) -> None:
-    server = own_redis_server()
-    server.stop()
-    with Producer(server.url, flush_interval=0.01, max_rows_in_memory=3000) as producer:
-        for _ in range(5):
-            for number in range(3000):
-                producer.increment("hits", str(number), at=ONE_MINUTE)
-            producer.stats()
-        assert producer.stats().dropped == 0
-        assert producer.stats().pending_rows == 3000
-        server.start()
-        assert producer.flush(30)
-        with connect(server.url) as client:
-            found = entries(client)
-            assert total(client) == 15_000
-            assert sum(len(entry.rows) for entry in found) <= 2 * 3000
 
 
 def test_a_killed_and_restarted_redis_gets_everything(own_redis_server: RedisFactory) -> None:
@@ -166,25 +147,6 @@ def test_no_thread_to_be_had_is_no_reason_to_lose_anything(
     assert producer.close()
     with connect(redis_url) as client:
         assert total(client) == 5000
-
-
-def test_log_records_carry_an_action(
-    own_redis_server: RedisFactory, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "countersink.producers")
-    server = own_redis_server()
-    with Producer(server.url, flush_interval=0.01) as producer:
-        server.stop()
-        producer.increment("hits")
-        assert not producer.flush(0.2)
-        server.start()
-        assert producer.flush(20)
-    assert [getattr(record, "action", None) for record in caplog.records] == [
-        "unavailable",
-        "connected",
-    ]
-    assert "password" not in caplog.text
-    assert server.password not in caplog.text
 
 
 def test_what_lies_in_a_partition_that_could_not_be_noted_is_sent_again(redis_url: str) -> None:

@@ -7,14 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-import redis
 
 from countersink.producers import Producer, engine
 from countersink.producers.buffer.events import Mode
 from countersink.producers.errors import SpoolError
 from countersink.producers.spool import writer
 from countersink.producers.spool.segment import Segment
-from countersink.stream.clock import RedisClock
 from tests.producers.helpers import Queue, files_up_to, play, total
 from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.waiting import eventually
@@ -84,17 +82,6 @@ def test_a_producer_with_nothing_to_send_rests(tmp_path: Path) -> None:
         assert patience > 30
 
 
-def test_only_what_is_in_doubt_counts_as_resent(queue: Queue) -> None:
-    with RedisProxy.to(queue.url) as proxy:
-        proxy.when("XADD", Phase.BEFORE, Deed.ERROR, error="OOM command not allowed")
-        with Producer(proxy.url(queue.url), flush_interval=0.01) as producer:
-            producer.increment("hits")
-            assert producer.flush(20)
-            stats = producer.stats()
-    assert (stats.stored, stats.resent) == (1, 0)
-    assert stats.last_error is not None
-
-
 def test_an_unknown_length_is_an_error(queue: Queue) -> None:
     with RedisProxy.to(queue.url) as proxy:
         refused = proxy.when("XLEN", Phase.BEFORE, Deed.ERROR, skip=1, error="NOPERM no XLEN")
@@ -104,18 +91,6 @@ def test_an_unknown_length_is_an_error(queue: Queue) -> None:
             eventually(lambda: producer._link.failures == 1)
     assert refused.acted == 1
     assert total(queue.client) == 1
-
-
-def test_a_wall_clock_that_is_set_does_not_matter(
-    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = RedisClock()
-    clock.learn(redis_client)
-    before = clock.now_ms()
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() + 86_400)
-    assert abs(clock.now_ms() - before) < 3_600_000
-    assert clock.stale()
 
 
 @pytest.mark.long("two exit timeouts are waited for")

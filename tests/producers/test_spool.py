@@ -112,22 +112,6 @@ def test_entries_in_doubt_keep_id_and_time_through_the_spool(queue: Queue, tmp_p
     assert total(queue.client) == 2500
 
 
-def test_a_frozen_redis_makes_flush_spool(own_redis_server: RedisFactory, tmp_path: Path) -> None:
-    server = own_redis_server()
-    with Producer(server.url, spool=tmp_path, flush_interval=0.01) as producer:
-        producer.increment("hits", "a")
-        assert producer.flush()
-        server.freeze()
-        for _ in range(2):
-            producer.increment("hits", "b")
-            assert producer.flush(1)  # though the send thread hangs in its command for 5 s
-        assert producer.stats().spooled == 2
-        server.thaw()
-        eventually(lambda: producer.stats().replayed == 2)
-        with connect(server.url) as client:
-            assert total(client) == 3
-
-
 def test_rows_beyond_memory_go_to_the_spool(own_redis_server: RedisFactory, tmp_path: Path) -> None:
     server = own_redis_server()
     server.freeze()
@@ -287,41 +271,6 @@ def test_a_replay_beside_a_live_writer_loses_nothing(
             assert done.held == 0
             assert told <= done.increments == total(client)
             assert spooled_files(tmp_path) == []
-
-
-def test_a_live_producer_replays_what_dead_processes_left(
-    own_redis_server: RedisFactory, tmp_path: Path
-) -> None:
-    server = own_redis_server()
-    for number in range(3):
-        dead = Producer(AWAY, spool=tmp_path)
-        dead.increment("hits", str(number), number)
-        assert dead.close()
-    assert len(spooled_files(tmp_path)) == 3
-    with Producer(server.url, spool=tmp_path) as producer:
-        assert producer.flush()  # starts it, with nothing of its own to count
-        eventually(lambda: spooled_files(tmp_path) == [])
-        assert producer.stats().replayed == 3
-        with connect(server.url) as client:
-            assert total(client) == 3
-
-
-def test_two_producers_share_a_directory(own_redis_server: RedisFactory, tmp_path: Path) -> None:
-    server = own_redis_server()
-    server.stop()
-    with (
-        Producer(server.url, spool=tmp_path) as one,
-        Producer(server.url, spool=tmp_path) as other,
-    ):
-        for producer in (one, other, one, other):
-            producer.increment("hits")
-            assert producer.flush(20)
-        assert len(spooled_files(tmp_path)) == 2
-        server.start()
-        eventually(lambda: spooled_files(tmp_path) == [])
-        assert one.stats().replayed == other.stats().replayed == 2
-        with connect(server.url) as client:
-            assert total(client) == 4
 
 
 def test_a_forked_child_leaves_its_parents_segments_alone(

@@ -39,19 +39,6 @@ def test_repeats_until_it_works_and_says_that_it_waited() -> None:
     assert records.fields("waiting")[0]["error"] == "not yet"
 
 
-def test_one_failure_is_not_worth_a_line() -> None:
-    calls: list[int] = []
-
-    def work() -> None:
-        calls.append(1)
-        if len(calls) == 1:
-            raise Away("a stale connection")
-
-    with Records() as records:
-        patience(Stop()).call(work)
-    assert records.actions() == []
-
-
 def test_other_errors_are_raised_at_once() -> None:
     def work() -> None:
         raise ZeroDivisionError

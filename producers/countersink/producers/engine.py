@@ -1,6 +1,23 @@
 """One producer in one process: starts buffers and threads, flushes and closes them in order,
 ``Stats``, and the log lines about increments lost at the end; drops while running are logged in
-``send_thread.py``."""
+``send_thread.py``.
+
+The logger ``countersink.producers`` has records with these actions::
+
+    connected       Redis answers again
+    unavailable     Redis does not answer, or refuses
+    held_back       the stream is longer than max_stream_length
+    dropped         increments were lost for want of room
+    no_salt         members wait: their counter does not count different ones, so far
+    no_members      sightings were counted without their members: no salt came in time
+    spool_failed    the spool could not be written or read
+    spool_damaged   a segment has a torn tail or a corrupt record
+    replayed        a spool segment was sent and deleted
+    not_known       whether what was stored is in MySQL: entries left the stream otherwise
+    sigterm         flushing because of SIGTERM
+    left_over       increments could not be stored before close
+    internal_error  a bug: a background thread caught an exception and goes on
+"""
 
 import logging
 import time
@@ -34,26 +51,6 @@ DRAINING_SECONDS: Final = 2.0
 """Rows leave memory if some were stored so long ago at most."""
 RESTART_SECONDS: Final = 1.0
 """Between two attempts to start the threads."""
-
-
-ACTIONS: Final = frozenset(
-    (
-        "connected",  # Redis answers again
-        "unavailable",  # Redis does not answer, or refuses
-        "held_back",  # the stream is longer than max_stream_length
-        "dropped",  # increments were lost for want of room
-        "no_salt",  # members wait: their counter does not count different ones, so far
-        "no_members",  # sightings were counted without their members: no salt came in time
-        "spool_failed",  # the spool could not be written or read
-        "spool_damaged",  # a segment has a torn tail or a corrupt record
-        "replayed",  # a spool segment was sent and deleted
-        "not_known",  # whether what was stored is in MySQL: entries left the stream otherwise
-        "sigterm",  # flushing because of SIGTERM
-        "left_over",  # increments could not be stored before close
-        "internal_error",  # a bug: a background thread caught an exception and goes on
-    )
-)
-"""Every ``action`` a record of the logger ``countersink.producers`` can carry."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,11 +192,6 @@ class Engine:
             self._events.switch(Mode.HOT)
             self._fold_thread.wake()
 
-    def _ask_salts(self) -> None:
-        """Have the send thread ask for the salts that are wanted."""
-        if self._start(wait=False):
-            self._send_thread.flush_now()
-
     def _rows_waiting(self) -> None:
         if self._events.mode is Mode.FULL:
             self._send_thread.flush_now()
@@ -334,7 +326,7 @@ class Engine:
                 stored=self._outbox.stored,
                 resent=self._outbox.resent,
                 spooled=self._outbox.spooled,
-                replayed=self._send_thread.replayed,
+                replayed=0 if self._spool is None else self._spool.backlog.done.increments,
                 dropped=self._events.dropped,
                 pending_rows=self._buffer.held,
                 last_error=spool_error or self._link.last_error,
@@ -386,17 +378,13 @@ class Engine:
         if self._fold_thread.is_alive():
             self._fold_thread.join(JOIN_SECONDS)
         if lost is None:
-            self._log(
-                "left_over",
+            self._tell_of_lost(
                 "increments that were not stored are lost, and not counted: the thread that folds"
-                " them did not end in time",
-                level=logging.ERROR,
+                " them did not end in time"
             )
         elif unsaid := self._send_thread.unsaid():
-            self._log(
-                "left_over",
-                f"{unsaid} increments could be stored neither in Redis nor on disk and are lost",
-                level=logging.ERROR,
+            self._tell_of_lost(
+                f"{unsaid} increments could be stored neither in Redis nor on disk and are lost"
             )
         self._link.close()
         if self._spool is not None:
@@ -447,8 +435,9 @@ class Engine:
         """Say how much is in this process's memory alone, which ends."""
         figures = self.stats()
         if left := figures.accepted - figures.stored - figures.spooled:
-            self._log(
-                "left_over",
-                f"{left} increments are not stored, and lost as the process ends now",
-                level=logging.ERROR,
+            self._tell_of_lost(
+                f"{left} increments are not stored, and lost as the process ends now"
             )
+
+    def _tell_of_lost(self, text: str) -> None:
+        self._log("left_over", text, level=logging.ERROR)

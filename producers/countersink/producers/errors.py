@@ -6,7 +6,6 @@
     ├── ValueError
     │   └── InvalidBatch      increments of a batch cannot be: nothing of it was counted
     └── SpoolError            the spool cannot be read or written at the moment
-        └── SpoolFull         it holds as much as it may
 
 An app meets ``InvalidBatch`` alone, and ``SpoolError`` where it lists or replays a spool itself.
 Errors of the queue are in :mod:`countersink.stream.errors`.
@@ -32,8 +31,6 @@ class InvalidBatch(ValueError):
 
 
 class SpoolError(ExplainedError):
-    """The spool cannot be written or read at the moment (disk full, no right, not a directory)."""
-
-
-class SpoolFull(SpoolError):
-    """The directory holds as much as it may (``spool_max_bytes``)."""
+    """The spool cannot be written or read at the moment (disk full, no right, not a directory), or
+    holds as much as it may (``spool_max_bytes``).
+    """

@@ -11,8 +11,8 @@ Every end of the process that Python sees flushes every open producer:
   work horses of RQ, the pools of Celery and many forked children end by; ``os.execv`` and
   ``os.execve``, which all of ``os.exec…`` use; ``signal.raise_signal`` and ``os.kill`` of the
   process's own id, by which servers such as uvicorn let a signal have its default action once they
-  have shut down. Each is replaced as long as a producer is open, by a function that flushes and
-  then calls the original. A process that has counted nothing notices nothing.
+  have shut down. Each is replaced, once a producer wants that, by a function that flushes the open
+  ones and then calls the original. A process that has counted nothing notices nothing.
 
 A forked child begins with empty producers.
 """
@@ -110,6 +110,7 @@ _end = _End()
 _producers: Final[dict[int, Flushable]] = {}  # the open ones
 _handlers: Final[dict[int, Any]] = {}  # signal → what was there before ours
 _finalized = False
+_hooked: Final[set[str]] = set()  # the functions that have a hook
 
 
 def register(producer: Flushable, *, handle_sigterm: bool, handle_os_exit: bool) -> None:
@@ -120,11 +121,12 @@ def register(producer: Flushable, *, handle_sigterm: bool, handle_os_exit: bool)
             previous = _handler(number)
             if previous is signal.SIG_DFL or (number == signal.SIGTERM and callable(previous)):
                 _put(number, previous)
-        for hook in _SIGNAL_HOOKS:
-            hook.install()
+        _hook(signal, "raise_signal", _before_raise)
+        _hook(os, "kill", _before_kill)
     if handle_os_exit:
-        for hook in _EXIT_HOOKS:
-            hook.install()
+        _hook(os, "_exit", _before_exit)
+        _hook(os, "execv", _before_exec)
+        _hook(os, "execve", _before_exec)
 
 
 def forget(producer: Flushable) -> None:
@@ -136,8 +138,6 @@ def forget(producer: Flushable) -> None:
         for number in NUMBERS:
             if _handler(number) is _on_signal:  # else something else was installed since
                 signal.signal(number, _handlers.pop(number))
-    for hook in _EXIT_HOOKS + _SIGNAL_HOOKS:
-        hook.uninstall()
 
 
 def use_multiprocessing() -> None:
@@ -259,10 +259,10 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
             _default(number)
 
 
-def _started(target: Callable[[int], None], number: int) -> bool:
+def _started(target: Callable[..., None], *arguments: Any) -> bool:
     """Start a thread; False: there is none to be had."""
     try:
-        start_thread(target, (number,))
+        start_thread(target, arguments)
     except RuntimeError:
         return False
     return True
@@ -286,10 +286,8 @@ def _end_by(number: int) -> None:
     bell = Bell()
     seconds = _longest_timeout(list(_producers.values()))
     try:
-        try:
-            # In a thread of its own, since it logs: a log may block for ever.
-            start_thread(_close_for, (number, bell))
-        except RuntimeError:  # there is none to be had
+        # In a thread of its own, since it logs: a log may block for ever.
+        if not _started(_close_for, number, bell):
             _close_for(number, bell)
         bell.wait(seconds + CLOSING_SECONDS)
     finally:
@@ -343,38 +341,21 @@ def _put(number: int, previous: Any) -> None:
 # --- functions that end the process ----------------------------------------------------------
 
 
-class _Hook:
-    """One function, and what is done before it."""
+def _hook(module: ModuleType, name: str, before: Callable[..., None]) -> None:
+    """Put ours before the function that is there now, for good."""
+    if name in _hooked:
+        return
+    _hooked.add(name)
+    original = getattr(module, name)
 
-    def __init__(self, module: ModuleType, name: str, before: Callable[..., None]) -> None:
-        self._module = module
-        self._name = name
-        self._before = before
-        self._original: Any = None
-        self._function: Any = None
+    @wraps(original)
+    def hooked(*args: Any, **named: Any) -> Any:
+        with _complaining():
+            before(*args, **named)
+        return original(*args, **named)
 
-    def install(self) -> None:
-        """Put ours before the function that is there now, unless it is before one already."""
-        if self._function is not None:
-            return
-        original = getattr(self._module, self._name)
-        before = self._before
-
-        @wraps(original)
-        def hooked(*args: Any, **named: Any) -> Any:
-            with _complaining():
-                before(*args, **named)
-            return original(*args, **named)
-
-        hooked.__module__ = self._module.__name__  # where pickle finds it, as it does the original
-        self._original, self._function = original, hooked
-        setattr(self._module, self._name, hooked)
-
-    def uninstall(self) -> None:
-        """Put the original back, unless somebody else has replaced ours."""
-        if self._function is not None and getattr(self._module, self._name) is self._function:
-            setattr(self._module, self._name, self._original)
-            self._function = None
+    hooked.__module__ = module.__name__  # where pickle finds it, as it does the original
+    setattr(module, name, hooked)
 
 
 def _before_exit(*ignored: object, **named: object) -> None:
@@ -417,17 +398,6 @@ def _ends_by(number: int) -> bool:
 def _before_kill(*target: int) -> None:
     if target[:1] == (os.getpid(),):
         _before_raise(*target[1:])
-
-
-_EXIT_HOOKS: Final = (
-    _Hook(os, "_exit", _before_exit),
-    _Hook(os, "execv", _before_exec),
-    _Hook(os, "execve", _before_exec),
-)
-_SIGNAL_HOOKS: Final = (
-    _Hook(signal, "raise_signal", _before_raise),
-    _Hook(os, "kill", _before_kill),
-)
 
 
 def _in_child() -> None:

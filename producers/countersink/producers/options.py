@@ -12,8 +12,9 @@ from countersink.runtime.limits import MAX_COUNTER_LENGTH
 URL_VARIABLE: Final = "COUNTERSINK_REDIS_URL"
 PREFIX: Final = "COUNTERSINK_PRODUCER_"
 
-_TRUE: Final = frozenset(("1", "true", "yes", "on"))
-_FALSE: Final = frozenset(("0", "false", "no", "off"))
+_BOOLS: Final = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
+    ("0", "false", "no", "off"), False
+)
 
 
 class ProducerOptions(TypedDict, total=False):
@@ -72,7 +73,12 @@ class Options:
         for field in fields(self):
             name, value = field.name, getattr(self, field.name)
             if isinstance(field.default, float):
-                _check_seconds(name, value)
+                if isinstance(value, bool) or not isinstance(value, (int, float)):
+                    raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
+                if not 0 < value <= 86_400:  # also refuses NaN
+                    raise ValueError(
+                        f"{name} is more than 0 and at most 86400 seconds, not {value}"
+                    )
             elif isinstance(field.default, bool):
                 if type(value) is not bool:
                     raise TypeError(f"{name} is True or False")
@@ -83,8 +89,6 @@ class Options:
                     raise TypeError(f"{name} is an int, not {type(value).__name__}")
                 if value < 1:
                     raise ValueError(f"{name} is at least 1, not {value}")
-        if not isinstance(self.spool, str | os.PathLike | None):
-            raise TypeError(f"spool is a directory's path, not {type(self.spool).__name__}")
         if self.spool == "":
             raise ValueError("spool is a directory's path, not empty; leave it out for no spool")
         if type(self.id_scope) is not str or len(self.id_scope) > MAX_COUNTER_LENGTH:
@@ -136,19 +140,8 @@ def _parse(variable: str, text: str, kind: type[Any]) -> Any:
     """``text`` as ``kind``, the type of the option's default (``None`` for an optional path)."""
     try:
         if kind is bool:
-            if text.lower() in _TRUE | _FALSE:
-                return text.lower() in _TRUE
-            raise ValueError
-        if kind in (int, float):
-            return kind(text)
-    except ValueError:
+            return _BOOLS[text.lower()]
+        return kind(text) if kind in (int, float) else text
+    except (KeyError, ValueError):
         wanted = {bool: "true or false", int: "a whole number", float: "a number of seconds"}[kind]
         raise ValueError(f"{variable} is {wanted}, not {text!r}") from None
-    return text
-
-
-def _check_seconds(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
-    if not 0 < value <= 86_400:  # also refuses NaN
-        raise ValueError(f"{name} is more than 0 and at most 86400 seconds, not {value}")

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
-from types import TracebackType
 from typing import Final, Self, Unpack
 
 from countersink.producers import lifecycle
@@ -27,7 +26,7 @@ from countersink.runtime.limits import (
     minute_of,
 )
 from countersink.runtime.members import check_member, no_salt, out_of_reach
-from countersink.stream.connection import connect, redact
+from countersink.stream.connection import connect
 from countersink.stream.errors import StreamMisconfigured
 
 _ONE: Final = 1
@@ -132,7 +131,17 @@ class Producer(Engine):
                     return
         except (LookupError, TypeError):
             pass  # a counter or values not seen before, or nothing that could be one
-        self._increment(counter, key, amount, at, id)
+        check_counter(counter)
+        row_key = self._known_dimensions.row_key(counter, key)
+        check_amount(amount)
+        minute = None if at is None else minute_of(at)
+        if id is not None:
+            check_id(id)
+        events = self._events
+        if events.mode is Mode.CLOSED:
+            self._refuse(1)
+        else:
+            events.put(counter, row_key, minute, amount, id)
 
     def increment_many(
         self, counter: str, amounts: Mapping[str, int], *, at: datetime | None = None
@@ -267,8 +276,9 @@ class Producer(Engine):
         """
         salts = self._events.sightings.salts
         found = salts.counts_members(counter)
-        if salts.is_due(counter) and self._events.mode is not Mode.CLOSED:
-            self._ask_salts()
+        closed = self._events.mode is Mode.CLOSED
+        if salts.is_due(counter) and not closed and self._start(wait=False):
+            self._send_thread.flush_now()
         return found
 
     def awaits_salt(self, counter: str) -> bool:
@@ -291,16 +301,8 @@ class Producer(Engine):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<Producer {redact(self._url)}>"
 
     def start_over(self) -> None:
         """Begin empty: the parent of a forked child sends what it had accepted."""
@@ -310,28 +312,6 @@ class Producer(Engine):
         self._fast_seen = self._events.sightings.fast
         self._known_dimensions = self._events.known_dimensions
         self._known = self._known_dimensions.of
-
-    # --- the way for all but the usual call --------------------------------------------------
-
-    def _increment(
-        self,
-        counter: str,
-        key: str | Mapping[str, str],
-        amount: int,
-        at: datetime | None,
-        id: str | None,
-    ) -> None:
-        check_counter(counter)
-        row_key = self._known_dimensions.row_key(counter, key)
-        check_amount(amount)
-        minute = None if at is None else minute_of(at)
-        events = self._events
-        if id is not None:
-            check_id(id)
-        if events.mode is Mode.CLOSED:
-            self._refuse(1)
-        else:
-            events.put(counter, row_key, minute, amount, id)
 
     def _hash_member(
         self, counter: str, minute: int | None, member: bytes

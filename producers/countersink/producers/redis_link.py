@@ -20,16 +20,10 @@ from countersink.runtime.members import Salt
 from countersink.runtime.retry import Backoff
 from countersink.stream.clock import RedisClock
 from countersink.stream.connection import cluster_of, connect, mapped
-from countersink.stream.errors import (
-    StreamError,
-    StreamMisconfigured,
-    translate,
-)
+from countersink.stream.errors import StreamError, StreamMisconfigured, translate
 from countersink.stream.names import PartitionRoute, note_use, salts_of, stream_key
 from countersink.stream.progress import Epoch, look, order
 
-FIRST_BACKOFF_SECONDS: Final = 0.1
-MAX_BACKOFF_SECONDS: Final = 1.0
 HELD_BACK_SECONDS: Final = 1.0
 _OLDER: Final = (
     "Redis is older than what was stored there: a replica that lags behind, or a copy put back"
@@ -60,7 +54,7 @@ class RedisLink:
         self._log = log
         self._client: redis.Redis | None = None
         self._route = PartitionRoute()
-        self._backoff = Backoff(FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
+        self._backoff = Backoff()
         self._not_before = 0.0
         self._aborted = False
 
@@ -83,15 +77,15 @@ class RedisLink:
         if time.monotonic() < self._not_before:
             return False
         try:
-            if not self.connected:
-                self._connect()
-            if self._client is not None and self._route.return_home(self._client):
-                self._begin(self._client)
-            if self._client is not None and self._clock.stale():
-                self._clock.learn(self._client, self._route.stream)
-            if self._client is not None and self.held_back:
-                with mapped():
-                    self._judge(int(self._client.xlen(self._route.stream)))
+            client = self._client
+            if client is None or not self.connected:
+                client = self._connect()
+            if self._route.return_home(client):
+                self._begin(client)
+            if self._clock.stale():
+                self._clock.learn(client, self._route.stream)
+            if self.held_back:
+                self._measure(client)
         except StreamError as error:
             self._fail(error)
         return self.usable
@@ -143,7 +137,7 @@ class RedisLink:
             with suppress(redis.RedisError, OSError):
                 client.close()
 
-    def _connect(self) -> None:
+    def _connect(self) -> redis.Redis:
         client = self._client if cluster_of(self._client) is not None else None
         if client is None:
             self.close()  # what an attempt that ended in an unexpected exception has left
@@ -153,6 +147,7 @@ class RedisLink:
             self._client = client  # from here on, abort() can break it off
         self._route.find(client)
         self._begin(client)
+        return client
 
     def _begin(self, client: redis.Redis) -> None:
         """Send to the route's partition from now on."""
@@ -161,7 +156,10 @@ class RedisLink:
         if self.failures and not self.connected:
             self._log("connected", "Redis answers again")
         self.connected = True
-        self._backoff = Backoff(FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
+        self._backoff = Backoff()
+        self._measure(client)
+
+    def _measure(self, client: redis.Redis) -> None:
         with mapped():
             self._judge(int(client.xlen(self._route.stream)))
 
@@ -237,13 +235,11 @@ def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> S
     for parcel, answer in zip(parcels, answers, strict=True):
         if isinstance(answer, Exception):
             error = translate(answer)
-            error.__cause__ = answer
         else:
             stored.append(parcel)
             last_id = answer.decode() if isinstance(answer, bytes) else str(answer)
     if isinstance(length, Exception) and error is None:
         error = translate(length)  # unknown, which is not 0: nothing says that more may be sent
-        error.__cause__ = length
     return SendResult(stored, last_id, length if isinstance(length, int) else 0, error)
 
 

@@ -15,7 +15,7 @@ from countersink.producers.redis_link import RedisLink
 from countersink.producers.spool.writer import Spool, SpoolThread
 from countersink.producers.threads import WorkThread, breathe, sleep
 from countersink.runtime.log import Log
-from countersink.runtime.members import no_salt, not_made
+from countersink.runtime.members import no_salt
 from countersink.stream.clock import RedisClock
 
 AFTER_BUG_SECONDS: Final = 1.0
@@ -45,11 +45,6 @@ class SendThread(WorkThread):
         self._next_adoption = 0.0
         self._reported = 0
         self._reported_members = 0
-
-    @property
-    def replayed(self) -> int:
-        """Increments sent from the spool."""
-        return 0 if self._spool is None else self._spool.backlog.done.increments
 
     def rows_waiting(self) -> None:
         """There are rows: flush now if there are many, if members wait for a salt, or if none were
@@ -126,8 +121,7 @@ class SendThread(WorkThread):
         for counter in self._buffer.waiting_members.counters:
             known = salts.counts_members(counter)
             if known is not None:
-                why = (not_made if known else no_salt)(counter)
-                self._log.seldom("no_salt", f"members wait in memory: {why}")
+                self._log.seldom("no_salt", f"members wait in memory: {no_salt(counter)}")
                 return
 
     def tell_of_members(self, *, seldom: bool = False) -> None:
@@ -145,16 +139,11 @@ class SendThread(WorkThread):
 
     def _report(self) -> None:
         """Tell of drops: here, where a log handler that blocks holds up nobody's memory."""
-        if not self.stopping:
-            self.tell_of_members(seldom=True)
-        dropped = self._events.dropped
-        if (
-            dropped > self._reported
-            and not self.stopping  # close() says what is left to say
-            and self._log.seldom(
-                "dropped", f"{dropped - self._reported} increments dropped: {self._cause()}"
-            )
-        ):
+        if self.stopping:
+            return  # close() says what is left to say
+        self.tell_of_members(seldom=True)
+        dropped, new = self._events.dropped, self._events.dropped - self._reported
+        if new and self._log.seldom("dropped", f"{new} increments dropped: {self._cause()}"):
             self._reported = dropped
 
     def unsaid(self) -> int:
@@ -164,20 +153,15 @@ class SendThread(WorkThread):
 
     def _cause(self) -> str:
         """Why there was no room."""
+        redis = self._link.last_error or "Redis has not answered yet"
         if self._link.usable:
             redis = "they came faster than rows leave it, or too many at once"
-        else:
-            redis = self._link.last_error or "Redis has not answered yet"
-        spool = "there is no spool"
-        if self._spool is not None:
-            spool = self._spool.failure or "the spool did not take them in time"
-        held, size = self._buffer.held, self._buffer.held_bytes >> 20
-        return f"memory has no room beside {held} rows of {size} MB: {redis}; {spool}"
+        spool = None if self._spool is None else self._spool.failure
+        return f"memory has no room: {redis}" + (f"; {spool}" if spool else "")
 
     def _patience(self) -> float | None:
         """Seconds to wait for the bell."""
-        now = time.monotonic()
-        self._idle = True
+        self._idle = True  # before the look: for rows that come after it the bell is rung
         if (
             self._buffer.waiting
             or self._buffer.waiting_members.count
@@ -185,16 +169,11 @@ class SendThread(WorkThread):
             or (self._spool and self._spool.waiting)
         ):
             self._idle = False
-            return max(self._next_flush - now, self._link.seconds_to_next_try(), 0.0)
-        if self._spool is not None:
-            # All three, or a look that is due and cannot be taken yet would keep this thread busy.
-            return max(
-                self._next_adoption - now,
-                self._next_flush - now,
-                self._link.seconds_to_next_try(),
-                0.0,
-            )
-        return None
+        elif self._spool is None:
+            return None
+        # All three, or a look that is due and cannot be taken yet would keep this thread busy.
+        due = max(self._next_flush, self._next_adoption if self._idle else 0.0)
+        return max(due - time.monotonic(), self._link.seconds_to_next_try(), 0.0)
 
     def _send(self, upto: int) -> None:
         """Send the outbox and the rows up to generation ``upto``, as far as Redis takes them."""

@@ -57,13 +57,6 @@ class _Recorder(EventBuffer):
     def put_seen(self, counter: str, key: RowKey, minute: int | None, member: bytes) -> None:
         self._record([(counter, key, minute or 0, 1, 0, member)])
 
-    def reset(self) -> None:
-        """Forget all."""
-        with self.lock:
-            self.increments.clear()
-            self._ids.clear()
-            self.accepted = 0
-
     def _record(self, events: Sequence[NamedEvent], names: Names = ()) -> None:
         with self.lock:
             self.accepted += len(events)
@@ -183,7 +176,7 @@ class RecordingProducer(Producer):
 
     def reset(self) -> None:
         """Forget all increments."""
-        self._recorder.reset()
+        self.start_over()
 
 
 def _is_asked(counted: str | Mapping[str, str], asked: str | Mapping[str, str] | None) -> bool:

@@ -27,7 +27,6 @@ RowKey = str | Dimensions
 
 MAX_DIMENSIONS: Final = 8
 """Dimensions of one counter, and of one increment."""
-MAX_NAME_LENGTH: Final = 32
 UNIQUE_COLUMNS: Final = ("estimate", "low", "high")
 """Columns of an answer about different members, beside ``total``."""
 RESERVED: Final = frozenset(
@@ -62,10 +61,9 @@ def check_name(name: object) -> str:
     if type(name) is not str:
         raise TypeError(f"a dimension's name is a str, not {type(name).__name__}")
     if _NAME.fullmatch(name) is None:
-        shown = name if len(name) <= 80 else name[:77] + "..."
         raise ValueError(
-            f"dimension {shown!r}: a name has 1 to {MAX_NAME_LENGTH} characters of a-z 0-9 _ and "
-            "begins with a letter"
+            f"dimension {name[:80]!r}: a name has 1 to 32 characters of a-z 0-9 _ and begins with a"
+            " letter"
         )
     if name in RESERVED:
         raise ValueError(
@@ -179,13 +177,7 @@ def _checked_names(dimensions: Mapping[str, str]) -> tuple[str, ...]:
 def _value(name: str, value: object) -> str:
     if type(value) is not str:
         raise TypeError(f"dimension {name!r}: a value is a str, not {type(value).__name__}")
-    try:
-        return check_key(value)
-    except ValueError:
-        raise ValueError(
-            f"dimension {name!r}: value {value[:80]!r} holds a lone surrogate and cannot be "
-            "written as UTF-8"
-        ) from None
+    return check_key(value)
 
 
 MOST_KNOWN: Final = 8_192

@@ -37,9 +37,8 @@ def check_counter(counter: object) -> str:
     if type(counter) is not str:
         raise TypeError(f"a counter name is a str, not {type(counter).__name__}")
     if _COUNTER.fullmatch(counter) is None:
-        shown = counter if len(counter) <= 80 else counter[:77] + "..."
         raise ValueError(
-            f"counter name {shown!r}: use 1 to {MAX_COUNTER_LENGTH} characters of "
+            f"counter name {counter[:80]!r}: use 1 to {MAX_COUNTER_LENGTH} characters of "
             "A-Z a-z 0-9 _ . : -"
         )
     return counter

@@ -67,8 +67,6 @@ class Log:
         **fields: object,
     ) -> None:
         """Log ``message`` with its fields, and an unexpected exception."""
-        if not self._logger.isEnabledFor(level):
-            return
         extra = {"action": str(action), "fields": self._always | fields}
         self._logger.log(level, message, extra=extra, exc_info=bug)
 

@@ -77,11 +77,6 @@ def no_salt(counter: str) -> str:
     )
 
 
-def not_made(counter: str) -> str:
-    """Why a member waits, or has no salt, where its counter has others, which have ended."""
-    return f"no worker has made the salt of {counter} for this time yet"
-
-
 def out_of_reach(counter: str) -> str:
     """Why a member has no salt where its counter has others."""
     return (

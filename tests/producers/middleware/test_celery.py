@@ -101,11 +101,6 @@ def test_a_second_call_replaces_the_first() -> None:
     )
 
 
-def test_misuse_is_raised_at_once() -> None:
-    with pytest.raises(ValueError, match="counter name"):
-        count_tasks(RecordingProducer(), counter="no spaces")
-
-
 @pytest.mark.usefixtures("disconnected")
 def test_tasks_may_have_dimensions_in_the_place_of_a_key() -> None:
     producer = RecordingProducer()

@@ -87,9 +87,6 @@ SCENARIOS = """
         return shown()
 
     print(json.dumps({"patterns": asked()}))
-    dimensions = asked(COUNTERSINK_DIMENSIONS={"page": "route", "status": "status"})
-    broken = counting.producer.count("requests", {"page": "/broken/", "status": "500"})
-    print(json.dumps({"dimensions": [dimensions, broken]}))
 
     started = asyncio.Event()
 
@@ -154,7 +151,3 @@ def test_what_cannot_be_used_is_said_at_the_start(played: dict[str, Any]) -> Non
     expected.append("there is no field 'path'")
     for message, part in zip(played["wrong"], expected, strict=True):
         assert part in message
-
-
-def test_requests_may_have_dimensions_in_the_place_of_a_key(played: dict[str, Any]) -> None:
-    assert played["dimensions"] == [{"": len(PATHS)}, 1]

@@ -7,9 +7,9 @@ from countersink.producers.integrations.flask import count_requests
 from countersink.producers.testing import RecordingProducer
 
 
-def shop(producer: RecordingProducer, counter: str = "requests") -> Flask:
+def shop(producer: RecordingProducer) -> Flask:
     app = Flask("shop")
-    count_requests(app, producer, counter=counter)
+    count_requests(app, producer)
     orders = Blueprint("orders", "shop", url_prefix="/orders")
 
     @orders.get("/<int:number>")
@@ -61,26 +61,3 @@ def test_an_exception_that_leaves_the_app_counts_as_500(producer: RecordingProdu
     with pytest.raises(RuntimeError, match="a"):
         app.test_client().get("/broken/a")
     producer.assert_counted("requests", {"GET /broken/<what> 500": 1})
-
-
-def test_two_apps_count_apart() -> None:
-    one, other = RecordingProducer(), RecordingProducer()
-    first, second = shop(one), shop(other, "api")
-    first.test_client().get("/orders/1")
-    second.test_client().get("/orders/1")
-    one.assert_counted("requests", {"GET /orders/<int:number> 200": 1})
-    other.assert_counted("api", {"GET /orders/<int:number> 200": 1})
-
-
-def test_requests_may_have_dimensions_in_the_place_of_a_key(producer: RecordingProducer) -> None:
-    app = Flask("shop")
-    count_requests(app, producer, dimensions={"page": "route", "status": "status"})
-
-    @app.get("/orders/<int:number>")
-    def order(number: int) -> str:
-        return str(number)
-
-    for path in ("/orders/1", "/orders/2", "/none"):
-        app.test_client().get(path)
-    producer.assert_counted("requests", {"": 3})
-    assert producer.count("requests", {"page": "/orders/<int:number>", "status": "200"}) == 2

@@ -1,8 +1,6 @@
 """RQ: real workers, forking and not; a work horse does not keep what it has counted."""
 
 import sys
-from collections.abc import Mapping
-from typing import ClassVar
 
 import pytest
 import redis
@@ -113,23 +111,3 @@ def test_what_goes_wrong_with_counting_is_not_the_jobs(
         job = queue.enqueue(rq_jobs.add, 1, 2)
         Worker([queue], connection=client).work(burst=True, logging_level="CRITICAL")
         assert job.return_value() == 3
-
-
-class DimensionsWorker(CountsJobs, SimpleWorker):  # type: ignore[misc]
-    """Counts by dimensions."""
-
-    dimensions: ClassVar[Mapping[str, str]] = {"name": "function", "outcome": "state"}
-    recording = RecordingProducer()
-
-    def make_producer(self) -> RecordingProducer:
-        return self.recording
-
-
-def test_jobs_may_have_dimensions_in_the_place_of_a_key(redis_url: str) -> None:
-    with redis.Redis.from_url(another_database(redis_url)) as client:
-        queue = Queue("shop", connection=client)
-        enqueue(queue, adds=2, others=1)
-        DimensionsWorker([queue], connection=client).work(burst=True)
-    count = DimensionsWorker.recording.count
-    assert count("jobs", {"name": f"{JOBS}.add", "outcome": "finished"}) == 2
-    assert count("jobs", {"outcome": "failed"}) == 3

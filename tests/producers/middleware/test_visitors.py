@@ -89,12 +89,6 @@ def test_a_visitor_that_cannot_be_told_is_logged_and_the_request_counts(
     assert "what counts requests" in caplog.text
 
 
-def test_nobody_is_told_unless_asked_for() -> None:
-    producer = RecordingProducer()
-    ask(WSGIMiddleware(wsgi_app, producer))
-    assert producer.members("requests") == set()
-
-
 @pytest.mark.parametrize("made", [WSGIMiddleware, ASGIMiddleware])
 def test_what_is_neither_is_refused(made: Any) -> None:
     with pytest.raises(TypeError, match="visitors is True, False or a function"):

@@ -14,6 +14,7 @@ needs no test of the producer's state: whenever callers should take the slow way
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from typing import Any, Final
@@ -25,12 +26,7 @@ from countersink.producers.buffer.rows import RowBuffer
 from countersink.producers.buffer.sightings import Sightings
 from countersink.producers.lifecycle import wait_for_end
 from countersink.producers.threads import RLock, sleep
-from countersink.runtime.dimensions import (
-    MAX_DIMENSIONS,
-    Dimensions,
-    KnownDimensions,
-    RowKey,
-)
+from countersink.runtime.dimensions import MAX_DIMENSIONS, Dimensions, KnownDimensions, RowKey
 from countersink.stream.clock import RedisClock
 
 MAX_RAW: Final = 500_000
@@ -150,29 +146,21 @@ class EventBuffer:
             buffer.promised += room
             try:
                 self._batches.append(batch)
-                if not (buffer.closed and self._withdraw(batch)):
-                    room = 0
-                # else a signal handler had closed the producer
+                if buffer.closed:  # by a signal handler
+                    with suppress(ValueError):  # the fold thread has it
+                        self._batches.remove(batch)
+                        return False
+                room = 0
             finally:
                 # An exception of a signal handler leaves no room promised for ever; in the worst
                 # case, right after the append, there is that much more than there should be.
                 buffer.promised -= room
-        if room:
-            return False
         if self.mode is not Mode.HOT:
             self._wake()
             if self.mode is Mode.ALONE:
                 self._fold_if_free()
             elif self.mode is Mode.CLOSED:
                 wait_for_end()
-        return True
-
-    def _withdraw(self, batch: IncrementBatch) -> bool:
-        """Take a batch back, unless the fold thread has it."""
-        try:
-            self._batches.remove(batch)
-        except ValueError:
-            return False
         return True
 
     def put_seen(self, counter: str, key: RowKey, minute: int | None, member: bytes) -> None:

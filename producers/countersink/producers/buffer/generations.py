@@ -190,16 +190,13 @@ class Generation:
         rows = len(table.calls)
         count_all(table.calls, keys)
         if len(table.calls) > rows:
-            self._grown_members(table, len(table.calls) - rows)
+            self.grown(table.calls, len(table.calls) - rows)
+            self.bytes += (len(table.calls) - rows) * MEMBERS_BYTES
         of = table.hashes.__getitem__
         touched = set(keys)
         before = sum(map(len, map(of, touched)))
         deque(map(set.add, map(of, keys), hashes), maxlen=0)
         self.bytes += (sum(map(len, map(of, touched))) - before) * HASH_MEMORY
-
-    def _grown_members(self, table: MembersTable, new: int) -> None:
-        self.grown(table.calls, new)
-        self.bytes += new * MEMBERS_BYTES
 
     def walk(self) -> Iterator[tuple[Row, int]]:
         """Each row without an id, and how many increments it stands for. The tables leave memory

@@ -20,7 +20,6 @@ from countersink.runtime.members import (
     Salt,
     check_member,
     no_salt,
-    not_made,
     out_of_reach,
 )
 from countersink.stream.clock import RedisClock
@@ -317,12 +316,11 @@ class Sightings:
         return dropped
 
     def _why_without(self, counter: str, minute: int) -> str:
-        known = self.salts.counts_members(counter)
         if self.is_out_of_reach(counter, minute):
             return out_of_reach(counter)
-        if known is None or not self.salts.reachable:
+        if self.salts.counts_members(counter) is None or not self.salts.reachable:
             return f"Redis has not told the salt of {counter}"
-        return (not_made if known else no_salt)(counter)
+        return no_salt(counter)
 
 
 def _hash(hasher: Hasher, member: bytes) -> bytes:

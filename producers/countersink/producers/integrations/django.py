@@ -14,7 +14,7 @@ First in the list it sees every answer as the client does. Under WSGI and ASGI a
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
@@ -28,11 +28,12 @@ from countersink.producers.middleware.count import (
     About,
     CountedRequest,
     KeyCounter,
-    SupportsIncrement,
     environ_visitor,
     visitor_from,
 )
 from countersink.producers.producer import Producer
+
+_from_environment: Final = cache(Producer.from_env)
 
 
 class CountRequests:
@@ -109,17 +110,8 @@ def _template(about: About) -> str | None:
     return None if match is None else f"/{match.route}"
 
 
-def _producer() -> SupportsIncrement:
+def _producer() -> Any:
     configured = getattr(settings, "COUNTERSINK_PRODUCER", None)
     if configured is None:
-        return _from_environment()
-    found: SupportsIncrement = (
-        import_string(configured) if isinstance(configured, str) else configured
-    )
-    return found
-
-
-@cache
-def _from_environment() -> Producer:
-    """One for the process, however often Django makes its middleware."""
-    return Producer.from_env()
+        return _from_environment()  # one for the process, however often Django makes this
+    return import_string(configured) if isinstance(configured, str) else configured

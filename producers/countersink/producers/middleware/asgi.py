@@ -1,7 +1,6 @@
 """ASGI middleware: when a request or WebSocket is counted and with which status; the key is made in
 ``count.py``."""
 
-import sys
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
@@ -151,7 +150,7 @@ async def _live(
 
     async def say(message: Message) -> None:
         if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
-            await _aside(flush)
+            flush()  # no request is waiting any more
         await send(message)
 
     try:
@@ -167,19 +166,6 @@ async def _live(
         if message["type"] == "lifespan.startup":
             await send({"type": "lifespan.startup.complete"})
         elif message["type"] == "lifespan.shutdown":
-            await _aside(flush)
+            flush()  # no request is waiting any more
             await send({"type": "lifespan.shutdown.complete"})
             return
-
-
-async def _aside(flush: Callable[[], None]) -> None:
-    """Flush in a thread, where asyncio offers one; else here: no request is waiting any more."""
-    asyncio = sys.modules.get("asyncio")  # importing it takes long, and trio does without
-    try:
-        loop = None if asyncio is None else asyncio.get_running_loop()
-    except RuntimeError:
-        loop = None
-    if loop is None:
-        flush()
-    else:
-        await loop.run_in_executor(None, flush)

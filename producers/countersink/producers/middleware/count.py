@@ -202,29 +202,29 @@ class CountedRequest:
         if not self.waiting:
             return
         self.waiting = False
-        name: str | None = None
-        try:
-            name = self._route(self._about)
-            if name is not None and not isinstance(name, str):
-                raise TypeError(f"a route is a str or None, not {type(name).__name__}")
-        except Exception:
-            self._tally.complain()
-            name = None
-        member: str | bytes | None = None
-        try:
-            if self._visitor is not None:
-                member = self._visitor(self._about)
-                if member is not None:
-                    check_member(member)
-        except Exception:
-            self._tally.complain()
-            member = None
+        name = self._told(self._route, _check_route)
         self._tally.add(
             method if isinstance(method, str) and method in METHODS else OTHER,
             UNMATCHED if name is None else name,
             _STATUSES.get(status, OTHER) if isinstance(status, int) else OTHER,
-            member,
+            None if self._visitor is None else self._told(self._visitor, check_member),
         )
+
+    def _told(self, ask: Callable[[About], Any], check: Callable[[Any], object]) -> Any:
+        """What a function of the app's says of it; None where that cannot be."""
+        try:
+            said = ask(self._about)
+            if said is not None:
+                check(said)
+            return said
+        except Exception:
+            self._tally.complain()
+            return None
+
+
+def _check_route(name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"a route is a str or None, not {type(name).__name__}")
 
 
 def visitor_from(asked: bool | Visitor, usual: Visitor) -> Visitor | None:

@@ -83,26 +83,19 @@ def _places(router: object, route: object, matched: object) -> Iterator[_Place]:
     """
     if route is None:
         # A mount has no endpoint; it calls its app that.
-        def leads_there(one: object) -> bool:
-            return _of(one, "endpoint") is matched or _of(one, "app") is matched
-
-        for mounts, found in _search(router, leads_there):
-            yield from _place(mounts, found)
-        return
-    lost = True
-    for mounts, _ in _search(router, lambda one: one is route):
-        lost = False
-        yield from _place(mounts, matched)
-    if lost:
-        yield from _place("", matched)
-
-
-def _place(mounts: str, route: object) -> Iterator[_Place]:
-    # path_format is path without the types of its parameters.
-    for template in (_of(route, "path_format"), _of(route, "path")):
+        found = [
+            *_search(router, lambda one: _of(one, "endpoint") is matched),
+            *_search(router, lambda one: _of(one, "app") is matched),
+        ]
+    else:
+        there = _search(router, lambda one: one is route)
+        found = [(mounts, matched) for mounts, _ in there] or [("", matched)]
+    for mounts, one in found:
+        template = _of(one, "path_format")  # path without the types of its parameters
+        if not isinstance(template, str):
+            template = _of(one, "path")
         if isinstance(template, str):
-            yield _Place(mounts, template, _of(route, "path_regex"))
-            return
+            yield _Place(mounts, template, _of(one, "path_regex"))
 
 
 def _search(router: object, wanted: Callable[[object], bool]) -> Iterator[tuple[str, object]]:

@@ -2,8 +2,8 @@
 raises; the key is made in ``count.py``."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from types import GeneratorType, TracebackType
-from typing import Any, Protocol
+from types import GeneratorType
+from typing import Any
 
 from countersink.producers.middleware.count import (
     CLIENT_GONE,
@@ -20,18 +20,8 @@ from countersink.producers.middleware.count import (
 )
 
 Environ = MutableMapping[str, Any]
-ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
-
-
-class StartResponse(Protocol):
-    """What a server gives an app to begin its answer with."""
-
-    def __call__(
-        self, status: str, headers: list[tuple[str, str]], exc_info: ExcInfo | None = None, /
-    ) -> Callable[[bytes], object]:
-        """Begin it; what is returned writes."""
-
-
+StartResponse = Callable[..., Callable[[bytes], object]]
+"""What a server gives an app to begin its answer with; what it returns writes."""
 App = Callable[[Any, Any], Iterable[bytes]]
 
 
@@ -121,14 +111,9 @@ class _Exchange(CountedRequest):
         self._start_response = start_response
         self.status: str | None = None
 
-    def start_response(
-        self, status: str, headers: list[tuple[str, str]], exc_info: ExcInfo | None = None
-    ) -> Callable[[bytes], object]:
+    def start_response(self, status: str, *rest: Any) -> Callable[[bytes], object]:
         """Begin the answer, or begin it anew after an error."""
-        if exc_info is None:
-            write = self._start_response(status, headers)
-        else:
-            write = self._start_response(status, headers, exc_info)
+        write = self._start_response(status, *rest)
         self.status = status
         return write
 

@@ -131,28 +131,26 @@ def _look(path: Path, size: int, *, damaged: bool) -> SegmentInfo:
     # Not waiting for a writer, should it be a pipe.
     with closing(OwnFile(path, os.O_RDONLY | os.O_NONBLOCK)) as file:
         records = Records(path, file.fd)
-        header = records.file_header(size)
-        if header is None:
+        offset = records.bytes_done(size)
+        if offset is None:
             raise SpoolError("it is not a spool segment")
-        if damaged:  # what could be read of it was sent
-            return SegmentInfo(path=path, bytes=size, damaged=True, made_ms=made_ms(path.name))
         held = _is_held(file.fd)
-        # Only now: before, its writer may have been in the midst of a record.
+        # Only now: before, its writer may have been in the midst of a record. What could be read of
+        # a damaged one was sent.
         size = os.fstat(file.fd).st_size
-        offset = header.done
-        entries = increments = 0
-        passed_over = 0
-        while (record := records.at_or_after(offset, size)) is not None:
+        entries = increments = passed_over = 0
+        while not damaged and (record := records.at_or_after(offset, size)) is not None:
             passed_over += record.offset - offset
             offset = record.end
             entries += 1
             increments += record.parcel.increments
-        if size > offset and not records.torn(offset, size):
+        if not damaged and size > offset and not records.torn(offset, size):
             passed_over += size - offset
     return SegmentInfo(
         path=path,
         bytes=size,
         held=held,
+        damaged=damaged,
         entries=entries,
         increments=increments,
         made_ms=made_ms(path.name),

@@ -4,7 +4,7 @@ told, and the largest record (``MAX_BODY``).
 ::
 
     file    = magic "csspool1" (8 bytes), slot: bytes of the file that are done,
-              flag: "D" if damage was seen, 11 bytes reserved; then records
+              12 bytes reserved; then records
     record  = magic (4 bytes), length of the body (u32), CRC-32 of length and body (u32),
               slot: at; then the body
     body    = entry id (16 bytes), row count (u32), increments (u64), rows: the entry's JSON
@@ -33,8 +33,6 @@ from countersink.producers.outbox import Parcel
 
 FILE_MAGIC: Final = b"csspool1"
 DONE_SLOT_OFFSET: Final = len(FILE_MAGIC)
-DAMAGED_FLAG_OFFSET: Final = 20
-DAMAGED_FLAG: Final = b"D"
 FILE_HEADER_SIZE: Final = 32
 
 RECORD_MAGIC: Final = b"\xc5\x0a\x5d\x91"
@@ -56,14 +54,6 @@ class Record:
     parcel: Parcel
 
 
-@dataclass(frozen=True, slots=True)
-class FileHeader:
-    """What a segment begins with: how far it is done, and whether damage was seen."""
-
-    done: int
-    damaged: bool = False
-
-
 def pack_slot(value: int) -> bytes:
     """A slot that is set."""
     return _SLOT.pack(value, crc32(_SLOT.pack(value, 0)))
@@ -71,8 +61,6 @@ def pack_slot(value: int) -> bytes:
 
 def unpack_slot(raw: bytes) -> int | None:
     """A slot's value; ``None``: not set."""
-    if len(raw) != _SLOT.size:
-        return None
     value, check = _SLOT.unpack(raw)
     return int(value) if check == crc32(_SLOT.pack(value, 0)) else None
 
@@ -109,8 +97,7 @@ def checks(header: bytes, body: bytes) -> bool:
 
 def unpack(offset: int, header: bytes, body: bytes) -> Record | None:
     """The record at ``offset``; ``None``: its checksum is wrong or its body is cut short."""
-    length = body_length(header)
-    if length != len(body) or not checks(header, body):
+    if not checks(header, body):
         return None
     id, row_count, increments = _BODY.unpack_from(body)
     at = unpack_slot(header[AT_SLOT_OFFSET:RECORD_HEADER_SIZE])
@@ -130,22 +117,22 @@ class Records:
         self._path = path
         self._fd = fd
 
-    def file_header(self, size: int) -> FileHeader | None:
-        """The header of the file, which has ``size`` bytes; ``None``: it is no segment of ours, or
-        of a newer version.
+    def bytes_done(self, size: int) -> int | None:
+        """How many bytes of the file, which has ``size``, are done, its header included; ``None``:
+        it is no segment of ours, or of a newer version.
 
         Raises:
             SpoolError: the file cannot be read.
         """
         start = self._read(0, FILE_HEADER_SIZE)
         if size <= FILE_HEADER_SIZE and (not any(start) or file_header().startswith(start)):
-            return FileHeader(FILE_HEADER_SIZE)  # its writer died before all of it was on disk
+            return FILE_HEADER_SIZE  # its writer died before all of it was on disk
         if len(start) < FILE_HEADER_SIZE or not start.startswith(FILE_MAGIC):
             return None
         done = unpack_slot(start[DONE_SLOT_OFFSET : DONE_SLOT_OFFSET + _SLOT.size])
         if done is None or not FILE_HEADER_SIZE <= done <= size:
             done = FILE_HEADER_SIZE
-        return FileHeader(done, start[DAMAGED_FLAG_OFFSET:][:1] == DAMAGED_FLAG)
+        return done
 
     def at_or_after(self, offset: int, end: int) -> Record | None:
         """The first whole record at or after ``offset`` and before ``end``; ``None``: no more, or

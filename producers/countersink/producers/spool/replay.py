@@ -196,7 +196,7 @@ class Backlog:
         self._log("replayed", f"{segment.path}: replayed")
 
     def _damage(self, segment: Segment, size: int) -> None:
-        segment.note_damage()
+        segment.damaged = True
         self.done.damaged_bytes += size
         self._log(
             "spool_damaged",

@@ -12,8 +12,6 @@ from countersink.producers.errors import SpoolError
 from countersink.producers.outbox import Parcel
 from countersink.producers.spool.record import (
     AT_SLOT_OFFSET,
-    DAMAGED_FLAG,
-    DAMAGED_FLAG_OFFSET,
     DONE_SLOT_OFFSET,
     FILE_HEADER_SIZE,
     Record,
@@ -34,9 +32,9 @@ class Segment:
     Attributes:
         path: the file.
         end: bytes of it that hold records (and the file header).
-        done: records before this offset are in Redis; ``offset``: those before it were read.
+        offset: records before it were read.
         records: what reads it.
-        damaged: corrupt records were passed over, now or by an earlier replay.
+        damaged: corrupt records were passed over.
     """
 
     def __init__(self, path: Path, file: "OwnFile") -> None:
@@ -46,7 +44,7 @@ class Segment:
         self._fd = file.fd
         self.records = Records(path, file.fd)
         self.end = os.fstat(file.fd).st_size
-        self.done = self.offset = FILE_HEADER_SIZE
+        self.offset = FILE_HEADER_SIZE
 
     @classmethod
     def create(cls, path: Path) -> "Segment":
@@ -89,16 +87,15 @@ class Segment:
             if segment is None:
                 return None
             try:
-                header = segment.records.file_header(segment.end)
-                if header is None:
+                done = segment.records.bytes_done(segment.end)
+                if done is None:
                     raise SpoolError(f"{path} is not a spool segment")
             except BaseException:
                 segment.close()
                 raise
         # A shorter file: its writer died before it had written anything.
         segment.end = max(segment.end, FILE_HEADER_SIZE)
-        segment.done = segment.offset = header.done
-        segment.damaged = header.damaged
+        segment.offset = done
         return segment
 
     @classmethod
@@ -150,14 +147,16 @@ class Segment:
             record.parcel.at = at
 
     def mark_done(self, offset: int) -> None:
-        """Note how far Redis has it. Not fsynced: what is replayed again is known by its ids.
+        """Note how far Redis has it, but not beyond damage, which the next replay is to see as
+        well. Not fsynced: what is replayed again is known by its ids.
 
         Raises:
             SpoolError: the file cannot be written.
         """
+        if self.damaged:
+            return
         with failing_as(f"{self.path}: cannot write"):
             self._write(DONE_SLOT_OFFSET, [pack_slot(offset)])
-        self.done = offset
 
     def finish(self) -> Path | None:
         """Delete the file, whose records are all in Redis; one with damage is kept under another
@@ -175,16 +174,6 @@ class Segment:
     def close(self) -> None:
         """Give up the lock. Idempotent."""
         self._file.close()
-
-    def note_damage(self) -> None:
-        """Note, for whoever replays it to its end, that corrupt records were passed over.
-
-        Raises:
-            SpoolError: the file cannot be written.
-        """
-        with failing_as(f"{self.path}: cannot write"):
-            self._write(DAMAGED_FLAG_OFFSET, [DAMAGED_FLAG])
-        self.damaged = True
 
     def _write(self, offset: int, pieces: Sequence[bytes]) -> int:
         for piece in pieces:

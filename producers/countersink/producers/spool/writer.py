@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from countersink.producers.buffer.rows import RowBuffer
-from countersink.producers.errors import SpoolError, SpoolFull
+from countersink.producers.errors import SpoolError
 from countersink.producers.outbox import PARCELS_AT_A_TIME, Outbox, Parcel
 from countersink.producers.spool.directory import new_segment_path, segment_paths, used_bytes
 from countersink.producers.spool.record import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, failing_as
@@ -58,7 +58,7 @@ class Spool:
             with failing_as(f"{self.directory}: cannot create"):
                 self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if used_bytes(self.directory) + size > self._max_bytes:
-                raise SpoolFull(
+                raise SpoolError(
                     f"{self.directory} holds {self._max_bytes} bytes, as much as it may"
                 )
             if self._current is not None and self._current.end > SEGMENT_BYTES:
@@ -93,16 +93,11 @@ class Spool:
         return False
 
     def close(self) -> None:
-        """Leave everything to a later process. An empty segment is deleted."""
+        """Leave everything to a later process."""
         self.backlog.close()
         with self._lock:
             current, self._current = self._current, None
-        if current is not None and current.end == FILE_HEADER_SIZE:
-            try:
-                current.finish()
-            except SpoolError as error:
-                self._log.seldom("spool_failed", str(error), level=logging.ERROR)
-        elif current is not None:
+        if current is not None:
             current.close()
 
 
