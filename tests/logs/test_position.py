@@ -44,17 +44,6 @@ def grow(tailing: Tailing) -> None:
 ALL = Counter([*LONG, *(f"/{letter}" for letter in "abcdefgh")])
 
 
-def test_an_emptied_redis_gets_the_same_entries_again(tailing: Tailing) -> None:
-    grow(tailing)
-    before = sent(tailing.client)
-    assert counted(tailing.client) == ALL
-    tailing.client.flushall()
-    assert tailing.count("/i").counted == 1
-    assert any("counts once" in notice for notice in tailing.told.notices)
-    assert before.items() <= sent(tailing.client).items()
-    assert counted(tailing.client) == ALL + Counter(["/i"])
-
-
 def test_an_emptied_redis_gets_nothing_that_workers_may_have_forgotten(
     tailing: Tailing, monkeypatch: pytest.MonkeyPatch
 ) -> None:

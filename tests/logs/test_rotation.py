@@ -21,7 +21,6 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from countersink.logs.errors import LogError, TailError
 from countersink.logs.position import LogBatch, LogMark, Outcome
-from countersink.logs.rotation import LogPath, siblings
 from countersink.stream.names import stream_key
 from tests.logs.tailing import Tailing, append, counted, entries, line, snapshot, write
 from tests.support.examples import MANY
@@ -324,22 +323,6 @@ class TestLinks:
         tailing.run()
         assert counted(tailing.client) == {"/web1.log": 1, "/192.0.2.1.log": 1}
 
-    def test_two_rotations_behind_a_link_while_following(
-        self, tailing: Tailing, pods: Path
-    ) -> None:
-        real = pods / "0.log"
-        tailing.log.symlink_to(real)
-        tailing.rotate_wait = 0.2
-        write(real, "/0")
-        with tailing.following():
-            eventually(lambda: counted(tailing.client).total() == 1)
-            for number in (1, 2):
-                write(real, f"/late{number}")
-                real.rename(pods / f"0.log.2026112{number}-130501")
-                write(real, f"/{number}")
-            _wait_for(tailing, "/2")
-        assert counted(tailing.client) == dict.fromkeys(["/0", "/late1", "/1", "/late2", "/2"], 1)
-
 
 HEADER = b"#Version: 1.0\n#Fields: date time cs-uri-stem " + b" ".join(
     b"x-field-%d" % number for number in range(120)
@@ -599,24 +582,6 @@ class TestWhileFollowing:
             tailing.log.unlink()
             write(tailing.log, "/b")
             eventually(lambda: counted(tailing.client) == {"/a": 1, "/b": 1})
-
-
-def test_the_order_of_rotated_names(tmp_path: Path) -> None:
-    names = {
-        "access.log.10.gz": 0,
-        "access.log.2.gz": 1,
-        "access.log.1": 2,
-        "access.log-20261009": 3,
-        "access-2026-11-01.log": 4,
-        "access.log-20261120-1700000000.gz": 5,
-    }
-    for name in (*names, "access.log", "access.log.1.gz", "access.log.x", "access.log.1x"):
-        (tmp_path / name).touch()
-    found = [
-        os.path.basename(each.path) for each in siblings(LogPath(str(tmp_path / "access.log")))
-    ]
-    assert found[:3] == ["access.log.10.gz", "access.log.2.gz", "access.log.1"]
-    assert sorted(found) == sorted(names)
 
 
 def _wait_for(tailing: Tailing, key: str) -> None:

@@ -14,7 +14,6 @@ from countersink.logs.errors import LogError, PositionError, TailError, UnknownF
 from countersink.logs.lines import LONGEST, WINDOW
 from countersink.runtime.process import Stop
 from countersink.stream.connection import connect
-from countersink.stream.errors import StreamMisconfigured
 from countersink.stream.names import PARTITIONS_KEY, stream_key
 from tests.logs.tailing import Tailing, append, counted, line, write
 from tests.support.factories import RedisFactory
@@ -212,17 +211,6 @@ class TestUntold:
             assert tailing.run().counted == 1
         assert counted(tailing.client) == {"/a": 1, "/b": 1}
 
-    def test_a_log_that_directives_alone_would_tell_from_others_is_refused(
-        self, tailing: Tailing
-    ) -> None:
-        remark = b"#Remark: " + 1_400 * b"x" + b"\n"
-        append(tailing.log, 40 * remark + b"#Fields: date time cs-uri-stem\n")
-        append(tailing.log, b"2026-11-20 22:00:00 /a\n")
-        assert tailing.run().counted == 1
-        tailing.log.write_bytes(10 * remark + tailing.log.read_bytes())
-        with pytest.raises(LogError, match="begins with 64 KiB of lines with #"):
-            tailing.run()
-
     @pytest.mark.parametrize("nuls", [1, 65 * 1024])
     def test_directives_behind_nuls_stay_in_force(self, tailing: Tailing, nuls: int) -> None:
         """As in a log that was truncated under a server that goes on where it was."""
@@ -301,13 +289,6 @@ class TestCompressed:
         tailing.log.write_bytes(gzip.compress(lines[:1000]) + gzip.compress(lines[1000:]))
         assert tailing.run().counted == 10_000
         assert tailing.run().counted == 0
-
-    @pytest.mark.parametrize("extension", ["gz", "zst", "7z"])
-    def test_one_of_0_bytes_is_cut_off(self, tailing: Tailing, extension: str) -> None:
-        log = tailing.log.with_name(f"access.log.{extension}")
-        log.touch()
-        with pytest.raises(LogError, match=rf"access.log.{extension} is damaged .* it has 0 bytes"):
-            Tailing(tailing.client, log).run()
 
     def test_it_cannot_be_followed(self, tailing: Tailing) -> None:
         tailing.log.write_bytes(gzip.compress(line("/a") + b"\n"))
@@ -422,13 +403,6 @@ class TestMark:
             tailing.run()
         assert counted(tailing.client) == {"/a": 1}
 
-    def test_a_key_of_another_type_is_refused(self, tailing: Tailing) -> None:
-        write(tailing.log, "/a")
-        tailing.client.lpush(tailing.mark.key, "mine")
-        with pytest.raises(StreamMisconfigured):
-            tailing.run()
-        assert tailing.client.xlen(stream_key(0)) == 0
-
     def test_it_lies_in_the_hash_slot_of_its_stream(self, tailing: Tailing) -> None:
         mark = tailing.mark
         tags = {key[key.index("{") : key.index("}")] for key in (mark.key, mark.stream)}
@@ -495,14 +469,6 @@ class TestWaiting:
             eventually(lambda: any("to appear" in notice for notice in tailing.told.notices))
             write(tailing.log, "/a")
             eventually(lambda: counted(tailing.client) == {"/a": 1})
-
-    def test_a_stop_wakes_who_waits(self, tailing: Tailing) -> None:
-        write(tailing.log, "/a")
-        with tailing.following() as thread:
-            eventually(lambda: counted(tailing.client) == {"/a": 1})
-            tailing.stop.request()
-            thread.join(20)
-            assert not thread.is_alive()
 
 
 def _counted_or_none(client: redis.Redis) -> Counter[str] | None:

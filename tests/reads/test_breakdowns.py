@@ -6,23 +6,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from countersink.reads.formats import parquet_writer
-from countersink.reads.frames import frame
 from countersink.runtime.dimensions import check_dimensions
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session
 from countersink.store.counters.buckets import ONE_DAY
-from countersink.store.totals.answer import rows
-from countersink.store.totals.query import DIMENSIONS, Answer, Query
+from countersink.store.totals.query import DIMENSIONS, Query
 from countersink.store.totals.selection import Selection
-from countersink.store.totals.snapshot import Snapshot
 from countersink.stream.connection import connect
 from countersink.stream.entry import Row, Sealed, encode_rows, new_entry_id
 from tests.reads.support import apply_all, minute_of
@@ -97,24 +92,6 @@ def test_each_event_is_there_once(
         assert reads.names(include_pending=True) == ["views"]
 
 
-def test_as_a_frame_and_as_parquet(
-    client: redis.Redis, store: Store, mysql_url: str, tmp_path: Path
-) -> None:
-    pytest.importorskip("pyarrow")
-    expected = queue(client, random.Random(5))
-    apply_all(client, mysql_url, acknowledge=True)
-    made = frame(store, "views", by="country,page", where={"country": "DE"})
-    assert list(made.columns) == ["country", "page", "total"]
-    found = {(row.country, row.page): row.total for row in made.itertuples()}
-    assert found == {cell: total for cell, total in expected.items() if cell[0] == "DE"}
-    names = ("country", "page")
-    with store.reading() as session, (tmp_path / "views.parquet").open("wb") as file:
-        query = Query(Selection("views"), by=DIMENSIONS, dimensions=names, streamed=True)
-        of_all = rows(Snapshot(session), query, Answer(query.columns))
-        named = (("views", *row) for row in of_all)
-        assert parquet_writer()(file, query.columns, named) == len(expected)
-
-
 def test_the_window_before_a_breakdown_was_declared_is_not_told(
     client: redis.Redis, store: Store, mysql_url: str
 ) -> None:
@@ -137,21 +114,6 @@ def test_the_window_before_a_breakdown_was_declared_is_not_told(
         assert answer.since is None
         earlier = reads.ask(replace(query, selection=replace(wanted, start=begin - ONE_DAY)))
         assert earlier.since == begin
-
-
-def test_a_read_says_since_when_its_breakdown_holds_the_events(
-    client: redis.Redis, store: Store, mysql_url: str
-) -> None:
-    queue(client, random.Random(6))
-    apply_all(client, mysql_url, acknowledge=True)
-    store.counters.set("views", dimensions=[*VALUES, "device"], breakdowns=["device"])
-    since = datetime.fromtimestamp(store.counters.show("views").breakdowns[0].since * 60, UTC)
-    reads = Asking(store, client)
-    for pending in (False, True):
-        assert reads.by("views", ["device"], include_pending=pending).since == since
-        day = since.date() + ONE_DAY
-        whole = reads.total("views", where={"device": ""}, start=day, include_pending=pending)
-        assert whole.since is None
 
 
 @pytest.mark.servers("mariadb", "mysql")

@@ -104,20 +104,6 @@ def test_what_is_pending_is_asked_for_where_the_queue_was_read_for_it(
             reads.read(lambda moment, asked=asked: moment.ask(asked), folded)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"by": "keys"},
-        {"by": "key-day"},
-        {"by": "day", "top": 3},
-        {"by": "counter", "streamed": True},
-    ],
-)
-def test_questions_that_do_not_go_together(asked: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        Query(Selection("c"), **asked)
-
-
 def test_days_by_key_are_told_where_days_are(store: Store, session: Session) -> None:
     """Before the first day and the first month nothing was counted: they may begin in a bucket."""
     put_scheme(session, "hours", "UTC", "hour")

@@ -216,29 +216,3 @@ def test_pages_by_name_are_the_same_where_the_names_come_in_parts(
         assert [line.counter for line in seen.lines] == ["c001", "c003x"]
     with pytest.raises(ValueError, match="`after`"):
         reads.overview(Glance(after="no name"))
-
-
-def test_a_page_by_name_reads_a_part_of_the_index(
-    store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [f"c{number:04d}" for number in range(4_000)]
-    put(session, [(name, at(DAYS[0]), "k", 1) for name in names])
-    monkeypatch.setattr(all_counters, "NAMES_PER_QUERY", 50)
-    reads = Asking(store, None)
-
-    def read() -> int:
-        status = session.query("SHOW GLOBAL STATUS LIKE 'Handler\\_read\\_%'")
-        return sum(int(value) for _, value in status)
-
-    def page() -> list[str]:
-        seen = reads.overview(Glance(after="c2000", limit=5, days=1))
-        assert seen.more
-        return [line.counter for line in seen.lines]
-
-    page()
-    before = read()
-    assert page() == names[2001:2006]
-    assert read() - before < 2_000
-    before = read()
-    assert len(reads.today(names[:3])[1].lines) == 3
-    assert read() - before < 2_000

@@ -84,23 +84,6 @@ def test_daily_of_a_counter_that_is_only_pending(reads: Asking, ground: Ground) 
         reads.daily("views", start=date.min, end=date.max, include_pending=True)
 
 
-def test_a_key_declared_with_0_is_there(reads: Asking, ground: Ground) -> None:
-    ground.queue(("views", "/new", 0, 0))
-    assert reads.by_key("views", include_pending=True).value == [("/new", 0)]
-    assert reads.counters(include_pending=True).value == {"views": 0}
-
-
-def test_many_keeps_the_order_of_the_keys(reads: Asking, ground: Ground) -> None:
-    ground.queue(("views", "b", 0, 2), ("views", "a", 0, 1))
-    ground.apply(acknowledge=False)
-    ground.queue(("views", "a", 1, 10), ("views", "z", 1, 5))
-    keys = ["z", "none", "a", "b"]
-    assert reads.many("views", keys).value == {"z": 0, "none": 0, "a": 1, "b": 2}
-    found = reads.many("views", keys, include_pending=True).value
-    assert list(found.items()) == [("z", 5), ("none", 0), ("a", 11), ("b", 2)]
-    assert reads.many("views", ["a"], end=DAYS[0], include_pending=True).value == {"a": 1}
-
-
 @pytest.mark.servers("mariadb", "mysql")
 def test_top_ranks_what_both_add_up_to(reads: Asking, ground: Ground) -> None:
     ground.queue(*(("views", f"k{rank}", 0, 100 - rank) for rank in range(20)))

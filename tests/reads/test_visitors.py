@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
-from countersink.store import NotUnique, Store
+from countersink.store import NotUnique
 from countersink.store.errors import InexactZone, RolledUp
 from countersink.store.totals import unions
 from countersink.store.totals.query import Query
@@ -323,18 +323,3 @@ def test_dimensions_tell_different_members_of_their_values(ground: Ground) -> No
     today = datetime.now(UTC).date()
     ((_, last),) = ground.store.totals.unique_by("v", "day", where={"country": "DE"}, start=today)
     assert last.total == len(german)
-
-
-def test_what_is_not_told_of_different_members_is_refused(store: Store) -> None:
-    for given_more in (
-        {"include_pending": True},
-        {"against_previous": True},
-        {"also": [(date(2026, 1, 1), date(2026, 1, 2))]},
-    ):
-        with pytest.raises(ValueError, match="different members are not told"):
-            Query(Selection("v"), by="key", unique=True, **given_more)
-    with pytest.raises(ValueError, match="of several counters"):
-        Query(Selection(), by="total", unique=True)
-    store.counters.set("plain")
-    with pytest.raises(NotUnique, match="`countersink counter set plain --unique`"):
-        store.totals.unique("plain")

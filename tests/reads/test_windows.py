@@ -486,26 +486,6 @@ def same_minute(check: Callable[[int], None]) -> None:
         return
 
 
-def test_a_window_is_told_where_the_one_before_cannot_be(ground: Ground) -> None:
-    """By days until this hour began, which is the first of its day, and by minutes since."""
-
-    def check(now: int) -> None:
-        hour, of_day = now // 60 * 60, now // 60 % 24
-        zone = f"Etc/GMT+{of_day}" if of_day <= 12 else f"Etc/GMT-{24 - of_day}"
-        played = Played(ground, (zone, ["day"], None))
-        for resolution, event in (("day", {("a", hour - 1): 4}), ("minute", {("a", hour): 2})):
-            played.turn(resolution)
-            played.send(event)
-            played.apply()
-        query = Query(Selection("v", last=Last.of("1h")), by="key", against_previous=True)
-        answer = played.reads.ask(query)
-        assert answer.rows == [("a", 2, None)]
-        assert answer.window is not None
-        assert answer.window.start == moment(hour)
-
-    same_minute(check)
-
-
 def test_a_date_that_comes_back_is_counted_once(ground: Ground) -> None:
     """St. John's, 2010-11-07: at a minute past midnight clocks went back to 23:01."""
     zone = "America/St_Johns"
@@ -546,42 +526,3 @@ def test_an_unrolled_series_says_from_when_on_there_are_single_minutes(ground: G
     assert found.told_from == found.value[0][0]
     assert reads.minutely("v", start=found.told_from, unrolled=True).told_from is None
     assert reads.hourly("v", unrolled=True).told_from is None
-
-
-def test_a_series_of_minutes_is_whole_where_retention_has_rolled_up_none(ground: Ground) -> None:
-    ground.store.counters.set("v", resolution="minute", keep="minute=2d,hour=90d")
-    reads, now, far = Asking(ground.store, None), now_minute(), 100 * 1440
-
-    def count(*back: int) -> None:
-        for each in back:
-            sent = encode_rows([("v", "", now - each, 1)])
-            send(ground.client, Sealed(new_entry_id(each), now_ms(ground.client), sent))
-        ground.servers.apply()
-        roll_up(partial(open_tables, ground.servers.mysql_url), rows=100)
-
-    def minutes(start: int | None, end: int | None = None) -> list[tuple[datetime, int]]:
-        """Those that have counts, of some minutes before now."""
-        begin, stop = (None if edge is None else moment(now - edge) for edge in (start, end))
-        found = reads.minutely("v", start=begin, end=stop, unrolled=True)
-        assert found.told_from is None
-        if start is not None:
-            assert len(found.value) == start - (end or 0) + (end is None)
-        return [(at, total) for at, total in found.value if total]
-
-    count(0)
-    today = [(moment(now), 1)]
-    assert minutes(None) == minutes(5 * 1440) == minutes(10 * 1440) == today
-    assert minutes(5 * 1440, 4 * 1440) == []
-    count(4 * 1440)  # an hour has it
-    assert minutes(5 * 1440, 4 * 1440 + 60) == minutes(10 * 1440, 5 * 1440) == []
-    assert minutes(4 * 1440 - 60) == today  # behind it
-    hour = (now - 4 * 1440) // 60 * 60
-    for start, end in ((5 * 1440, 0), (now - hour - 1, 3 * 1440), (5 * 1440, now - hour - 1)):
-        with pytest.raises(RolledUp):
-            reads.minutely("v", start=moment(now - start), end=moment(now - end))
-    assert reads.minutely("v", unrolled=True).told_from is not None
-    assert reads.hourly("v").value[0] == (moment(hour), 1)
-    count(far)  # a day has it
-    assert reads.hourly("v", start=moment(hour - 10 * 1440)).value[-1][1] == 1
-    with pytest.raises(RolledUp):
-        reads.hourly("v")

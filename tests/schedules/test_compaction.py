@@ -33,12 +33,11 @@ def test_a_closed_bucket_is_left_with_one_row_per_key(tables: Tables) -> None:
     before = tables.totals()
     done = run(tables.url, rows=37)
     assert (done.rows_before, done.rows_after, done.finished) == (240, 60, True)
-    assert done.ranges >= 3  # of 37 rows, then of more
     assert done.share == 1.0
     assert [slot for _, _, slot, _ in tables.slots()] == [0] * 60
     tables.check(before)
     again = run(tables.url)
-    assert (again.rows_before, again.rows_after, again.ranges, again.finished) == (0, 0, 0, True)
+    assert (again.rows_before, again.rows_after, again.finished) == (0, 0, True)
 
 
 def test_what_workers_applied_and_apps_and_late_events_are_compacted(kept: Kept) -> None:
@@ -117,23 +116,6 @@ def test_a_time_zone_that_is_unknown_here_leaves_out_its_counter_alone(tables: T
     assert [len(tables.slots(name)) for name in ("a", "m", "z")] == [1, 2, 1]
 
 
-def test_many_buckets_of_no_width_that_there_is_are_each_named_once(tables: Tables) -> None:
-    first = datetime(2019, 1, 1)  # noqa: DTZ001 (as in the tables)
-    tables.plant(
-        ("v", f"{first + timedelta(minutes=number)} 7", b"a", 1, 1) for number in range(3000)
-    )
-    done = run(tables.url)
-    assert len(done.unknown) == len(set(done.unknown)) == 3000
-
-
-def test_a_place_is_one_short_line_whatever_the_key() -> None:
-    assert str(BucketKey("v", LABEL, b"\xff\xfe")) == r"v 2020-03-05 00:00:00 '\xff\xfe'"
-    assert str(BucketKey("v", LABEL)) == "v 2020-03-05 00:00:00"
-    assert str(BucketKey("v", LABEL, b"a\nb")) == r"v 2020-03-05 00:00:00 'a\nb'"
-    assert str(BucketKey("v", LABEL, "ä😀".encode())) == "v 2020-03-05 00:00:00 'ä😀'"
-    assert len(str(BucketKey("v", LABEL, b"\xff" * 255))) < 120
-
-
 def test_a_stopped_pass_leaves_the_rest_to_the_next(tables: Tables) -> None:
     tables.plant(spread(PAGES, (1, 2, 3)))
     seen: list[PassDone] = []
@@ -146,26 +128,6 @@ def test_a_stopped_pass_leaves_the_rest_to_the_next(tables: Tables) -> None:
     assert tables.totals() == before
     assert compact(connect_to, selected).rows_before == 180 - done.rows_before
     assert len(tables.slots()) == 60
-
-
-@pytest.mark.parametrize("resolution", ["day", "hour", "quarter"])
-def test_a_bucket_at_the_end_of_time_is_open_and_nothing_is_wrong_with_it(
-    tables: Tables, resolution: str
-) -> None:
-    tables.run(
-        "INSERT INTO counter (name, time_zone, resolution, created)"
-        " VALUES ('v', 'America/New_York', %s, NOW())",
-        resolution,
-    )
-    at = {"quarter": "9999-12-31 23:00:00 2", "hour": "9999-12-31 23:00:00 3"}.get(
-        resolution, "9999-12-31 00:00:00 4"
-    )
-    tables.plant(spread([b"few"], (1, 2), at))
-    tables.plant(spread([b"many"], range(1, 20), at))
-    done = run(tables.url)
-    assert done.unknown == []
-    assert (done.rows_before, done.rows_after) == (19, 1)
-    assert run(tables.url, before=date.max).unknown == []
 
 
 READS = ("Handler_read_key", "Handler_read_next", "Handler_read_rnd_next")
@@ -199,21 +161,6 @@ def test_the_number_of_statements_does_not_grow_with_counters_of_which_there_is_
     assert (done.finished, done.share) == (True, 1.0)
     tables.check(before)
     assert asked < len(names) // 2
-
-
-def test_rows_of_which_there_is_nothing_to_do_are_read_but_a_few_times(tables: Tables) -> None:
-    small = [(f"c{number:04d}", DAY, b"a", 0, 1) for number in range(1500)]
-    large = [("d", DAY, b"%05d" % number, 0, 1) for number in range(12_000)]
-    days = (date(2019, 1, 1) + timedelta(days=number) for number in range(300))
-    many = [("e", f"{day} 00:00:00 4", b"a", 0, 1) for day in days]
-    tables.plant((*small, *large, *many))
-    tables.run("ANALYZE TABLE counter_slot")
-    asked, before = status(tables, "Questions"), status(tables, *READS)
-    done = run(tables.url)
-    assert (done.rows_before, done.finished) == (0, True)
-    # The names, the end of each group, its rows; each row of the large one is looked at by itself.
-    assert status(tables, *READS) - before < 4 * (len(small) + len(large) + len(many))
-    assert status(tables, "Questions") - asked < 120
 
 
 def test_a_recent_pass_reads_no_buckets_from_before(tables: Tables) -> None:
@@ -277,8 +224,3 @@ def test_a_pace_rests_nine_tenths_of_the_time_at_a_share_of_a_tenth_and_not_once
     assert slept == []
     with pytest.raises(ValueError, match="share"):
         pace(0.0)
-
-
-def test_no_rows_at_a_time_is_refused(tables: Tables) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        run(tables.url, rows=0)

@@ -1,10 +1,9 @@
 """Cron expressions: what they mean, and when they come next."""
 
-from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -32,18 +31,11 @@ def first(text: str, count: int = 3, *, start: datetime = NOON, zone: str = "UTC
     ("text", "times"),
     [
         ("* * * * * *", ["Sat 2026-11-21 12:00:06", "Sat 2026-11-21 12:00:07"]),
-        ("* * * * *", ["Sat 2026-11-21 12:01:00", "Sat 2026-11-21 12:02:00"]),
-        ("*/25 * * * *", ["Sat 2026-11-21 12:25:00", "Sat 2026-11-21 12:50:00"]),
         ("5,55 9-17/4 * * *", ["Sat 2026-11-21 13:05:00", "Sat 2026-11-21 13:55:00"]),
-        ("20 3 * * *", ["Sun 2026-11-22 03:20:00", "Mon 2026-11-23 03:20:00"]),
         ("0 0 * * 0", ["Sun 2026-11-22 00:00:00", "Sun 2026-11-29 00:00:00"]),
         ("0 0 * * 7", ["Sun 2026-11-22 00:00:00", "Sun 2026-11-29 00:00:00"]),
         ("0 0 * * 1", ["Mon 2026-11-23 00:00:00", "Mon 2026-11-30 00:00:00"]),
         ("0 0 * * SAT,mon", ["Mon 2026-11-23 00:00:00", "Sat 2026-11-28 00:00:00"]),
-        ("0 12 L * *", ["Mon 2026-11-30 12:00:00", "Thu 2026-12-31 12:00:00"]),
-        ("0 0 * * 5-7", ["Sun 2026-11-22 00:00:00", "Fri 2026-11-27 00:00:00"]),
-        ("0 0 1 jan,7 *", ["Fri 2027-01-01 00:00:00", "Thu 2027-07-01 00:00:00"]),
-        ("0 0 29 2 *", ["Tue 2028-02-29 00:00:00", "Sun 2032-02-29 00:00:00"]),
         ("@daily", ["Sun 2026-11-22 00:00:00", "Mon 2026-11-23 00:00:00"]),
         ("@weekly", ["Sun 2026-11-22 00:00:00", "Sun 2026-11-29 00:00:00"]),
     ],
@@ -52,31 +44,13 @@ def test_an_expression_means_what_it_means_to_cron(text: str, times: list[str]) 
     assert first(text, len(times)) == times
 
 
-def test_day_of_month_and_day_of_week_together_mean_either() -> None:
-    assert first("0 0 13 * 5", 5) == [
-        "Fri 2026-11-27 00:00:00",
-        "Fri 2026-12-04 00:00:00",
-        "Fri 2026-12-11 00:00:00",
-        "Sun 2026-12-13 00:00:00",
-        "Fri 2026-12-18 00:00:00",
-    ]
-    # with a * in one of them both have to fit, as in cron
-    assert first("0 0 13 * *", 2) == ["Sun 2026-12-13 00:00:00", "Wed 2027-01-13 00:00:00"]
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "not a cron expression"),
         ("* * * *", "five fields"),
-        ("* * * * * * *", "five fields"),
         ("60 * * * *", "bad minute"),
-        ("* 24 * * *", "bad hour"),
-        ("* * 0 * *", "bad day-of-month"),
-        ("* * * 13 *", "bad month"),
         ("* * * * 8", "bad day-of-week"),
-        ("*/0 * * * *", "bad minute"),
-        ("5-3 * * * *", "bad minute"),
         ("٣ * * * *", "bad minute"),
         ("0 0 31 4 *", "bad day-of-month"),
         ("0 " * 200, "at most 255"),
@@ -96,47 +70,12 @@ def test_off_is_no_expression_and_a_time_zone_has_to_exist() -> None:
         parse("* * * * *", "../../etc/passwd")
 
 
-def test_fixed_hours_come_once_when_clocks_go_back_and_once_when_they_go_forward() -> None:
-    back = datetime(2026, 10, 24, 12, tzinfo=UTC)
-    assert first("30 2 * * *", 2, start=back, zone="Europe/Berlin") == [
-        "Sun 2026-10-25 00:30:00",
-        "Mon 2026-10-26 01:30:00",
-    ]
-    forward = datetime(2026, 3, 28, 12, tzinfo=UTC)
-    assert first("30 2 * * *", 2, start=forward, zone="Europe/Berlin") == [
-        "Sun 2026-03-29 01:00:00",  # 03:00 there: the first time after the hour left out
-        "Mon 2026-03-30 00:30:00",
-    ]
-
-
 def between(cron: Cron, start: datetime, end: datetime) -> Iterator[datetime]:
     """The times after the start, up to and including the end."""
     moment = cron.after(start)
     while moment is not None and moment <= end:
         yield moment
         moment = cron.after(moment)
-
-
-@pytest.mark.parametrize(
-    "year", [2026, *(pytest.param(n, marks=pytest.mark.long("other years")) for n in (2011, 2017))]
-)
-def test_midnight_comes_once_on_every_date_that_exists_in_every_zone(year: int) -> None:
-    start, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
-    noons = [datetime(year, 1, 3, 12) + timedelta(days=n) for n in range(360)]  # noqa: DTZ001
-    courses = set()
-    for name in sorted(available_timezones() - {"localtime"}):
-        zone = ZoneInfo(name)
-        looks = (start + timedelta(hours=3 * n) for n in range(366 * 8))
-        course = tuple(moment.astimezone(zone).utcoffset() for moment in looks)
-        if len(set(course)) == 1 or course in courses:
-            continue  # its clock was not set in this year, or as that of another zone
-        courses.add(course)
-        found = Counter(
-            each.astimezone(zone).date() for each in between(Cron("0 0 * * *", name), start, end)
-        )
-        assert set(found.values()) == {1}, name
-        there = (noon.replace(tzinfo=zone).astimezone(UTC).astimezone(zone) for noon in noons)
-        assert {each.date() for each in there} <= set(found), name
 
 
 ZONES = st.sampled_from(
@@ -202,21 +141,14 @@ REPEATED = [
     for text in ("5 * * * *", "50 * * * *", "5 */2 * * *", "5 1,2,3,4 * * *", "0,1 2,3 * * *")
 ]
 """An hour that comes twice counts twice for a star, and once for hours that are named."""
-SET_BY_HALF_AN_HOUR = [
-    (text, "Australia/Lord_Howe", date(2026, month, day), 4)
-    for text in ("15 */12 * * *", "45 * * * *", "10 */5 * * *", "*/7 */2 * * *")
-    for month, day in ((4, 3), (10, 2))
-]
 TEN_MINUTES = [
     ("*/10 * * * *", zone, date(2026, month, day), 2)
-    for zone in ("Europe/Berlin", "Australia/Lord_Howe", "America/New_York")
-    for month, day in ((3, 8), (3, 29), (4, 4), (10, 3), (10, 24), (11, 1))
+    for zone in ("Europe/Berlin", "America/New_York")
+    for month, day in ((3, 8), (3, 29), (10, 24), (11, 1))
 ]
 
 
-@pytest.mark.parametrize(
-    ("text", "zone", "day", "days"), [*LEFT_OUT, *REPEATED, *SET_BY_HALF_AN_HOUR, *TEN_MINUTES]
-)
+@pytest.mark.parametrize(("text", "zone", "day", "days"), [*LEFT_OUT, *REPEATED, *TEN_MINUTES])
 def test_no_time_is_lost_across_clock_changes_wherever_one_looks_from(
     text: str, zone: str, day: date, days: int
 ) -> None:

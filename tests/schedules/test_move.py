@@ -99,19 +99,6 @@ def test_sums_beyond_64_bits_move_exactly(
         tables.check_ledger()
 
 
-def test_every_slot_moves_to_a_month_that_may_have_rows(tables: Tables, session: Session) -> None:
-    roll_up_to_april(tables)
-    tables.plant(spread(ALL_BYTES, (0, 3, 300)))
-    tables.plant(spread(ALL_BYTES, (0, 5), "2020-03-06 00:00:00 4"))
-    before = tables.totals()
-    for label in (LABEL, LABEL + 86_400):
-        move(session, BucketRange("v", label, b"", b"\xff" * 255, MARCH))
-    assert tables.slots() == []
-    assert tables.totals() == before
-    assert [key for _, key, _ in tables.months()] == sorted(ALL_BYTES)
-    tables.check_ledger()
-
-
 NOT_WHAT_IT_WAS = {
     "deleted": "DELETE FROM counter",
     "made anew": "UPDATE counter SET rolled_month = NULL",
@@ -133,17 +120,6 @@ def test_nothing_moves_to_a_month_of_a_counter_that_is_not_what_it_was(
     assert tables.slots() == before
     assert tables.months() == []
     tables.check_ledger()
-
-
-def test_more_days_may_be_gone_by_now_and_slot_0_is_for_whatever_counter(
-    tables: Tables, session: Session
-) -> None:
-    roll_up_to_april(tables)
-    tables.plant(spread([b"a", b"b"], (0, 1, 300)))
-    tables.run("UPDATE counter SET rolled_month = '2020-05-01'")
-    assert move(session, BucketRange("v", LABEL, b"a", b"a", MARCH)).moved == 3
-    tables.run("DELETE FROM counter")
-    assert move(session, BucketRange("v", LABEL, b"b", b"b")).moved == 2
 
 
 @pytest.mark.servers("mariadb", "mysql")
@@ -252,20 +228,6 @@ def test_a_server_that_stays_away_ends_it(mysql_url: str) -> None:
     mover = Mover(lambda: open_tables(url), Pace(stop=lambda: True), 2000)
     with closing(mover), pytest.raises(Unavailable):
         mover.run(lambda session: session.query("SELECT 1"))
-
-
-@pytest.mark.servers("mariadb", "mysql")
-def test_a_look_at_a_table_that_is_being_altered_is_taken_again(
-    tables: Tables, mysql_url: str
-) -> None:
-    tables.plant(spread([b"a"], (1, 2)))
-    with MySQLProxy.to(mysql_url) as proxy:
-        look = says("counter_slot")
-        rule = proxy.when("select", Phase.BEFORE, Deed.ERROR, error=1205, times=2, where=look)
-        with closing(Mover(lambda: open_tables(proxy.url(mysql_url)), Pace(), 2000)) as mover:
-            part = mover.run(lambda session: next_part(session, "v", LABEL, rows=20))
-    assert rule.acted == 2
-    assert part == BucketRange("v", LABEL, b"a", b"a")
 
 
 @pytest.mark.servers("mariadb", "mysql")

@@ -229,27 +229,6 @@ def test_runs_that_ended_long_ago_go(session: Session) -> None:
     assert pruning.delete_runs(session, 0, Pace()) == (3, True)
 
 
-def test_it_rests_between_transactions_and_can_be_stopped_after_each(session: Session) -> None:
-    rests = 0
-
-    def rest() -> None:
-        nonlocal rests
-        rests += 1
-
-    session.execute(
-        "INSERT INTO applied_entry (entry_id, keep_from) VALUES "
-        + ", ".join(f"(UNHEX('{number:032x}'), 1)" for number in range(10))
-    )
-    now = int(session.query("SELECT UNIX_TIMESTAMP()")[0][0]) * 1000
-    done = guards.prune(session, keep_ms=0, now_ms=now, chunk=2, rest=rest, stop=lambda: rests == 2)
-    assert (done.deleted, done.finished, rests) == (6, False, 2)
-    done = guards.prune(session, keep_ms=0, now_ms=now, chunk=2, rest=rest)
-    assert (done.deleted, done.finished, rests) == (4, True, 4)
-    for minute in range(6):
-        add_run(session, timedelta(days=9, minutes=minute), "done")
-    assert pruning.delete_runs(session, 8, Pace(stop=lambda: True), chunk=2) == (2, False)
-
-
 def test_a_run_that_is_cut_off_between_transactions_says_so(
     context: Context, session: Session
 ) -> None:
@@ -299,15 +278,6 @@ def test_dead_letters_older_than_the_dead_days_go(context: Context, session: Ses
     assert done == JobOutcome(350, "0 guard rows and 0 runs deleted, 350 dead letters")
     assert dead.count(session) == {"bad_minute": 3}
     assert dead.not_kept(session) == {("bad_minute", "bad_minute"): 3}
-
-
-def test_pruning_of_dead_letters_rests_and_can_be_stopped(session: Session) -> None:
-    rests: list[int] = []
-    set_aside(session, 350, timedelta(days=2))
-    half = dead.prune(session, 1, rest=lambda: rests.append(1), stop=lambda: len(rests) == 1)
-    assert (half, len(rests)) == ((200, False), 1)
-    assert dead.prune(session, 1, rest=lambda: rests.append(1)) == (150, True)
-    assert len(rests) == 2
 
 
 @pytest.mark.servers("mariadb", "mysql")

@@ -1,7 +1,5 @@
 """Days that are no longer kept: into months, without a total ever changing."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -9,11 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from countersink.reads.frames import frame
-from countersink.schedules.jobs import Context, retention
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.ranges import BucketKey
-from countersink.store import errors
 from countersink.store.apply import key_caps
 from countersink.store.apply.apply import Applier
 from tests.schedules.tables import Kept, label_at, rolled_up, spread
@@ -63,46 +58,6 @@ def plant_days(kept: Kept, *days: date, keys: list[bytes] | None = None) -> None
         kept.plant(spread(keys or KEYS, (0, 1, 300), f"{day} 00:00:00 4"))
 
 
-def test_a_month_of_fifty_counters_rolls_up_with_totals_unchanged(kept: Kept) -> None:
-    today, first = day_of(0), month_of(30)
-    days = [today - timedelta(days=ago) for ago in range(20, 99, 7)]
-    gone = [day for day in days if day < first]
-    names = [f"counter-{number:02d}" for number in range(50)]
-    for number, name in enumerate(names):
-        keep(kept, 30, name)
-        kept.plant(
-            (name, f"{day} 00:00:00 4", key, slot, number + day.day)
-            for day in days
-            for key in (b"a", b"\xff")
-            for slot in (0, 256)
-        )
-    kept.plant(spread(KEYS, (1, 2), f"{today - timedelta(days=500)} 00:00:00 4"))
-    before = kept.totals()
-    done = rolled_up(kept.url, rows=7)
-    assert (done.counters, done.rolled_up, done.finished) == (50, 50 * len(gone) * 4, True)
-    kept.check(before)
-    assert len(kept.slots()) == 10  # of a counter that keeps its days
-    for name in names:
-        assert month_rolled_to(kept, name) == first
-        left = {bucket[:10] for bucket, _, _, _ in kept.slots(name)}
-        assert left == {str(day) for day in days if day >= first}
-        months = {month for month, _, _ in kept.months(name)}
-        assert months == {day.replace(day=1) for day in gone}
-    assert rolled_up(kept.url).rolled_up == 0
-
-
-def test_months_end_in_the_counters_own_zone(kept: Kept) -> None:
-    for zone in ("Pacific/Kiritimati", "Pacific/Pago_Pago"):
-        kept.run("DELETE FROM counter")
-        kept.run("DELETE FROM counter_slot")
-        keep(kept, 7, zone=zone)
-        first = month_of(7, zone)
-        plant_days(kept, first - timedelta(days=1), first)
-        rolled_up(kept.url)
-        assert month_rolled_to(kept, zone=zone) == first
-        assert {bucket[:10] for bucket, _, _, _ in kept.slots()} == {str(first)}
-
-
 @pytest.mark.parametrize(
     ("zone", "bucket", "month"),
     [
@@ -138,54 +93,6 @@ def test_a_bucket_that_lies_in_two_months_stays_and_is_named(kept: Kept) -> None
     done = rolled_up(kept.url)
     assert (done.astride, done.rolled_up) == ([BucketKey("v", label_at(astride))], 0)
     assert [bucket for bucket, _, _, _ in kept.slots()] == [astride] * 2
-
-
-def test_keeping_one_day_or_very_many(kept: Kept) -> None:
-    plant_days(kept, day_of(40))
-    for days in (100_000, 0):  # the latter means nothing
-        keep(kept, days)
-        assert rolled_up(kept.url).rolled_up == 0
-    keep(kept, 1)
-    assert rolled_up(kept.url).rolled_up == 15
-    assert month_rolled_to(kept) == month_of(1)
-
-
-def test_a_day_that_is_gone_is_said_to_be_gone_and_the_whole_is_what_it_was(kept: Kept) -> None:
-    keep(kept, 10)
-    plant_days(kept, day_of(400), day_of(50), day_of(5), keys=[b"k"])
-    totals, framed, first = kept.store.totals, partial(frame, kept.store, "v"), month_of(10)
-    before = totals.total("v")
-    rolled_up(kept.url)
-    assert totals.total("v") == before == sum(kept.totals().values())
-    asked: list[Callable[[], object]] = [
-        partial(totals.daily, "v", start=day_of(50), end=day_of(50)),
-        partial(totals.hourly, "v"),
-        *(
-            partial(framed, by=by, end=end)
-            for by in ("day", "hour", "key-day")
-            for end in (None, day_of(0))
-        ),
-    ]
-    for ask in asked:
-        with pytest.raises(errors.RolledUp, match="rolled up to months") as refused:
-            ask()
-        assert refused.value.rolled_up_to == first
-    (left,) = totals.daily("v", start=day_of(5), end=day_of(5))
-    assert left[1] == before // 3
-    assert sum(framed(by="day", start=first).total) == before // 3
-    assert sum(framed(by="key-month").total) == before
-
-
-def test_the_job_says_what_it_did(kept: Kept, context: Context) -> None:
-    keep(kept, 10)
-    plant_days(kept, day_of(50))
-    stopped = retention.job(replace(context, stop=lambda: True))
-    assert not stopped.finished
-    assert "stopped early" in stopped.detail
-    done = retention.job(context)
-    assert done.rows == 15
-    moved = "5 rows of 1 counters rolled up into wider buckets"
-    assert done.detail == f"all buckets: 15 rows became 5; {moved}"
 
 
 def count(kept: Kept, day: date, *names: str) -> int:

@@ -5,7 +5,6 @@ import redis
 
 from countersink.store.connection import Session, connect
 from countersink.store.migrate import migrate
-from countersink.stream.connection import connect as connect_redis
 from tests.schedules.scheduling import (
     planned,
     queued,
@@ -14,9 +13,8 @@ from tests.schedules.scheduling import (
     scheduler,
     wait_said,
 )
-from tests.support.factories import MySQLFactory, RedisFactory
+from tests.support.factories import MySQLFactory
 from tests.support.processes import Child, Children
-from tests.support.proxies import MySQLProxy
 from tests.support.waiting import eventually
 
 ENDS_WITHIN = 10.0
@@ -61,22 +59,6 @@ def test_two_plan_every_second_once_whoever_of_them_is_frozen_or_ends(
     assert len(set(queued(redis_client))) >= len(planned(session)) - 1
 
 
-@pytest.mark.long("seconds without MySQL")
-def test_cut_off_from_mysql_it_waits_and_another_plans(
-    session: Session, redis_url: str, mysql_url: str, children: Children
-) -> None:
-    with MySQLProxy.to(mysql_url) as proxy:
-        cut_off = scheduler(children, redis_url, proxy.url(mysql_url))
-        wait_said(cut_off, "ready")
-        other = scheduler(children, redis_url, mysql_url)
-        wait_said(other, "ready")
-    wait_said(cut_off, "waiting")
-    wait_planned(session, 4, other)
-    end(other)
-    end(cut_off)
-    require_no_gap(session)
-
-
 def test_one_that_cannot_reach_redis_plans_and_another_hands_over(
     session: Session, redis_client: redis.Redis, redis_url: str, mysql_url: str, children: Children
 ) -> None:
@@ -100,7 +82,6 @@ def test_a_step_of_the_hosts_clock_neither_stops_it_nor_dates_runs_ahead(
     wait_said(child, "ready")
     wait_planned(session, 5, child)
     assert not session.query("SELECT 1 FROM job_run WHERE planned_at > UTC_TIMESTAMP()")
-    assert "clock" not in said(child)
     end(child)
     require_no_gap(session)
 
@@ -123,25 +104,6 @@ def test_a_mysql_that_restarts_is_waited_for(
     with connect(url) as session:
         count = session.query("SELECT COUNT(*) FROM job_run")[0][0]
         wait_planned(session, count + 1, child)
-    end(child)
-
-
-@pytest.mark.long("servers that restart")
-def test_a_redis_that_goes_away_and_forgets_costs_no_run(
-    own_redis_server: RedisFactory, session: Session, mysql_url: str, children: Children
-) -> None:
-    server = own_redis_server()
-    child = scheduler(children, server.url, mysql_url)
-    wait_planned(session, 2, child)
-    server.kill()
-    wait_said(child, "waiting")
-    wait_planned(session, 4, child)
-    server.start()
-    wait_said(child, "resumed")
-    with connect_redis(server.url) as client:
-        client.flushall()  # of our own private server
-        rows = session.query("SELECT COUNT(*) FROM job_run")[0][0]
-        eventually(lambda: len(set(queued(client))) >= rows, 30, message=child.output)
     end(child)
 
 

@@ -56,13 +56,6 @@ def test_equal_lines_are_added_up() -> None:
     assert counting.figures.lines == 4
 
 
-def test_values_with_their_types_are_one_line() -> None:
-    counting = Counting()
-    counting.packets(b"a:1|c:2|c:3|c\nb:1|c:320|ms\nb:1|ms:2|g", b"c:1|c|@0.1:1|c")
-    assert counting.totals() == {("a", ""): 6, ("b", ""): 1, ("c", ""): 11}
-    assert (counting.figures.counted, counting.figures.ignored) == (3, 1)
-
-
 @pytest.mark.parametrize("end", [b" ", b"\0", b"\t", b"\r", b" \0\0", b"\r\0", b"\n\0", b" \n \n"])
 def test_blanks_and_nuls_around_a_line_are_none_of_it(end: bytes) -> None:
     counting = Counting()
@@ -94,26 +87,11 @@ def test_tags_become_dimensions_beside_keys() -> None:
     assert counting.figures.counted == 6
 
 
-def test_parts_of_increments_wait_for_the_next_of_the_same_dimensions() -> None:
-    rule = {"match": "a", "counter": "a", "dimensions": {"t": "{tag:t}"}}
-    counting = Counting({"rule": [rule]})
-    for _ in range(3):
-        counting.packets(b"a:1|c|@0.3|#t:x", b"a:0.4|c|#t:y")
-    assert counting.producer.count("a", {"t": "x"}) == 10
-    assert counting.producer.count("a", {"t": "y"}) == 1
-
-
 def test_every_line_is_in_one_figure() -> None:
     counting = Counting({"rule": [{"match": "x.*", "drop": True}]})
     counting.packets(b"a:1|c\nx.y:1|c\na:1|g\na:3|ms\n_sc|a|0\nbad\na:x|c", b"\xff:1|c", b"a:1|c")
     figures = counting.figures
     assert (figures.counted, figures.discarded, figures.ignored, figures.malformed) == (2, 1, 3, 3)
-    assert counting.totals() == {("a", ""): 2}
-
-
-def test_a_malformed_line_takes_nothing_else_with_it() -> None:
-    counting = Counting()
-    counting.packets(b"a:1|c\n\x00\xff\x00|||:::\na:1|c|@9\na:1|c")
     assert counting.totals() == {("a", ""): 2}
 
 
@@ -129,13 +107,6 @@ def test_lines_of_datagrams_wait_a_moment_and_go_together(more: list[bytes]) -> 
         assert time.monotonic() < deadline
     assert len(counting.producer.increments) == calls + 1
     assert counting.producer.count("a") == counting.figures.counted > 0
-
-
-def test_lines_of_streams_go_on_at_once() -> None:
-    counting = Counting()
-    counting.tally.packets([b"a:1|c"])
-    counting.tally.lines([b"a:1|c"])
-    assert counting.producer.count("a") == 2
 
 
 def test_no_more_wait_than_may_be_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,15 +126,6 @@ def test_the_largest_amounts_of_the_most_lines_fit() -> None:
 
 
 # --- sample rates ----------------------------------------------------------------------------
-
-
-def test_thirds_add_up() -> None:
-    counting = Counting()
-    for _ in range(1000):
-        counting.packets(b"a:1|c|@0.3")
-    assert counting.totals() == {("a", ""): 3333}
-    counting.packets(*[b"a:1|c|@0.3"] * 2)
-    assert counting.totals() == {("a", ""): 3340}
 
 
 def test_fractions_are_carried_by_key_and_sign() -> None:

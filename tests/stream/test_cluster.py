@@ -18,7 +18,7 @@ from countersink.stream import cluster as cluster_module
 from countersink.stream import names
 from countersink.stream.clock import offset_ms
 from countersink.stream.cluster import ClusterClient
-from countersink.stream.connection import cluster_of, command, connect, mapped
+from countersink.stream.connection import command, connect, mapped
 from countersink.stream.errors import (
     StreamError,
     StreamMisconfigured,
@@ -30,7 +30,7 @@ from tests.backfill.helpers import options
 from tests.stream.test_sentinel import in_a_child
 from tests.support.examples import MANY
 from tests.support.proxies import Deed, Phase, RedisProxy
-from tests.support.redis_cluster import PASSWORD, ClusterServer, RedisCluster
+from tests.support.redis_cluster import ClusterServer, RedisCluster
 from tests.support.waiting import eventually
 
 
@@ -116,7 +116,7 @@ def test_a_pipeline_spans_masters_and_keeps_the_order(client: ClusterClient) -> 
     assert found[1::3] == list(range(1, 51))
     assert all("WRONGTYPE" in str(error) for error in found[2::3])
     pipe.hset("k1", "a", 1)
-    with pytest.raises(redis.ResponseError, match="Command # 1"):
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         pipe.execute()
     assert pipe.execute() == []
 
@@ -182,21 +182,6 @@ def test_threads_share_a_client(cluster: RedisCluster, client: ClusterClient) ->
     assert [client.get(key) for key in "abc"] == [b"100"] * 3
 
 
-def test_nodes_that_left_are_forgotten(cluster: RedisCluster) -> None:
-    server = cluster.master_of("k")
-    with connected(cluster.url) as client, RedisProxy((LOOPBACK, server.port)) as proxy:
-        with announced(cluster, server, proxy):
-            client.topology(0.0)
-            client.get("k")
-            client.hasty.get("k")
-            eventually(lambda: proxy.links == 2)
-        client.topology(0.0)
-        eventually(lambda: proxy.links == 0)
-        proxy.close()
-        assert client.get("k") is None
-        assert (LOOPBACK, proxy.port) not in {address for address, _ in client._nodes._clients}
-
-
 # ----------------------------------------------------------------------------------- partitions
 
 
@@ -256,13 +241,6 @@ def test_masters_that_refuse_are_named_and_the_others_tell(
     cluster.ask(masters[2], "ACL", "SETUSER", "app", "-exists")
     with pytest.raises(StreamRefused, match="refuses"):
         known()
-
-
-def test_a_single_server_has_no_masters(redis_url: str) -> None:
-    with connect(redis_url) as single:
-        assert cluster_of(single) is None
-        assert names.masters(single) == []
-        assert names.master_of(single, 0) is None
 
 
 # ------------------------------------------------------------------------- once, and not again
@@ -359,37 +337,6 @@ def test_moved_slots_are_followed_and_each_command_is_executed_once(
             assert direct.exists(fresh)
 
 
-@pytest.mark.clusters
-def test_between_the_moves_of_two_keys_scripts_wait(servers_directory: Path) -> None:
-    with (
-        RedisCluster(servers_directory, masters=2, replicas=0) as cluster,
-        connected(cluster.url) as client,
-    ):
-        source, target = (shard.master for shard in cluster.shards)
-        partition = next(n for n in range(20) if cluster.master_of(n) is source)
-        stream = names.stream_key(partition)
-        before = look(client, stream, make=True)
-        client.xadd(stream, {"a": 1})
-        slot = key_slot(stream.encode())
-        ids = [cluster.ask(each, "CLUSTER", "MYID").decode() for each in (source, target)]
-        cluster.ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
-        cluster.ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
-        assert look(client, stream) == look(client, stream)  # both keys are where they were
-        migrate = ("MIGRATE", LOOPBACK, target.port)
-        cluster.ask(source, *migrate, stream, 0, 5000, "AUTH", PASSWORD)
-        with pytest.raises(StreamUnavailable, match="moving"):
-            look(client, stream)
-        assert client.xlen(stream) == 1
-        assert client.xadd(stream, {"a": 1})  # one key: it is where ASK says
-        pipe = client.pipeline(transaction=False)
-        assert pipe.xadd(stream, {"a": 1}).xlen(stream).execute()[1] == 3
-        cluster.ask(source, *migrate, names.applied_key(stream), 0, 5000, "AUTH", PASSWORD)
-        assert look(client, stream).epoch.group == before.epoch.group  # both are where ASK says
-        cluster.move(slot, slot, source, target)
-        assert client.xlen(stream) == 3
-        assert look(client, stream).epoch.group == before.epoch.group
-
-
 # ------------------------------------------------------------------------------------- outages
 
 
@@ -403,14 +350,6 @@ def test_what_is_no_cluster_is_said(redis_url: str) -> None:
     hosts = redis_url.partition("://")[2].rpartition("/")[0]
     with pytest.raises(StreamMisconfigured, match="no node of a cluster: use a redis:// URL"):
         command(connect(f"redis+cluster://{hosts}"), "PING")
-
-
-def test_a_single_servers_url_for_a_node_of_a_cluster_is_said(cluster: RedisCluster) -> None:
-    server = cluster.master_of(0)
-    other = next(n for n in range(20) if cluster.master_of(n) is not server)
-    said = r"use a redis\+cluster:// URL"
-    with cluster.client(server) as single, pytest.raises(StreamMisconfigured, match=said):
-        command(single, "XLEN", names.stream_key(other))
 
 
 @pytest.mark.usefixtures("client")
@@ -462,15 +401,6 @@ def test_a_node_that_is_cut_off_does_not_tell_where_slots_are(servers_directory:
         cluster.make_anew()  # its epochs are lower
         eventually(lambda: reached(old))  # those that were silent are asked after a while
         assert client.incr(key) == 1
-
-
-def test_an_announced_address_that_cannot_be_reached_is_named(cluster: RedisCluster) -> None:
-    server = cluster.master_of("k")
-    with RedisProxy((LOOPBACK, server.port)) as proxy, announced(cluster, server, proxy):
-        proxy.close()
-        client = connect(cluster.url)
-        with pytest.raises(StreamUnavailable, match=str(proxy.port)):
-            command(client, "XLEN", "k")
 
 
 @pytest.mark.clusters

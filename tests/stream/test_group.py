@@ -7,7 +7,7 @@ import redis
 
 from countersink.stream.connection import command, connect
 from countersink.stream.decode import decode
-from countersink.stream.entry import Delivery, Sealed, encode_rows, new_entry_id, pages
+from countersink.stream.entry import Delivery, Sealed, encode_rows, new_entry_id
 from countersink.stream.errors import StreamMisconfigured, StreamUnavailable
 from countersink.stream.group import Group
 from countersink.stream.names import GROUP, stream_key
@@ -120,19 +120,6 @@ def test_orphans_among_many_pending_entries_are_found(
     assert ids(worker.orphans(0, 2)) == [sent[i] for i in (2, 6)]
 
 
-def test_entries_pending_with_nobody_are_found(client: redis.Redis, group: MakeGroup) -> None:
-    sent = [send(client) for _ in range(3)]
-    group("deleted").read(2, 0)
-    client.xgroup_delconsumer(STREAM, GROUP, "deleted")
-    worker = group("w")
-    assert ids(worker.orphans(0, 10)) == sent[:2]
-    assert ids(worker.orphans(0, 1)) == sent[:1]
-    assert worker.orphans(3_600_000, 10) == []
-    acknowledge(worker, worker.orphans(0, 10))
-    assert worker.orphans(0, 10) == []
-    assert ids(worker.read(10, 0)) == sent[2:]
-
-
 def test_orphans_of_a_stream_that_is_not_there_are_none(redis_url: str) -> None:
     assert Group(connect(redis_url), [STREAM], "w").orphans(0, 10) == []
 
@@ -228,11 +215,3 @@ def test_orphans_ahead_of_the_clock_are_found(client: redis.Redis, group: MakeGr
     group("deleted").read(2, 0)
     client.xgroup_delconsumer(STREAM, GROUP, "deleted")
     assert ids(group("w").orphans(60_000, 10)) == [ahead]
-
-
-def test_pages_hold_every_entry_once(client: redis.Redis) -> None:
-    sent = [send(client) for _ in range(7)]
-    found = list(pages(client, STREAM, size=3))
-    assert [len(page) for page in found] == [3, 3, 1]
-    assert [i for page in found for i in ids(page)] == sent
-    assert list(pages(client, "nothing")) == []

@@ -22,7 +22,7 @@ from tests.support.certificates import make_certificates
 from tests.support.factories import RedisFactory
 from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.proxies.tcp import Link
-from tests.support.sentinels import MASTER, PASSWORD, SENTINEL_PASSWORD, SentinelServer, Watched
+from tests.support.sentinels import MASTER, SentinelServer, Watched
 from tests.support.waiting import eventually
 
 
@@ -136,32 +136,6 @@ def test_commands_go_to_the_master_and_replies_are_the_protocols(servers: Watche
         assert master.exists("raw") == 0  # that is database 0
 
 
-def test_the_sentinels_keep_no_connection(servers: Watched) -> None:
-    with redis.Redis(
-        host=LOOPBACK, port=servers.sentinels[0].port, password=SENTINEL_PASSWORD
-    ) as observer:
-        observer.ping()
-
-        def addresses() -> set[str]:
-            there = observer.client_list(_type="normal")
-            # Sentinels call their links to one another so, and renew them.
-            return {each["addr"] for each in there if not each["name"].startswith("sentinel-")}
-
-        before = addresses()
-        client = connect(servers.url)
-        assert client.ping()
-        eventually(lambda: addresses() <= before)
-
-
-def test_the_sentinels_do_not_know_the_name(servers: Watched) -> None:
-    with pytest.raises(
-        StreamUnavailable, match="no sentinel knows where the master 'other' is"
-    ) as caught:
-        command(connect(servers.url_for("other")), "PING")
-    said = str(caught.value)
-    assert all(f"{host} knows no master of this name" in said for host in servers.hosts.split(","))
-
-
 def test_a_wrong_password_of_the_sentinels_is_said(servers: Watched) -> None:
     url = servers.url.partition("?")[0]
     for wrong, said in (
@@ -170,13 +144,6 @@ def test_a_wrong_password_of_the_sentinels_is_said(servers: Watched) -> None:
     ):
         with pytest.raises(StreamMisconfigured, match=said):
             command(connect(url + wrong), "PING")
-
-
-def test_what_is_no_sentinel_is_said(servers: Watched) -> None:
-    quoted = PASSWORD.replace("@", "%40")
-    url = f"redis+sentinel://{LOOPBACK}:{servers.master.port}/m?sentinel_password={quoted}"
-    with pytest.raises(StreamUnavailable, match="unknown command"):
-        command(connect(url), "PING")
 
 
 def test_a_wrong_password_of_the_master_is_a_misconfiguration(servers: Watched) -> None:
@@ -366,17 +333,6 @@ def test_a_long_command_of_a_living_master_is_not_broken_off(
     monkeypatch.setattr(Link, "send", in_pieces)
     assert client.get("text") == b"a" * 1000
     assert command(client, "CLIENT", "ID") == mine
-
-
-def test_another_thread_breaks_a_command_off(
-    behind_a_proxy: tuple[str, redis.Redis, RedisProxy], asks: list[object]
-) -> None:
-    url, _, _ = behind_a_proxy
-    client = connect(url, socket_timeout=60.0)
-    with beside(lambda: command(client, "BLPOP", "list", 30)) as waiting:
-        eventually(lambda: len(asks) > 2)
-        client.connection_pool.disconnect()
-    assert isinstance(waiting.exception(0), StreamUnavailable)
 
 
 def test_a_late_reply_of_a_master_that_was_replaced_counts_for_nothing(

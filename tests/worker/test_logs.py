@@ -2,14 +2,13 @@
 
 import io
 import json
-import logging
 import os
 import socket
 
 import pytest
 import redis
 
-from countersink.runtime.log import Log, code_lines, logged
+from countersink.runtime.log import Log, logged
 from countersink.stream.connection import command
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.entry import encode_rows
@@ -19,17 +18,6 @@ from tests.support.factories import RedisFactory
 from tests.support.traffic import FIRST_MINUTE, Traffic, add, now_ms, send
 from tests.support.waiting import eventually
 from tests.worker.running import AWAY, Place, Running
-
-ACTIONS = {
-    "started", "ready", "waiting", "resumed", "batch", "progress", "dead", "too_old", "overflow",
-    "batch_failed", "entry_failed", "claimed", "orphans", "lost", "lost_in_redis",
-    "consumer_removed", "partitions", "chore_failed", "slot", "schema_too_new", "crashed",
-    "stopping", "drained", "left_consumer", "stopped", "stop_forced", "salts", "other",
-}  # fmt: skip
-
-
-def test_the_set_of_actions_is_what_people_alert_on() -> None:
-    assert {str(action) for action in WorkerAction} == ACTIONS
 
 
 def test_a_run_logs_its_steps(place: Place) -> None:
@@ -70,17 +58,6 @@ def test_json_has_one_object_per_line(stream: io.StringIO) -> None:
     assert second["action"] == "other"
 
 
-def test_text_has_one_line_per_record(stream: io.StringIO) -> None:
-    with logged("text", stream):
-        Log(LOGGER, consumer="host-1-ab")(
-            WorkerAction.SLOT, "lost", level=logging.WARNING, slot=7, error="two words"
-        )
-    (line,) = stream.getvalue().splitlines()
-    assert line.split(" ", 1)[1] == (
-        'warning slot             lost consumer=host-1-ab slot=7 error="two words"'
-    )
-
-
 @pytest.mark.parametrize("log_format", ["json", "text"])
 def test_a_bug_is_shown_by_its_lines_of_code_without_its_text(
     stream: io.StringIO, log_format: str
@@ -104,18 +81,6 @@ def test_a_bug_is_shown_by_its_lines_of_code_without_its_text(
     assert said.count("in inner") == 2
     assert "ValueError" in said
     assert "KeyError" in said
-
-
-def test_code_lines_follow_what_came_before() -> None:
-    def failing() -> None:
-        try:
-            raise ValueError
-        except ValueError:
-            raise KeyError  # noqa: B904 (the context is what is tested)
-
-    with pytest.raises(KeyError) as caught:
-        failing()
-    assert code_lines(caught.value).split("\nwhile handling\n")[-1].endswith("ValueError")
 
 
 def published(client: redis.Redis) -> dict[str, str]:
@@ -160,14 +125,3 @@ def test_publishing_never_raises(own_redis_server: RedisFactory) -> None:
     publisher.publish(now=True)
     publisher.withdraw()
     client.close()
-
-
-def test_figures_are_published_at_most_once_a_second(redis_client: redis.Redis) -> None:
-    figures = WorkerFigures()
-    publisher = heartbeat(redis_client, "c", figures)
-    publisher.publish()
-    figures.entries = 1
-    publisher.publish()
-    assert published(redis_client)["entries"] == "0"
-    publisher.publish(now=True)
-    assert published(redis_client)["entries"] == "1"

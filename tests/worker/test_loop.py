@@ -6,7 +6,6 @@ import pytest
 import redis
 
 from countersink.runtime.log import JsonFormatter, Log, TextFormatter
-from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.stream.decode import Decoded, decode
 from countersink.stream.entry import Delivery, Sealed, encode_rows, new_entry_id
@@ -198,7 +197,6 @@ def test_what_cannot_be_counted_goes_to_the_dead_letters_and_the_others_are_coun
     assert [payload for *_, payload in dead[3:5]] == [poison] * 2
     assert dead[-1][2] == old
     assert sum(fields["rows"] for fields in records.fields("dead")) == len(dead) == 8
-    assert records.fields("too_old")[0]["entries"] == 1
     assert len(records.fields("entry_failed")) == 2
     assert backlog(place.client) == 0
     for formatter in (TextFormatter(), JsonFormatter()):
@@ -246,18 +244,3 @@ def test_an_entry_that_the_database_refuses_is_buried_and_the_others_are_counted
         assert oracle.guards() == 3
         counted = {key: total for (_, _, key), total in oracle.totals().items()}
     assert counted == {b"full": 255 * (10**27 - 1), b"good": 2}
-
-
-def test_rows_without_room_are_counted_as_such_and_said_once(place: Place) -> None:
-    with Store(place.mysql_url) as store:
-        store.counters.set_max_keys(1)
-    for number in range(3):
-        rows = encode_rows([("views", f"/{n}", FIRST_MINUTE, 1) for n in range(number, number + 3)])
-        add(place.client, {"rows": rows})
-
-    records = place.drain(batch_rows=1)
-
-    with Oracle(place.mysql_url) as oracle:
-        totals = {key: total for (_, _, key), total in oracle.totals().items()}
-        assert totals == {b"/0": 1, b"__overflow__": 8}
-    assert [one["keys"] for one in records.fields("overflow")] == [2]  # then once a minute

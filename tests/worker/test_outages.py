@@ -2,14 +2,11 @@
 
 from threading import Event
 
-import pytest
 import redis
 
 from countersink.store.migrate import migrate
 from countersink.stream.connection import command
 from countersink.stream.connection import connect as connect_redis
-from countersink.stream.names import PARTITIONS_KEY
-from countersink.worker import intake
 from tests.support.factories import RedisFactory
 from tests.support.oracle import Oracle
 from tests.support.servers import MySQLServer
@@ -123,22 +120,6 @@ def test_tables_of_a_newer_version_end_the_worker_at_once(place: Place) -> None:
     assert backlog(place.client) == 20
 
 
-def test_tables_migrated_by_a_newer_version_meanwhile_end_the_worker(place: Place) -> None:
-    traffic = Traffic(44)
-    with place.watched() as (records, worker, oracle):
-        count(place.client, oracle, traffic)
-        with migrated_by_a_newer_version(oracle):
-            for (number,) in oracle.rows(
-                "SELECT id FROM information_schema.processlist"
-                " WHERE db = DATABASE() AND id <> CONNECTION_ID()"
-            ):
-                oracle.rows(f"KILL {int(number)}")
-            place.fill(traffic)
-            assert worker.join() == 1
-    assert "schema_too_new" in records.actions()
-    assert backlog(place.client) == 20
-
-
 def test_a_changed_password_of_redis_is_waited_for(
     own_redis_server: RedisFactory, mysql_url: str
 ) -> None:
@@ -175,22 +156,4 @@ def test_a_full_redis_is_emptied_by_running_workers_and_by_new_ones(
             eventually(lambda: settled(oracle, traffic))
             eventually(lambda: backlog(client) == 0)
             assert worker.end() == 0
-    client.close()
-
-
-def test_a_full_redis_is_emptied_although_its_partitions_were_raised(
-    own_redis_server: RedisFactory, mysql_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(intake, "PARTITIONS_EVERY_S", 0.01)
-    server, traffic = own_redis_server(), Traffic(50)
-    client = connect_redis(server.url)
-    with watched(server.url, mysql_url) as (records, worker, oracle):
-        count(client, oracle, traffic)
-        fill_up(client, traffic, **{PARTITIONS_KEY: 2})
-        eventually(lambda: settled(oracle, traffic))
-        assert worker.end() == 0
-    # Once it was empty there was nothing left to read, and no room for another group.
-    actions = records.actions()
-    last = len(actions) - actions[::-1].index("batch")
-    assert "waiting" not in actions[:last]
     client.close()

@@ -1,18 +1,27 @@
 """What others left behind or took away: dead consumers, orphans, vanished groups and streams; a
-clock of Redis that was set back."""
+clock of Redis that was set back; entries that Redis lost while no worker ran."""
 
+import json
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
 import redis
 
+from countersink.metrics.endpoint import installation_samples
+from countersink.store import queue_losses
+from countersink.store.connection import connect
 from countersink.stream import group
 from countersink.stream.connection import command
 from countersink.stream.group import Group
 from countersink.stream.names import GROUP, stream_key
-from tests.support.traffic import Traffic, backlog, now_ms, send
+from countersink.stream.progress import samples
+from countersink.worker import report
+from tests.cli.command import call
+from tests.support.traffic import Traffic, backlog, now_ms
 from tests.support.waiting import eventually
-from tests.worker.running import Place, Records, settled
+from tests.worker.running import Place, Records, count, settled
 
 STREAM = stream_key(0)
 
@@ -116,27 +125,6 @@ def test_what_is_lost_while_the_worker_waits_is_made_again_and_read_from_its_beg
         assert worker.end() == 0
 
 
-def test_an_acknowledgement_spares_a_stream_id_that_belongs_to_another_event(place: Place) -> None:
-    traffic = Traffic(27)
-    ours, theirs = (traffic.entry(now_ms(place.client)) for _ in range(2))
-    fields = [part for pair in theirs.fields().items() for part in pair]
-    (stream_id,) = send(place.client, ours)
-
-    def reached(point: str) -> None:
-        if point == "committed" and not happened:
-            happened.append(point)
-            # What a promoted replica may do: the same stream id for another event.
-            place.client.xdel(STREAM, stream_id)
-            place.client.delete(STREAM)
-            command(place.client, "XADD", STREAM, stream_id, *fields)
-
-    happened: list[str] = []
-    with place.watched(reached=reached) as (_, worker, oracle):
-        eventually(lambda: not oracle.differences(traffic.expected))
-        assert worker.end() == 0
-    assert happened
-
-
 def test_entries_of_a_dead_worker_are_claimed_whatever_redis_says_of_their_age(
     place: Place,
 ) -> None:
@@ -147,3 +135,79 @@ def test_entries_of_a_dead_worker_are_claimed_whatever_redis_says_of_their_age(
     with place.running(claim_idle_ms=3_600_000, claim_every_s=0.1):
         eventually(lambda: not place.client.xlen(STREAM))
     place.check(traffic)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers look often, and are certain soon."""
+    monkeypatch.setattr(report, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(queue_losses, "LOOK_EVERY_MS", 10)
+    monkeypatch.setattr(queue_losses, "CERTAIN_MS", 100)
+
+
+@pytest.mark.servers("mariadb", "mysql")
+@pytest.mark.usefixtures("soon")
+def test_what_gathered_while_no_worker_ran_and_was_flushed(place: Place) -> None:
+    counted = Traffic(1)
+    place.fill(counted)
+    place.drain()
+    place.fill(Traffic(2), 14)
+    with connect(place.mysql_url) as session:
+        queue_losses.watch(session, partial(samples, place.client))  # as the job `alarms` does
+    place.client.flushall()
+    place.fill(counted)
+    with Records() as records, ExitStack() as workers:
+        for _ in range(2):
+            workers.enter_context(place.running(batch_wait_ms=10))
+        [lost] = eventually(lambda: records.fields("lost_in_redis"))
+    assert len(records.fields("lost_in_redis")) == 1
+    assert (lost["stream"], lost["entries"], lost["waited"]) == (STREAM, 2, 14)
+    place.check(counted)
+
+    urls = {"COUNTERSINK_REDIS_URL": place.redis_url, "COUNTERSINK_MYSQL_URL": place.mysql_url}
+    document = call("info", "--format", "json", **urls).json
+    assert document["lost"]["entries"] == 2
+    said = call("info", COLUMNS="200", **urls).out
+    assert "at least 2 of 14 entries that waited in Redis" in said
+    found = {sample.name: sample.value for sample in installation_samples(document)}
+    assert found["countersink_entries_lost_total"] == 2
+    doctor = call("doctor", "--format", "json", **urls)
+    assert doctor.status == 1
+    [line] = [each for each in json.loads(doctor.out)["lines"] if each["check"] == "queue losses"]
+    assert line["status"] == "fail"
+
+
+@pytest.mark.servers("mariadb", "mysql")
+@pytest.mark.usefixtures("soon")
+def test_workers_that_apply_all_lose_nothing(place: Place) -> None:
+    traffic = Traffic(1)
+    with (
+        place.watched(batch_wait_ms=10, batch_entries=5) as (records, _, oracle),
+        place.running(batch_wait_ms=10, batch_entries=7),
+    ):
+        for _ in range(20):
+            place.fill(traffic)
+        eventually(lambda: not oracle.differences(traffic.expected))
+        version = oracle.rows("SELECT version FROM queue_look")[0][0]
+        place.client.flushall()  # an empty queue
+        count(place.client, oracle, traffic)
+        eventually(lambda: oracle.rows(f"SELECT version > {version + 20} FROM queue_look")[0][0])
+        assert "lost_in_redis" not in records.actions()
+        assert oracle.rows("SELECT losses FROM queue_look") == [("[]",)]
+
+
+@pytest.mark.servers("mariadb", "mysql")
+@pytest.mark.usefixtures("soon")
+def test_a_refusal_is_said_and_entries_are_applied_all_the_same(place: Place) -> None:
+    traffic = Traffic(1)
+    place.fill(traffic)
+    with connect(place.mysql_url) as session:
+        session.execute("ALTER TABLE queue_look DROP COLUMN streams")
+    with place.watched(batch_wait_ms=10) as (records, _, oracle):
+        [failed] = eventually(
+            lambda: [
+                each for each in records.fields("chore_failed") if each["chore"] == "watch_losses"
+            ]
+        )
+        eventually(lambda: not oracle.differences(traffic.expected))
+    assert "streams" in failed["error"]

@@ -18,7 +18,6 @@ from countersink.stream.names import PARTITIONS_KEY, salts_key, stream_key
 from countersink.worker import report as module
 from countersink.worker.report import LOGGER, SaltPublisher
 from tests.store.visitors.test_salts import days_ago
-from tests.support.factories import RedisFactory
 from tests.support.waiting import eventually
 from tests.worker.running import Place
 
@@ -96,28 +95,6 @@ def test_a_server_that_is_away_is_no_matter_of_salts(place: Place) -> None:
         )
         publisher.keep()
         publisher.publish()
-        publisher.close()
-
-
-def test_a_right_that_is_missing_in_redis_is_said(
-    own_redis_server: RedisFactory, mysql_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = own_redis_server()
-    with Store(mysql_url) as store, connect(server.url) as client:
-        store.counters.set("v", salt_days=0)
-        client.acl_setuser(
-            "old", enabled=True, nopass=True, keys=["*"], commands=["+@all", "-hset"]
-        )
-        with redis.Redis(port=server.port, username="old", password="any") as old:
-            publisher = SaltPublisher(lambda: open_tables(mysql_url), old, LOG)
-            publisher.keep()
-            publisher.publish()
-            (said,) = (one for one in caplog.records if one.__dict__.get("action") == "salts")
-            assert "cannot be published" in said.message
-            assert "hset" in said.__dict__["fields"]["error"]
-            publisher._client = client
-            publisher.publish()
-            assert published(client) == {"v": stored(store, "v")}
         publisher.close()
 
 

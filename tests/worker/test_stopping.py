@@ -65,14 +65,6 @@ def test_a_signal_under_load_leaves_nothing_pending(place: Place, number: signal
         oracle.check(traffic.expected)
 
 
-def test_a_signal_while_quiet_ends_at_once(place: Place) -> None:
-    with ForkedChildren() as children:
-        child = children.worker(place.redis_url, place.mysql_url)
-        eventually(lambda: ready(child))
-        child.send(signal.SIGINT)
-        assert child.wait() == 0
-
-
 @pytest.mark.parametrize(
     ("signals", "stop_within_s", "said"),
     [

@@ -6,7 +6,6 @@ What a line's key is, a template says: text with fields of the format in it, suc
 :mod:`countersink.logs.formats`.
 """
 
-import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -142,7 +141,7 @@ class Parser:
         """
         if not self._told:
             self._tell(lines)
-        tally = RecordTally(longest_reason=sys.maxsize)
+        tally = RecordTally()
         bare = [line.lstrip(b"\0") for line in lines]
         self._reader.count(Window(range(first, first + len(bare)), bare, []), tally)
         for cell, amount in tally.counts.items():

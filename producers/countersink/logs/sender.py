@@ -4,7 +4,7 @@ and notices while Redis is away or the stream is full, tries after a stop."""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Literal, TypeVar
 
 import redis
@@ -17,7 +17,7 @@ from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import MAX_HASHES, Salt, member_hash, no_salt, salt_of
 from countersink.runtime.process import Stop
 from countersink.runtime.retry import Backoff
-from countersink.stream.clock import offset_ms
+from countersink.stream.clock import RedisClock
 from countersink.stream.connection import mapped
 from countersink.stream.entry import Row, Sealed, encoded, new_entry_id
 from countersink.stream.errors import StreamUnavailable
@@ -38,8 +38,6 @@ _REMIND_EVERY: Final = 60.0
 """Seconds between two notices about the same trouble."""
 _LAST_ATTEMPTS: Final = 5.0
 """Seconds that storing may still take once a stop was asked for."""
-_CLOCK_EVERY: Final = 60.0
-"""Seconds between two looks at Redis's clock: clocks drift."""
 
 T = TypeVar("T")
 
@@ -64,8 +62,7 @@ class LogSender:
     notice: Callable[[str], None]
     stop: Stop
     entries: int = 0
-    _offset: int | None = None
-    _ask_again: float = 0.0
+    _clock: RedisClock = field(default_factory=RedisClock)
     _stream: str | None = None
     """Of which Redis's clock is asked: the masters of a cluster have one each."""
     _route: PartitionRoute | None = None
@@ -146,12 +143,9 @@ class LogSender:
         """
         if self._route is None:
             self._route = self.patiently(self._found)
-        route = self._route
-        route.return_home(self.client)
+        self._route.return_home(self.client)
         entries = self._seal(counts, self.now())
-        self.patiently(
-            lambda: route.reach(self.client, lambda: self._append(route.stream, entries))
-        )
+        self.patiently(lambda: self._reach(lambda stream: self._append(stream, entries)))
         self.entries += len(entries)
 
     def _found(self) -> PartitionRoute:
@@ -212,29 +206,25 @@ class LogSender:
         return rows
 
     def _salts(self, minute: int) -> list[Salt]:
-        if (route := self._route) is None:
-            assert self._stream is not None
-            salts = read_salts(self.client, self._stream, self.counter, minute)
-        else:
-            salts = route.reach(
-                self.client, lambda: read_salts(self.client, route.stream, self.counter, minute)
-            )
+        salts = self._reach(lambda stream: read_salts(self.client, stream, self.counter, minute))
         if not salts:
             raise TailError(no_salt(self.counter))
         return salts
 
     def now(self) -> int:
         """Unix ms on Redis's clock."""
-        clock = time.monotonic()
-        if self._offset is None or clock >= self._ask_again:
-            self._offset = self.patiently(self._ask_offset)
-            self._ask_again = clock + _CLOCK_EVERY
-        return time.time_ns() // 1_000_000 + self._offset
+        if self._clock.stale():
+            self.patiently(
+                lambda: self._reach(lambda stream: self._clock.learn(self.client, stream))
+            )
+        return self._clock.now_ms()
 
-    def _ask_offset(self) -> int:
-        if (route := self._route) is None:
-            return offset_ms(self.client, self._stream)
-        return route.reach(self.client, lambda: offset_ms(self.client, route.stream))
+    def _reach(self, work: Callable[[str], T]) -> T:
+        """What ``work`` returns, which goes to the stream that it is given."""
+        if (route := self._route) is not None:
+            return route.reach(self.client, lambda: work(route.stream))
+        assert self._stream is not None
+        return work(self._stream)
 
     def patiently(self, call: Callable[[], T]) -> T:
         """The result of ``call``, called again for as long as Redis is away or the stream is full.
@@ -254,7 +244,7 @@ class LogSender:
                     return result
                 why = f"the queue holds {self.full} entries or more: waiting for the workers"
             except StreamUnavailable as error:
-                self._offset = None  # Redis may come back as another machine
+                self._clock = RedisClock()  # it may come back as another machine
                 why = f"waiting for Redis ({error})"
             now = time.monotonic()
             if not said or now - said >= _REMIND_EVERY:

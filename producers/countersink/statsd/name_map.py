@@ -30,7 +30,7 @@ import tomllib
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -38,7 +38,6 @@ from countersink.runtime.dimensions import RowKey, check_dimensions
 from countersink.runtime.limits import MAX_COUNTER_LENGTH, cut_key
 from countersink.statsd.errors import MapError
 
-_UNMATCHED: Final = ("count", "drop")
 _GLOB: Final = re.compile(r"\*\*|\*|[^*]+")
 _TOKEN: Final = re.compile(
     r"(\$\$|\{\{|\}\})|\$([0-9]{1,2})|\$\{([0-9]{1,2})\}|\{tag:([^{}]+)\}|\{name\}"
@@ -92,7 +91,7 @@ def _check_template(text: str, captures: int) -> None:
 class MapTable(msgspec.Struct, forbid_unknown_fields=True):
     """The table of the file."""
 
-    unmatched: str = _UNMATCHED[0]
+    unmatched: Literal["count", "drop"] = "count"
     rule: list[dict[str, Any]] = []
 
 
@@ -196,8 +195,6 @@ def read(document: Mapping[str, Any]) -> Rules:
         MapError: something in it is wrong.
     """
     table = _checked(document, MapTable, "the file")
-    if table.unmatched not in _UNMATCHED:
-        raise MapError(f'unmatched is "count" or "drop", not {table.unmatched!r}')
     rules = [_checked(rule, Rule, f"rule {number}") for number, rule in enumerate(table.rule, 1)]
     return Rules(tuple(rules), count_unmatched=table.unmatched == "count")
 
@@ -207,11 +204,7 @@ def _checked(found: Mapping[str, Any], kind: type[T], what: str) -> T:
     try:
         return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:
-        reason = str(error)
-        if error.__cause__ is None:  # a field that there is not, or one of another type
-            fields = kind.__struct_fields__ if kind is Rule else ("unmatched", "[[rule]]")
-            reason += f"; {what} may have {', '.join(fields)}"
-        raise MapError(f"{what}: {reason}") from error
+        raise MapError(f"{what}: {error}") from error
 
 
 def glob(text: str) -> re.Pattern[str]:

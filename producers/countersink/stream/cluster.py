@@ -250,7 +250,7 @@ class ClusterClient(redis.Redis):
 
     def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> "ClusterPipeline":
         """A pipeline without a transaction."""
-        assert not transaction
+        assert not transaction, "a cluster's pipeline is no transaction"
         return ClusterPipeline(self)
 
     def register_script(self, script: Any) -> Script:
@@ -302,7 +302,6 @@ class ClusterClient(redis.Redis):
             best = max(told, key=lambda each: each.rank)
             # Where most nodes know of nothing newer, it is another cluster than it was.
             if known is None or best.rank >= known.rank or 2 * len(told) > len(candidates):
-                self._nodes.forget_all_but({*best.nodes, *self._hosts})
                 return best
             return replace(known, learnt=best.learnt)
         if len(refused) == len(answers):
@@ -389,10 +388,8 @@ class ClusterPipeline(Pipeline):
         try:
             replies = self._spread(commands)
             if raise_on_error:
-                for number, reply in enumerate(replies):
+                for reply in replies:
                     if isinstance(reply, Exception):
-                        annotate: Any = self.annotate_exception
-                        annotate(reply, number + 1, commands[number][0])
                         raise reply
             return replies
         finally:
@@ -471,14 +468,6 @@ class _Nodes(ConnectionPool):
         made = redis.Redis(connection_pool=ConnectionPool(**options))
         made.auto_close_connection_pool = True
         return made
-
-    def forget_all_but(self, nodes: set[Address]) -> None:
-        """Hang up on the other ones, except where another thread waits for a reply: a process that
-        lives long does not collect nodes that left the cluster.
-        """
-        for key in list(self._clients):
-            if key[0] not in nodes and (client := self._clients.pop(key, None)) is not None:
-                client.connection_pool.disconnect(inuse_connections=False)
 
     def disconnect(self, inuse_connections: bool = True) -> None:
         """Hang up, also where another thread waits for a reply."""

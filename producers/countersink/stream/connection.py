@@ -101,9 +101,9 @@ def connect(
         # Options that no connection has would be found at the first command only.
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)
-    except (ValueError, TypeError, AttributeError, redis.RedisError) as error:
+    except (ValueError, TypeError, AttributeError, redis.RedisError):
         # Without the cause, which may quote the password.
-        raise _unusable(url, f"{_part(str(error))} is malformed") from None
+        raise _unusable(url, "a part of it, or an option, is malformed or unknown") from None
     for name, path in parse_qsl(rest.partition("?")[2]):  # several hosts are no URL of urllib's
         if name in _FILES and not os.access(path, os.R_OK):
             raise _unusable(url, f"there is no file {path!r} that can be read, its {name}")
@@ -114,13 +114,6 @@ def connect(
 
 def _unusable(url: str, why: str) -> StreamMisconfigured:
     return StreamMisconfigured(f"the Redis URL {redact(url)!r} cannot be used: {why}")
-
-
-def _part(error: str) -> str:
-    """The part of a URL that an error of urllib's or redis-py's is about."""
-    if option := re.search(r"(?:argument|value for) '(\w+)'", error):
-        return f"its option {option[1]} is unknown, or"
-    return "its port" if error.startswith("Port ") else "it"
 
 
 def _raw(reply: Any, **_: Any) -> Any:

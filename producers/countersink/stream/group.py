@@ -296,9 +296,8 @@ class Group:
             groups = self.client.xinfo_groups(stream) if self.client.exists(stream) else []
         now = seconds * 1000 + microseconds // 1000
         old = f"{max(0, now - min_age_ms)}-0"
-        last = next(
-            (_text(g["last-delivered-id"]) for g in groups if _text(g["name"]) == GROUP), "0-0"
-        )
+        own = (g["last-delivered-id"].decode() for g in groups if g["name"] == GROUP.encode())
+        last = next(own, "0-0")
         # Ids ahead of the clock: it was set back, and says nothing about their age.
         end = last if order(last)[0] > now else min(last, old, key=order)
         if end == "0-0":
@@ -365,10 +364,6 @@ class Group:
                 )
             gone = gone and bool(reply)
         return gone
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def _caused_by(error: Exception, *codes: str) -> bool:

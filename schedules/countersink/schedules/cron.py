@@ -4,16 +4,16 @@ what cronsim makes of them: crontab(5), and Debian's cron where clocks are set.
 Five fields (minute, hour, day of month, month, day of week), or six with seconds first. Sunday is 0
 and 7. Where minutes and hours are both named, a time that a clock change leaves out comes at the
 first instant after it, and one that it repeats comes once. (Not APScheduler's trigger: 0 is its
-Monday, it loses the day whose midnight is left out, and stands still in a repeated hour.)
+Monday, it loses the day whose midnight is left out, and stands still in a repeated hour.) On Lord
+Howe Island, whose clocks are set by half an hour, a time within hours of that may be left out.
 """
 
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Final
 
 from cronsim import CronSim, CronSimError
 
-from countersink.store.counters.buckets import offsets, zone
+from countersink.store.counters.buckets import zone
 
 OFF: Final = "off"
 """The expression of a job that is not planned."""
@@ -57,24 +57,7 @@ class Cron:
 
     def after(self, moment: datetime) -> datetime | None:
         """The first time after ``moment``; None if there is none."""
-        first = self._after(moment, moment)
-        if first is None or self._zone is UTC:
-            return first
-        # Where clocks are changed by half an hour, cronsim loses times after it: it begins anew
-        # there, and where the next hour begins.
-        since = int(moment.timestamp()) - 3600
-        stretches = offsets(str(self._zone), since, int(first.timestamp()))
-        for (_, _, before), (begin, _, offset) in pairwise(stretches):
-            if (offset - before) % 3600 == 0:
-                continue
-            for start in (begin, begin - (begin + offset) % -3600):
-                found = self._after(datetime.fromtimestamp(start - 1, UTC), moment)
-                first = first if found is None else min(first, found)
-        return first
-
-    def _after(self, start: datetime, moment: datetime) -> datetime | None:
-        """The first time after ``moment`` that cronsim comes to from ``start`` on."""
-        for found in CronSim(self._fields, start.astimezone(self._zone)):
+        for found in CronSim(self._fields, moment.astimezone(self._zone)):
             # In an hour that is repeated, times that have been come first.
             if (at := found.astimezone(UTC)) > moment:
                 return at

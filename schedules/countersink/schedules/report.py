@@ -1,5 +1,4 @@
-"""What scheduler and job process report: states, log actions, and after how many failures in a row
-a job is reported.
+"""What scheduler and job process report: states and log actions.
 
 Records of the log carry ``action`` and ``fields``; how they look, and where they go, is up to
 whoever runs the process. No record holds event data or a password.
@@ -46,14 +45,10 @@ class ScheduleAction(StrEnum):
     """The process runs; no server was asked yet."""
     READY = "ready"
     """The job process waits for runs; the scheduler plans them."""
-    PLANNED = "planned"
-    """A run was planned (level debug)."""
     MISSED = "missed"
     """A run that nobody planned in time was planned now; of those missed it is the first."""
     REQUEUED = "requeued"
     """A run that its process had left behind is to be started again."""
-    CLOCK = "clock"
-    """MySQL's clock was set back: planning goes on from there, and nothing is planned twice."""
     CONFIGURED = "configured"
     """A job's times changed, or a job is new."""
     RUN_STARTED = "run_started"
@@ -62,16 +57,12 @@ class ScheduleAction(StrEnum):
     """A run ended well."""
     RUN_SKIPPED = "run_skipped"
     """A run was left out, with the reason."""
-    RUN_IGNORED = "run_ignored"
-    """What was enqueued is no run that could start: it did, or was never planned (level debug)."""
     RUN_FAILED = "run_failed"
-    """A run failed."""
+    """An attempt of a run failed: at level warning if it is tried again, else error."""
     RUN_STOPPED = "run_stopped"
     """A run was told to end before its work was done: it begins again elsewhere, or later."""
     RUN_LOST = "run_lost"
     """A run was given to another process while it ran."""
-    FAILING = "failing"
-    """A job has failed three times in a row or more."""
     WAITING = "waiting"
     """A server is away or refuses; said at once, then every 30 s with how long (``for_s``)."""
     RESUMED = "resumed"

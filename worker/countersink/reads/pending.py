@@ -67,12 +67,10 @@ class Bounds:
         Raises:
             QueueTooLong: it is.
         """
-        for number, most, what in (
-            (entries, self.entries, "entries"),
-            (rows, self.rows, "rows"),
-        ):
-            if most is not None and number > most:
-                raise QueueTooLong(f"the queue has more than {most:,} {what}")
+        if self.entries is not None and entries > self.entries:
+            raise QueueTooLong(f"the queue has more than {self.entries:,} entries")
+        if self.rows is not None and rows > self.rows:
+            raise QueueTooLong(f"the queue has more than {self.rows:,} rows")
 
 
 UNBOUNDED: Final = Bounds()

@@ -297,17 +297,11 @@ class Loop:
         self._slot.release()
         self._salts.close()
         self._losses.close()
-        try:
+        # Where Redis does not serve the consumer stays: with nothing pending any other worker
+        # forgets it later; with something pending it has to stay.
+        with suppress(StreamError):
             self._source.leave(self._hasty)
             self._heartbeat.withdraw()
-        except StreamError as error:
-            # With nothing pending any other worker forgets it later; with something pending it has
-            # to stay.
-            self._log(
-                WorkerAction.LEFT_CONSUMER,
-                "the consumer stays: Redis does not serve",
-                error=error_text(error),
-            )
 
     def _reached(self, point: str) -> None:
         self._vitals.reached(point)

@@ -4,7 +4,6 @@ consumers forgotten, time for the stop; defaults, checks, error messages."""
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-LOG_FORMATS: Final = ("text", "json")
 MAX_BLOCK_MS: Final = 4_000
 """Longest wait of one read, in ms: below the socket time-out of 5 s, after which Redis would count
 as gone.
@@ -32,7 +31,7 @@ class WorkerOptions:
         stop_within_s: seconds after a signal at which the process ends, come what may.
 
     Raises:
-        ValueError: a number or the log format is out of range; the message says what is allowed.
+        ValueError: a number is out of range; the message says what is allowed.
     """
 
     redis_url: str = field(repr=False)
@@ -56,5 +55,3 @@ class WorkerOptions:
             raise ValueError(f"batch_wait_ms is {self.batch_wait_ms}: at most {MAX_BLOCK_MS} ms")
         if self.claim_every_s <= 0 or self.stop_within_s <= 0:
             raise ValueError("claim_every_s and stop_within_s are seconds above 0")
-        if self.log_format not in LOG_FORMATS:
-            raise ValueError(f"log_format is {self.log_format!r}: text or json")

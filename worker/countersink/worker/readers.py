@@ -32,7 +32,7 @@ from countersink.stream.errors import (
     StreamUnavailable,
 )
 from countersink.stream.group import READ_BYTES, Group
-from countersink.stream.names import master_of, stream_key, used_partitions
+from countersink.stream.names import stream_key, used_partitions
 from countersink.worker.intake import PARTITIONS_EVERY_S, Intake, ReadBatch, is_empty
 from countersink.worker.options import WorkerOptions
 from countersink.worker.report import LOGGER, WorkerAction
@@ -181,15 +181,6 @@ class Readers:
             self._crew.changed.wait_for(self._all_ended, LEAVE_WITHIN_S)
         if self._looking.is_alive():
             self._looking.join(LEAVE_WITHIN_S)  # a chore must not outlive the worker
-        stay = [number for number, reader in self._readers.items() if not reader.left]
-        if stay:
-            # With nothing pending any other worker forgets it later; with something pending it has
-            # to stay.
-            self._log(
-                WorkerAction.LEFT_CONSUMER,
-                "the consumer stays on some partitions: their nodes do not serve",
-                partitions=_numbers(stay),
-            )
 
     def _collect(self, fresh: bool) -> ReadBatch:
         crew = self._crew
@@ -306,7 +297,7 @@ class Readers:
         """Log which partitions are away, and when there are none any more."""
         if away := self.away:
             first = StreamUnavailable(away[min(away)])
-            self._outage.failed(first, partitions=_numbers(sorted(away)))
+            self._outage.failed(first, partitions=",".join(map(str, sorted(away))))
         else:
             self._outage.over()
 
@@ -329,8 +320,6 @@ class _Reader:
         self.empty = False
         """When draining: its stream is empty and nothing is pending; it waits for a go-ahead."""
         self.ended = False
-        self.left = False
-        """Whether it has left the group."""
 
     @property
     def in_hand(self) -> int:
@@ -354,7 +343,7 @@ class _Reader:
     def _run(self) -> None:
         try:
             self._move()
-            self.left = self._patiently(self.group.delete_consumer)
+            self._patiently(self.group.delete_consumer)
         except GivenUp:
             pass
         except Exception as error:
@@ -410,9 +399,8 @@ class _Reader:
             nonlocal failures
             failures += 1
             if failures > 1:  # the first may be a connection that had gone stale
-                text = f"{self._master()}{error_text(error)}"
                 with self._crew.changed:
-                    self._crew.away[self._partition] = text
+                    self._crew.away[self._partition] = error_text(error)
                     self._crew.changed.notify()
 
         result = retry(
@@ -426,14 +414,3 @@ class _Reader:
             with self._crew.changed:
                 del self._crew.away[self._partition]
         return result
-
-    def _master(self) -> str:
-        try:
-            found = master_of(self._client, self._partition)
-        except StreamError:
-            return ""
-        return f"{found}: " if found else ""
-
-
-def _numbers(partitions: list[int]) -> str:
-    return ",".join(map(str, partitions))

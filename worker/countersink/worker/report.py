@@ -152,7 +152,6 @@ class BatchReport:
         self._log = log
         self._next = time.monotonic() + PROGRESS_EVERY_S
         self._before = (0, 0)
-        self._overflown = 0
 
     def batch(self, applied: Applied, repeats: int, seconds: float) -> None:
         """A batch was applied, in ``seconds``, and acknowledged; ``repeats`` of its deliveries
@@ -185,21 +184,13 @@ class BatchReport:
                 rows=applied.dead,
                 not_kept=applied.not_kept,
             )
-        if applied.too_old:
-            self._log(
-                WorkerAction.TOO_OLD,
-                "entries too old to prove new went to the dead letters",
-                level=logging.WARNING,
-                entries=applied.too_old,
+        if applied.overflown:
+            self._log.seldom(
+                WorkerAction.OVERFLOW,
+                f"new keys went to {OVERFLOW}, as their counters have their most keys of the"
+                " day: see `countersink counter list`",
+                keys=figures.overflown,
             )
-        keys = figures.overflown - self._overflown
-        if keys and self._log.seldom(
-            WorkerAction.OVERFLOW,
-            f"new keys went to {OVERFLOW}, as their counters have their most keys of the"
-            " day: see `countersink counter list`",
-            keys=keys,
-        ):
-            self._overflown = figures.overflown
 
     def progress(self) -> None:
         """Say what was done since the last time, when a minute is over."""
@@ -239,11 +230,9 @@ class WorkerAction(StrEnum):
     """What was done in about the last minute, unless that is nothing."""
     DEAD = "dead"
     """Rows went to the dead letters; of ``not_kept`` there is only the number."""
-    TOO_OLD = "too_old"
-    """Entries older than the pruning watermark went to the dead letters."""
     OVERFLOW = "overflow"
     """A counter has as many keys of a day as it may have: rows of further ones went to its key
-    ``__overflow__``. Said at once, then every minute with how many.
+    ``__overflow__``. Said at once, then every minute, with how many since the start.
     """
     SALTS = "salts"
     """Salts of different members cannot be made, read or published, such as for a right that is
@@ -281,10 +270,6 @@ class WorkerAction(StrEnum):
     """A signal came: the batch is finished."""
     DRAINED = "drained"
     """The streams are empty and nothing is pending."""
-    LEFT_CONSUMER = "left_consumer"
-    """Redis did not serve at the end: the consumer's name stays in the group until another worker
-    forgets it.
-    """
     STOPPED = "stopped"
     """The process ends; ``pending`` entries it had read will be redelivered."""
     STOP_FORCED = "stop_forced"

@@ -180,11 +180,7 @@ def without_envelope(line: bytes, envelope: str) -> bytes | None:
 
 def lacking(envelope: str) -> str:
     """Why a line without its envelope is rejected."""
-    if envelope == "quotes":
-        return "the line does not stand in quotes, as --envelope quotes says"
-    if envelope == "docker":
-        return "the line is no object of docker with a whole line in it, as --envelope docker says"
-    return f"the line has no prefix of {envelope}, as --envelope {envelope} says"
+    return f"the line does not stand whole in {envelope}, as --envelope {envelope} says"
 
 
 def _dockers_log(line: bytes) -> bytes | None:

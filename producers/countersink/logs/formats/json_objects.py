@@ -56,9 +56,7 @@ def json_object(line: bytes) -> dict[str, object]:
     except RecursionError:
         raise Malformed("the line is JSON nested too deep") from None
     except ValueError as error:
-        advice = ""
-        if r"\x" in text:
-            advice = r" (\x is none of JSON's escapes; nginx: log_format … escape=json)"
+        advice = r" (\x is none of JSON's; nginx: escape=json)" if r"\x" in text else ""
         raise Malformed(f"the line is no JSON: {error}{advice}") from None
     if not isinstance(record, dict):
         raise Malformed("the line is JSON, but no object")

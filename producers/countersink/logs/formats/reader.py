@@ -87,7 +87,6 @@ class RecordTally:
         counted: those that gave an amount.
         filtered: those that the recipe leaves out.
         rejected: those that could not be counted.
-        longest_reason: characters that are kept of a reason.
     """
 
     bucket: Callable[[int], int] = _itself
@@ -96,7 +95,6 @@ class RecordTally:
     counted: int = 0
     filtered: int = 0
     rejected: list[Rejected] = field(default_factory=list)
-    longest_reason: int = LONGEST_REASON
 
     @property
     def counts(self) -> dict[tuple[RowKey, int], int]:
@@ -129,8 +127,8 @@ class RecordTally:
         """Note that ``line`` could not be counted."""
         misread = isinstance(reason, Misread)
         reason = str(reason)
-        if len(reason) > self.longest_reason:
-            reason = reason[: self.longest_reason - 1] + "…"
+        if len(reason) > LONGEST_REASON:
+            reason = reason[: LONGEST_REASON - 1] + "…"
         self.rejected.append(Rejected(line, reason, text[:LONGEST_TEXT], misread))
 
 

@@ -18,7 +18,7 @@ from countersink.store import queue_losses
 from countersink.store.apply import dead
 from countersink.store.connection import Session
 from countersink.store.sessions import open_tables
-from countersink.store.verify import Verified, open_session, verify
+from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect, earliest_us
 from countersink.stream.errors import StreamError
 from countersink.stream.names import stream_keys
@@ -56,16 +56,11 @@ def verification(context: Context) -> JobOutcome:
             f"{shown}{f'; and {more:,} more' if more > 0 else ''}: see countersink verify"
         )
     if not done.finished:
-        raise RunStopped(f"stopped when {_looked_at(done)} were verified, which agree")
+        raise RunStopped(f"stopped when {done.counters:,} counters were verified, which agree")
     tracked = f", {done.tables:,} tracked tables with their counters" if done.tables else ""
     return JobOutcome(
         rows=done.rows, detail=f"{done.counters:,} counters agree with the ledger{tracked}"
     )
-
-
-def _looked_at(done: Verified) -> str:
-    tables = f" and {done.tables:,} tracked tables" if done.tables else ""
-    return f"{done.counters:,} counters{tables}"
 
 
 def alarms(context: Context) -> JobOutcome:

@@ -30,8 +30,6 @@ from countersink.store.sql import (
 
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 _LAST_KEY: Final = b"\xff" * 255
-_LONGEST: Final = 80
-"""Characters of a key in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +106,7 @@ class BucketKey:
         bucket = f"{self.counter} {label_text(self.bucket)}"
         if self.key is None:
             return bucket
-        key = self.key.decode("utf-8", "backslashreplace")
-        shown = key if key.isprintable() else repr(key)[1:-1]
-        return f"{bucket} '{shown if len(shown) <= _LONGEST else shown[:_LONGEST] + '…'}'"
+        return f"{bucket} {self.key.decode('utf-8', 'backslashreplace')!r}"
 
 
 def counters(session: Session) -> list[str]:

@@ -91,13 +91,7 @@ class _Run:
         if begun is Begun.STARTED:
             return self._started()
         if begun is Begun.NOTHING:
-            self._log(
-                ScheduleAction.RUN_IGNORED,
-                "not its turn: started before, over, or never planned",
-                level=logging.DEBUG,
-                attempt=self._attempt.number,
-            )
-            return "nothing"
+            return "nothing"  # started before, over, or never planned
         if begun is Begun.WORN:
             self._say_failed(reason, None, again=False)
             raise RunFailed(reason)
@@ -289,26 +283,11 @@ class _Run:
         self._log(
             ScheduleAction.RUN_FAILED,
             "a run failed",
-            level=logging.WARNING,
+            level=logging.WARNING if again else logging.ERROR,
             error=error,
             attempt=self._attempt.number,
             took_s=took,
         )
-        if again:
-            return
-        try:
-            found = runs.failing(self._session(), self._attempt.job)
-        except StoreError:
-            return  # only what is said of it is missing
-        for job in found:
-            self._process.log(
-                ScheduleAction.FAILING,
-                "a job failed three times in a row or more: see countersink runs",
-                level=logging.ERROR,
-                job=job.job,
-                times=job.times,
-                error=error,
-            )
 
 
 def _is_timeout(error: BaseException) -> bool:

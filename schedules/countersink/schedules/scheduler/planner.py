@@ -99,16 +99,10 @@ class Planner:
             )
         )
         self._configured.add(name)
-        if before is None:
-            self._log(ScheduleAction.CONFIGURED, "a new job", job=name, cron=text)
-        elif (before.cron, before.time_zone) != (text, times.time_zone):
+        if before is None or (before.cron, before.time_zone) != (text, times.time_zone):
+            what = "a job is new, or its times changed"
             self._log(
-                ScheduleAction.CONFIGURED,
-                "a job's times changed",
-                job=name,
-                cron=text,
-                time_zone=times.time_zone,
-                before=before.cron,
+                ScheduleAction.CONFIGURED, what, job=name, cron=text, time_zone=times.time_zone
             )
 
     def _plan(self, session: Session, jobs: Mapping[str, JobRow]) -> float:
@@ -136,25 +130,14 @@ class Planner:
             following = cron.after(max(job.next_at, now - RECENT))
             if not rerun(partial(runs.claim, session, job, following)):
                 return now  # by another scheduler: look again
-            told = partial(self._log, job=job.name, at=job.next_at)
             if now - job.next_at > RECENT:
-                told(ScheduleAction.MISSED, "a missed run is planned now")
-            else:
-                told(ScheduleAction.PLANNED, "planned", level=logging.DEBUG)
+                what = "a missed run is planned now"
+                self._log(ScheduleAction.MISSED, what, job=job.name, at=job.next_at)
             job = replace(job, next_at=following)
         upcoming = cron.after(now)
         if job.next_at is None or upcoming is None or job.next_at > upcoming:
-            ahead = job.next_at is not None
-            if rerun(partial(runs.plan_next, session, job, upcoming)) and ahead:
-                self._log(
-                    ScheduleAction.CLOCK,
-                    "a job was planned further ahead than its times say: the database's clock was"
-                    " set back, or ahead before",
-                    level=logging.WARNING,
-                    job=job.name,
-                    planned=job.next_at,
-                    next=upcoming,
-                )
+            # New, or planned further ahead: the database's clock was set back, or ahead before.
+            rerun(partial(runs.plan_next, session, job, upcoming))
             return upcoming
         return job.next_at
 

@@ -69,48 +69,31 @@ def run(
         log(ScheduleAction.STARTED, "a scheduler starts", pid=os.getpid())
         session = brief_session(options.mysql_url)
         planner = Planner(session, RunQueue(client, vitals), options, log)
-        try:
-            status = _looked(planner, options, vitals, alarm, stop, log)
-        finally:
-            alarm.close()
-            session.close()
+        outage, status = Outage("MySQL", log), DONE
+        while status == DONE and not stop.requested:
+            try:
+                alarm.ring_in(planner.look())
+                outage.over()
+                if vitals.looked is None:
+                    log(ScheduleAction.READY, "planning")
+                vitals.step("planning", time.time())
+            except StoreError as error:
+                if isinstance(error, SchemaMismatch) and error.newer:
+                    log(ScheduleAction.SCHEMA_TOO_NEW, error_text(error), level=logging.ERROR)
+                    status = FAILED
+                else:
+                    outage.failed(error)
+                    vitals.step("waiting", vitals.looked)
+            except Exception as error:
+                what = "an unexpected error ends the scheduler"
+                log(ScheduleAction.CRASHED, what, level=logging.CRITICAL, bug=error)
+                status = FAILED
+            if status == DONE:
+                alarm.rings(options.look_every_s)
+        alarm.close()
+        session.close()
         log(ScheduleAction.STOPPED, "a scheduler ends")
     return status
-
-
-def _looked(
-    planner: Planner,
-    options: SchedulerOptions,
-    vitals: ProcessVitals,
-    alarm: "_Alarm",
-    stop: Stop,
-    log: Log,
-) -> int:
-    """Look until stopped; the exit status."""
-    outage = Outage("MySQL", log)
-    while not stop.requested:
-        try:
-            alarm.ring_in(planner.look())
-            outage.over()
-            if vitals.looked is None:
-                log(ScheduleAction.READY, "planning")
-            vitals.step("planning", time.time())
-        except StoreError as error:
-            if isinstance(error, SchemaMismatch) and error.newer:
-                log(ScheduleAction.SCHEMA_TOO_NEW, error_text(error), level=logging.ERROR)
-                return FAILED
-            outage.failed(error)
-            vitals.step("waiting", vitals.looked)
-        except Exception as error:
-            log(
-                ScheduleAction.CRASHED,
-                "an unexpected error ends the scheduler",
-                level=logging.CRITICAL,
-                bug=error,
-            )
-            return FAILED
-        alarm.rings(options.look_every_s)
-    return DONE
 
 
 class _Alarm:

@@ -1,18 +1,22 @@
-"""Alarms: whatever needs a person is said, all of it at once, and nothing else."""
+"""The jobs that look: alarms say whatever needs a person, verification what differs."""
 
 from dataclasses import replace
 
 import pytest
 import redis
 
-from countersink.schedules.errors import Alarm
+from countersink.schedules.errors import Alarm, JobFailed, TablesDiffer
 from countersink.schedules.jobs import Context, JobOutcome, checks
+from countersink.schedules.jobs.checks import verification
 from countersink.schedules.options import JobOptions
-from countersink.store import queue_losses
+from countersink.store import Store, queue_losses
 from countersink.store.apply import dead
+from countersink.store.apply.apply import Applier
 from countersink.store.apply.dead import DeadRow
 from countersink.store.connection import connect
 from countersink.store.errors import Unavailable
+from countersink.store.settings import Settings
+from tests.store.helpers import entry, row
 from tests.support.traffic import Traffic, add, now_ms
 
 
@@ -133,3 +137,53 @@ def test_all_of_it_is_said_at_once_and_redis_may_be_away(context: Context) -> No
 def test_without_mysql_it_fails_as_any_job(context: Context) -> None:
     with pytest.raises(Unavailable):
         checks.alarms(replace(context, mysql_url="mysql://root:s3cret@127.0.0.1:1/nothing"))
+
+
+def count(context: Context, counters: int) -> None:
+    applier = Applier(context.mysql_url, 3)
+    applier.apply([entry([row("/a", 1, counter=f"c{n:02}", position=n) for n in range(counters)])])
+    applier.close()
+
+
+def test_what_differs_is_named(context: Context) -> None:
+    count(context, 30)
+    assert verification(context) == JobOutcome(rows=30, detail="30 counters agree with the ledger")
+    with connect(context.mysql_url) as session:
+        session.execute("UPDATE counter_slot SET amount = 5 WHERE counter = 'c01'")
+        with pytest.raises(TablesDiffer) as raised:
+            verification(context)
+        assert str(raised.value) == (
+            "c01: the tables hold +4 against the ledger: see countersink verify"
+        )
+        session.execute("DELETE FROM counter_slot")
+        # Of many the first.
+        with pytest.raises(
+            TablesDiffer, match=r"^c00: .*; c09: .*; and 20 more: see countersink verify$"
+        ):
+            verification(context)
+
+
+def test_tracked_tables_are_verified_and_nothing_is_repaired(
+    context: Context, app_database_url: str
+) -> None:
+    count(context, 3)
+    name = f"{Settings.parse(app_database_url).database}.orders"
+    with connect(app_database_url) as app, Store(context.mysql_url) as store:
+        app.execute("CREATE TABLE orders (id INT PRIMARY KEY)")
+        app.execute("INSERT INTO orders VALUES (1), (2)")
+        store.tracked.track(name, counter="orders")
+        assert verification(context).detail == (
+            "4 counters agree with the ledger, 1 tracked tables with their counters"
+        )
+        app.execute("TRUNCATE TABLE orders")
+    for _ in range(2):
+        with pytest.raises(TablesDiffer) as raised:
+            verification(context)
+        assert str(raised.value) == f"orders ({name}): 2 counted, 0 rows: see countersink verify"
+
+
+def test_a_run_that_is_told_to_stop_proves_nothing(context: Context) -> None:
+    count(context, 3)
+    stopping = replace(context, stop=lambda: True)
+    with pytest.raises(JobFailed, match="stopped when 0 counters were verified"):
+        verification(stopping)
