@@ -9,10 +9,10 @@ from functools import partial
 import pytest
 
 from countersink.store import Store, TrackedCounter, UnknownCounter
-from countersink.store.apply.control import Control, exclusive
+from countersink.store.apply.control import exclusive
 from countersink.store.connection import Session, connect
 from countersink.store.counters.settings import Counter, SettingsChange, change
-from countersink.store.errors import Conflict, InexactZone, Refused
+from countersink.store.errors import Conflict, InexactZone
 from countersink.store.in_app.app_settings import KEPT_S, Clocks
 from countersink.store.settings import Settings
 from countersink.store.verify import verify
@@ -22,7 +22,6 @@ from tests.store.app import (
     commit_one,
     labels,
     open_app,
-    run,
     without_snapshot_isolation,
 )
 from tests.store.helpers import Database, entry, row, says, together
@@ -96,21 +95,16 @@ def test_a_time_zone_stays_once_an_application_is_about_to_count_in_it(
             in_berlin(other)
     # Longer ago it is waited for, and in the end given way to.
     age(db.session)
+    to_berlin = SettingsChange("orders", "Europe/Berlin", None, None, None)
     with (
         connect(db.session.where, isolation="REPEATABLE READ") as changing,
         pytest.raises(Conflict),
     ):
-        exclusive(changing, partial(change_zone, changing), attempts=1)
+        exclusive(changing, partial(change, to_berlin, changing), attempts=1)
     db.app.commit()
     with pytest.raises(ValueError, match="orders has been counted in UTC"):
         in_berlin(other)
     assert labels(db.session) == {"2026-11-21 00:00:00": 1}
-
-
-def change_zone(session: Session, control: Control) -> object:
-    """As ``counter set`` does it."""
-    wanted = SettingsChange("orders", "Europe/Berlin", None, None, None)
-    return change(wanted, session, control)
 
 
 def test_what_was_rolled_back_keeps_a_time_zone_for_ten_minutes(
@@ -127,15 +121,6 @@ def test_what_was_rolled_back_keeps_a_time_zone_for_ten_minutes(
     with pytest.raises(ValueError, match="may be counting orders in Europe/Berlin"):
         other.counters.set("orders", time_zone="Asia/Tokyo")
     db.app.commit()
-    assert labels(db.session) == {"2026-11-22 00:00:00": 1}
-
-
-def test_a_first_count_goes_by_the_time_zone_that_was_set_before(
-    db: Database, other: Store
-) -> None:
-    run(db.app, "SELECT COUNT(*) FROM counter_slot")
-    in_berlin(other)
-    commit_one(db.store, db.app, "orders", "a", at=LATE)
     assert labels(db.session) == {"2026-11-22 00:00:00": 1}
 
 
@@ -184,16 +169,6 @@ def test_a_deleted_counter_counts_from_0_in_its_time_zone(db: Database, other: S
     age(db.session)
     made = other.counters.set("orders", time_zone="Asia/Tokyo")
     assert (made.time_zone, made.made) == ("Asia/Tokyo", True)
-
-
-def test_a_time_zone_that_is_unknown_here_is_read_again(db: Database) -> None:
-    db.store.counters.set("orders", app_slots=3)
-    db.session.execute("UPDATE counter SET time_zone = 'Mars/Olympus'")
-    with pytest.raises(Refused, match="Mars/Olympus"):
-        db.store.increment(db.app, "orders", "a", at=LATE)
-    db.session.execute("UPDATE counter SET time_zone = 'Europe/Berlin'")
-    commit_one(db.store, db.app, "orders", "a", at=LATE)
-    assert labels(db.session) == {"2026-11-22 00:00:00": 1}
 
 
 # -- resolutions, slots, breakdowns ---------------------------------------------------------------

@@ -15,7 +15,7 @@ from countersink.store.apply.apply import POINTS, Applied, Applier
 from countersink.store.apply.dead import MAX_PAYLOAD, DeadRow
 from countersink.store.apply.dead_retry import retry
 from countersink.store.connection import MIN_PACKET, Session, connect
-from countersink.store.errors import Conflict, Refused, Unavailable
+from countersink.store.errors import Refused, Unavailable
 from countersink.stream.decode import decode_payload
 from tests.store.helpers import (
     Database,
@@ -67,13 +67,12 @@ def test_a_redelivery_is_dropped_and_the_rest_of_its_batch_counted(db: Database)
     assert ledger(db.session) == {"views": 11}
 
 
-def test_an_empty_batch_and_an_entry_without_rows(session: Session, applier: Applier) -> None:
+def test_no_entry_no_row_and_an_amount_of_0_that_declares_the_key(
+    session: Session, applier: Applier
+) -> None:
     assert applier.apply([]) == Applied()
     assert applier.apply([entry([])]) == Applied(applied=1)
     assert guard_count(session) == 1
-
-
-def test_amount_zero_declares_the_key(session: Session, applier: Applier) -> None:
     applier.apply([entry(rows(("/a", 0)))])
     assert keys(session) == {b"/a": 0}
     assert ledger(session) == {"views": 0}
@@ -184,27 +183,6 @@ def test_without_the_control_row_nothing_is_applied(session: Session, applier: A
     with pytest.raises(Refused, match="control"):
         applier.apply([entry(rows(("/a", 1)))])
     assert guard_count(session) == 0
-
-
-@pytest.mark.long("waits for a lock")
-def test_a_held_row_makes_the_batch_wait_and_leaves_nothing_half_done(db: Database) -> None:
-    """After 1205 only the statement was undone: what had been done before it must go too."""
-    filling = db.worker(5)
-    filling.apply([entry(rows(("/a", 1)))])
-    batch = [entry(rows(("/a", 10)))]
-    pauses: list[float] = []
-    blocked = Applier(lambda: connect(db.mysql_url, lock_wait=1), 5, pause=pauses.append)
-    with connect(db.mysql_url) as holder:
-        holder.begin()
-        holder.query("SELECT amount FROM counter_slot FOR UPDATE")
-        with pytest.raises(Conflict):
-            blocked.apply(batch)
-    assert len(pauses) == 5
-    assert guard_count(db.session) == 1
-    assert db.keys() == {b"/a": 1}
-    assert blocked.apply(batch).applied == 1
-    assert db.keys() == {b"/a": 11}
-    blocked.close()
 
 
 def test_the_victim_of_a_deadlock_runs_again(mysql_url: str, session: Session) -> None:

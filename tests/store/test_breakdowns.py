@@ -18,12 +18,11 @@ from countersink.store.apply.amounts import Row
 from countersink.store.apply.apply import Applied, Applier
 from countersink.store.apply.key_caps import OVERFLOW, overflown_by_counter
 from countersink.store.connection import Session
-from countersink.store.counters.catalog import load
 from countersink.store.errors import TrackedCounter, UnknownCounter, UnknownDimension
 from countersink.store.ledger.postings import Posting, key_weight
 from countersink.store.sql import LABEL
 from countersink.store.verify import verify
-from tests.store.helpers import MAX, Database, entry, keys, ledger, minute
+from tests.store.helpers import Database, entry, keys, ledger, minute
 from tests.store.helpers import applier as new_applier
 
 
@@ -90,15 +89,6 @@ def test_events_without_dimensions_have_empty_values_and_keys_are_counted_in_the
     assert cells(db.session, "views#3") == {("", ""): 2, ("/home", ""): 4}
 
 
-@pytest.mark.servers("mariadb", "mysql")
-def test_a_redelivery_adds_to_no_breakdown(session: Session, applier: Applier, views: str) -> None:
-    once = entry(increments(({"page": "/home"}, 2)))
-    applier.apply([once, once])
-    applier.apply([once])
-    assert keys(session, views) == {b"": 2}
-    assert cells(session, "views#1") == {("/home",): 2}
-
-
 def test_a_row_with_an_undeclared_dimension_is_a_dead_letter_that_is_counted_once_it_is_declared(
     db: Database, views: str
 ) -> None:
@@ -111,33 +101,6 @@ def test_a_row_with_an_undeclared_dimension_is_a_dead_letter_that_is_counted_onc
     db.store.counters.set(views, dimensions=["page", "country", "device", "colour"])
     count(db.applier, ({"page": "/a", "colour": "red"}, 4))
     assert cells(db.session, "views#1") == {("/a",): 7}
-
-
-@pytest.mark.parametrize("counter", ["plain", "unheard-of"])
-def test_a_row_with_dimensions_of_a_counter_without_any_is_a_dead_letter(
-    db: Database, counter: str
-) -> None:
-    db.store.counters.set("plain")
-    count(db.applier, ({"page": "/a"}, 2), ("/a", 3), counter=counter)
-    (row,) = dead.list_rows(db.session)
-    assert row.reason == "unknown_dimension"
-    assert "it has none" in row.detail
-    assert db.keys(counter) == {b"/a": 3}
-
-
-@pytest.mark.servers("mariadb", "mysql")
-def test_sums_of_a_breakdown_go_beyond_64_bits(db: Database, views: str) -> None:
-    # The sum of the counter stays within them.
-    for _ in range(2):
-        count(
-            db.applier,
-            ({"page": "/a", "country": "DE"}, MAX),
-            ({"page": "/b", "country": "AT"}, -MAX),
-            ({"page": "/c", "country": "DE"}, 1),
-        )
-    assert db.keys(views) == {b"": 2}
-    assert cells(db.session, "views#1") == {("/a",): 2 * MAX, ("/b",): -2 * MAX, ("/c",): 2}
-    assert cells(db.session, "views#2") == {("DE",): 2 * MAX + 2, ("AT",): -2 * MAX}
 
 
 def test_each_breakdown_has_its_own_room_for_keys(db: Database, views: str) -> None:
@@ -199,17 +162,6 @@ def test_a_breakdown_that_is_removed_is_deleted_and_its_number_not_used_again(
     db.store.counters.set(views, breakdowns=[], dimensions=[])
     assert db.store.counters.show(views).dimensions == ()
     assert ledger(db.session) == {views: 4}
-
-
-def test_with_a_counter_its_breakdowns_are_deleted(db: Database, views: str) -> None:
-    count(db.applier, ({"page": "/home"}, 2))
-    assert db.store.counters.delete(views).amount == 2
-    for table in ("counter_slot", "counter_ledger", "counter_keys"):
-        assert db.session.query(f"SELECT * FROM {table}") == []
-    names = [views, *(f"{views}#{number}" for number in (1, 2, 3))]
-    assert db.session.query("SELECT name, created, dimensions FROM counter") == [
-        (name, None, None) for name in names
-    ]
 
 
 def test_the_key_of_the_events_that_breakdowns_hold_is_not_deleted_alone(
@@ -279,16 +231,6 @@ def test_verify_finds_a_breakdown_that_differs_from_its_counter(
     db.store.counters.delete(views)
 
 
-def test_verify_finds_a_breakdown_of_which_a_row_is_gone(
-    db: Database, verifying: Session, views: str
-) -> None:
-    count(db.applier, ({"page": "/home", "country": "DE"}, 10))
-    db.session.execute("DELETE FROM counter_slot WHERE counter = 'views#3'")
-    found = {(each.counter, each.problem) for each in verify(verifying, views).differences}
-    assert found == {(views, "breakdown"), ("views#3", "sum")}
-    db.store.counters.delete(views)
-
-
 def bucket_of(session: Session) -> int:
     """The label of the one bucket that there is."""
     ((label,),) = session.query(f"SELECT DISTINCT {LABEL} FROM counter_slot")
@@ -307,30 +249,6 @@ def test_a_counter_says_how_much_of_its_breakdowns_had_no_room(db: Database, vie
     assert overflown_by_counter(db.session) == {views: 8}
     assert db.store.counters.show(views).overflown == 8
     assert [each.overflown for each in db.store.counters.list()] == [8]
-
-
-@pytest.mark.servers("mariadb", "mysql")
-@pytest.mark.parametrize(
-    "rows_counted",
-    [3000, pytest.param(1_000_000, marks=pytest.mark.long("a million rows are counted"))],
-)
-def test_combinations_take_as_much_room_as_they_may(
-    db: Database, views: str, rows_counted: int
-) -> None:
-    db.store.counters.set(views, max_keys=100)
-    number = 0
-    while number < rows_counted:
-        rows: list[Row] = []
-        for position in range(1000):
-            number += 1
-            values = {"page": f"/{number}", "country": f"{number % 250}"}
-            rows.append((position, views, check_dimensions(values), minute(), 1))
-        db.applier.apply([entry(rows)])
-    for name, most in ("views#1", 100), ("views#2", 100), ("views#3", 100):
-        found = db.keys(name)
-        assert len(found) == most + 1
-        assert sum(found.values()) == number
-    assert db.keys(views) == {b"": number}
 
 
 def test_a_breakdown_that_is_added_later_begins_behind_what_was_counted_for_times_to_come(
@@ -493,20 +411,6 @@ def test_every_question_is_answered_by_the_events(
     assert db.store.totals.total("views") == sum(oracle.events.values())
 
 
-def test_the_smallest_breakdown_answers_and_of_two_that_whose_keys_begin_with_the_filter(
-    store: Store,
-) -> None:
-    store.counters.set(
-        "views",
-        dimensions=NAMES,
-        breakdowns=["page,country,device", "page,country", "country,page"],
-    )
-    own = store.snapshot(lambda session: load(session).dimensioned["views"])
-    assert own.answering(["page", "country"], ["country"])[0].text == "country,page"
-    assert own.answering(["page", "country"], ["page"])[0].text == "page,country"
-    assert own.answering(["device"])[0].text == "page,country,device"
-
-
 def test_a_question_without_a_breakdown_names_the_one_to_declare(store: Store) -> None:
     store.counters.set("views", dimensions=NAMES, breakdowns=["page"])
     with pytest.raises(UnknownDimension, match="--breakdowns page country,page"):
@@ -518,14 +422,6 @@ def test_a_question_without_a_breakdown_names_the_one_to_declare(store: Store) -
         store.totals.by("plain", ["page"])
     with pytest.raises(UnknownCounter):
         store.totals.by("nobody", ["page"])
-
-
-def test_keys_and_dimensions_are_not_chosen_by_together(store: Store) -> None:
-    store.counters.set("views", dimensions=NAMES, breakdowns=["page"])
-    with pytest.raises(ValueError, match="not by both"):
-        store.totals.total("views", where={"page": "/a"}, keys=["/a"])
-    with pytest.raises(ValueError, match="not by both"):
-        store.totals.total("views", where={"page": "/a"}, key="/a")
 
 
 def test_what_had_no_room_has_that_value_in_each_dimension(store: Store, applier: Applier) -> None:
@@ -541,14 +437,3 @@ def test_what_had_no_room_has_that_value_in_each_dimension(store: Store, applier
     assert store.totals.total("views", where={"country": "DE"}) == 4
     assert store.totals.total("views", where={"country": OVERFLOW, "page": OVERFLOW}) == 6
     assert store.totals.total("views", where={"country": "DE", "page": OVERFLOW}) == 0
-
-
-def test_errors_name_the_counter_that_was_asked_about(store: Store, applier: Applier) -> None:
-    store.counters.set("views", dimensions=NAMES, breakdowns=["page"])
-    applier.apply([entry([Oracle().add({"page": "/a"}, minute(), 1)])])
-    with pytest.raises(ValueError, match="'views' is counted by day") as raised:
-        store.totals.hourly("views", where={"page": "/a"}, start=date(2026, 11, 21))
-    assert "#" not in str(raised.value)
-    moment = datetime(2026, 11, 21, 1, tzinfo=UTC)
-    with pytest.raises(ValueError, match="'views' is counted by day"):
-        store.totals.by("views", ["page"], start=moment, end=moment + timedelta(hours=1))

@@ -5,10 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from countersink.store import Store
-from countersink.store.connection import Session
 from countersink.store.errors import UnknownDimension
-from tests.store.app import MOST, Connection, commit_one, set_amount
-from tests.store.helpers import MAX, Database, keys
+from tests.store.app import MOST, commit_one, set_amount
+from tests.store.helpers import MAX, Database
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
@@ -31,13 +30,6 @@ def test_an_increment_is_counted_in_the_breakdowns(db: Database, store: Store) -
     assert db.keys() == {b"": 23, b"/plain": 18}
     assert db.keys("views#1") == {b"/a": 5, b"": 18}
     assert db.keys("views#2") == {b"/a\0DE": 2, b"/a\0": 3, b"\0": 18}
-
-
-def test_a_rollback_takes_all_of_it_back(app: Connection, store: Store, session: Session) -> None:
-    app.begin()
-    store.increment(app, "views", {"page": "/a"}, 2)
-    app.rollback()
-    assert keys(session) == keys(session, "views#1") == keys(session, "views#2") == {}
 
 
 def test_an_undeclared_dimension_counts_nothing(db: Database, store: Store) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import NUMBER, WIDTHS, Width
-from countersink.store.counters.catalog import DEFAULT, Catalog, Scheme
+from countersink.store.counters.catalog import DEFAULT, Scheme
 from countersink.store.sql import (
     day_label,
     label_of,
@@ -45,7 +45,9 @@ def minute(text: str) -> int:
 
 @examples(few=30, many=100)
 @given(st.sampled_from(ZONES), st.sampled_from(WIDTHS), SINCE_1980)
-def test_an_event_lies_in_its_bucket(zone: str, width: Width, at: int) -> None:
+def test_an_event_lies_in_its_bucket_and_where_that_ends_the_next_one_begins(
+    zone: str, width: Width, at: int
+) -> None:
     scheme = Scheme(time_zone=zone)
     label = scheme.label_in(width, at)
     assert scheme.starts_at(label) <= at * 60 < scheme.ends_at(label)
@@ -57,13 +59,6 @@ def test_an_event_lies_in_its_bucket(zone: str, width: Width, at: int) -> None:
         assert label == day_label(day)
     if width == "month":
         assert label == month_label(day)
-
-
-@examples(few=30, many=100)
-@given(st.sampled_from(ZONES), st.sampled_from(WIDTHS), SINCE_1980)
-def test_where_a_bucket_ends_the_next_one_begins(zone: str, width: Width, at: int) -> None:
-    scheme = Scheme(time_zone=zone)
-    label = scheme.label_in(width, at)
     following = scheme.label_in(width, scheme.ends_at(label) // 60)
     assert following > label
     assert scheme.starts_at(following) == scheme.ends_at(label)
@@ -80,6 +75,7 @@ def test_where_a_bucket_ends_the_next_one_begins(zone: str, width: Width, at: in
         ("Australia/Lord_Howe", date(2026, 10, 4), 23.5),
         ("America/Sao_Paulo", date(2018, 11, 4), 23),  # its midnight was left out
         ("America/Sao_Paulo", date(2018, 2, 17), 25),  # the midnight after it came twice
+        ("Pacific/Apia", date(2011, 12, 30), 0),  # it was left out
         ("Europe/Berlin", date(2026, 11, 21), 24),
     ],
 )
@@ -89,11 +85,6 @@ def test_a_day_has_the_hours_that_the_clocks_there_gave_it(
     begin = buckets.day_begins(zone, day)
     end = buckets.day_begins(zone, day + timedelta(days=1))
     assert (end - begin) / 3600 == hours
-
-
-def test_a_date_that_was_left_out_begins_where_the_next_one_does() -> None:
-    left_out = buckets.day_begins("Pacific/Apia", date(2011, 12, 30))
-    assert left_out == buckets.day_begins("Pacific/Apia", date(2011, 12, 31))
 
 
 def test_labels_are_what_the_table_holds() -> None:
@@ -123,19 +114,3 @@ def test_a_width_that_there_is_not_is_said_so(number: int) -> None:
 def test_what_is_no_zone_is_refused_with_an_example(name: str) -> None:
     with pytest.raises(ValueError, match="Europe/Berlin"):
         buckets.zone(name)
-
-
-def test_a_counter_without_a_scheme_of_its_own_counts_utc_days() -> None:
-    own = Scheme(time_zone="Asia/Tokyo", resolution="hour")
-    catalog = Catalog(1, False, {"c": own})
-    assert (catalog.of("c"), catalog.of("other")) == (own, DEFAULT)
-    assert catalog.bucket("c", 1000) == own.label(1000)
-    assert catalog.bucket("other", 2000) == DEFAULT.label(2000) == 86_404
-
-
-def test_days_are_looked_for_in_a_zone_once() -> None:
-    day = date(2026, 10, 25)
-    found = buckets.date_changes("America/Havana", day)
-    hits = buckets.date_changes.cache_info().hits
-    assert buckets.date_changes("America/Havana", day) is found
-    assert buckets.date_changes.cache_info().hits == hits + 1

@@ -20,7 +20,6 @@ from tests.store.helpers import (
     entry,
     keys,
     killed_anywhere,
-    ledger,
     minute,
     row,
     slots,
@@ -137,21 +136,6 @@ def test_what_is_not_there_is_unknown(store: Store) -> None:
             store.counters.delete(name)
         with pytest.raises(UnknownCounter):
             store.counters.delete(name, "/a")
-
-
-def test_a_deleted_counter_begins_anew_in_its_time_zone_and_resolution(db: Database) -> None:
-    db.store.counters.set("views", time_zone="Asia/Tokyo", resolution="quarter", keep="day=3d")
-    db.applier.apply([entry([row("/a", 5)])])
-    db.store.counters.delete("views")
-    db.applier.apply([entry([row("/a", 7)])])
-    assert ledger(db.session) == {"views": 7}
-    found = db.session.query("SELECT bucket, amount FROM counter_slot")
-    assert [(bucket.isoformat(), amount) for bucket, amount in found] == [
-        ("2026-11-21T12:00:00", 7)
-    ]
-    shown = db.store.counters.show("views")
-    assert (shown.time_zone, shown.resolution) == ("Asia/Tokyo", "quarter")
-    assert (shown.keep, shown.made) == ((), False)
 
 
 @pytest.mark.parametrize("key", [None, "/1"])

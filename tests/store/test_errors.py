@@ -9,7 +9,6 @@ import pymysql.err
 import pytest
 from pymysql.constants import CR, ER
 
-from countersink.store import errors
 from countersink.store.errors import (
     BadData,
     Conflict,
@@ -71,17 +70,6 @@ def test_what_each_code_means(code: int, kind: type[StoreError]) -> None:
     assert type(translate(pymysql.err.OperationalError(code, "text"))) is kind
 
 
-def test_the_lists_do_not_overlap() -> None:
-    lists = [
-        set(errors.BAD_DATA),
-        set(errors.DUPLICATE_KEY),
-        set(errors.CONFLICT),
-        set(errors.UNAVAILABLE),
-        {errors.UNKNOWN_DATABASE, errors.NO_SUCH_TABLE},
-    ]
-    assert sum(map(len, lists)) == len(set().union(*lists))
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -104,21 +92,14 @@ def test_other_exceptions_are_refusals_and_ours_stay_as_they_are() -> None:
     assert translate(ours) is ours
 
 
-def test_advice_is_part_of_the_message() -> None:
-    assert "countersink migrate" in str(translate(pymysql.err.ProgrammingError(1146, "no table")))
-    assert "password" in str(translate(pymysql.err.OperationalError(1045, "denied")))
-
-
 @pytest.mark.parametrize(
     ("text", "dialect"),
     [
         ("10.11.19-MariaDB-0+deb12u1", Dialect("mariadb", (10, 11, 19))),
-        ("10.6.0-MariaDB", Dialect("mariadb", (10, 6, 0))),
         ("5.5.5-10.6.12-MariaDB-log", Dialect("mariadb", (10, 6, 12))),
         ("12.1.2-MariaDB-ubu2404", Dialect("mariadb", (12, 1, 2))),
         ("9.7.4-2", Dialect("mysql", (9, 7, 4))),
         ("8.0.19", Dialect("mysql", (8, 0, 19))),
-        ("8.0.39-30.1", Dialect("mysql", (8, 0, 39))),
         ("8.0.30-Vitess", Dialect("mysql", (8, 0, 30))),
         ("8.4", Dialect("mysql", (8, 4, 0))),
         ("10.0.1", Dialect("mysql", (10, 0, 1))),

@@ -22,7 +22,7 @@ from countersink.store.migrate import migrate
 from countersink.store.sessions import require_schema
 from countersink.store.settings import Settings
 from countersink.store.verify import open_session, verify
-from tests.store.app import Connection, run
+from tests.store.app import Connection, open_app, run
 from tests.store.helpers import beside, entry, keys, row, together
 from tests.support.galera import GaleraCluster, GaleraNode, installed, lagging
 from tests.support.replication import run as run_as_root
@@ -108,18 +108,6 @@ def catalog_changes_under(
     return reached
 
 
-def test_share_locks_do_not_reach_other_nodes(cluster: GaleraCluster) -> None:
-    """What the rest of this file is for: on a single server the change would wait, and give up."""
-    first, second, _ = cluster.nodes
-    changed: list[bool] = []
-    reached = catalog_changes_under(cluster, second, changed, partial(unfenced, cluster, second))
-    applier = Applier(partial(unfenced, cluster, first), 17, reached=reached)
-    applied = applier.apply([entry([row("/unfenced")])])
-    assert changed
-    assert applied.applied == 1  # by a catalog that was not in force any more
-    applier.close()
-
-
 def test_no_batch_commits_by_locks_of_a_node_that_is_not_the_writer_any_more(
     cluster: GaleraCluster,
 ) -> None:
@@ -141,15 +129,6 @@ def test_no_batch_commits_by_locks_of_a_node_that_is_not_the_writer_any_more(
     assert applier.apply(batch).applied == 1  # on the node that is the writer now
     assert total(cluster, first, "/fenced") == 1
     applier.close()
-
-
-def test_a_login_asks_no_more_than_who_is_the_writer(cluster: GaleraCluster) -> None:
-    with connect(cluster.url(cluster.nodes[0])) as session:
-        assert isinstance(session, galera.GaleraSession)
-        ((_, asked),) = session.query("SHOW SESSION STATUS LIKE 'Com_select'")
-        assert asked == "1"
-        ((number,),) = session.query("SELECT CONNECTION_ID()")
-        assert session.number == number % galera.FENCES
 
 
 @pytest.mark.clusters
@@ -246,34 +225,6 @@ def test_for_a_writer_that_has_left_the_cluster_no_other_host_is_asked(
     asked.clear()
     assert port_of(cluster.url()) == first.port
     assert asked == [first.address]
-
-
-@pytest.mark.clusters
-def test_a_login_that_waits_until_a_hung_writer_has_left_the_cluster_asks_no_other_host(
-    cluster: GaleraCluster, asked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second, third = cluster.nodes
-    monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 60.0)
-    reader = connect(cluster.url(third), database=False, read_timeout=0.5)
-    reader.execute("SET SESSION wsrep_sync_wait = 1")
-
-    def held_up() -> bool:
-        """Reads wait for the hung one by now, or have done so; the first may be faster."""
-        try:
-            reader.query("SELECT COUNT(*) FROM counts.control")
-        except Unavailable:
-            return True
-        return third.status("wsrep_cluster_size") == "2"
-
-    first.freeze()
-    try:
-        eventually(held_up)
-        asked.clear()
-        assert port_of(cluster.url(second, third, first)) == second.port
-        assert asked == [second.address]
-    finally:
-        first.thaw()
-        cluster.wait(3)
 
 
 @pytest.mark.clusters
@@ -597,12 +548,7 @@ def store(cluster: GaleraCluster) -> Iterator[Store]:
 @pytest.fixture
 def apps(cluster: GaleraCluster) -> Iterator[list[Connection]]:
     """A connection of an application to each of the nodes."""
-    opened = [
-        pymysql.connect(
-            host="127.0.0.1", port=node.port, user="app", password="geheim", database="counts"
-        )
-        for node in cluster.nodes
-    ]
+    opened = [open_app(cluster.url(node)) for node in cluster.nodes]
     yield opened
     for each in opened:
         each.close()
@@ -661,32 +607,12 @@ def test_applications_count_with_the_rights_that_the_documentation_gives(
         *(f"{right} counts.{place}" for right, place in grants),
     )
     url = cluster.url().replace("app:", "settings_reader:")
-    app = pymysql.connect(
-        host="127.0.0.1",
-        port=cluster.nodes[1].port,
-        user="shop",
-        password="geheim",
-        database="counts",
-    )
+    app = open_app(cluster.url(cluster.nodes[1]).replace("app:", "shop:"))
     with Store(url) as store, closing(app):
         until_committed(app, partial(store.increment, app, "granted", "a"))
         until_committed(app, partial(store.increment, app, "granted", "b"))
         until_committed(app, partial(store.delete, app, "granted", "a"))
         assert store.totals.total("granted") == 1
-
-
-def test_settings_do_not_wait_for_transactions_that_count_other_counters(
-    store: Store, apps: list[Connection]
-) -> None:
-    store.increment(apps[0], "open", "a")
-    apps[0].commit()
-    for number in range(20):
-        store.increment(apps[0], f"others{number}", "a")
-    # While the transaction is open.
-    for app_slots in (4, 8):
-        store.counters.set("open", app_slots=app_slots)
-    apps[0].commit()
-    assert store.totals.total("others19") == 1
 
 
 def _insert_for_ever(session: Session) -> None:

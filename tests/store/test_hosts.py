@@ -29,7 +29,6 @@ from tests.support import group_replication
 from tests.support.databases import new_name
 from tests.support.examples import MANY
 from tests.support.factories import MySQLFactory
-from tests.support.proxies import MySQLProxy
 from tests.support.replication import ask, port_of, run
 from tests.support.servers import Kind, MySQLServer
 from tests.support.waiting import eventually
@@ -118,18 +117,6 @@ def test_a_login_that_all_refuse_is_refused(first: MySQLServer, second: MySQLSer
     with pytest.raises(Refused, match=f"{first.port}: .*password.*{second.port}: ") as caught:
         connect(url, database=False)
     assert caught.value.code == 1045
-
-
-def test_one_host_is_asked_nothing_more(first: MySQLServer) -> None:
-    with MySQLProxy.to(first.url) as proxy, MySQLProxy.to(first.url) as other:
-        assert port(url_of(proxy.port)) == first.port
-        alone = [request.text for request in proxy.seen]
-        assert len(alone) == 5  # the driver's, three of ours, and the test's
-        assert not any("read_only" in text or "STATUS" in text for text in alone)
-        proxy.seen.clear()
-        assert port(url_of(proxy.port, other.port)) == first.port
-        assert len(proxy.seen) == 5  # one of them asks for more
-        assert not other.seen
 
 
 def test_the_database_is_made_where_writes_go(first: MySQLServer, second: MySQLServer) -> None:

@@ -2,7 +2,7 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from random import Random
 from typing import Any
@@ -105,18 +105,6 @@ def test_each_kind_of_connection_and_cursor(db: Database, app_database_url: str)
         assert db.keys("orders") == {"ä'\\".encode(): number, b"": 0, b"b": 2 * number}
         assert db.keys("gone") == {}
     assert labels(db.session) == {"2026-11-21 00:00:00": 3 * len(kinds)}
-
-
-def test_three_statements_per_call_once_the_counter_is_known(store: Store, app: Connection) -> None:
-    store.increment(app, "orders", "paid")
-    before = asked(app)
-    store.increment(app, "orders", "paid")
-    store.increment(app, "orders", "open", 3)
-    store.increment_many(app, "orders", {f"k{number}": 1 for number in range(1000)})
-    # A savepoint, the counts, the ledger; and the one that asks.
-    assert asked(app) - before == 3 * 3 + 1
-    app.commit()
-    assert store.totals.total("orders") == 1005
 
 
 def test_nothing_is_asked_of_the_server_but_by_the_first_call(mysql_url: str) -> None:
@@ -256,19 +244,6 @@ def test_transactions_of_different_connections_do_not_wait_for_each_other(
     assert db.store.totals.total("orders") == 24
 
 
-@pytest.mark.parametrize(
-    ("at", "day"),
-    [
-        (datetime(1970, 1, 1, tzinfo=UTC), "1970-01-01"),
-        (datetime(2027, 11, 21, 23, 59, tzinfo=UTC), "2027-11-21"),
-        (datetime(2026, 11, 21, 23, 30, tzinfo=timezone(timedelta(hours=-5))), "2026-11-22"),
-    ],
-)
-def test_the_day_of_the_event_not_of_the_call(db: Database, at: datetime, day: str) -> None:
-    commit_one(db.store, db.app, "orders", "a", at=at)
-    assert labels(db.session) == {f"{day} 00:00:00": 1}
-
-
 REFUSED: list[tuple[str, tuple[Any, ...], type[Exception], str]] = [
     ("increment", ("no good", "a"), ValueError, "A-Z"),
     ("increment", (7, "a"), TypeError, "str"),
@@ -303,19 +278,6 @@ def test_what_cannot_be_is_refused_in_the_caller_and_nothing_is_sent(db: Databas
     db.store.increment_many(db.app, "orders", {})
     assert asked(db.app) - before == 1
     assert run(db.app, "SELECT COUNT(*) FROM counter_slot") == [(0,)]
-
-
-def test_errors_of_the_driver_come_up_as_they_are(db: Database) -> None:
-    db.store.increment(db.app, "orders", "a")
-    with open_app(db.mysql_url) as other:
-        run(other, "START TRANSACTION READ ONLY")
-        with pytest.raises(pymysql.err.MySQLError) as caught:
-            db.store.increment(other, "orders", "a")
-        assert caught.value.args[0] == 1792
-    db.app.commit()
-    db.app.close()
-    with pytest.raises(pymysql.err.InterfaceError):
-        db.store.increment(db.app, "orders", "a")
 
 
 @pytest.mark.random

@@ -15,7 +15,7 @@ from countersink.store.apply.apply import Applier
 from countersink.store.connection import Session, connect
 from countersink.store.counters.buckets import NUMBER
 from countersink.store.in_app.increments import DELETED_PER_STATEMENT
-from tests.store.app import Connection, commit_one, open_app, run
+from tests.store.app import Connection, open_app, run
 from tests.store.helpers import Database, entry, keys, row, rows, says, together
 from tests.store.width_rows import plant
 from tests.support.ledger import held, post_planted, posted
@@ -82,17 +82,6 @@ def test_amounts_are_exact_whatever_the_application_makes_of_decimals(db: Databa
         db.store.delete(app, "orders", "a")
         app.commit()
     assert posted(db.session) == {"orders": (0, 0)}
-
-
-def test_rolled_back_nothing_goes(filled: Store, app: Connection) -> None:
-    filled.increment(app, "orders", "a", 7)
-    filled.delete(app, "orders", "a")
-    app.rollback()
-    assert filled.totals.total("orders", key="a") == 1210
-    filled.increment(app, "orders", "a", 7)
-    filled.delete(app, "orders", "a")
-    commit_one(filled, app, "orders", "a", 3)
-    assert filled.totals.total("orders", key="a") == 3
 
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])

@@ -52,15 +52,6 @@ def test_sums_beyond_64_bits_go_on_exactly(db: Database, edge: int, step: int) -
     assert db.keys()[b"/full"] == 20 * step
 
 
-@pytest.mark.usefixtures("store")
-def test_an_overflowing_key_in_every_entry_costs_its_neighbours_nothing(db: Database) -> None:
-    batch = [entry(rows((f"/{n}", n), ("/full", MAX), ("/common", 1))) for n in range(200)]
-    assert db.applier.apply(batch) == Applied(applied=200, rows=600, cells=202)
-    expected = {f"/{n}".encode(): n for n in range(200)}
-    assert db.keys() == expected | {b"/full": 200 * MAX, b"/common": 200}
-    assert ledger(db.session) == slots(db.session)
-
-
 def test_room_for_100_million_of_the_largest_increments(session: Session) -> None:
     insert = "INSERT INTO counter_slot (counter, bucket, counter_key, slot, amount) VALUES "
     for slot, amount in enumerate((10**8 * MAX, 10**8 * MIN)):
@@ -68,13 +59,6 @@ def test_room_for_100_million_of_the_largest_increments(session: Session) -> Non
     assert keys(session) == {b"k": -(10**8)}
     with pytest.raises(BadData):
         session.execute(f"{insert}('views', '2026-01-01', 'k', 2, {10**27})")
-
-
-def test_a_counter_of_which_nothing_could_be_applied_stays_unknown(db: Database) -> None:
-    db.applier.apply(
-        [entry([(0, "views", "k" * 256, minute(), 1), (1, "other", "k", minute(), 1)])]
-    )
-    assert ledger(db.session) == {"other": 1}
 
 
 MALFORMED: list[tuple[Row, str]] = [
@@ -173,13 +157,6 @@ def test_what_the_server_refuses_undoes_the_whole_transaction(db: Database) -> N
     assert (db.keys(), ledger(db.session), guard_count(db.session)) == ({}, {}, 0)
     assert db.applier.apply([good]).applied == 1
     assert db.keys() == {b"/a": 1}
-
-
-def test_a_batch_in_which_nothing_can_be_stored(session: Session, applier: Applier) -> None:
-    poisoned: list[Incoming] = [entry([(0, "views", "k" * 300, minute(), 1)]) for _ in range(3)]
-    assert applier.apply(poisoned) == Applied(applied=3, dead=3)
-    assert keys(session) == {}
-    assert applier.apply(poisoned) == Applied(duplicates=3)
 
 
 def test_a_dead_row_is_stored_whatever_is_in_it(session: Session, applier: Applier) -> None:

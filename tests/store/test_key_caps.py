@@ -74,19 +74,6 @@ def test_keys_that_are_there_go_on_being_counted(db: Database) -> None:
     assert db.keys() == {b"/a": 10011, OVER: 1100}
 
 
-def test_each_day_has_its_own(store: Store, session: Session, applier: Applier) -> None:
-    store.counters.set("views", max_keys=1)
-    tomorrow = TODAY + timedelta(days=1)
-    applier.apply([entry(at(TODAY, ("/a", 1), ("/b", 2)) + at(tomorrow, ("/b", 4), ("/a", 8)))])
-    found = session.query("SELECT bucket, counter_key, amount FROM counter_slot")
-    assert {(bucket.date(), bytes(key)): amount for bucket, key, amount in found} == {
-        (TODAY, b"/a"): 1,
-        (TODAY, OVER): 2,
-        (tomorrow, b"/b"): 4,
-        (tomorrow, OVER): 8,
-    }
-
-
 @pytest.mark.parametrize("resolution", ["day", "hour", "quarter"])
 def test_a_day_is_that_of_the_counters_time_zone_however_many_buckets_it_has(
     db: Database, resolution: str
@@ -99,13 +86,6 @@ def test_a_day_is_that_of_the_counters_time_zone_however_many_buckets_it_has(
     fresh.apply([entry(at(TODAY, ("/c", 1), ("/d", 1), ("/e", 1), of_day=900))])
     assert db.keys() == {b"/a": 2, b"/b": 1, b"/c": 1, b"/d": 1, OVER: 2}
     assert overflown(db.store) == {TODAY: 1, TODAY + timedelta(days=1): 1}
-
-
-def test_other_counters_are_left_alone_and_cost_nothing(db: Database) -> None:
-    db.store.counters.set("views", max_keys=1)
-    db.count(*((f"/{n}", 1) for n in range(50)), counter="clicks")
-    assert number_of_keys(db.session, "clicks") == 50
-    assert db.session.query("SELECT * FROM counter_keys") == []
 
 
 def test_a_cap_for_all_counters_and_one_of_its_own(db: Database) -> None:
