@@ -77,7 +77,7 @@ class BackfillRun:
         t0 = 0
         if options.mode == "reconcile":
             work.link.run(targets.refuse_breakdowns, options.counter)
-            check_days(options)
+            check_days(work, found)
             began = reconcile.begin(
                 self.redis_url, options, on_progress=self.on_progress, stop=stop
             )

@@ -2,15 +2,20 @@
 buckets that lie in them, of whatever width; the notices about days left out, and the error where no
 days are given."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import lru_cache
 from typing import Final
 
 from countersink.backfill.count import targets
+from countersink.backfill.count.task import Work, opened, reader_of
 from countersink.backfill.errors import BackfillError
+from countersink.backfill.input.files import Input
+from countersink.backfill.input.spans import SpanReader, window_of
 from countersink.backfill.options import BackfillOptions, Progress
+from countersink.logs.formats.reader import RecordTally
 from countersink.store.apply import key_caps
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.connection import Session
@@ -18,16 +23,20 @@ from countersink.store.counters.buckets import (
     FINER,
     MINUTES,
     NUMBER,
+    ONE_DAY,
     Resolution,
     Width,
+    date_at,
     days,
     intervals,
 )
 from countersink.store.counters.catalog import Scheme, load_scheme
-from countersink.store.sql import day_label, labels_where
+from countersink.store.sql import datetime_of, day_label, labels_where
 
 MOST_DAYS: Final = 40_000
 """More than a hundred years; workers keep their marks in memory."""
+_BYTES: Final = 64 * 1024
+_END: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +121,17 @@ def each_day(some: Sequence[date], on_progress: Callable[[Progress], object]) ->
         yield day
 
 
-def check_days(options: BackfillOptions) -> None:
+def check_days(work: Work, found: Iterable[Input]) -> None:
     """Check the days that are asked for, before anything is counted.
 
     Raises:
         BackfillError: the first and the last one were not both given; or these are too many.
     """
-    start, end = options.recipe.start, options.recipe.end
+    start, end = work.options.recipe.start, work.options.recipe.end
     if start is None or end is None:
         raise BackfillError(
             "a reconcile sets whole days: give the first and the last one by --from and --to"
+            f"{_covered(work, found)}"
         )
     if (number := (end - start).days + 1) > MOST_DAYS:
         raise BackfillError(
@@ -188,3 +198,56 @@ def _refuse_overflown(session: Session, buckets: DayBuckets, chosen: Iterable[da
             " twice. If they have all there is of these days, --delete-missing takes it away; else"
             " leave the days out, by --from and --to"
         )
+
+
+def _covered(work: Work, found: Iterable[Input]) -> str:
+    """From when to when sources have lines, and which whole days lie between, for people; '' if
+    that is not known.
+
+    Args:
+        found: the sources; a pipe is not read.
+    """
+    minutes = set[int]()
+    for source in found:
+        with contextlib.suppress(BackfillError):
+            if source.size is not None:
+                minutes |= _minutes(work, source)
+    if not minutes:
+        return ""
+    zone = work.catalog.of(work.options.counter).known_zone()
+    first, last = min(minutes), max(minutes)
+    after = date_at(zone, first * 60 - 60) + ONE_DAY
+    before = date_at(zone, last * 60 + 60) - ONE_DAY
+    whole = targets.days_text(days(after, before)) if after <= before else "none"
+    return (
+        f"; these sources have lines from {datetime_of(first * 60):%Y-%m-%d %H:%M} to"
+        f" {datetime_of(last * 60):%Y-%m-%d %H:%M} UTC, and the whole days between are {whole}"
+        f" ({zone})"
+    )
+
+
+def _minutes(work: Work, source: Input) -> set[int]:
+    """The Unix minutes of the lines that a source begins and ends with, those included that the
+    recipe leaves out.
+
+    Raises:
+        BackfillError: it cannot be read.
+    """
+    tally = RecordTally()
+    with opened(work, source) as at_hand:
+        if at_hand is None:
+            return set()
+        content, counter = at_hand.content, work.options.counter
+        own = at_hand.wanted.recipe
+        every = replace(own, where=(), exclude_keys=(), counter_column="", start=None, end=None)
+        reader = reader_of(every, counter, work.catalog.of(counter), at_hand.head)
+        content.seek(_END)
+        start = max(0, content.offset - _BYTES)
+        whole_line = start + content.read_at(_BYTES, start).find(b"\n") + 1 if start else 0
+        for at in sorted({0, whole_line}):
+            reader.look_back(content.read_at, at)
+            # No line is known by its number; those of directives before it are lower ones.
+            spans = SpanReader(content, at, at + 1, quoted=reader.quoted, max_bytes=_BYTES)
+            for piece in spans.pieces():
+                reader.count(window_of(piece, reader.quoted), tally)
+    return set(tally.amounts)
