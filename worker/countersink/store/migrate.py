@@ -18,7 +18,6 @@ from typing import Final
 from countersink.store.connection import Session, connect, rerun
 from countersink.store.errors import (
     UNKNOWN_DATABASE,
-    Misconfigured,
     Refused,
     SchemaMismatch,
 )
@@ -101,12 +100,11 @@ def migrate(where: Settings | str) -> list[str]:
 
     Raises:
         SchemaMismatch: the tables are newer than this program.
+        Misconfigured: the URL, or that it names no database.
         Conflict: another program has been migrating for an hour.
         StoreError: as :func:`countersink.store.connection.connect`.
     """
     settings = Settings.parse(where) if isinstance(where, str) else where
-    if settings.database is None:
-        raise Misconfigured("the MySQL URL names no database: add /name to it")
     with _session(settings) as session, _turn(session.where):
         if schema_version(session) > VERSION:
             require_schema(session)

@@ -9,7 +9,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, TypeVar, Unpack
 
-from countersink.runtime.dimensions import check_dimensions
 from countersink.store import migrate as migrations
 from countersink.store.connection import LOCK_WAIT, Session, SessionOptions
 from countersink.store.counters.counters import Counters
@@ -169,8 +168,7 @@ class Store(AbstractContextManager["Store", None]):
             Exception: the driver's own, as it is: roll back, and retry a deadlock (1213, 1020) or a
                 lock wait (1205).
         """
-        row_key = check_dimensions(key) if isinstance(key, Mapping) else key
-        self._increments.add(connection, counter, {row_key: amount}, at)
+        self._increments.add(connection, counter, [(key, amount)], at)
 
     def increment_many(
         self,
@@ -185,7 +183,10 @@ class Store(AbstractContextManager["Store", None]):
         All or nothing, and in one order whatever that of ``amounts`` is. Arguments and errors are
         those of :meth:`increment`.
         """
-        self._increments.add(connection, counter, amounts, at)
+        if not isinstance(amounts, Mapping):
+            raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
+        # A list of it: another thread may be changing it.
+        self._increments.add(connection, counter, list(amounts.items()), at)
 
     def delete(self, connection: AppConnection, counter: str, key: str) -> None:
         """Take away all that a key was ever counted, in the transaction of ``connection``.

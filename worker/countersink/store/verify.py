@@ -33,7 +33,7 @@ from countersink.store.counters.catalog import DEFAULT, Scheme, read_schemes
 from countersink.store.counters.settings import require
 from countersink.store.errors import Refused, UnknownCounter
 from countersink.store.ledger import Difference, Problem, backfills
-from countersink.store.ledger.balance import CounterWindow, Side, read, window
+from countersink.store.ledger.balance import Side, between, last_of_next, read
 from countersink.store.sessions import open_tables
 from countersink.store.settings import Settings
 from countersink.store.sql import LABEL, label_time, marks
@@ -146,17 +146,20 @@ def _verify_all(
 ) -> Verified:
     """Look at every counter, at one window of them after the other."""
     counters, rows, differences = 0, 0, list[Difference]()
-    part: CounterWindow | None = None
-    while part is None or part.last is not None:
+    after: str | None = None
+    while True:
         if stop():
             return Verified(counters, rows, differences, finished=False)
         looking(f"{counters:,} counters so far")
-        part = window(session, None if part is None else part.last, _ROWS)
+        last = last_of_next(session, after, _ROWS)
         with session.transaction(snapshot=True):
-            found = _sides(session, *part.where())
+            found = _sides(session, *between(after, last))
         counters += found.counters
         rows += found.rows
         differences += found.differences
+        if last is None:
+            break
+        after = last
     dimensioned = breakdowns.read_dimensioned(session)
     for name in sorted({*dimensioned, *sketched(session)}):
         if stop():

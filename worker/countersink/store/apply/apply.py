@@ -25,10 +25,8 @@ from countersink.store.apply.refusals import dead_row, refuse
 from countersink.store.connection import Connect, Session, rerun
 from countersink.store.counters.catalog import Catalog, load
 from countersink.store.errors import Conflict, DuplicateKey, StoreError, UnknownZone
-from countersink.store.in_app.connection import FIRST_OWN
 from countersink.store.sessions import KeptSession, open_tables
 
-MAX_SLOT: Final = FIRST_OWN - 1
 POINTS: Final = ("begun", "guarded", "upserted", "before_commit", "committed")
 """Where ``reached`` is called, in this order; for tests that kill the process there."""
 
@@ -77,8 +75,6 @@ class Applier:
         reached: Callable[[str], object] = lambda point: None,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        if not 0 <= slot <= MAX_SLOT:
-            raise ValueError(f"a slot lies between 0 and {MAX_SLOT}")
         opening = partial(open_tables, connect) if isinstance(connect, str) else connect
         self._session = KeptSession(opening)
         self.slot = slot

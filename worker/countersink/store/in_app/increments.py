@@ -8,11 +8,10 @@ ledger, on a row of the connection, and all are undone where one fails.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
-from countersink.runtime.dimensions import RowKey, check_row_key
+from countersink.runtime.dimensions import RowKey, check_dimensions
 from countersink.runtime.limits import check_amount, check_key
 from countersink.store.apply.amounts import Amounts, Cell
 from countersink.store.connection import Connect
@@ -48,11 +47,11 @@ class Increments:
         self,
         connection: AppConnection,
         counter: str,
-        amounts: Mapping[RowKey, int] | Mapping[str, int],
+        amounts: Sequence[tuple[object, int]],
         at: datetime | None,
     ) -> None:
-        """Add ``amounts[key]`` to each key, in the connection's transaction; what has dimensions to
-        the breakdowns as well.
+        """Add amounts to keys, in the connection's transaction; those of dimensions (a mapping in
+        place of the key) to the breakdowns as well.
 
         Raises:
             TypeError, ValueError: an argument cannot be. Nothing was sent.
@@ -62,10 +61,7 @@ class Increments:
             The driver's own errors, as they are.
         """
         check_name(counter)
-        if not isinstance(amounts, Mapping):
-            raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
-        # A list of it first: another thread may be changing it.
-        given = [(_row_key(key), check_amount(amount)) for key, amount in list(amounts.items())]
+        given = [(_row_key(key), check_amount(amount)) for key, amount in amounts]
         found, minute = self._settings.of(counter, at)
         declared = found.catalog.dimensioned.get(counter) or Dimensioned(counter, ())
         added, sums = Amounts(), BucketSums()
@@ -134,17 +130,12 @@ def _key_bytes(key: object) -> bytes:
 
 
 def _row_key(key: object) -> RowKey:
-    """A key, or dimensions that :func:`check_row_key` has made.
+    """The row key of a key or of dimensions.
 
     Raises:
         TypeError, ValueError: it is neither.
     """
-    if isinstance(key, tuple):
-        with suppress(TypeError, ValueError):
-            checked = check_row_key(dict(key))
-            if checked == key:
-                return checked
-    return _key_bytes(key).decode()
+    return check_dimensions(key) if isinstance(key, Mapping) else _key_bytes(key).decode()
 
 
 DELETED_PER_STATEMENT: Final = 250

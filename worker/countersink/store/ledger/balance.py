@@ -31,37 +31,28 @@ class Side:
     sum: Posting = field(default_factory=Posting)
 
 
-@dataclass(frozen=True, slots=True)
-class CounterWindow:
-    """The counters whose names lie after one and up to another.
-
-    Attributes:
-        after: the one; None: none is before them.
-        last: the other; None: none is behind them.
+def between(after: str | None, last: str | None) -> tuple[str, list[object]]:
+    """The condition for counters whose names lie after one (None: none is before them) and up to
+    another (None: none is behind them), and its values.
     """
-
-    after: str | None
-    last: str | None
-
-    def where(self) -> tuple[str, list[object]]:
-        """The condition and its values."""
-        where, values = "TRUE", list[object]()
-        for comparison, name in ((">", self.after), ("<=", self.last)):
-            if name is not None:
-                where += f" AND counter {comparison} %s"
-                values.append(name)
-        return where, values
+    where, values = "TRUE", list[object]()
+    for comparison, name in ((">", after), ("<=", last)):
+        if name is not None:
+            where += f" AND counter {comparison} %s"
+            values.append(name)
+    return where, values
 
 
-def window(session: Session, after: str | None, rows: int) -> CounterWindow:
-    """The next counters, as many as have so many rows in one of the tables.
+def last_of_next(session: Session, after: str | None, rows: int) -> str | None:
+    """The last of the next counters, which are as many as have so many rows in one of the tables;
+    None: all that are left.
 
     Args:
         session: in a transaction or not.
-        after: the last name of the window before; None: begin.
+        after: the name before them; None: begin.
         rows: of all counters but the last, which may have any number.
     """
-    where, args = CounterWindow(after, None).where()
+    where, args = between(after, None)
     ends = [
         name
         for table, order in _ORDER.items()
@@ -71,7 +62,7 @@ def window(session: Session, after: str | None, rows: int) -> CounterWindow:
             args,
         )
     ]
-    return CounterWindow(after, min(ends, default=None))
+    return min(ends, default=None)
 
 
 def read(session: Session, where: str, args: Sequence[object]) -> dict[str, tuple[Side, Side]]:
