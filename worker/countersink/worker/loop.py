@@ -171,7 +171,7 @@ class Loop:
             )
             status = FAILED
         self._leave()
-        pending = self._in_hand
+        pending = len(self._batch.deliveries) + self._source.waiting  # read, not acknowledged
         if pending:
             status = FAILED
         left = "what it leaves pending is redelivered" if pending else "it leaves nothing pending"
@@ -223,11 +223,6 @@ class Loop:
             if not self._stop.requested:
                 self._salts.keep()
                 self._source.aside(self._publish)
-
-    @property
-    def _in_hand(self) -> int:
-        """Deliveries that were read and are not acknowledged."""
-        return len(self._batch.deliveries) + self._source.waiting
 
     def _next(self) -> ReadBatch:
         # Asked at each try: what was read already is handed out whatever Redis does.
