@@ -270,8 +270,10 @@ def test_a_breakdown_that_is_added_later_begins_behind_what_was_counted_for_time
 def test_a_counter_has_dimensions_or_is_tracked(store: Store, session: Session, views: str) -> None:
     session.execute("CREATE TABLE orders (id INT PRIMARY KEY) ENGINE = InnoDB")
     try:
-        with pytest.raises(ValueError, match="dimensions of its own"):
-            store.tracked.track("orders", counter=views)
+        store.counters.set("kept", keep="day=3d")
+        for counter in views, "kept":
+            with pytest.raises(ValueError, match="keep or dimensions of its own"):
+                store.tracked.track("orders", counter=counter)
         store.tracked.track("orders")
         with pytest.raises(TrackedCounter):
             store.counters.set("orders", dimensions=["page"])

@@ -130,28 +130,12 @@ def test_two_changes_at_the_same_moment_follow_one_on_the_other(db: Database, st
 
 
 def test_the_public_names() -> None:
-    assert sorted(countersink.store.__all__) == [
-        "BadData",
-        "Conflict",
-        "DamagedSketch",
-        "DuplicateKey",
-        "IncompleteBreakdown",
-        "InexactZone",
-        "Misconfigured",
-        "NoSketches",
-        "NotUnique",
-        "Refused",
-        "RolledUp",
-        "SchemaMismatch",
-        "SequenceExhausted",
-        "SequenceUncertain",
-        "Store",
-        "StoreError",
-        "TrackedCounter",
-        "Unavailable",
-        "UnknownCounter",
-        "UnknownDimension",
-    ]
+    names = (
+        "BadData Conflict DamagedSketch DuplicateKey IncompleteBreakdown InexactZone Misconfigured"
+        " NoSketches NotUnique Refused RolledUp SchemaMismatch SequenceExhausted SequenceUncertain"
+        " Store StoreError TrackedCounter Unavailable UnknownCounter UnknownDimension"
+    )
+    assert sorted(countersink.store.__all__) == names.split()
     for name in countersink.store.__all__:
         found = getattr(countersink.store, name)
         assert found is Store or issubclass(found, StoreError)

@@ -7,8 +7,8 @@ import pytest
 
 from countersink.runtime.dead_letter import WHOLE_ENTRY, DeadReason
 from countersink.store import Store
-from countersink.store.apply import dead, guards
-from countersink.store.apply.amounts import Incoming, Row
+from countersink.store.apply import dead
+from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applied, Applier
 from countersink.store.apply.dead import (
     MOST_BYTES,
@@ -22,12 +22,7 @@ from countersink.store.apply.dead_retry import Retried, retry
 from countersink.store.connection import Session, connect
 from countersink.store.errors import Conflict
 from countersink.stream.decode import ReadRows, decode_payload, decode_rows
-from tests.store.helpers import entry, keys, ledger, minute, now_ms, row, rows, slots, together
-from tests.store.test_tracked_refusals import track, untrack
-
-
-def _payload(*content: Row) -> bytes:
-    return json.dumps([list(one[1:]) for one in content]).encode()
+from tests.store.helpers import entry, keys, ledger, minute, now_ms, rows, slots, together
 
 
 def _bury(session: Session, *buried: DeadRow) -> None:
@@ -229,31 +224,6 @@ def test_a_row_that_is_being_retried_is_locked(mysql_url: str, session: Session)
 
     assert retry(session, slot=9, decode=read).retried == 1
     assert looked == [True]
-
-
-def test_an_old_entry_once_retried_does_not_come_back(session: Session, applier: Applier) -> None:
-    """Redelivered after the retry it would be buried again, and retried again: counted twice."""
-    guards.prune(session, now_ms=now_ms(), keep_ms=0)
-    content = rows(("/a", 5))
-    old = Incoming(os.urandom(16), 5, content, payload=_payload(*content))
-    assert applier.apply([old]).too_old == 1
-    assert retry(session, slot=9, decode=decode_payload, reason="too_old").rows == 1
-    assert applier.apply([old]) == Applied(duplicates=1)
-    assert dead.count(session) == {}
-    assert keys(session) == {b"/a": 5}
-
-
-def test_the_row_of_a_live_entry_once_retried_does_not_come_back(
-    session: Session, applier: Applier
-) -> None:
-    track(session, "orders")
-    batch = [entry([row("/a", counter="orders"), row("/b", position=1)], at=now_ms())]
-    assert applier.apply(batch).dead == 1
-    untrack(session, "orders")
-    assert retry(session, slot=17, decode=decode_payload).rows == 1
-    assert applier.apply(batch) == Applied(duplicates=1)
-    assert slots(session) == {"orders": 1, "views": 1}
-    assert ledger(session) == slots(session)
 
 
 def bad(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pymysql
 import pytest
@@ -17,13 +17,13 @@ from countersink.store import Store, connection, galera, hosts, sessions
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import bump, exclusive
 from countersink.store.connection import Session, connect
-from countersink.store.errors import Conflict, OtherWriter, ReadInterrupted, StoreError, Unavailable
+from countersink.store.errors import Conflict, OtherWriter, StoreError, Unavailable
 from countersink.store.migrate import migrate
 from countersink.store.sessions import require_schema
 from countersink.store.settings import Settings
 from countersink.store.verify import open_session, verify
 from tests.store.app import Connection, open_app, run
-from tests.store.helpers import beside, entry, keys, row, together
+from tests.store.helpers import entry, keys, row, together
 from tests.support.galera import GaleraCluster, GaleraNode, installed, lagging
 from tests.support.replication import run as run_as_root
 from tests.support.servers import FAST
@@ -201,32 +201,6 @@ def test_a_writer_that_no_host_of_the_url_is_is_waited_for_a_while(
     assert port_of(cluster.url()) == second.port
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The hosts at which sessions log in, one after the other."""
-    hosts_asked: list[str] = []
-    log_in = connection._log_in
-
-    def noted(settings: Settings, **options: Any) -> Session:
-        hosts_asked.append(settings.where)
-        return log_in(settings, **options)
-
-    monkeypatch.setattr(connection, "_log_in", noted)
-    return hosts_asked
-
-
-def test_for_a_writer_that_has_left_the_cluster_no_other_host_is_asked(
-    cluster: GaleraCluster, asked: list[str]
-) -> None:
-    """None of them can be it, and the one that was may hang."""
-    first, _, _ = cluster.nodes
-    with unfenced(cluster, first) as session:
-        session.execute("UPDATE writer_fence SET node = 'left', address = '127.0.0.1:1'")
-    asked.clear()
-    assert port_of(cluster.url()) == first.port
-    assert asked == [first.address]
-
-
 @pytest.mark.clusters
 def test_a_writer_that_the_others_have_left_out_is_left_whatever_it_says(
     cluster: GaleraCluster, monkeypatch: pytest.MonkeyPatch
@@ -252,57 +226,6 @@ def test_a_writer_that_the_others_have_left_out_is_left_whatever_it_says(
         finally:
             first.thaw()
             cluster.wait(3)
-
-
-@pytest.mark.clusters
-def test_a_long_statement_on_a_node_of_the_cluster_is_not_broken_off(
-    cluster: GaleraCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: list[bool] = []
-    look = hosts.Watch._is_left_out
-
-    def noted(watch: hosts.Watch, session: hosts.Waiting, others: Sequence[Settings]) -> bool:
-        found.append(look(watch, session, others))
-        return found[-1]
-
-    monkeypatch.setattr(hosts.Watch, "_is_left_out", noted)
-    monkeypatch.setattr(hosts, "PATIENCE_S", 0.2)
-    with connect(cluster.url(), read_timeout=300.0) as session:
-
-        def end() -> None:
-            eventually(lambda: len(found) > 2)
-            session.interrupt()
-
-        with beside(end), pytest.raises(ReadInterrupted):
-            session.query("SELECT 1 WHERE SLEEP(100)")
-        assert not session.closed
-    assert not any(found)
-
-
-@pytest.mark.clusters
-def test_a_node_that_is_cut_off_leaves_nobody_out(cluster: GaleraCluster) -> None:
-    """It may not know yet that it is, nor of a node that has come since."""
-    first, second, _ = cluster.nodes
-    with connect(cluster.url(first)) as session:
-        with connection._probe(cluster.settings(second)) as other:
-            assert not other.leaves_out(session)
-        session.address = "127.0.0.1:1"
-        with connection._probe(cluster.settings(second)) as other:
-            assert other.leaves_out(session)
-
-            def says_nothing() -> bool:
-                """Not at once: reads do not wait so soon after the cluster was heard of."""
-                try:
-                    return not other.leaves_out(session)
-                except Unavailable:
-                    return True
-
-            second.isolate(True)
-            try:
-                eventually(says_nothing)
-            finally:
-                second.isolate(False)
-                cluster.wait(3)
 
 
 def test_no_session_reads_what_its_node_has_not_applied(cluster: GaleraCluster) -> None:
@@ -705,26 +628,3 @@ def test_doctor_looks_at_all_nodes(cluster: GaleraCluster) -> None:
     (refused,) = doctor_mysql.lines(cluster.url(cluster.nodes[0]))
     assert refused.status == "fail"
     assert second.address in refused.found
-
-
-@pytest.mark.clusters
-def test_the_writer_is_cut_off(cluster: GaleraCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second, _ = cluster.nodes
-    monkeypatch.setattr(connection, "CONNECT_TIMEOUT", 2.0)
-    left = connect(cluster.url())
-    left.begin()
-    left.execute("INSERT INTO lease (name, holder, expires_at) VALUES ('y', 'y', 1)")
-    first.isolate(True)
-    try:
-        eventually(lambda: _port(cluster.url()) == second.port, 30.0)
-        with pytest.raises((Unavailable, Conflict)):
-            left.commit()
-        with pytest.raises(Unavailable, match="non-Primary"):
-            connect(cluster.url(first))
-    finally:
-        first.isolate(False)
-        cluster.wait(3)
-    left.close()
-    assert port_of(cluster.url()) == second.port
-    with connect(cluster.url()) as session:
-        assert session.query("SELECT 1 FROM lease WHERE name = 'y'") == []

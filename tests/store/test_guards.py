@@ -7,7 +7,7 @@ import pytest
 from countersink.store.apply import dead, guards
 from countersink.store.apply.apply import POINTS, Applied, Applier
 from countersink.store.apply.control import read_control
-from countersink.store.connection import Session, connect
+from countersink.store.connection import Session
 from countersink.store.errors import Conflict, Refused
 from tests.store.helpers import Database, entry, guard_count, keys, now_ms, rows
 from tests.support.examples import MANY
@@ -103,21 +103,6 @@ def test_the_watermark_stays_while_a_batch_is_being_applied(db: Database) -> Non
     assert applier.apply([entry(rows(("/a", 1)), at=now_ms() - 1000)]).applied == 1
     assert refused == points
     assert prune(db.session).watermark > 0
-
-
-@pytest.mark.long("waits for locks three times")
-def test_a_pruner_that_is_held_up_gives_way_and_gives_up(mysql_url: str, session: Session) -> None:
-    pauses: list[float] = []
-    with connect(mysql_url) as applying:
-        applying.begin()
-        read_control(applying)
-        with pytest.raises(Conflict):
-            prune(session, pause=pauses.append, attempts=3)
-        assert guards.watermark(session) == 0
-        assert len(pauses) == 2
-        applying.rollback()
-    assert prune(session).watermark > 0
-    assert session.query("SELECT @@innodb_lock_wait_timeout") == [(5,)]
 
 
 def test_a_guard_outlives_a_clock_that_was_set_back_behind_the_watermark(db: Database) -> None:

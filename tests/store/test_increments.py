@@ -3,7 +3,6 @@
 import os
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -13,7 +12,6 @@ from pymysql.constants import CLIENT
 from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
 from countersink.store import Store
-from countersink.store.apply.apply import Applier
 from countersink.store.connection import connect
 from countersink.store.in_app import app_settings
 from countersink.store.in_app.increments import ROWS_PER_STATEMENT
@@ -32,8 +30,7 @@ from tests.store.app import (
     wait_for_lock_wait,
     without_snapshot_isolation,
 )
-from tests.store.helpers import MAX, MIN, Database, compacted, entry, ledger, row, together
-from tests.support.examples import MANY
+from tests.store.helpers import MAX, MIN, Database
 from tests.support.ledger import held, posted
 from tests.support.proxies import MySQLProxy
 
@@ -278,56 +275,6 @@ def test_what_cannot_be_is_refused_in_the_caller_and_nothing_is_sent(db: Databas
     db.store.increment_many(db.app, "orders", {})
     assert asked(db.app) - before == 1
     assert run(db.app, "SELECT COUNT(*) FROM counter_slot") == [(0,)]
-
-
-@pytest.mark.random
-@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
-def test_beside_workers_and_compaction(db: Database, level: str) -> None:
-    """Transactions that run again after a deadlock, as applications must: each counts once."""
-
-    def count(number: int) -> int:
-        draw = Random(number)
-        committed = 0
-        with open_app(db.mysql_url) as app:
-            run(app, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
-            done = 0
-            while done < (20 if MANY else 10):
-                amounts = {draw.choice("abcdef"): draw.randrange(-5, 10) for _ in range(3)}
-                try:
-                    db.store.increment_many(app, "orders", amounts, at=NOON)
-                    # Out of order, after keys behind it: now and then compaction is in the way.
-                    db.store.increment(app, "orders", "a", at=NOON)
-                except pymysql.err.OperationalError as error:
-                    if error.args[0] != DEADLOCK:
-                        raise
-                    app.rollback()
-                    continue
-                done += 1
-                if draw.random() < 0.3:
-                    app.rollback()
-                else:
-                    app.commit()
-                    committed += sum(amounts.values()) + 1
-        return committed
-
-    def apply() -> int:
-        applier, times = Applier(db.mysql_url, 9), 15 if MANY else 8
-        for _ in range(times):
-            applier.apply([entry([row("a", 2, counter="orders")])])
-        applier.close()
-        return 2 * times
-
-    def tidy() -> int:
-        for _ in range(5):
-            compacted(db.mysql_url, rows=10)
-        return 0
-
-    total = sum(together(*(partial(count, number) for number in range(3)), apply, tidy))
-    assert sum(db.keys("orders").values()) == total
-    compacted(db.mysql_url)
-    assert app_slots(db.session) == {0: total}
-    assert ledger(db.session) == {"orders": total}
-    assert db.store.totals.total("orders") == total
 
 
 def test_a_forked_child_counts_on_a_connection_of_its_own(store: Store, mysql_url: str) -> None:

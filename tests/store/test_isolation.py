@@ -79,22 +79,6 @@ MALFORMED: list[tuple[Row, str]] = [
 ]
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_every_kind_of_malformed_row_at_once(db: Database, strict: bool) -> None:
-    db.store.counters.set("views")
-    db.store.counters.set_strict(strict)
-    fine = [(at, "views", key, minute(), 1) for at, key in ((14, "fine"), (15, "é" * 127))]
-    bad = [row for row, _ in MALFORMED]
-    assert db.applier.apply([entry([*bad, *fine])]) == Applied(
-        applied=1, rows=2, cells=2, dead=len(bad)
-    )
-    assert [(at, reason) for at, reason, _ in _dead(db.session)] == [
-        (row[0], reason) for row, reason in MALFORMED
-    ]
-    assert db.keys() == {b"fine": 1, "é".encode() * 127: 1}
-    assert len(slots(db.session)) == 1
-
-
 def test_rows_of_every_refusal_among_thousands_lose_nothing_but_themselves(db: Database) -> None:
     db.store.counters.set("views")
     db.store.counters.set("visitors", salt_days=0)

@@ -19,8 +19,6 @@ from countersink.store.connection import Session, connect
 from countersink.store.counters import keep_steps
 from countersink.store.counters.catalog import Scheme
 from countersink.store.counters.deletion import Deleted, delete_counter, delete_key
-from countersink.store.errors import TrackedCounter
-from countersink.store.settings import Settings
 from countersink.store.verify import verify
 from countersink.stream.decode import decode_payload
 from tests.store.app import commit_one, open_app, run, wait_for_lock_wait
@@ -240,17 +238,8 @@ def test_the_application_deletes_a_key_in_the_midst_of_its_move(
 
 
 NO_WIDTH = (
-    *("", " ", ",", "minute", "minute="),
-    *("minute=2", "minute=2w", "minute=-2d", "minute=+2d", "minute=1.5d"),
-    *("minute=٢d", "Minute=2d", "minute = 2d", "minute=2d,", "minute=2d\n"),
-    *(
-        "minute=2d hour=90d",
-        "minute=2d;hour=90d",
-        "minute=9999999999d",
-        "x" * 100_000,
-        "forever,minute=2d",
-    ),
-    *("FOREVER",),
+    *("", "minute", "minute=2", "minute=2w", "minute=-2d", "minute=1.5d", "minute=٢d"),
+    *("minute=2d,", "minute=2d\n", "minute=9999999999d", "x" * 100_000, "forever,minute=2d"),
 )
 
 
@@ -259,19 +248,15 @@ NO_WIDTH = (
     [
         *((steps, "is no width with a time") for steps in NO_WIDTH),
         ("second=2d", "'second' is none of minute, quarter, hour, day"),
-        ("week=2d", "'week' is none of minute, quarter, hour, day"),
         ("month=400d", "'month' is none of minute, quarter, hour, day"),
         ("day=30d,hour=40d", "day comes before hour"),
         ("minute=31d,day=30d", "is not shorter than day=30d"),
         ("minute=0d", "buckets are kept for 1m to 100000d"),
-        ("minute=0m", "buckets are kept for 1m to 100000d"),
         ("minute=100001d", "buckets are kept for 1m to 100000d"),
-        ("minute=999999999d", "buckets are kept for 1m to 100000d"),
         ("minute=2d,minute=3d", "minute comes before minute"),
         ("hour=2d,minute=3d", "hour comes before minute"),
         ("minute=2d,hour=2d", "is not shorter than hour=2d"),
         ("minute=2d,hour=48h", "is not shorter than hour=2d"),
-        ("minute=3d,hour=2d", "is not shorter than hour=2d"),
     ],
 )
 def test_steps_that_cannot_be_are_refused(store_of_nowhere: Store, steps: str, said: str) -> None:
@@ -336,22 +321,3 @@ def test_hours_need_a_time_zone_of_whole_hours(store: Store, session: Session) -
     store.counters.set("v", keep="minute=2d,quarter=90d", **kolkata)
     store.counters.set("v", time_zone="UTC", keep="minute=2d,hour=90d")
     refused(store, session, "name quarter", time_zone="Asia/Kathmandu")
-
-
-def test_the_counter_of_a_tracked_table_keeps_no_steps(db: Database, app_database_url: str) -> None:
-    with connect(app_database_url) as app:
-        app.execute("CREATE TABLE orders (id INT PRIMARY KEY)")
-    table = f"{Settings.parse(app_database_url).database}.orders"
-    minutes_kept(db.store)
-    with pytest.raises(ValueError, match="of its own, which a tracked table"):
-        db.store.tracked.track(table, counter="v")
-    db.store.counters.delete("v")
-    with pytest.raises(ValueError, match="deleted, a moment ago: run this again in ten minutes"):
-        db.store.tracked.track(table, counter="v")
-    db.session.execute("UPDATE counter SET zone_fixed = zone_fixed - INTERVAL 11 MINUTE")
-    db.store.tracked.track(table, counter="v")
-    before = everything(db.session)
-    for settings in ({"keep": "minute=2d"}, {"resolution": "minute", "keep": "minute=2d"}):
-        with pytest.raises(TrackedCounter):
-            db.store.counters.set("v", **settings)  # type: ignore[arg-type]
-    assert everything(db.session) == before
