@@ -156,10 +156,9 @@ def test_a_whole_entry_is_decoded_again_and_leaves_its_bad_rows(session: Session
 
 
 def test_what_a_worker_without_dimensions_set_apart_is_counted_after_an_upgrade(
-    session: Session, mysql_url: str
+    session: Session, store: Store
 ) -> None:
-    with Store(mysql_url) as store:
-        store.counters.set("views", dimensions=["page", "country"], breakdowns=["page"])
+    store.counters.set("views", dimensions=["page", "country"], breakdowns=["page"])
     items = [["views", {"page": page, "country": "DE"}, minute(), 2] for page in ("/a", "/b")]
     fields = {"v": "1", "at": "3", "rows": json.dumps(items)}
     row = json.dumps(items[0]).encode()  # of an entry that an earlier producer's replay called 1
@@ -302,10 +301,9 @@ def test_what_is_wrong_with_a_row_of_a_counter_takes_the_room_of_the_counter() -
 
 @pytest.mark.servers("mariadb", "mysql")
 def test_many_unknown_counters_have_a_bounded_number_of_rooms(
-    session: Session, mysql_url: str, applier: Applier
+    session: Session, store: Store, applier: Applier
 ) -> None:
-    with Store(mysql_url) as store:
-        store.counters.set_strict(True)
+    store.counters.set_strict(True)
     content = [(n, f"name{n:05d}", "k", minute(), 1) for n in range(2_000)]
     done = applier.apply([entry(content[start : start + 500]) for start in range(0, 2_000, 500)])
     assert (done.dead, done.not_kept) == (2_000, 0)
@@ -315,8 +313,7 @@ def test_many_unknown_counters_have_a_bounded_number_of_rooms(
         **{f"name{n:05d}": 1 for n in range(MOST_COUNTERS)},
     }
     assert session.query("SELECT COUNT(*) FROM dead_group") == [(MOST_COUNTERS + 1,)]
-    with Store(mysql_url) as store:
-        store.counters.set_strict(False)
+    store.counters.set_strict(False)
     assert retry(session, slot=9, decode=decode_payload) == Retried(retried=2_000, rows=2_000)
 
 
