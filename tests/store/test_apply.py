@@ -4,7 +4,6 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -42,19 +41,6 @@ def test_rows_of_several_entries_become_one_row_per_cell(db: Database) -> None:
     assert db.applier.apply([first, second]) == Applied(applied=2, rows=3, cells=2)
     assert db.keys() == {b"/a": 5, b"/b": -5}
     assert db.session.query("SELECT slot, amount FROM counter_ledger") == [(17, 0)]
-
-
-def test_the_bucket_is_the_utc_midnight_of_the_event(session: Session, applier: Applier) -> None:
-    days = [date(1970, 1, 1), date(2026, 11, 20), date(2026, 11, 21), date(9999, 12, 25)]
-    content = [
-        (position, "views", "k", minute(day, of_day), 1)
-        for position, (day, of_day) in enumerate((d, m) for d in days for m in (0, 1439))
-    ]
-    applier.apply([entry(content)])
-    found = session.query("SELECT bucket, amount FROM counter_slot ORDER BY bucket")
-    assert [(bucket.isoformat(), amount) for bucket, amount in found] == [
-        (f"{day}T00:00:00", 2) for day in days
-    ]
 
 
 def test_a_redelivery_is_dropped_and_the_rest_of_its_batch_counted(db: Database) -> None:
