@@ -268,7 +268,7 @@ def _show_schedule(rows: Sequence[dict[str, Any]]) -> None:
     shown = [
         row
         | {
-            "next": "paused" if row["paused"] else row["at"] or ("off" if row["cron"] == OFF else "soon"),
+            "next": "paused" if row["paused"] else row["at"] or _unplanned(row),
             "last": row["last"] or "none so far",
             "ended": row["ended"] or "",
             "time zone": row["time_zone"],
@@ -277,6 +277,10 @@ def _show_schedule(rows: Sequence[dict[str, Any]]) -> None:
     ]
     columns = ("job", "next", "last", "ended", "cron", "time zone")
     output.write_documents(columns, shown, otherwise="No job so far: start countersink scheduler.")
+
+
+def _unplanned(row: Mapping[str, Any]) -> str:
+    return "off" if row["cron"] == OFF else "soon"
 
 
 _DEFAULT: Final = CompactOptions()
