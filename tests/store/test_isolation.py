@@ -51,6 +51,14 @@ def test_sums_beyond_64_bits_go_on_exactly(db: Database, edge: int, step: int) -
     assert db.keys()[b"/full"] == 20 * step
 
 
+def test_an_overflowing_key_in_every_entry_costs_its_neighbours_nothing(db: Database) -> None:
+    batch = [entry(rows((f"/{n}", n), ("/full", MAX), ("/common", 1))) for n in range(200)]
+    assert db.applier.apply(batch) == Applied(applied=200, rows=600, cells=202)
+    expected = {f"/{n}".encode(): n for n in range(200)}
+    assert db.keys() == expected | {b"/full": 200 * MAX, b"/common": 200}
+    assert ledger(db.session) == slots(db.session)
+
+
 MALFORMED: list[tuple[Row, str]] = [
     ((0, "views", "k" * 256, minute(), 1), "bad_key"),
     ((1, "c" * 65, "k", minute(), 1), "bad_counter"),
