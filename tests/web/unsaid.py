@@ -38,7 +38,8 @@ UNSAID: Final = re.compile(
             "o breakdown of",
             "give a range of at most",
         )
-    )
+    ),
+    re.IGNORECASE,
 )
 
 

@@ -67,7 +67,7 @@ def test_a_page_has_only_scripts_in_it_that_its_policy_names(shared: Web) -> Non
 
 
 def test_no_page_has_other_script_or_style_in_it_or_asks_another_host() -> None:
-    for path, asset in load().files.items():
+    for path, asset in load()[1].items():
         text = asset.body.decode()
         assert gzip.decompress(asset.packed) == asset.body
         if path.endswith(".html"):
@@ -82,7 +82,7 @@ def test_no_page_has_other_script_or_style_in_it_or_asks_another_host() -> None:
 
 
 def test_the_licence_of_what_others_wrote_is_there_and_nothing_else_is_served(shared: Web) -> None:
-    static = f"/static/{load().version}"
+    static = f"/static/{load()[0]}"
     answer = get(shared, f"{static}/vendor/uplot/LICENSE.txt")
     assert answer.text.startswith("The MIT License")
     assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
@@ -121,5 +121,5 @@ def test_the_system_says_what_info_says(web: Web) -> None:
 
 
 def test_every_file_has_a_type() -> None:
-    kinds = {path.rpartition(".")[2] for path in load().files}
+    kinds = {path.rpartition(".")[2] for path in load()[1]}
     assert kinds == set(MEDIA_TYPES)

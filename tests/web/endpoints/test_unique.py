@@ -62,7 +62,7 @@ def test_what_is_not_told_of_members_is_422(filled: Web) -> None:
     for path, more in questions:
         answer = get(filled, path, unique="true", **more)
         assert answer.status_code == 422, path
-        assert "different members are not told" in answer.text
+        assert "Different members are not told" in answer.text
 
 
 def test_a_counter_without_members_is_422_and_says_what_to_do(filled: Web) -> None:

@@ -182,17 +182,9 @@ def read_problems(*, without_pending: bool = False) -> Iterator[None]:
         raise Problem(422, _sentence(error), extra={"rolled_up_to": up_to}) from error
     except (InexactZone, UnknownDimension, NotUnique) as error:
         raise Problem(422, _sentence(error)) from error
-    except (DamagedSketch, NoSketches) as error:
-        LOGGER.error("%s", error, extra={"action": "unreadable_sketch"})
+    except (DamagedSketch, NoSketches, UnknownZone) as error:
+        LOGGER.error("%s", error, extra={"action": "unreadable"})
         raise Problem(500, _sentence(error)) from error
-    except UnknownZone as error:
-        LOGGER.error("%s", error, extra={"action": "unknown_zone"})
-        raise Problem(
-            503,
-            "A counter's time zone is unknown to the server, which needs a newer tzdata;"
-            " its log says more",
-            retry_after=60,
-        ) from error
     except QueueTooLong as error:
         raise Problem(
             503,

@@ -236,7 +236,6 @@ class PublicCounters:
 
 
 _REFUSED: Final = {
-    "403": "The counter is neither public nor the key's.",
     "422": "There can be no such counter or key.",
     "503": "The queue takes no more for now, or MySQL does not tell whether there is a counter that"
     " fits a public pattern; nothing was counted.",

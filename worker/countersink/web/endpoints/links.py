@@ -6,6 +6,7 @@ The token is in the part of the address behind ``#``, which browsers send to nob
 proxy's log nor the header Referer has it. The page sends it as ``Authorization: Bearer``.
 """
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -88,10 +89,8 @@ async def revoke(request: Request, services: Services, who: Identity) -> Respons
     found = await services.run_in_session(links.list_links)
     if not any(one.id == id and _is_theirs(one, who) for one in found):
         raise Problem(404, "There is no such link, or no longer")
-    try:
+    with suppress(NoSuchLink):  # ended meanwhile
         await services.run_in_session(links.revoke, id)
-    except NoSuchLink:
-        raise Problem(404, "There is no such link, or no longer") from None
     await services.register.look_again()
     return Response(status_code=204)
 

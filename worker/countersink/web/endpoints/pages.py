@@ -17,11 +17,10 @@ import gzip
 import hashlib
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -61,6 +60,7 @@ FORM: Final = "application/x-www-form-urlencoded"
 WRONG: Final = "/login?wrong=1"
 """Where a form without scripts leads after a wrong key."""
 HOUR_S: Final = 3_600.0
+_STATIC: Final = Path(__file__).parents[1] / "static"
 _STYLES: Final = (
     "vendor/uplot/uPlot.min.css",
     "css/base.css",
@@ -80,14 +80,14 @@ async def html(request: Request, services: Services, who: Identity, name: str) -
 
 async def icon(request: Request, services: Services, who: Identity) -> Response:
     """``GET /favicon.ico``, which browsers ask for whatever a page says."""
-    return _answer(request, load().files["icon.svg"], "public, max-age=86400")
+    return _answer(request, load()[1]["icon.svg"], "public, max-age=86400")
 
 
 async def static(request: Request, services: Services, who: Identity) -> Response:
     """``GET /static/{version}/{file}``."""
-    assets = load()
-    found = assets.files.get(request.path_params["file"])
-    if found is None or request.path_params["version"] != assets.version:
+    version, files = load()
+    found = files.get(request.path_params["file"])
+    if found is None or request.path_params["version"] != version:
         raise Problem(404, "There is no such file: the page that asked for it is an old one")
     return _answer(request, found, FOREVER)
 
@@ -132,10 +132,9 @@ async def _form_key(request: Request, services: Services) -> str:
         fields = parse_qs(body.decode("ascii"), strict_parsing=bool(body), max_num_fields=4)
     except ValueError:
         raise Problem(400, "The form cannot be read") from None
-    keys = fields.get("key", [])
-    if len(keys) != 1:
+    if len(fields.get("key", ())) != 1:
         raise Problem(422, "The form has one field, key, with a key in it")
-    return keys[0].strip()
+    return fields["key"][0].strip()
 
 
 def _sent_on(request: Request, path: str, name: str, token: str, seconds: int) -> Response:
@@ -154,7 +153,7 @@ def _sent_on(request: Request, path: str, name: str, token: str, seconds: int) -
 
 def page(request: Request, name: str) -> Response:
     """One of the pages, which is asked for anew each time."""
-    return _answer(request, load().files[name], ASK_FIRST)
+    return _answer(request, load()[1][name], ASK_FIRST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,23 +176,14 @@ class Asset:
     scripts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Assets:
-    """All files of the dashboard.
-
-    Attributes:
-        version: a hash of all of them.
-        files: by path below the folder, such as ``js/app.js``.
-    """
-
-    version: str
-    files: Mapping[str, Asset]
-
-
 @cache
-def load() -> Assets:
-    """Read the files that belong to the package."""
-    found = dict(_walk(files("countersink.web") / "static", ""))
+def load() -> tuple[str, Mapping[str, Asset]]:
+    """A hash of all files of the dashboard, and these by their paths, such as ``js/app.js``."""
+    found = {
+        path.relative_to(_STATIC).as_posix(): path.read_bytes()
+        for path in _STATIC.rglob("*.*")
+        if path.suffix[1:] in MEDIA_TYPES
+    }
     modules = {
         path.removeprefix("js/"): body.decode()
         for path, body in found.items()
@@ -205,13 +195,10 @@ def load() -> Assets:
     for path, body in sorted(found.items()):
         digest.update(b"%d %b %d " % (len(path), path.encode(), len(body)) + body)
     version = digest.hexdigest()[:16]
-    return Assets(
-        version,
-        {
-            path: _page(body, found, version) if path.endswith(".html") else _asset(path, body)
-            for path, body in found.items()
-        },
-    )
+    return version, {
+        path: _page(body, found, version) if path.endswith(".html") else _asset(path, body)
+        for path, body in found.items()
+    }
 
 
 def _answer(request: Request, asset: Asset, kept: str) -> Response:
@@ -227,14 +214,6 @@ def _answer(request: Request, asset: Asset, kept: str) -> Response:
         headers["Content-Security-Policy"] = policy(asset.scripts)
     body = asset.packed if packed else asset.body
     return Response(body, headers=headers, media_type=asset.media_type)
-
-
-def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _walk(entry, f"{prefix}{entry.name}/")
-        elif entry.name.rpartition(".")[2] in MEDIA_TYPES:
-            yield f"{prefix}{entry.name}", entry.read_bytes()
 
 
 def _page(body: bytes, found: Mapping[str, bytes], version: str) -> Asset:

@@ -99,13 +99,7 @@ class HandingOut:
 async def take(request: Request, services: Services, who: Identity) -> Response:
     """Hand out the next value, or a block of them."""
     name = _name(request, who)
-    asked = await bodies.read_object(
-        request,
-        services,
-        ValueAsked,
-        optional=True,
-        advice=': send {"step": 1}, or nothing',
-    )
+    asked = await bodies.read_object(request, services, ValueAsked, optional=True)
     used = services.quotas.check(who, "sequences", {name})
     handing = services.one(HandingOut)
     sequences = handing.sequences
@@ -183,11 +177,7 @@ ROUTES: Final = (
                 "The number, or with `count` the block of numbers.",
                 {"oneOf": [schema_of(SequenceValue), schema_of(SequenceBlock)]},
             ),
-            "400": "The body is not JSON.",
             "409": "No value is left within the sequence's limits.",
-            "413": "The body is too large.",
-            "415": "The body is announced as something else than JSON.",
-            "422": "There can be no such name, step, start, count or parameter.",
             "503": "A number may be lost, or MySQL is away: ask again.",
         },
     ),
@@ -198,6 +188,6 @@ ROUTES: Final = (
         scope="read",
         name="lastValue",
         summary="The last number that was handed out; null where none was.",
-        responses={"200": SequenceValue, "422": "There can be no such name or parameter."},
+        responses={"200": SequenceValue},
     ),
 )

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,12 +23,11 @@ from countersink.reads.formats import CONTENT_TYPE, TotalSample, csv_text, openm
 from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.runtime.limits import check_counter
 from countersink.runtime.times import iso, read_day
-from countersink.store.counters.buckets import MAX_MONTHS
 from countersink.store.errors import UnknownCounter
 from countersink.store.totals.query import COLUMNS, DIMENSIONS, Answer, Query, read_by, read_where
 from countersink.store.totals.selection import Selection, checked_where
 from countersink.web.auth.register import Identity
-from countersink.web.http.answers import csv_answer, freshness, json_answer, wants_csv
+from countersink.web.http.answers import FRESHNESS, csv_answer, freshness, json_answer, wants_csv
 from countersink.web.http.openapi import Closed, Day, Time, read_responses, response, words
 from countersink.web.http.parameters import (
     COUNTER_NAME,
@@ -72,12 +71,6 @@ BY: Final = Parameter(
     f"What the rows are: {', '.join(COLUMNS)}; or dimensions of the counter, such as page,country."
     " Default: key with top; else day, or counter of all counters.",
     {"type": "string", "pattern": f"^{_NAMES}$", "examples": [*COLUMNS, "page,country"]},
-)
-BY_DIMENSIONS: Final = Parameter(
-    "by",
-    partial(read_by, words=("key",)),
-    "What the rows are: keys, or dimensions of the counter, such as page,country. Default: key.",
-    {"type": "string", "pattern": f"^{_NAMES}$", "examples": ["key", "page,country"]},
 )
 WHERE: Final = Parameter(
     "where",
@@ -128,7 +121,7 @@ _RANGE: Final = (SINCE, UNTIL, LAST, TIME_ZONE)
 _REST: Final = (INCLUDE_PENDING, FORMAT, SPREADSHEET)
 _SERIES: Final = (*PICKED, WHERE, *_RANGE, UNIQUE, *_REST)
 _TOTALS: Final = (BY, *PICKED, WHERE, *_RANGE, UNIQUE, TOP, AGAINST, *_REST)
-_TOP: Final = (N, BY_DIMENSIONS, *PICKED, WHERE, *_RANGE, UNIQUE, ALSO, AGAINST, *_REST)
+_TOP: Final = (N, BY, *PICKED, WHERE, *_RANGE, UNIQUE, ALSO, AGAINST, *_REST)
 
 
 async def totals(
@@ -170,23 +163,18 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
         raise refuse("top", f"it goes with by=key, by=counter or dimensions, not by={by}")
     if given.get("also") and by != "key":
         raise refuse("also", "it goes with keys, not with dimensions")
-    try:
-        selection = Selection(
-            counter,
-            keys=picked_keys(given),
-            start=given["from"],
-            end=given["to"],
-            last=given["last"],
-            time_zone=given["time_zone"],
-            where=checked_where(given["where"]),
-            visible=who.may_name,
-        )
-    except ValueError as error:
-        parameter = "where" if given["where"] else "last" if given["last"] else "to"
-        raise refuse(parameter, str(error)) from None
-    try:
+    with read_problems():
         return Query(
-            selection,
+            Selection(
+                counter,
+                keys=picked_keys(given),
+                start=given["from"],
+                end=given["to"],
+                last=given["last"],
+                time_zone=given["time_zone"],
+                where=checked_where(given["where"]),
+                visible=who.may_name,
+            ),
             by=by,
             dimensions=dimensions,
             top=top,
@@ -197,10 +185,11 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
             include_pending=given["include_pending"],
             unique=given["unique"],
         )
-    except ValueError as error:
-        blamed = ("unique", "against", "where")
-        name = next((name for name in blamed if given.get(name)), "by")
-        raise refuse(name, str(error)) from None
+
+
+def _limit(name: str) -> Meta:
+    """What the document says of a limit, which is a header, too."""
+    return words(FRESHNESS[name][1])
 
 
 class TotalRow(msgspec.Struct):
@@ -237,38 +226,13 @@ class TotalList(Closed):
     rolled_up_to: Annotated[
         Day | None, words("Days before this one are in months; null: no day is.")
     ]
-    truncated: Annotated[
-        bool,
-        words(
-            f"There are more than the {MAX_NAMES:,} largest, which are here; or, without `from`, a"
-            f" series of more than {MAX_ROWS:,} days or hours, or {MAX_MONTHS:,} months: this is"
-            " the part with the most days that have counts."
-        ),
-    ]
+    truncated: Annotated[bool, _limit("truncated")]
     complete_up_to: Annotated[
         Time | None, words("Everything that reached Redis before this time is in the rows.")
     ]
     window: TotalsWindow | UnsetType = UNSET
-    since: (
-        Annotated[
-            Time,
-            words(
-                "Events from before this time are missing: the breakdown that answers was declared"
-                " then. Only of dimensions, and where the range begins before it."
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
-    told_from: (
-        Annotated[
-            str,
-            words(
-                "Of days, hours and minutes: those before it are rolled up to wider buckets, so"
-                " that some which were asked for are not in the rows; a day of days, else a time."
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
+    since: Annotated[Time, _limit("since")] | UnsetType = UNSET
+    told_from: Annotated[str, _limit("told_from")] | UnsetType = UNSET
 
 
 _SCRAPE_COUNTERS: Final = Parameter(
@@ -322,8 +286,7 @@ async def openmetrics(request: Request, services: Services, who: Identity) -> Re
         with read_problems(without_pending=not pending):
             found, up_to = services.reads.read(asked, query)
             if not found:
-                what = repr(names[0]) if len(names) == 1 else f"any of these {len(names)}"
-                raise UnknownCounter(f"nothing was ever counted as {what}")
+                raise UnknownCounter("nothing was ever counted as any of these")
         samples = [
             TotalSample(name, key[0] if key else None, total)
             for name in filter(found.__contains__, names)

@@ -45,12 +45,12 @@ FRESHNESS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
     ),
     "told_from": (
         "Countersink-Told-From",
-        "Hours or minutes before this time are missing: they are rolled up.",
+        "Days, hours or minutes before this one are missing: they are rolled up to wider buckets.",
         _TIME,
     ),
     "truncated": (
         "Countersink-Truncated",
-        "There: only the largest, or the latest, are in the answer.",
+        "Only a part is in the answer: the largest, or of a series the days with the most counts.",
         {"type": "string", "enum": ["true"]},
     ),
 }
@@ -150,8 +150,6 @@ def _has(condition: str | None, tag: str) -> bool:
     """Whether a tag is among those that the client has (weak comparison, RFC 9110, 8.8.3.2)."""
     if condition is None:
         return False
-    if condition.strip() == "*":
-        return True
     bare = tag.removeprefix("W/")
     return any(one.strip().removeprefix("W/") == bare for one in condition.split(","))
 

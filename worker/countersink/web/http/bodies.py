@@ -73,7 +73,6 @@ async def read_object(
     *,
     limit: int = MAX_OBJECT_BYTES,
     optional: bool = False,
-    advice: str = "",
 ) -> T:
     """A body that is one JSON object, as a ``kind``, which forbids unknown members.
 
@@ -81,14 +80,12 @@ async def read_object(
         request, services, limit: as of :func:`read`.
         kind: of the object.
         optional: the body may be empty: it is ``kind()`` then.
-        advice: what to send, for whoever sends no JSON.
 
     Raises:
         Problem: 400 it is no JSON; 413 it is too large; 415 it is something else; 422 it is not
             valid.
     """
-    media_type = request.headers.get("content-type", "")
-    check_json(media_type, "The body is JSON, or empty" if optional else "The body is JSON")
+    check_json(request.headers.get("content-type", ""))
     body = await read(request, services, limit)
     if optional and not body:
         return kind()
@@ -97,15 +94,14 @@ async def read_object(
     except (msgspec.ValidationError, RecursionError) as error:
         raise Problem(422, f"The body is not valid: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise Problem(400, f"The body is not JSON{advice}") from None
+        raise Problem(400, "The body is not JSON") from None
 
 
-def check_json(media_type: str, what: str = "The body is JSON") -> None:
+def check_json(media_type: str) -> None:
     """Whether a body of this media type may be JSON.
 
     Args:
         media_type: the header Content-Type; empty where there is none.
-        what: the body has to be.
 
     Raises:
         Problem: 415.
@@ -113,7 +109,7 @@ def check_json(media_type: str, what: str = "The body is JSON") -> None:
     if media_type.partition(";")[0].strip().lower() not in _JSON_TYPES:
         raise Problem(
             415,
-            f"{what}: send it with Content-Type: application/json",
+            "The body is JSON: send it with Content-Type: application/json",
             headers={"Accept": "application/json"},
         )
 

@@ -1,4 +1,4 @@
-"""Headers: most headers and repeated ones of a request (400, 431), and those that every answer has
+"""Headers: most headers of a request, and repeated ones (400), and those that every answer has
 (Content-Security-Policy, Cache-Control, nosniff)."""
 
 from collections.abc import Sequence
@@ -31,7 +31,6 @@ could have looked at the other one."""
 _JOINED: Final = {
     b"cookie": b"; ",
     b"x-forwarded-for": b", ",
-    b"forwarded": b", ",
     b"user-agent": b" ",
 }
 CONTENT_SECURITY_POLICY: Final = (
@@ -63,13 +62,10 @@ def read_headers(scope: Scope) -> dict[bytes, bytes]:
     """The headers that matter, by lower-case name.
 
     Raises:
-        Problem: 431 there are too many; 400 one is there twice.
+        Problem: 400 one is there twice.
     """
-    raw = scope["headers"]
-    if len(raw) > MAX_HEADERS:
-        raise Problem(431, f"A request has at most {MAX_HEADERS} headers")
     found: dict[bytes, bytes] = {}
-    for name, value in raw:
+    for name, value in scope["headers"]:
         if name in _SINGLE:
             if name in found:
                 raise Problem(400, f"The header {name.decode()} is there twice")

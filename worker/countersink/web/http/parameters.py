@@ -84,8 +84,6 @@ class Parameter:
             "description": self.description,
             "schema": schema,
         }
-        if self.repeatable:
-            found |= {"style": "form", "explode": True}
         if self.required:
             found["required"] = True
         return found
