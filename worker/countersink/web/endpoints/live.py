@@ -15,8 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from fnmatch import translate
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -28,8 +29,9 @@ from countersink.runtime.times import iso
 from countersink.store.errors import StoreError
 from countersink.stream.errors import StreamError
 from countersink.web.auth.register import Identity
+from countersink.web.endpoints.counters import DayTotal
 from countersink.web.errors import Problem
-from countersink.web.http.openapi import response
+from countersink.web.http.openapi import Closed, Time, response, schema_of
 from countersink.web.http.parameters import COUNTER_NAME, Parameter
 from countersink.web.http.route import Route
 from countersink.web.services import Services
@@ -276,6 +278,32 @@ async def _send(send: Send, text: str) -> None:
         await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
 
+class News(Closed):
+    """What has changed; of ``today`` those counters that have."""
+
+    counters: Annotated[int, Meta(ge=0)] | None
+    complete_up_to: Time | None
+    today: dict[str, DayTotal]
+
+
+class Trouble(Closed):
+    """A server behind this one is away."""
+
+    trouble: Annotated[bool, Meta(extra_json_schema={"const": True})]
+
+
+_EVENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "description": "Each event: OpenAPI 3.1 has no other word for it.",
+    "required": ["data"],
+    "properties": {
+        "data": {
+            "type": "string",
+            "contentMediaType": "application/json",
+            "contentSchema": {"oneOf": [schema_of(News), schema_of(Trouble)]},
+        }
+    },
+}
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
         "GET",
@@ -291,7 +319,9 @@ ROUTES: Final[tuple[Route, ...]] = (
         " this one is away. The stream"
         f" ends after {LIFE_S:.0f} seconds: open another one.",
         responses={
-            "200": response("Events.", {"type": "object"}, MEDIA_TYPE),
+            "200": response("Events.", _EVENT, MEDIA_TYPE),
+            "422": "A name that no counter can have, or too many of them.",
+            "503": "Too many listen already.",
         },
     ),
 )

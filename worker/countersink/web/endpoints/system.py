@@ -86,6 +86,31 @@ class JobState(msgspec.Struct):
     ) = UNSET
 
 
+class InstallationState(msgspec.Struct):
+    """Everything known; what MySQL did not tell is null."""
+
+    at: Annotated[str, words("ISO 8601, Redis's clock")]
+    backlog: Annotated[int, words("entries that wait in the queue")]
+    pending: Annotated[int, words("of those, delivered to a worker")]
+    oldest: Annotated[str | None, words("ISO 8601; since when the oldest waits")]
+    lag_ms: Annotated[int, words("milliseconds that the oldest has waited")]
+    rows_per_second: float
+    dead: Annotated[int | None, words("dead letters")]
+    dead_by_reason: dict[str, int] | None
+    dead_not_kept: Annotated[
+        dict[str, int] | None, words("dead letters that are only a number, by reason")
+    ]
+    dead_unknown: str | None
+    lost: Annotated[
+        dict[str, Any] | None,
+        words("entries that Redis has lost, at least: all, and of the last 7 days"),
+    ]
+    streams: list[dict[str, Any]]
+    away: Annotated[list[dict[str, Any]], words("masters of a Redis Cluster that do not answer")]
+    workers: list[dict[str, Any]]
+    schedules: dict[str, Any]
+
+
 class WhoAmI(msgspec.Struct):
     """The key, or nulls where none is needed."""
 
@@ -107,7 +132,7 @@ ROUTES: Final = (
         name="system",
         summary="The state of the whole installation",
         description="What `countersink info --format json` prints; looked at once a second.",
-        responses={"200": response("Everything known.", {"type": "object"})},
+        responses={"200": InstallationState},
     ),
     *(
         Route(
