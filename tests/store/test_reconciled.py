@@ -102,6 +102,15 @@ def test_what_was_sent_before_is_dead_and_what_was_sent_later_counts(db: Databas
     assert len(dead.list_rows(db.session)) == 1
 
 
+def test_what_was_accepted_in_the_millisecond_of_the_mark_counts(db: Database) -> None:
+    """A day is marked with the time at which nothing of it waits any more."""
+    t0 = now_ms() - HOUR_MS
+    mark(db.session, t0)
+    mark(db.session, t0 + 1000, NEXT)  # so that entries of then are looked at
+    assert db.applier.apply([entry([row_of()], id=id_of(t0 - 1), at=t0 - 1)]).dead == 1
+    assert db.applier.apply([entry([row_of()], id=id_of(t0), at=t0)]).dead == 0
+
+
 def test_a_spooled_record_is_as_old_as_its_id_whenever_it_is_sent(db: Database) -> None:
     t0 = now_ms() - HOUR_MS
     mark(db.session, t0)
