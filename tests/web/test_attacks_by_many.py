@@ -5,7 +5,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http.cookies import SimpleCookie
-from itertools import cycle, product
 
 import pytest
 import requests
@@ -13,14 +12,12 @@ import requests
 from countersink.store import api_keys
 from countersink.store.sessions import open_tables
 from countersink.web.endpoints.live import MAX_LISTENERS, MAX_PER_ADDRESS, MAX_PER_KEY
-from tests.support.examples import MANY
 from tests.support.waiting import eventually
 from tests.web.attacks.asking import ask, from_address
 from tests.web.attacks.crowd import crowd, drip, hung_up
 from tests.web.attacks.floods import flood, flooded, slow_and_deaf_clients
 from tests.web.attacks.target import CONNECTIONS, FAILURES, Target
 from tests.web.raw import answer, status
-from tests.web.serving import Web
 
 pytestmark = pytest.mark.usefixtures("unharmed")
 
@@ -161,35 +158,6 @@ def test_a_cookie_that_was_put_there_is_never_that_of_a_login(target: Target) ->
         for path in ("/v1/increments", "/v1/dead/drop", "/v1/sequences/s/next", "/logout"):
             headers = {**real, "Sec-Fetch-Site": site, "Origin": "https://evil.example"}
             assert from_address(target, "127.0.0.21", "POST", path, headers, "{}").status == 403
-
-
-@pytest.mark.random
-def test_pages_of_others_reach_nothing_where_no_key_is_needed(web: Web) -> None:
-    """The kinds of bodies take turns; by `make test-long` each is sent to each path."""
-    evil = "https://evil.example"
-    pages: tuple[dict[str, str], ...] = (
-        {"Sec-Fetch-Site": "cross-site", "Origin": evil},
-        {"Sec-Fetch-Site": "same-site", "Origin": "http://other.localhost"},
-        {"Origin": evil},
-        {"Origin": "null"},
-        {"Referer": f"{evil}/page"},
-        {"Origin": f"{evil}/{web.url}"},
-        {"Origin": web.url.replace("127.0.0.1", "127.0.0.1.evil.example")},
-    )
-    kinds = ("text/plain", "application/x-www-form-urlencoded", "application/json")
-    turns = cycle(kinds)
-    paths = ("/v1/increments", "/v1/sequences/s/next", "/v1/dead/drop", "/hit/c/k")
-    body = b'{"counter": "c"}'
-    for headers, path in product(pages, paths):
-        for kind in kinds if MANY else (next(turns),):
-            told = web.ask("POST", path, data=body, headers={**headers, "Content-Type": kind})
-            assert told.status_code == 403, (headers, kind, path)
-    for headers in pages:
-        assert web.ask("GET", "/hit/c/k.gif", headers=headers).status_code == 403, headers
-    evil_host = {"Host": "evil.example", "Origin": "http://evil.example"}
-    assert web.ask("POST", "/v1/increments", data=body, headers=evil_host).status_code == 421
-    web.apply()
-    assert web.store.totals.counters() == {}
 
 
 @pytest.mark.parametrize("keys", [KEYS, pytest.param(20_000, marks=LARGE)])

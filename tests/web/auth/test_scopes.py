@@ -1,6 +1,5 @@
 """Every route, each scope, and keys that are for some counters only."""
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -182,13 +181,6 @@ def test_a_key_for_some_counters_has_these_and_is_told_of_no_other(
         for answer in (own, other) if not one.streams else ():
             told = answer.text.replace(OTHER, "") if one.named == "body" else answer.text
             assert "bank" not in told, scope
-
-
-def test_each_scope_is_in_the_document_as_it_is_in_the_table() -> None:
-    for one in CALLS:
-        operation = json.dumps(OPERATIONS[one.path][one.method])
-        scope = min((one.scopes or {""}) - {"admin"}, default="admin")
-        assert (f"Scope: `{scope}`" in operation) is (one.scopes is not None), one
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from countersink.store.apply.dead import DeadRow, insert
 from countersink.store.sessions import open_tables
 from countersink.stream.entry import new_entry_id
 from countersink.stream.names import stream_key
-from countersink.web.endpoints.dead import SHOWN_BYTES
 from tests.web.serving import Web
 
 BAD_CHOICES: Final[tuple[Any, ...]] = (
@@ -22,13 +21,9 @@ BAD_CHOICES: Final[tuple[Any, ...]] = (
     {"all": True, "reason": "too_old"},
     {"refs": []},
     {"refs": ["' OR 1=1 --"]},
-    {"refs": ["0" * 32 + ":-2"]},
     {"refs": ["0" * 32] * 1_001},
     {"reason": ""},
     {"reason": "x" * 65},
-    {"reason": "ä"},
-    {"everything": True},
-    {"all": 1},
     {"most": 1},
     {"refs": ["0" * 32], "most": 1},
     *({"all": True, "most": wrong} for wrong in (None, -1, 1.5, "1", True, 2**63)),
@@ -101,14 +96,6 @@ def test_what_was_not_kept_is_told_until_its_reason_is_dropped(web: Web) -> None
     assert listed(web)["not_kept"] == {"bad_sketch": 3}
     assert post(web, "drop", {"all": True}).json() == {"dropped": 0}
     assert listed(web)["not_kept"] == {}
-
-
-def test_a_long_payload_is_shown_in_part(web: Web) -> None:
-    set_aside(web, "a", payload=b'["' + b"\xff" + b"x" * 50_000)
-    (row,) = listed(web)["rows"]
-    assert len(row["payload"]) == SHOWN_BYTES
-    assert row["payload"].startswith('["\\xff')
-    assert row["payload_characters"] == 50_006
 
 
 def test_a_retry_counts_once_however_often_it_is_asked_for(web: Web) -> None:

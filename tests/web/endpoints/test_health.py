@@ -86,15 +86,6 @@ def test_answers_are_counted_by_status(web: Web) -> None:
     assert scraped(web)["countersink_web_requests_total"] == {("200",): 2, ("404",): 3}
 
 
-def test_openmetrics_where_it_is_asked_for(web: Web) -> None:
-    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
-    answer = get(web, "/metrics", headers=accept)
-    assert answer.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
-    assert answer.text.endswith("# EOF\n")
-    plain = get(web, "/metrics")
-    assert plain.headers["Content-Type"].startswith("text/plain; version=")
-
-
 @pytest.mark.parametrize("spooled", [False, True])
 def test_a_frozen_redis(
     own_redis_server: RedisFactory,

@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from countersink.runtime.limits import cut_key
-from countersink.store.connection import Session, connect
+from countersink.store.connection import connect
 from countersink.store.counters.all_counters import counter_names
 from countersink.store.migrate import migrate
 from countersink.web.acknowledgement import Acknowledgements
@@ -246,25 +246,6 @@ def test_a_public_pattern_is_of_counters_that_there_are(
         assert counter_names(session) == ["public.counted", "public.made"]
 
 
-def test_the_names_are_read_now_and_then_however_many_are_asked_for(
-    guarded: Web, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hits, "FRESH_S", 3_600.0)
-    readings: list[None] = []
-    names = counter_names
-
-    def noted(session: Session) -> list[str]:
-        readings.append(None)
-        return names(session)
-
-    monkeypatch.setattr(hits, "counter_names", noted)
-    urls = [f"{guarded.url}/hit/public.{number}/home.gif" for number in range(20)]
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda url: get(url).status_code, urls))
-    assert answers == [403] * 20
-    assert len(readings) == 1
-
-
 def test_a_public_pattern_while_mysql_is_away(
     redis_url: str, own_mysql_server: MySQLFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,23 +279,6 @@ def test_the_public_may_add_1_to_what_is_public_and_to_nothing_else(guarded: Web
     assert counted(guarded, "public") == {"home": 3}
     assert counted(guarded, "public.blog") == {"home": 3}
     assert guarded.producer.stats().accepted == 6
-
-
-def test_a_key_may_add_to_what_is_its_to_name(guarded: Web) -> None:
-    key = guarded.key("ingest", name="shop", counters=["shop.*"])
-    for counter, status in (("shop.sales", 200), ("sales", 403), ("public", 200)):
-        assert guarded.ask("GET", f"/hit/{counter}/k.gif", key).status_code == status, counter
-
-
-def test_another_page_cannot_add_to_what_is_not_public_although_everybody_may(shared: Web) -> None:
-    for method, path in (("GET", "home.gif"), ("GET", "home.svg"), ("POST", "home")):
-        url = f"{shared.url}/hit/views.cross/{path}"
-        assert requests.request(method, url, headers=ELSEWHERE, timeout=20).status_code == 403
-        own = {"Sec-Fetch-Site": "same-origin"}
-        assert requests.request(method, url, headers=own, timeout=20).ok
-    silent = requests.get(f"{shared.url}/hit/views.cross/home.gif", timeout=20)
-    assert silent.status_code == 403  # a browser may say nothing with a picture
-    assert counted(shared, "views.cross") == {"home": 3}
 
 
 def test_beacons_are_counted_whatever_they_carry(shared: Web) -> None:

@@ -130,14 +130,6 @@ def test_a_name_counts_at_most_once_where_its_rows_are_alike(web: Web) -> None:
     assert web.store.totals.total("big") == 3 * 10**9
 
 
-def test_both_kinds_of_names_at_once_are_refused(shared: Web) -> None:
-    answer = post(shared.url, [{"counter": "sales"}, {"counter": "sales", "id": "1"}], "mine")
-    assert answer.status_code == 422
-    assert answer.json()["errors"] == [
-        {"index": 1, "detail": "it has an id, and so has the batch: give either"}
-    ]
-
-
 def test_names_that_cannot_be_are_refused(shared: Web) -> None:
     accepted = shared.producer.stats().accepted
     port = int(shared.url.rpartition(":")[2])

@@ -29,7 +29,6 @@ from countersink.web.errors import Problem
 from countersink.web.http import bodies
 from countersink.web.options import WebOptions
 from tests.support.factories import RedisFactory
-from tests.support.processes import Children
 from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
 
@@ -104,28 +103,6 @@ def test_a_key_may_be_an_object_of_dimensions(web: Web) -> None:
     ]
 
 
-BAD_DIMENSIONS: list[tuple[Any, str]] = [
-    ({"page": 1}, "Expected `str`, got `int`"),
-    ({"page": None}, "Expected `str`, got `null`"),
-    ({"page": {"a": "b"}}, "Expected `str`, got `object`"),
-    ([["page", "/"]], "got `array`"),
-    (None, "got `null`"),
-    ({"Page": "/"}, "1 to 32 characters"),
-    ({"day": "/"}, "--by"),
-    ({f"d{number}": "" for number in range(9)}, "at most 8 dimensions"),
-]
-
-
-def test_bad_dimensions_are_told_with_their_place(shared: Web) -> None:
-    good = {"counter": "views", "key": {"page": "/"}}
-    accepted = shared.producer.stats().accepted
-    for key, detail in BAD_DIMENSIONS:
-        found = send(shared, [good, {"counter": "views", "key": key}], 422)
-        assert [each["index"] for each in found["errors"]] == [1]
-        assert detail in found["errors"][0]["detail"]
-    assert shared.producer.stats().accepted == accepted
-
-
 def test_times_are_iso_8601_with_a_zone_or_unix_seconds(web: Web) -> None:
     seconds = int(AT.timestamp())
     times = ["2025-11-21T08:00:00Z", "2025-11-21T09:00:00.5+01:00", seconds, seconds + 0.25, None]
@@ -166,27 +143,18 @@ def test_what_is_not_valid_is_told_item_by_item_and_nothing_is_counted(shared: W
     wrong: list[Any] = [
         {},
         {"counter": "no such name"},
-        {"counter": ""},
         {"counter": "c" * 65},
         {"counter": 7},
-        {"counter": "c'; DROP TABLE counter_slot; --"},
+        {"counter": "c", "key": {"page": 1}},
+        {"counter": "c", "key": {"Page": "/"}},
         {"counter": "c", "key": None},
         {"counter": "c", "amount": 1.5},
         {"counter": "c", "amount": "1"},
-        {"counter": "c", "amount": True},
         {"counter": "c", "amount": 1_000_000_001},
         {"counter": "c", "amount": -1_000_000_001},
-        {"counter": "c", "amount": 10**30},
         {"counter": "c", "at": "2025-11-21T08:00:00"},
-        {"counter": "c", "at": "2025-11-21"},
-        {"counter": "c", "at": "yesterday"},
-        {"counter": "c", "at": -1},
-        {"counter": "c", "at": 1e18},
-        {"counter": "c", "at": "9999-12-01T00:00:00Z"},
-        {"counter": "c", "at": True},
         {"counter": "c", "id": ""},
         {"counter": "c", "id": "x" * 256},
-        {"counter": "c", "id": 7},
         {"counter": "c", "count": 1},
         None,
         [],
@@ -329,28 +297,6 @@ def test_bounds_of_time_are_the_servers_and_included() -> None:
         assert "more than 3,650 days back" in told(beyond)[0], beyond
     for beyond in (now - 7 * day - 1e-3, 0, "0001-01-01T00:00:00+14:00"):
         assert "more than 7 days back" in told(beyond, max_age_days=7)[0], beyond
-
-
-def test_increments_without_a_time_never_ask_for_it() -> None:
-    def clock() -> float:
-        raise AssertionError
-
-    body = b'[{"counter":"c"},{"counter":"c","at":null}]'
-    assert len(read(body, clock, max_age_days=1)) == 2
-
-
-def test_stored_is_answered_when_it_is_in_redis(web: Web) -> None:
-    body = {"counter": "c", "key": "k"}
-    assert send(web, body, 200, wait="stored") == {"accepted": 1, "state": "stored"}
-    assert web.services.redis.xlen(STREAM) == 1
-
-
-def test_applied_is_answered_when_it_is_in_mysql(patient: Web) -> None:
-    with Children() as children:
-        children.worker(patient.options.redis_url, patient.options.mysql_url)
-        answer = send(patient, {"counter": "c", "key": "k"}, 200, wait="applied")
-        assert answer == {"accepted": 1, "state": "applied"}
-        assert patient.store.totals.total("c", key="k") == 1
 
 
 def test_who_waits_in_vain_is_told_that_it_will_come(redis_url: str, mysql_url: str) -> None:

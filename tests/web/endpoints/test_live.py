@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -129,30 +129,6 @@ def test_a_stream_ends_whole_when_the_server_does(redis_url: str, mysql_url: str
     listener.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("bound", "keys", "told"),
-    [("MAX_LISTENERS", 1, 503), ("MAX_PER_KEY", 1, 429), ("MAX_PER_ADDRESS", 3, 429)],
-)
-def test_more_listeners_than_there_may_be_are_told_to_come_later(
-    web: Web, monkeypatch: pytest.MonkeyPatch, bound: str, keys: int, told: int
-) -> None:
-    """Of the server, of a key, and of an address with however many keys."""
-    monkeypatch.setattr(live, "MAX_LISTENERS", 1 if told == 503 else live.MAX_LISTENERS)
-    most = getattr(live, bound)
-    assert most <= keys * live.MAX_PER_KEY
-    shown = [web.key("read", name=str(number), counters=["none.*"]) for number in range(keys)]
-    with ExitStack() as held:
-        for number in range(most):
-            held.enter_context(listening(web, key=shown[number % keys]))
-        for key in shown:
-            refused = web.ask("GET", "/v1/live", key)
-            assert (refused.status_code, refused.headers["Retry-After"]) == (told, "30")
-        if bound == "MAX_PER_KEY":  # others find room
-            web.count("orders", "a", 3)
-            other = web.key("read")
-            held.enter_context(listening(web, "orders", key=other)).until("orders", 3)
-
-
 def test_a_server_that_is_away_is_told_of_and_seen_again(
     redis_url: str, own_mysql_server: MySQLFactory
 ) -> None:
@@ -181,19 +157,3 @@ def test_a_bad_question_is_no_stream_and_head_is_answered_at_once(shared: Web) -
     answer = requests.head(f"{shared.url}/v1/live", timeout=20)
     assert answer.status_code == 200
     assert answer.headers["Content-Type"].startswith("text/event-stream")
-
-
-def test_an_unforeseen_error_is_told_and_numbers_come_again(
-    orders: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*asked: Any) -> None:
-        raise RuntimeError("a bug")
-
-    with listening(orders, "orders") as stream:
-        stream.until("orders", 3)
-        with monkeypatch.context() as patch:
-            patch.setattr(live, "today", fail)
-            assert {"trouble": True} in stream.events()
-        orders.count("orders", "a", 1)
-        stream.until("orders", 4)
-    assert "a bug" in caplog.text

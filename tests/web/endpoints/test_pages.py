@@ -7,7 +7,7 @@ from hashlib import sha256
 
 import requests
 
-from countersink.web.endpoints.pages import MEDIA_TYPES, load
+from countersink.web.endpoints.pages import load
 from countersink.web.http.headers import PAGE
 from tests.web.serving import Web
 
@@ -107,19 +107,3 @@ def test_who_is_not_logged_in_is_led_to_the_login(keyed: Web) -> None:
         "login": False,
         "link": None,
     }
-
-
-def test_the_system_says_what_info_says(web: Web) -> None:
-    web.producer.increment("orders", "a")
-    assert web.producer.flush(20)
-    state = get(web, "/v1/system").json()
-    assert state["backlog"] == 1
-    assert state["workers"] == []
-    assert state["dead"] == 0
-    assert state["schedules"]["unknown"] is None
-    assert get(web, "/v1/system?x=1").status_code == 422
-
-
-def test_every_file_has_a_type() -> None:
-    kinds = {path.rpartition(".")[2] for path in load()[1]}
-    assert kinds == set(MEDIA_TYPES)

@@ -109,30 +109,6 @@ def test_a_visitor_is_counted_as_soon_as_workers_are_back_and_have_made_the_salt
     assert stored(web, redis_client)[1] == {hashed("ann")}
 
 
-def test_a_counter_that_comes_to_count_visitors_is_taken(
-    web: Web, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sightings, "SALT_SECONDS", 0.0)
-    body = {"counter": "visitors", "visitor": "ann"}
-    assert post(web, body).status_code == 422
-    publish(redis_client)
-    eventually(lambda: post(web, body).status_code == 202)
-    assert stored(web, redis_client)[1] == {hashed("ann")}
-
-
-@pytest.mark.parametrize("unique", [False, True])
-def test_many_counters_of_one_request_are_asked_for_at_once(
-    web: Web, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, unique: bool
-) -> None:
-    monkeypatch.setattr(sightings, "SALT_SECONDS", 2.0)
-    counters = [f"visitors{number}" for number in range(300)]
-    if unique:
-        for counter in counters:
-            publish(redis_client, counter=counter)
-    body = [{"counter": counter, "visitor": "ann"} for counter in counters]
-    assert post(web, body).status_code == (202 if unique else 422)
-
-
 def test_hits_tell_address_and_user_agent_of_counters_that_are_named(
     web: Web, redis_client: redis.Redis
 ) -> None:

@@ -37,14 +37,9 @@ def documented(web: Web, path: str, **parameters: Any) -> Any:
 
 WRONG: tuple[tuple[dict[str, str], str], ...] = (
     ({"last": "0h"}, "is no window"),
-    ({"last": "-24h"}, "is no window"),
-    ({"last": "3w"}, "is no window"),
-    ({"last": "24"}, "is no window"),
     ({"last": "999999999d"}, "at most 36,500 days"),
     ({"last": "24h", "from": "2026-11-20"}, "not both"),
     ({"from": "2026-11-20T08:00"}, "no time zone"),
-    ({"from": "1969-12-31T23:59Z"}, "from 1970-01-01 on"),
-    ({"to": "2026-11-20T08:00:30Z"}, "whole minute"),
     ({"from": "soon"}, "neither a day"),
     ({"from": "2026-11-20T08:00Z", "to": "2026-11-20T07:00Z"}, "before it begins"),
 )
@@ -59,13 +54,6 @@ def test_what_is_no_window_is_422_with_a_sentence(shared: Web) -> None:
         assert answer.status_code == 422, (path, answer.text)
         assert answer.headers["Content-Type"] == "application/problem+json"
         assert says in answer.text
-
-
-def test_against_needs_a_window(shared: Web) -> None:
-    for given in ({}, {"from": "2026-11-20"}, {"last": "24h", "by": "day"}):
-        answer = get(shared, f"{VIEWS}/totals", **{"by": "key", **given}, against="previous")
-        assert answer.status_code == 422
-        assert "The previous window" in answer.text
 
 
 def test_a_window_that_the_buckets_do_not_make_up_is_422_and_names_what_would(shared: Web) -> None:

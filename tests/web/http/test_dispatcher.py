@@ -1,12 +1,15 @@
 """The dispatcher: names, origins, paths, headers, and what is told when something breaks."""
 
 import logging
+import re
+from typing import Any
 
 import pytest
 import requests
 
 from countersink.store import api_keys
 from countersink.store.sessions import open_tables
+from countersink.web.app import ROUTES as EVERY_ROUTE
 from countersink.web.errors import CannotServe
 from countersink.web.http.headers import DATA
 from countersink.web.server.process import first_key
@@ -197,3 +200,22 @@ def test_without_a_valid_key_it_does_not_start_but_on_a_terminal_makes_one(mysql
         assert not api_keys.is_valid(session, made)
         with pytest.raises(CannotServe):
             first_key(session, terminal=False)
+
+
+def test_the_document_is_served_to_everybody_and_says_whether_a_key_is_needed(
+    opened: Web, guarded: Web
+) -> None:
+    def served(web: Web) -> Any:
+        answer = requests.get(f"{web.url}/openapi.json", timeout=20)
+        assert answer.status_code == 200
+        assert answer.headers["Content-Type"] == "application/json"
+        return answer.json()
+
+    with opened.beside(routes=EVERY_ROUTE) as web:
+        document = served(web)
+        assert {} in document["paths"]["/v1/increments"]["post"]["security"]
+    with guarded.beside(routes=EVERY_ROUTE) as web:
+        assert {} not in served(web)["paths"]["/v1/increments"]["post"]["security"]
+    assert document["openapi"].startswith("3.1")
+    shown = {re.sub(":path", "", route.path) for route in EVERY_ROUTE if not route.hidden}
+    assert set(document["paths"]) == {*shown, "/openapi.json"}

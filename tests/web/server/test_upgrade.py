@@ -131,22 +131,6 @@ def test_a_tunnel_is_refused_and_the_connection_ends(opened: Web) -> None:
         assert re.findall(rb"HTTP/1\.1 (\d+)", said) == [b"400"], target
 
 
-def test_increments_of_clients_that_offer_http_2_are_counted(web: Web) -> None:
-    for sent in (JAVA, JAVA_CHUNKED, CURL, CURL_CHUNKED):
-        head, blank, body = sent.partition(b"\r\n\r\n")
-        with connected(web.url) as connection:
-            for parts in ((sent,), (head + blank, body)):
-                for part in parts:
-                    connection.sendall(part)
-                    requests.get(f"{web.url}/livez", timeout=20)
-                assert connection.recv(65_536).startswith(b"HTTP/1.1 202")
-    web.apply()
-    assert {name: web.store.totals.total(name) for name in web.store.totals.counters()} == {
-        "java": 4,
-        "curl": 4,
-    }
-
-
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
 def test_curl_that_offers_http_2(web: Web) -> None:
     command = ("curl", "--silent", "--http2", "--json", json.dumps({"counter": "curl"}))
