@@ -1,20 +1,26 @@
-"""Reads by HTTP: each has its time, ends with its client, and leaves room for others."""
+"""Reads by HTTP: each has its time, ends with its client, and leaves room for others; of the queue
+so much at most is read, for one request at a time.
+"""
 
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
+import redis
 import requests
 
 from countersink.reads import Reads
+from countersink.reads.pending import Bounds, Folding, Queue, read_queue
 from countersink.store.connection import Session
 from countersink.store.totals.query import Answer, Query
 from countersink.web import read_pool
 from tests.store.test_session import locked, waiting
 from tests.support.waiting import eventually
-from tests.web.endpoints.test_pending import Held
 from tests.web.serving import Web, serving
 
 PATHS = (
@@ -29,6 +35,8 @@ PATHS = (
     "/v1/totals?by=key&include_pending=true",
     "/v1/export/openmetrics?counter=views",
 )
+PENDING = [path for path in PATHS if path != "/v1/counters/views" and "?by=key" not in path]
+"""Those that may add what is in the queue."""
 
 
 @pytest.fixture
@@ -40,9 +48,23 @@ def brief(redis_url: str, mysql_url: str) -> Iterator[Web]:
         yield web
 
 
-def get(web: Web, path: str, key: str | None = None) -> requests.Response:
-    headers = {} if key is None else {"X-API-Key": key}
-    return requests.get(f"{web.url}{path}", headers=headers, timeout=20)
+def get(web: Web, path: str, key: str = "", **parameters: str) -> requests.Response:
+    return web.ask("GET", path, key, params=parameters)
+
+
+pending = partial(get, include_pending="true")
+
+
+@dataclass
+class Held:
+    """Threads that are held until they are let go."""
+
+    here: list[str] = field(default_factory=list)
+    go: threading.Event = field(default_factory=threading.Event)
+
+    def hold(self) -> None:
+        self.here.append(threading.current_thread().name)
+        assert self.go.wait(20)
 
 
 def kills(session: Session) -> int:
@@ -120,3 +142,77 @@ def test_one_key_has_so_many_reads_under_way_and_another_has_its_own(
             held.go.set()
         assert [each.result().status_code for each in (*two, third)] == [200] * 3
     eventually(lambda: pool.taken == 0)
+
+
+@pytest.fixture
+def small(redis_url: str, mysql_url: str) -> Iterator[Web]:
+    """A server that reads three entries at most, in one thread."""
+    with serving(redis_url, mysql_url, max_pending_entries=3, threads=1) as web:
+        web.store.counters.set("views", resolution="hour")
+        yield web
+
+
+def send(web: Web, keys: int = 1) -> None:
+    """One entry."""
+    for key in range(keys):
+        web.producer.increment("views", str(key))
+    assert web.producer.flush(timeout=20)
+
+
+def test_a_queue_that_is_too_long_is_not_read(small: Web) -> None:
+    for _ in range(3):
+        send(small)
+    for path in PENDING:
+        assert pending(small, path).status_code == 200, path
+    send(small)
+    for path in PENDING:
+        answer = pending(small, path)
+        assert answer.status_code == 503, path
+        assert "more than 3 entries" in answer.json()["detail"]
+        assert int(answer.headers["Retry-After"]) > 0
+        assert get(small, path).status_code == 200, path
+    # Nor are entries with too many rows.
+    small.apply()
+    send(small, keys=75)
+    assert pending(small, "/v1/totals").json()["rows"] == [{"counter": "views", "total": 79}]
+    send(small)
+    answer = pending(small, "/v1/totals")
+    assert answer.status_code == 503
+    assert "more than 75 rows" in answer.json()["detail"]
+
+
+def test_one_at_a_time_reads_the_queue(small: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, read = Held(), read_queue
+
+    def held_read(client: redis.Redis, folding: Folding, bounds: Bounds) -> Queue:
+        held.hold()
+        return read(client, folding, bounds)
+
+    monkeypatch.setattr("countersink.reads.pending.read_queue", held_read)
+    monkeypatch.setattr(read_pool, "MAX_PENDING_READS", 2)
+    send(small)
+    limiter = small.services.read_pool.queue
+    with ThreadPoolExecutor(2) as others:
+        try:
+            first = others.submit(pending, small, "/v1/totals")
+            eventually(lambda: len(held.here) == 1)
+            second = others.submit(pending, small, "/v1/counters")
+            eventually(lambda: limiter.statistics().tasks_waiting == 1)
+            third = pending(small, "/v1/totals")
+            assert third.status_code == 429
+            assert get(small, "/v1/totals").status_code == 200
+            assert len(held.here) == 1
+        finally:
+            held.go.set()
+        assert (first.result().status_code, second.result().status_code) == (200, 200)
+    assert len(held.here) == 2
+
+
+def test_who_is_about_to_end_reads_no_more(small: Web) -> None:
+    send(small)
+    assert pending(small, "/v1/totals").status_code == 200
+    small.loop.call_soon_threadsafe(small.application.stop)
+    eventually(small.services.stopping.is_set)
+    answer = pending(small, "/v1/totals")
+    assert answer.status_code == 503
+    assert "about to end" in answer.json()["detail"]

@@ -201,7 +201,7 @@ def test_no_key_is_in_the_log_or_in_any_repr(
     assert said
     assert all(secret not in line for line in said)
     assert all(secret not in text for text in shown)
-    assert len(hashes) >= 2
+    assert hashes
     for each in hashes:
         assert all(repr(each) not in text and each.hex() not in text for text in shown)
     assert all("hash=" not in text for text in shown)

@@ -92,17 +92,6 @@ def test_the_settings_of_a_counter(web: Web) -> None:
     assert "no such parameter" in refused(web, "/v1/counters/clicks", 422, days=1)
 
 
-def test_advice_is_given_where_it_can_be_taken(web: Web) -> None:
-    web.producer.increment("only_pending")
-    assert web.producer.flush(timeout=20)
-    told = refused(web, "/v1/counters/only_pending", 404)
-    assert "GET /v1/counters lists what was" in told
-    assert "include_pending" not in told  # there is no such parameter at this path
-    daily = "/v1/counters/nothing/daily"
-    assert "ask with include_pending=true" in refused(web, daily, 404)
-    assert "ask with" not in refused(web, daily, 404, include_pending="true")
-
-
 def test_all_counters_are_sorted_by_size_and_change_page_by_page(web: Web) -> None:
     ((now,),) = web.store.snapshot(lambda session: session.query("SELECT UTC_TIMESTAMP()"))
     today, back = now.date(), timedelta(days=1)

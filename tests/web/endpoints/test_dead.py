@@ -66,7 +66,6 @@ def test_they_are_listed_with_their_reasons(web: Web) -> None:
         "bad_sketch": DeadReason.BAD_SKETCH.document(),
         "too_old": DeadReason.TOO_OLD.document(),
     }
-    assert [found["reasons"][one]["maybe_counted"] for one in found["by_reason"]] == [False, True]
     assert found["total"] == 2
     assert {row["ref"] for row in found["rows"]} == {ref, old}
     assert [row["ref"] for row in listed(web, reason="too_old")["rows"]] == [old]
@@ -74,28 +73,6 @@ def test_they_are_listed_with_their_reasons(web: Web) -> None:
     (row,) = listed(web, reason="bad_sketch")["rows"]
     assert json.loads(row["payload"])[1] == "a"
     assert row["created"].endswith("Z")
-
-
-def test_what_was_not_kept_is_told_until_its_reason_is_dropped(web: Web) -> None:
-    set_aside(web, "a")
-    with open_tables(web.options.mysql_url) as session:
-        session.execute(
-            "INSERT INTO dead_group (reason, counter, not_kept, last_at) VALUES"
-            " ('bad_key', 'orders', 7, UTC_TIMESTAMP(3)), ('bad_key', '', 2, UTC_TIMESTAMP(3)),"
-            " ('bad_sketch', '', 3, UTC_TIMESTAMP(3) + INTERVAL 1 SECOND)"
-        )
-    found = listed(web)
-    assert found["not_kept"] == {"bad_key": 9, "bad_sketch": 3}
-    assert set(found["reasons"]) == {"bad_key", "bad_sketch"}
-    state = requests.get(f"{web.url}/v1/system", timeout=20).json()
-    assert state["dead_not_kept"] == found["not_kept"]
-    assert post(web, "drop", {"refs": [found["rows"][0]["ref"]]}).json() == {"dropped": 1}
-    assert listed(web)["not_kept"] == found["not_kept"]
-    choice = {"reason": "bad_key", "most": 0}
-    assert post(web, "drop", choice).json() == {"dropped": 0}
-    assert listed(web)["not_kept"] == {"bad_sketch": 3}
-    assert post(web, "drop", {"all": True}).json() == {"dropped": 0}
-    assert listed(web)["not_kept"] == {}
 
 
 def test_a_retry_counts_once_however_often_it_is_asked_for(web: Web) -> None:
@@ -106,19 +83,6 @@ def test_a_retry_counts_once_however_often_it_is_asked_for(web: Web) -> None:
     assert again.json() == {"retried": 0, "failed": 0, "rows": 0, "left_out": 0}
     assert web.store.totals.total("orders") == 14
     assert [row["ref"] for row in listed(web)["rows"]] == [refs[2]]
-
-
-def test_all_leaves_out_what_may_be_counted_already(web: Web) -> None:
-    set_aside(web, "a")
-    set_aside(web, "b", reason="too_old")
-    assert post(web, "retry", {"all": True}).json() == {
-        "retried": 1,
-        "failed": 0,
-        "rows": 1,
-        "left_out": 1,
-    }
-    assert post(web, "retry", {"reason": "too_old"}).json()["retried"] == 1
-    assert web.store.totals.total("orders") == 14
 
 
 def test_what_is_dropped_is_never_counted(web: Web) -> None:

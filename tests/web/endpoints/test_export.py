@@ -111,10 +111,6 @@ def test_what_cannot_be_scraped(filled: Web) -> None:
         answer = requests.get(f"{filled.url}{PATH}?{query}", timeout=20)
         assert answer.status_code == status
         assert why in answer.text
-    # Advice is not given to who follows it.
-    query = "counter=nothing&include_pending=true"
-    answer = requests.get(f"{filled.url}{PATH}?{query}", timeout=20)
-    assert (answer.status_code, "ask with" in answer.text) == (404, False)
 
 
 def test_a_scrape_has_so_many_samples_at_most(filled: Web, monkeypatch: pytest.MonkeyPatch) -> None:

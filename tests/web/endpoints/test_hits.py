@@ -59,9 +59,6 @@ def test_the_pixel_is_a_transparent_gif_of_one_pixel_that_is_never_kept(shared: 
     assert answer.headers["Cache-Control"] == "no-store"
     assert answer.headers["Cross-Origin-Resource-Policy"] == "cross-origin"
     assert answer.content == GIF
-    assert len(GIF) == 43
-    assert GIF.startswith(b"GIF89a\x01\x00\x01\x00")
-    assert GIF.endswith(b";")
     assert counted(shared, "views.pixel") == {"home": 1}
 
 

@@ -288,13 +288,9 @@ def test_bounds_of_time_are_the_servers_and_included() -> None:
     for beyond in (now + day + 1e-3, "2025-11-22T08:00:00.000001Z", "9999-12-01T00:00Z"):
         assert told(beyond)[0].startswith("422 'at' lies more than 86,400 s ahead"), beyond
     assert "not milliseconds" in told(now * 1000)[0]
-    assert told(now, max_ahead_s=0) == told(now + 1.5, max_ahead_s=1.5) == []
+    assert told(now + 1.5, max_ahead_s=1.5) == told(now - 7 * day, max_age_days=7) == []
     assert "more than 1.5 s ahead" in told(now + 1.75, max_ahead_s=1.5)[0]
-    assert told(253_000_000_000, max_ahead_s=1e12) == []
-    assert told(now - 3_650 * day) == told(now - 7 * day, max_age_days=7) == []
-    assert told(0, max_age_days=0) == told("1970-01-01T00:00Z", max_age_days=0) == []
-    for beyond in (0, "1970-01-01T00:00Z", now - 3_650 * day - 1e-3):
-        assert "more than 3,650 days back" in told(beyond)[0], beyond
+    assert told(now - 3_650 * day) == told(0, max_age_days=0) == []
     for beyond in (now - 7 * day - 1e-3, 0, "0001-01-01T00:00:00+14:00"):
         assert "more than 7 days back" in told(beyond, max_age_days=7)[0], beyond
 

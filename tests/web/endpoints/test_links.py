@@ -370,20 +370,3 @@ def test_one_key_leaves_room_for_the_links_of_others(
     with pytest.raises(TooManyLinks, match="2 links of this key"):
         link(tables, key=one)
     link(tables, key=other)
-
-
-@pytest.mark.servers("mariadb", "mysql")
-def test_links_go_with_their_counter_and_key_alone(tables: Session) -> None:
-    keys = [reading_key(tables, name) for name in ("a", "b")]
-    for parent, counter in product(("", *keys), ("views", "Views", "views.b")):
-        link(tables, counter, parent)
-    link(tables, "views.b", "nobody")
-    links.delete_of(tables, "views")
-    api_keys.revoke(tables, "a")
-    expected = set(product(("", keys[1]), ("Views", "views.b")))
-    assert {(one.api_key, one.counter) for one in links.list_links(tables)} == expected
-    live = [each.key for each in api_keys.live(tables)]
-    assert [key.id for key in live if not key.is_link] == keys[1:]
-    assert sum(key.is_link for key in live) == len(expected)
-    assert links.revoke_all(tables) == len(expected) + 3  # those of a key that has ended, too
-    assert [each.key.id for each in api_keys.live(tables)] == keys[1:]

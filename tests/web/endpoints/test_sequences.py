@@ -67,9 +67,7 @@ def test_what_cannot_be_is_told(shared: Web) -> None:
         {"step": 0},
         {"step": 2**63},
         {"step": 1.5},
-        {"start": "1"},
         {"count": 0},
-        {"count": -1},
         {"count": 1_000_001},
         {"steps": 1},
         {"step": True},
@@ -83,22 +81,9 @@ def test_what_cannot_be_is_told(shared: Web) -> None:
         assert answer.status_code == status, body[:10]
     answer = requests.post(url, data=b'{"step":1,"step":2}', headers=headers, timeout=20)
     assert (answer.status_code, "twice" in answer.text) == (422, True)
-    answer = requests.post(url, data={"step": "1"}, timeout=20)
-    assert answer.status_code == 415
     assert peek(shared, "refused") is None, "nothing was handed out"
     answer = requests.post(url, data=b'{"start":7.0}', headers=headers, timeout=20)
     assert answer.json()["value"] == 7, "a whole number is one however it is written"
-
-
-def test_what_is_asked_for_in_the_query_takes_no_number(shared: Web) -> None:
-    url = f"{shared.url}/v1/sequences/query"
-    for answer in (
-        requests.post(f"{url}/next?count=5", timeout=20),
-        requests.get(f"{url}?period=2026-11", timeout=20),
-    ):
-        assert answer.status_code == 422
-        assert "no such parameter" in answer.text
-    assert peek(shared, "query") is None, "nothing was handed out"
 
 
 def test_a_retry_takes_another_number_and_none_is_given_twice(shared: Web) -> None:

@@ -1,13 +1,21 @@
-"""Windows by HTTP: what is none is 422, and an answer with one is as its schema says."""
+"""Windows and different members (`unique=true`) by HTTP: what is refused with 422, and answers,
+which are as their schema says.
+"""
 
 import re
+from contextlib import closing
+from functools import partial
 from itertools import cycle, product
 from typing import Any
 
 import jsonschema
 import pytest
 
+from countersink.store.connection import connect
+from tests.store.helpers import applier
+from tests.store.visitors.sightings import seen_entry
 from tests.support.examples import MANY
+from tests.support.traffic import now_minute
 from tests.web.endpoints.test_totals import document, get, rows
 from tests.web.serving import Web
 
@@ -88,3 +96,69 @@ def test_windows_that_begin_before_1970_or_have_none_before_them(filled: Web) ->
         answer = get(filled, f"{VIEWS}/top", **given, against="previous")
         assert answer.status_code == 200, answer.text
         assert answer.json()["rows"] == [{"key": "/", "total": 3, "previous": None}]
+
+
+VISITORS = "/v1/counters/visitors"
+
+
+@pytest.fixture(scope="module")
+def visited(shared: Web) -> Web:
+    """`visitors` has 3 members of one key, and 1,000 of another; `damaged` has one."""
+    now = now_minute()
+    for counter in ("visitors", "damaged"):
+        shared.store.counters.set(counter, resolution="minute", salt_days=0)
+    made = [("visitors", "/", now, f"v{n % 3}") for n in range(7)]
+    made += [("visitors", "/many", now, f"v{n}") for n in range(1000)]
+    made += [("damaged", "/", now, "v")]
+    url = shared.options.mysql_url
+    with connect(url) as session, closing(applier(url)) as one:
+        one.apply([seen_entry(session, made)])
+    return shared
+
+
+def test_members_are_told_with_their_bounds(visited: Web) -> None:
+    members = partial(rows, visited, unique="true")
+    exact = {"total": 3, "estimate": False, "low": 3, "high": 3}
+    assert members(f"{VISITORS}/totals", by="total", key="/") == [exact]
+    many, few = members(f"{VISITORS}/top")
+    assert few == {"key": "/", **exact}
+    assert (many["key"], many["estimate"]) == ("/many", True)
+    assert many["low"] <= 1000 <= many["high"]
+    assert [row["total"] for row in members(f"{VISITORS}/daily", key="/")] == [3]
+    assert [row["total"] for row in members(f"{VISITORS}/hourly", key="/")] == [3]
+
+
+def test_answers_of_members_are_as_their_schema_says(visited: Web) -> None:
+    for path in PATHS:
+        found = documented(visited, f"{VISITORS}/{path}", unique="true")
+        assert set(found["rows"][0]) >= {"total", "estimate", "low", "high"}
+
+
+def test_what_is_not_told_of_members_is_422(visited: Web) -> None:
+    questions: tuple[tuple[str, dict[str, str]], ...] = (
+        (f"{VISITORS}/totals", {"include_pending": "true"}),
+        (f"{VISITORS}/top", {"against": "previous", "last": "24h"}),
+        (f"{VISITORS}/top", {"also": "2026-10-01..2026-10-31"}),
+        ("/v1/totals", {}),
+    )
+    for path, more in questions:
+        answer = get(visited, path, unique="true", **more)
+        assert answer.status_code == 422, path
+        assert "Different members are not told" in answer.text
+
+
+def test_a_counter_without_members_is_422_and_says_what_to_do(visited: Web) -> None:
+    visited.store.counters.set("plain")
+    answer = get(visited, "/v1/counters/plain/totals", unique="true")
+    assert answer.status_code == 422
+    assert "countersink counter set plain --unique" in answer.text
+
+
+def test_a_damaged_sketch_is_an_error_that_names_it(visited: Web) -> None:
+    with connect(visited.options.mysql_url) as session:
+        session.execute("UPDATE visitor_slot SET checksum = 1 WHERE counter = 'damaged'")
+    path = "/v1/counters/damaged/totals"
+    answer = get(visited, path, unique="true", by="total")
+    assert answer.status_code == 500
+    assert "'damaged', '/' in the bucket" in answer.json()["detail"]
+    assert get(visited, path, by="total").json()["rows"] == [{"total": 1}]

@@ -43,17 +43,6 @@ def test_more_connections_than_allowed_are_told_to_come_again(opened: Web) -> No
         assert b"retry-after: 2\r\n" in said.lower()
 
 
-def test_where_there_are_too_many_one_that_does_nothing_makes_room(opened: Web) -> None:
-    request = b"GET /read HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with opened.beside(routes=ROUTES, max_connections=5) as web, ExitStack() as stack:
-        idle = [stack.enter_context(connected(web.url)) for _ in range(5)]
-        idle[0].sendall(request)
-        assert status(idle[0].recv(65_536)) == 200
-        late = stack.enter_context(connected(web.url))
-        late.sendall(request)
-        assert status(late.recv(65_536)) == 200
-
-
 def test_a_client_has_time_to_send_its_request_while_many_connections_are_opened(
     opened: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
