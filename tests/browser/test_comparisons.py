@@ -13,7 +13,6 @@ from zoneinfo import ZoneInfo
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.browser.axe import faults
 from tests.browser.chromium import Look, looking
 from tests.browser.compared import BERLIN, KEYS, NOW, Event, by_day, counted, fill
 from tests.browser.conftest import DESK, server
@@ -187,15 +186,6 @@ def test_a_ratio_has_gaps_where_there_is_nothing_to_divide_by(page: Page) -> Non
     expect(page.locator(".lines li").last).to_contain_text("visits ÷ buys")
     other = legend(page)["visits ÷ buys"]
     assert float(other) == pytest.approx(1 / ratio, rel=1e-3)  # no percent: it is above 1
-    page.get_by_label("Compare with").select_option("1")
-    length = timedelta(days=(DAYS[1] - DAYS[0]).days + 1)
-    earlier = (DAYS[0] - length, DAYS[1] - length)
-    before = counted("visits", *earlier, "UTC") / counted("buys", *earlier, "UTC")
-    expect(page.locator(".note")).to_contain_text("before")
-    said = re.search(r"before ([\d.]+)", page.locator(".note").inner_text())
-    assert said
-    assert float(said[1].rstrip(".")) == pytest.approx(before, rel=1e-3)
-    page.go_back()
     page.go_back()
     expect(page.locator(".lines li").last).to_contain_text("buys ÷ visits")
 
@@ -389,28 +379,6 @@ def test_an_hour_that_clocks_repeat_has_one_hour_beside_it(page: Page) -> None:
     assert [written for _, written in found] == [*then[:3], "–", *then[3:]]
 
 
-def test_a_counter_is_set_beside_another_with_the_keyboard_alone(page: Page) -> None:
-    page.goto(f"/#/counter/visits?{RANGE}")
-    drawn = page.locator(".panel:not([aria-busy]) .u-over").first
-    expect(drawn).to_be_attached()  # else it adds nothing
-    page.get_by_text("Choose keys, or a counter").press("Enter")
-    page.keyboard.press("Tab")
-    expect(page.get_by_label("What to choose by")).to_be_focused()
-    page.keyboard.type("Beside")
-    page.keyboard.press("Tab")
-    page.keyboard.type("buys")
-    page.keyboard.press("Enter")
-    expect(page.locator(".lines li")).to_have_count(2)
-    expect(page.get_by_label("Key, begin of keys, or counter")).to_be_focused()
-    expect(page.locator("#announce")).to_contain_text(
-        f"visits {counted('visits', *DAYS, 'UTC'):,}, buys {counted('buys', *DAYS, 'UTC'):,}"
-    )
-    away = page.get_by_role("button", name="Take away: beside it buys")
-    away.press("Enter")
-    expect(page.locator(".chip")).to_have_count(0)
-    expect(page.get_by_text("Choose keys, or a counter")).to_be_focused()
-
-
 def test_months_stand_beside_months_whose_days_are_gone(page: Page) -> None:
     """What was counted up to a day of December is not known any more: no change is told."""
     page.goto("/#/counter/old?range=custom&from=2025-01-01&to=2025-03-10&by=month&compare=1")
@@ -418,15 +386,6 @@ def test_months_stand_beside_months_whose_days_are_gone(page: Page) -> None:
     expect(sum_note(page)).to_have_text("before 310")
     expect(page.get_by_text("Counted by day in UTC, by month before 2025-01-01")).to_be_visible()
     assert page.get_by_role("alert").count() == 0
-
-
-def test_today_is_compared_up_to_the_hour(page: Page) -> None:
-    page.goto("/#/counter/visits?range=1&compare=1&key=/blog/a")
-    found = [
-        in_hours(last, range(15), key="/blog/a") for last in (TODAY, TODAY - timedelta(days=1))
-    ]
-    assert all(found)
-    expect(sum_note(page)).to_contain_text(f"up to 15:00 {found[0]:,}; before {found[1]:,}")
 
 
 def test_a_period_of_ones_own_to_compare_with(page: Page) -> None:
@@ -453,26 +412,3 @@ def test_numbers_that_javascript_cannot_hold_are_marked_in_the_legend_too(page: 
     page.goto("/#/counter/huge?with=hugest&range=7")
     about = "≈ 1,152,921,504,606,847,000"
     assert legend(page) == {"huge": about, "hugest": about}
-
-
-VIEWS = (
-    f"/#/counter/visits?{RANGE}&with=buys&with=huge",
-    f"/#/counter/visits?{RANGE}&with=buys&ratio=ab&compare=year",
-    f"/#/counter/visits?{RANGE}&key=/&key=&exclude_prefix=/shop/of/a/very/long/name/indeed&each=1",
-    "/#/counter/buys?zone=America/New_York&compare=own&range=90",
-)
-
-
-@pytest.mark.long("axe looks at four views, in light and in dark; test_accessibility at others")
-def test_it_fits_a_phone_and_axe_finds_nothing(page: Page) -> None:
-    page.set_viewport_size({"width": 390, "height": 800})
-    for path in VIEWS:
-        page.goto(path)
-        expect(page.locator(".panel:not([aria-busy]) .u-over").first).to_be_attached()
-        expect(page.locator("#fresh.good")).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth") == 390, path
-        assert faults(page) == [], path
-        page.emulate_media(color_scheme="dark")
-        assert faults(page, "dark") == [], path
-        page.emulate_media(color_scheme="light")
-    page.set_viewport_size(DESK)

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from countersink.web.http import answers
-from tests.browser.chromium import UNLOADED, Look, came, held, looking, routed, row
+from tests.browser.chromium import UNLOADED, Look, looking, routed, row
 from tests.browser.filled import fill_keys
 from tests.support.waiting import eventually
 from tests.web.serving import Web
@@ -32,14 +32,6 @@ def test_the_first_visit_says_how_to_begin_and_the_first_event_shows_up(
         page = look.at("/")
         expect(page.get_by_role("heading", level=1)).to_have_text("Nothing has been counted yet")
         expect(page.get_by_role("tabpanel")).to_contain_text(f"{web.url}/v1/increments")
-        for width in (360, 390, 1200):  # the button that copies covers no code
-            page.set_viewport_size({"width": width, "height": 740})
-            code = page.locator(".snippet pre").bounding_box()
-            button = page.get_by_role("button", name="Copy").bounding_box()
-            assert code
-            assert button
-            beside = button["x"] >= code["x"] + code["width"]
-            assert beside or button["y"] >= code["y"] + code["height"], width
         page.get_by_role("tab", name="curl").press("ArrowRight")
         expect(page.get_by_role("tab", name="Python")).to_be_focused()
         expect(page.get_by_role("tabpanel")).to_contain_text("Producer.from_env()")
@@ -120,20 +112,6 @@ def test_the_chart_is_there_as_a_table_and_as_csv(look: Look) -> None:
     lines = download.value.path().read_text().splitlines()
     assert lines[0] == '"day","total"'
     assert len(lines) == 8
-
-
-def test_who_is_quicker_than_the_first_answer(look: Look) -> None:
-    page = look.page
-    with held(page, "**/v1/counters/signups") as waiting:
-        page.goto("/#/counter/signups?range=7")
-        page.get_by_text("The numbers as a table").click()
-        page.get_by_label("Find keys").fill("app")
-        page.get_by_role("slider").press("ArrowLeft")
-        came(page, waiting)
-        page.wait_for_timeout(300)  # longer than the search waits for more letters
-    expect(page.locator(".keys li")).to_have_count(1)
-    table = page.get_by_role("region", name="The numbers of the chart")
-    expect(table.locator("tbody tr")).to_have_count(7)
 
 
 def test_ten_thousand_keys_are_searched_and_shown_as_they_are_scrolled_to(
@@ -235,56 +213,6 @@ def test_everything_is_done_with_the_keyboard_alone(look: Look) -> None:
     expect(chart).to_have_attribute("aria-valuetext", re.compile(r"^\w+, \d+ \w+ \d{4}: [\d,]+$"))
 
 
-def test_a_range_keeps_the_focus(look: Look) -> None:
-    page = look.at("/#/counter/signups")
-    button = page.get_by_role("button", name="90 days")
-    button.focus()
-    page.keyboard.press("Enter")
-    expect(button).to_have_attribute("aria-pressed", "true")
-    expect(button).to_be_focused()
-
-
-def test_it_fits_a_phone(browser: Browser, filled: Web) -> None:
-    phone = {"width": 360, "height": 740}
-    with looking(browser, filled.url, viewport=phone, is_mobile=True, has_touch=True) as look:
-        for path in ("/", "/#/counter/page_views?compare=1", "/#/system"):
-            page = look.at(path)
-            expect(page.get_by_role("heading", level=1)).to_be_visible()
-            expect(page.locator("#fresh.good")).to_be_visible()
-            width = page.evaluate("document.documentElement.scrollWidth")
-            assert width <= phone["width"], f"{path} is {width} px wide"
-        page = look.at("/")
-        expect(page.locator(f"{row('orders')} .phone")).to_have_text(re.compile("in all"))
-        box = page.locator(f"{row('orders')} .spark").bounding_box()
-        assert box is not None
-        page.touchscreen.tap(box["x"] + 5, box["y"] + 5)  # the whole row leads there
-        expect(page.get_by_role("heading", level=1)).to_have_text("orders")
-
-
-def test_colours_follow_the_system_until_somebody_chooses(browser: Browser, filled: Web) -> None:
-    with looking(browser, filled.url, color_scheme="dark") as look:
-        background = "getComputedStyle(document.body).backgroundColor"
-        page = look.at("/")
-        dark = page.evaluate(background)
-        page.get_by_role("button", name="Use light colours").click()
-        light = page.evaluate(background)
-        assert dark != light
-        page.reload()
-        expect(page.get_by_role("button", name="Use dark colours")).to_be_visible()
-        assert page.evaluate(background) == light
-
-
-def test_what_cannot_be_chosen_says_why_to_everybody(look: Look) -> None:
-    page = look.at("/#/counter/signups")
-    hours = page.get_by_role("button", name="Hours")
-    expect(hours).to_have_attribute("aria-disabled", "true")
-    expect(page.get_by_text("Hours: this counter is counted by day.")).to_be_visible()
-    expect(hours).to_have_accessible_description(re.compile("this counter is counted by day"))
-    hours.focus()  # it can be reached, and does nothing
-    page.keyboard.press("Enter")
-    expect(hours).to_have_attribute("aria-pressed", "false")
-
-
 def test_the_highest_of_what_is_below_zero_is_not_zero(look: Look, filled: Web) -> None:
     for amount in (-5, -3):
         filled.producer.increment("debts", "a", amount)
@@ -297,43 +225,6 @@ def test_the_highest_of_what_is_below_zero_is_not_zero(look: Look, filled: Web) 
     expect(chart).to_have_attribute("aria-valuetext", re.compile(r"Lowest: -8, "))
     page.goto("/#/counter/mixed")
     expect(page.locator(".readout")).to_have_text(re.compile(r"^Highest: 9, .*; lowest: -4, "))
-
-
-def test_all_counters_are_sorted_also_where_there_are_more_than_a_page(
-    browser: Browser, web: Web
-) -> None:
-    now = datetime.now(UTC)
-    for number in range(130):
-        name = f"c{number:03}"
-        web.producer.increment(name, "a", number * 37 % 131)
-        web.producer.increment(name, "a", 100 + number * 53 % 131, at=now - timedelta(days=2))
-        web.producer.increment(name, "a", 100, at=now - timedelta(days=10))
-    web.producer.increment("brand_new", "a", 5, at=now - timedelta(days=2))
-    web.apply()
-    totals = {name: web.store.totals.total(name) for name in web.store.totals.counters()}
-    with looking(browser, web.url) as look:
-        page = look.at("/")
-        links = page.locator(".counters tbody a")
-        expect(links).to_have_count(100)
-        page.get_by_role("button", name="In all").click()
-        largest = sorted(totals, key=lambda name: (-totals[name], name))
-        expect(links).to_have_text(largest[:100])
-        # More of them stay asked for when another one comes.
-        with held(page, re.compile(r"/v1/counters\?.*limit=200")) as waiting:
-            page.get_by_role("button", name="Show more").click()
-            came(page, waiting)
-            web.count("another")
-            eventually(lambda: page.evaluate("1") and len(waiting) > 1)
-        expect(links).to_have_text([*largest, "another"])
-        page.get_by_role("button", name="Change").click()
-        expect(links.first).to_have_text("brand_new")
-        expect(page.locator("td.change").first).to_have_text("new")
-        # 100 + 130 against 100, whatever today has.
-        expect(page.locator("td.change").nth(1)).to_have_text("+130%")
-        expect(page.get_by_text("Today is not over, so it is in neither.")).to_be_visible()
-        page.set_viewport_size({"width": 390, "height": 740})
-        page.get_by_label("Sort by").select_option("Change, most loss first")
-        expect(links.first).to_have_text("c000")
 
 
 def test_top_keys_say_how_they_have_changed_and_which_are_new(look: Look, filled: Web) -> None:

@@ -78,16 +78,6 @@ def test_an_event_just_after_the_hours_came_is_drawn(timed: Look, filled: Web) -
     expect(page.locator(".keys .total")).to_have_text("101")
 
 
-def test_keys_follow_the_days(timed: Look, filled: Web) -> None:
-    filled.count("live.keys", "a")
-    page = timed.at("/#/counter/live.keys")
-    expect(page.locator(".keys .total")).to_have_text("1")
-    filled.count("live.keys", "a", 9)
-    expect(figures(page)).to_have_text(["10", "10", "10"])
-    page.clock.fast_forward(2 * LATER_MS)
-    expect(page.locator(".keys .total")).to_have_text("10")
-
-
 def test_an_event_before_the_first_figures_is_not_lost(look: Look, filled: Web) -> None:
     filled.count("live.first", "a", 2)
     page = look.page
@@ -118,18 +108,6 @@ def test_a_late_list_does_not_undo_what_was_heard(timed: Look, filled: Web) -> N
             waiting.pop(0).fulfill(response=old)
     expect(number(page, "live.late", ".all")).to_have_text("13")
     expect(number(page, "live.late", ".now")).to_have_text("13")
-
-
-def test_a_date_is_typed(look: Look) -> None:
-    page = look.at("/#/counter/page_views")
-    field = page.get_by_label("First day")
-    expect(field).not_to_have_value("")
-    field.focus()
-    day = datetime.now(UTC).date() - timedelta(days=40)
-    field.press_sequentially(f"{day:%m%d%Y}")
-    expect(page).to_have_url(re.compile(f"from={day.isoformat()}"))
-    expect(field).to_have_value(day.isoformat())
-    expect(field).to_be_focused()
 
 
 def test_who_walks_through_keys_or_the_chart_stays_there(timed: Look, filled: Web) -> None:
@@ -174,19 +152,6 @@ def test_the_day_after_begins_without_taking_from_the_total(fresh: Look, filled:
         page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true}))")
     expect(figures(page).nth(2)).to_have_text("5")
     fresh.excused.append(UNLOADED)
-
-
-def test_a_view_that_was_left_asks_for_nothing_more(look: Look) -> None:
-    page = look.page
-    with held(page, re.compile(r"/v1/counters/signups$")) as waiting:
-        page.goto("/#/counter/signups")
-        came(page, waiting)
-        page.goto("/#/counter/orders")
-        expect(page.locator("#announce")).to_have_text(re.compile("orders"))
-        look.requests.clear()
-    with page.expect_response("**/v1/system"):
-        page.get_by_role("link", name="System").click()
-    assert not [one for one in look.requests if "/counters/signups" in one]
 
 
 def test_lines_beside_each_other_follow_what_is_counted(look: Look, filled: Web) -> None:

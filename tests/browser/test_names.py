@@ -1,4 +1,4 @@
-"""Names that look like others, or like nothing: each is shown so that it can be told apart."""
+"""Names that look like others, or like nothing, or that every object of JavaScript has."""
 
 import re
 
@@ -45,17 +45,6 @@ def test_no_key_looks_like_another_one(look: Look, filled: Web) -> None:
     expect(page.get_by_text("No key has “[U+200B][U+200B]” in it.")).to_be_visible()
 
 
-def test_a_counter_that_there_cannot_be_is_named_visibly(look: Look) -> None:
-    page = look.at("/#/counter/%E2%80%AEsweiv_egap%20")
-    told = "[U+202E]sweiv_egap[U+0020]"
-    expect(page.get_by_role("heading", level=1)).to_have_text(told)
-    expect(page).to_have_title(f"{told} · countersink")
-    expect(page.get_by_role("slider", include_hidden=True)).to_have_count(1)
-    expect(page.locator(".notice").first).to_contain_text(f"as {told}.")
-    expect(page.locator("#fresh.good")).to_be_visible()  # live numbers come all the same
-    look.excused.append(UNLOADED)
-
-
 def test_counters_of_dots_alone_have_a_page_and_a_path(look: Look, filled: Web) -> None:
     names = (".", "..", "...")
     for amount, name in enumerate(names, start=1):
@@ -75,3 +64,23 @@ def test_counters_of_dots_alone_have_a_page_and_a_path(look: Look, filled: Web) 
     assert requests.get(f"{filled.url}/hit/~../a.gif", headers=opened, timeout=20).ok
     filled.apply()
     assert filled.store.totals.total("..") == 3
+
+
+INHERITED = ("constructor", "__proto__")
+
+
+def test_what_objects_inherit_is_a_name_like_any_other(look: Look, filled: Web) -> None:
+    page = look.page
+    for name in INHERITED:
+        page.goto(f"/#/{name}")  # no view: the first one
+        expect(page.get_by_role("link", name="ad_clicks")).to_be_visible()
+        page.goto(f"/#/counter/{name}")
+        expect(page.get_by_role("link", name="All counters").last).to_be_visible()
+        filled.producer.increment(name, "a", 5)
+    filled.apply()
+    for name in INHERITED:
+        page.goto(f"/#/counter/signups?by={name}&range=7")
+        expect(page.get_by_role("slider")).to_have_attribute("aria-valuemax", "6")
+        page.goto(f"/#/counter/{name}")
+        expect(page.locator(".figure .now")).to_have_text("5")
+    look.excused.append(UNLOADED)

@@ -12,27 +12,18 @@ from typing import Final, Literal
 from zoneinfo import ZoneInfo
 
 import pytest
-from playwright.sync_api import Locator, Page, Route, expect
+from playwright.sync_api import Locator, Page, expect
 
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
 from tests.browser.axe import faults
-from tests.browser.chromium import Look, routed
-from tests.support.waiting import eventually
+from tests.browser.chromium import Look
 from tests.web.serving import Web
 
 ZONE = ZoneInfo("Asia/Kolkata")
 LATER_MS = 12_000
 """Longer than the page waits before it asks for the last hour, or for keys, again."""
 BUCKETS: Final[tuple[Literal["hour", "day"], ...]] = ("hour", "day")
-WIDTHS = (320, 360, 390, 1200)
-LARGE = 2**53 - 1
-BEYOND = """() => [...document.querySelectorAll(".recent td, .recent th")]
-    .filter((one) => {
-        const box = one.getBoundingClientRect();
-        return one.scrollWidth > one.clientWidth + 1 || box.right > innerWidth + 0.5;
-    })
-    .map((one) => one.innerText)"""
 
 
 def count(web: Web, counter: str, minutes: int, keys: Sequence[str] = ("a", "b")) -> Counter[str]:
@@ -108,59 +99,9 @@ def test_the_last_hour_is_shown_by_minute_and_moves_on(timed: Look, filled: Web)
     expect(note).to_contain_text(re.compile(r"1,\d{3},\d{3} since"))
 
 
-def a_minute_on(route: Route) -> None:
-    """The answer without its first minute."""
-    answer = route.fetch()
-    route.fulfill(response=answer, json={**answer.json(), "rows": answer.json()["rows"][1:]})
-
-
 def min_label(shown: dict[str, int]) -> str:
     """The first minute of a table whose latest row is the first."""
     return list(shown)[-1]
-
-
-def minute_at(chart: Locator) -> int:
-    """The minute of the day at which a chart points."""
-    found = re.search(r"(\d\d):(\d\d)", chart.get_attribute("aria-valuetext") or "")
-    assert found is not None
-    return int(found[1]) * 60 + int(found[2])
-
-
-def test_whoever_walks_through_the_last_hour_stays_at_their_minute(look: Look, filled: Web) -> None:
-    filled.store.counters.set("recent.walked", resolution="minute")
-    count(filled, "recent.walked", 60)
-    page = look.at("/#/counter/recent.walked")
-    chart = page.get_by_role("slider", name="Walk through the last hour")
-    expect(page.locator(".recent .u-over")).to_be_attached()
-    # By their times, not by an index: a minute may begin meanwhile.
-    chart.press("End")
-    expect(panel(page, "The last hour").locator(".readout")).to_have_class(re.compile("pointing"))
-    last = minute_at(chart)
-    chart.press("ArrowLeft")
-    chart.press("ArrowLeft")
-    eventually(lambda: (last - minute_at(chart)) % 1440 == 2)
-    said = chart.get_attribute("aria-valuetext")
-    assert said is not None
-    assert "not over" not in said
-    # The window moves on.
-    with routed(page, re.compile("/minutely.*last=1h"), a_minute_on):
-        filled.count("recent.walked", "a", 5)
-        expect(chart).to_have_attribute("aria-valuemax", "58")
-    expect(panel(page, "The last hour").locator(".readout")).to_have_text(said)
-
-
-def test_a_counter_by_quarters_shows_four_of_them(look: Look, filled: Web) -> None:
-    filled.store.counters.set("recent.quarters", resolution="quarter", time_zone=ZONE.key)
-    oracle = count(filled, "recent.quarters", 120)
-    page = look.at("/#/counter/recent.quarters?key=a&key=b")
-    chart = page.get_by_role("slider", name="Walk through the last hour")
-    expect(chart).to_have_attribute("aria-valuemax", "3")
-    shown = last_hour(page)
-    by_quarter = Counter[str]()
-    for when, amount in oracle.items():
-        by_quarter[f"{when[:3]}{int(when[3:]) // 15 * 15:02}"] += amount
-    assert len(shown) == 4
-    assert shown == {when: by_quarter[when] for when in shown}
 
 
 def test_a_counter_of_wider_buckets_says_why_there_is_no_last_hour(look: Look, filled: Web) -> None:
@@ -290,26 +231,3 @@ def test_a_day_before_that_cannot_be_told_is_no_zero(look: Look, filled: Web) ->
     look.page.goto("/#/counter/recent.before")
     expect(trends(look.page)).to_have_text([re.compile(r"a\s*2\s*–\s*–")])
     expect(look.page.get_by_text("The 24 hours before cannot be told")).to_be_visible()
-
-
-@pytest.mark.random
-def test_both_parts_fit_a_phone_and_have_contrast_in_the_dark(look: Look, filled: Web) -> None:
-    filled.store.counters.set("recent.wide", resolution="minute")
-    count(filled, "recent.wide", 60, ("/a/key/of/some/length/that/goes/on/and/on", "b"))
-    for back in (1, 30):
-        at = datetime.now(UTC) - timedelta(hours=back)
-        filled.producer.increment("recent.wide", "b", LARGE // 4, at=at)
-    filled.apply()
-    page = look.page
-    page.set_viewport_size({"width": 360, "height": 740})
-    page.goto("/#/counter/recent.wide")
-    expect(trends(page)).to_have_count(2)
-    expect(page.locator(".recent .u-over")).to_be_attached()
-    assert faults(page, "light", ".recent") == []
-    for width in WIDTHS:
-        page.set_viewport_size({"width": width, "height": 740})
-        assert page.evaluate(BEYOND) == [], width
-        assert page.evaluate("document.documentElement.scrollWidth") == width
-    page.set_viewport_size({"width": 360, "height": 740})
-    page.emulate_media(color_scheme="dark")
-    assert faults(page, "dark", ".recent") == []

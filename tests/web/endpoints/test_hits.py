@@ -90,16 +90,6 @@ def test_a_long_key_is_counted_in_the_form_of_all_interfaces_and_found_by_its_wh
     assert prefix.status_code == 422  # in what was cut it cannot be told
 
 
-def test_what_there_cannot_be_is_not_counted(shared: Web) -> None:
-    accepted = shared.producer.stats().accepted
-    for path in ("no%20name/k.gif", f"{'c' * 65}/k.gif", "c/%E4%B8.svg"):
-        answer = get(f"{shared.url}/hit/{path}")
-        assert answer.status_code in (400, 422), path
-        assert answer.headers["Content-Type"] == "application/problem+json"
-    assert get(f"{shared.url}/hit/c/k").status_code == 405
-    assert shared.producer.stats().accepted == accepted
-
-
 def test_who_does_not_look_is_not_counted(shared: Web) -> None:
     accepted = shared.producer.stats().accepted
     for kind in ("gif", "svg"):

