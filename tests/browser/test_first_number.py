@@ -100,17 +100,6 @@ def test_nothing_is_asked_for_twice_and_only_the_page_s_own_scripts_run(
         look.complaints.clear()
 
 
-def test_without_what_draws_charts_there_are_numbers(browser: Browser, filled: Web) -> None:
-    with looking(browser, filled.url) as look:
-        page = look.page
-        page.route("**/uPlot.iife.min.js", lambda route: route.abort())
-        page.goto("/#/counter/signups")
-        expect(page.get_by_text("The chart cannot be drawn")).to_be_visible()
-        expect(page.locator(".readout")).to_have_text(re.compile(r"^Highest: "))
-        expect(page.locator(".keys li")).to_have_count(2)
-        look.excused.append(UNLOADED)
-
-
 def _bytes(web: Web, *paths: str) -> int:
     """What the bodies and heads of these answers have, as a browser gets them."""
     page = requests.get(web.url, timeout=20).text

@@ -152,13 +152,3 @@ def test_the_day_after_begins_without_taking_from_the_total(fresh: Look, filled:
         page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true}))")
     expect(figures(page).nth(2)).to_have_text("5")
     fresh.excused.append(UNLOADED)
-
-
-def test_lines_beside_each_other_follow_what_is_counted(look: Look, filled: Web) -> None:
-    page = look.at("/#/counter/signups?with=votes")
-    totals = page.locator(".lines .number")
-    expect(totals).to_have_count(2)
-    expect(page.locator("#fresh.good")).to_be_visible()
-    signups, votes = (int(one.replace(",", "")) for one in totals.all_inner_texts())
-    filled.count("votes", "a", 1_000)
-    expect(totals).to_have_text([f"{signups:,}", f"{votes + 1_000:,}"])

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from countersink.web.auth.credentials import TokenBuckets
 from countersink.web.auth.origins import UNKNOWN, Addresses
-from countersink.web.errors import Problem
 from countersink.web.server.process import OTHER_FILES, allow_files
 from tests.web.routes import ROUTES
 from tests.web.serving import serving
@@ -62,11 +61,6 @@ def test_a_million_names_take_bounded_memory_and_the_busy_one_stays_limited() ->
         if number % 500 == 0:
             assert buckets.take("busy") > 0
     assert len(buckets) <= 2_000
-
-
-def test_retry_after_is_whole_seconds_and_never_none() -> None:
-    told = [Problem(429, "", retry_after=each).headers for each in (0.001, 1.0, 1.2)]
-    assert told == [{"Retry-After": each} for each in ("1", "1", "2")]
 
 
 def test_an_address_and_a_key_are_told_when_to_come_again_each_by_itself(

@@ -58,6 +58,7 @@ def process(mysql_server: MySQLServer, redis_server: RedisServer) -> Iterator[We
             children,
             redis_server.url,
             mysql_url,
+            "--without-keys",
             *("--rate-per-address", "0"),
             *("--request-timeout-s", "60"),
         )

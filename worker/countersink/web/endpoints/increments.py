@@ -455,6 +455,10 @@ ROUTES: Final = (
                 " with the same Idempotency-Key they count once all the same.",
                 Accepted,
             ),
+            "400": "The body is not JSON.",
+            "413": "Too many increments, or too many bytes.",
+            "415": "The body is announced as something else than JSON.",
+            "422": "Some increments are not valid; nothing was counted.",
             "503": "The queue takes no more for now, or no worker has made the salts of visitors"
             " yet; nothing was counted.",
         },

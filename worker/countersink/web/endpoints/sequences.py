@@ -178,6 +178,7 @@ ROUTES: Final = (
                 {"oneOf": [schema_of(SequenceValue), schema_of(SequenceBlock)]},
             ),
             "409": "No value is left within the sequence's limits.",
+            "422": "There can be no such name, step, start, count or parameter.",
             "503": "A number may be lost, or MySQL is away: ask again.",
         },
     ),
