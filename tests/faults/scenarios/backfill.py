@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from countersink.store.verify import open_session
-from tests.faults.backfilling import DONE, ENDS_WITHIN, REJECTED, Backfills, compressed
+from tests.faults.backfilling import DONE, ENDS_WITHIN, FAILED, REJECTED, Backfills, compressed
 from tests.faults.scenarios.entry_kinds import Members
 from tests.faults.scenarios.schedulers import kill
 from tests.faults.stage import Stage
@@ -163,7 +163,8 @@ def children_killed_at_random(stage: Stage, kills: int = 4, lines: int = JOBS_LI
         backfills.check_not_above(f"kill {number}")
         if not running.running:
             running = backfills.start(*slowly)
-    backfills.end(running)
+    status = running.wait(ENDS_WITHIN)  # the death of a child fails its source: the next goes on
+    assert status in (*backfills.good, FAILED), running.output()
     backfills.run(book.path, *JOBS)
     backfills.check("after deaths")
     backfills.check_rejects(book)
