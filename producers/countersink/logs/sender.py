@@ -220,7 +220,7 @@ class LogSender:
         return self._clock.now_ms()
 
     def _reach(self, work: Callable[[str], T]) -> T:
-        """What ``work`` returns, which goes to the stream that it is given."""
+        """The result of ``work`` on the stream of the route, or of the mark."""
         if (route := self._route) is not None:
             return route.reach(self.client, lambda: work(route.stream))
         assert self._stream is not None

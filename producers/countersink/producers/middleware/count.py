@@ -211,7 +211,7 @@ class CountedRequest:
         )
 
     def _told(self, ask: Callable[[About], Any], check: Callable[[Any], object]) -> Any:
-        """What a function of the app's says of it; None where that cannot be."""
+        """The checked answer of an application's function about the request; None: it failed."""
         try:
             said = ask(self._about)
             if said is not None:

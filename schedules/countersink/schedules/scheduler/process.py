@@ -70,7 +70,7 @@ def run(
         session = brief_session(options.mysql_url)
         planner = Planner(session, RunQueue(client, vitals), options, log)
         outage, status = Outage("MySQL", log), DONE
-        while status == DONE and not stop.requested:
+        while not stop.requested:
             try:
                 alarm.ring_in(planner.look())
                 outage.over()
@@ -81,15 +81,15 @@ def run(
                 if isinstance(error, SchemaMismatch) and error.newer:
                     log(ScheduleAction.SCHEMA_TOO_NEW, error_text(error), level=logging.ERROR)
                     status = FAILED
-                else:
-                    outage.failed(error)
-                    vitals.step("waiting", vitals.looked)
+                    break
+                outage.failed(error)
+                vitals.step("waiting", vitals.looked)
             except Exception as error:
                 what = "an unexpected error ends the scheduler"
                 log(ScheduleAction.CRASHED, what, level=logging.CRITICAL, bug=error)
                 status = FAILED
-            if status == DONE:
-                alarm.rings(options.look_every_s)
+                break
+            alarm.rings(options.look_every_s)
         alarm.close()
         session.close()
         log(ScheduleAction.STOPPED, "a scheduler ends")

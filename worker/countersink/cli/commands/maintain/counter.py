@@ -303,4 +303,6 @@ def _breakdown(breakdown: Breakdown) -> str:
 
 
 def _salts(days: int) -> str:
-    return f"counted, with another salt every {days} days" if days else "counted, with one salt"
+    if not days:
+        return "counted, with one salt for ever"
+    return f"counted, with another salt every {'day' if days == 1 else f'{days} days'}"

@@ -156,7 +156,7 @@ def _summary(found: Mapping[str, Any]) -> str:
 
 def _oldest(found: Mapping[str, Any]) -> str:
     if found["oldest"] is None:
-        return "nothing waits"
+        return "nothing waits" if not found["away"] else "nothing waits where it can be seen"
     return f"waiting for {output.ago(found['lag_ms'] / 1000)}, since {found['oldest']}"
 
 
@@ -187,9 +187,10 @@ def _overflown(found: Mapping[str, Any]) -> str:
     over = found["overflown"]
     if not over or not over["counters"]:
         return ""
+    counters = "a counter" if over["counters"] == 1 else f"{over['counters']:,} counters"
     return (
-        f"{over['amount']:,} of {over['counters']:,} counters since yesterday, with more keys than"
-        " a day may have: see countersink counter list"
+        f"{over['amount']:,} of {counters} since yesterday, with more keys than a day may have:"
+        " see countersink counter list"
     )
 
 
