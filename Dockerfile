@@ -10,6 +10,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY producers ./producers
 COPY worker ./worker
 COPY schedules ./schedules
+COPY interfaces ./interfaces
 RUN /build/bin/pip wheel --no-cache-dir --no-build-isolation --no-deps --wheel-dir /wheels . \
     && /opt/countersink/bin/pip install --no-cache-dir -c constraints.txt \
         "countersink[web] @ file://$(echo /wheels/countersink-*.whl)"

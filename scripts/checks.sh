@@ -6,7 +6,7 @@ status=0
 export MYPY_CACHE_DIR="${XDG_CACHE_HOME:-$HOME/.cache}/countersink/mypy"
 run() {
     echo "== $*"
-    PYTHONPATH=producers:worker:schedules .venv/bin/"$@" </dev/null || status=1
+    PYTHONPATH=producers:worker:schedules:interfaces .venv/bin/"$@" </dev/null || status=1
 }
 run ruff check
 run ruff format --check

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
-SOURCE_ROOTS: Final = ("producers", "worker", "schedules")
-SCRIPTS: Final = PROJECT / "worker" / "countersink" / "web" / "static" / "js"
+SOURCE_ROOTS: Final = ("producers", "worker", "schedules", "interfaces")
+SCRIPTS: Final = PROJECT / "interfaces" / "countersink" / "web" / "static" / "js"
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ def test_the_generated_help_is_what_the_command_prints() -> None:
 
 def test_every_variable_that_the_code_reads_is_documented() -> None:
     read: set[str] = set()
-    for root in ("producers", "worker", "schedules"):
+    for root in ("producers", "worker", "schedules", "interfaces"):
         for source in (PROJECT / root).rglob("*.py"):
             read.update(re.findall(r"COUNTERSINK_[A-Z_]*", source.read_text("utf-8")))
     names = {name.removesuffix("_FILE") for name in read} - NOT_SETTINGS

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 PROJECT = Path(__file__).resolve().parents[2]
-SOURCE_ROOTS = ("producers", "worker", "schedules")
+SOURCE_ROOTS = ("producers", "worker", "schedules", "interfaces")
 COUNTERSINK = (
     sys.executable,
     "-c",
