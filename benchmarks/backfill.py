@@ -17,7 +17,7 @@ from benchmarks.peers.line_upserts import LineUpserts
 from benchmarks.rows import BACKFILL_MEGABYTES, BACKFILL_MEGABYTES_SMALL
 from benchmarks.site import Site
 from benchmarks.workload import COUNTER
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 
 TOTALS: Final = (
     "SELECT DATE(bucket), counter_key, CAST(SUM(amount) AS SIGNED) FROM counter_slot"

@@ -26,7 +26,7 @@ from benchmarks.measuring import Measurement, Paced, Wrong
 from benchmarks.processes import PROJECT
 from benchmarks.site import APPENDFSYNC, MYSQL_OPTIONS, why_unavailable
 from benchmarks.workload import COUNTER, zipf_keys
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from countersink.stream.names import PARTITIONS_USED_KEY, stream_key
 from tests.support.servers import Kind, MySQLServer, RedisServer

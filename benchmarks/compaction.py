@@ -12,7 +12,7 @@ from benchmarks.database import one_value
 from benchmarks.filling import Filling, fill
 from benchmarks.measuring import Measurement, Wrong
 from benchmarks.site import Site
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 
 KEYS: Final = 4_000
 SLOTS: Final = 16

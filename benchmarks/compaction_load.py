@@ -16,7 +16,7 @@ from benchmarks.measuring import Measurement, Wrong
 from benchmarks.processes import Child
 from benchmarks.rows import DRIFT, SHARE_KEPT, WENT_DOWN
 from benchmarks.site import Site
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 
 WRITERS: Final = 2
 DAY: Final = date(2026, 1, 5)

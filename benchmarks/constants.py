@@ -18,7 +18,7 @@ from benchmarks.database import connect, one_value
 from benchmarks.processes import Child
 from benchmarks.rows import on
 from benchmarks.workload import COUNTER, distinct_keys
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from countersink.stream.names import stream_key
 from tests.support.servers import Kind
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from playwright.sync_api import Browser
 
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from tests.browser.chromium import program, running
 from tests.browser.filled import fill
 from tests.support.servers import FAST, MySQLServer, RedisServer

@@ -27,8 +27,8 @@ from benchmarks.series import COUNT, Repetitions, wait_until_purged
 from benchmarks.site import Site
 from benchmarks.workload import COUNTER
 from countersink.store import Store, api_keys
-from countersink.store.migrate import migrate
-from countersink.store.sessions import open_tables
+from countersink.database.migrate import migrate
+from countersink.database.sessions import open_tables
 
 BIG: Final = Filling("/articles/", 10_000, date(2025, 9, 1), 100, 10)
 """10,000,000 slot rows, 1,000,000 after compaction."""

@@ -13,7 +13,7 @@ from benchmarks.rows import WORKER_MEGABYTES
 from benchmarks.site import Site
 from benchmarks.workload import COUNTER, zipf_counts
 from countersink.producers import Producer
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from countersink.stream.names import stream_key
 
 DRAIN_SECONDS: Final = 120.0

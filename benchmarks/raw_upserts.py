@@ -9,7 +9,7 @@ from benchmarks.database import add_amount, connect, upsert
 from benchmarks.measuring import Measurement, Paced
 from benchmarks.site import Site
 from benchmarks.workload import COUNTER, distinct_keys
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from countersink.worker.options import WorkerOptions
 
 GUESS_PER_SECOND: Final = 100_000.0

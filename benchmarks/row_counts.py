@@ -16,7 +16,7 @@ from benchmarks.processes import Child
 from benchmarks.rows import on
 from benchmarks.site import Site
 from countersink.store import Store
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 
 ROWS: Final = 10_000_000
 QUICK_ROWS: Final = 20_000

@@ -9,7 +9,7 @@ from benchmarks.peers import numbers
 from benchmarks.processes import Child
 from benchmarks.rows import NUMBERS_EIGHT, NUMBERS_ONE, on
 from benchmarks.site import Site
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 
 WAYS: Final[tuple[numbers.Way, ...]] = ("sequence", "for_update", "last_insert_id")
 

@@ -16,7 +16,7 @@ from benchmarks.processes import Child, Message
 from benchmarks.site import Site
 from benchmarks.workload import COUNTER, Members, members_by_key
 from countersink.store import Store
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 
 PASS: Final = 500_000
 """Sightings, until they begin anew with other keys."""

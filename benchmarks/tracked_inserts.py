@@ -12,7 +12,7 @@ from benchmarks.processes import Child
 from benchmarks.rows import INSERTS, on
 from benchmarks.site import Site
 from countersink.store import Store
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 
 TOGETHER: Final = 8
 """Connections, in 2 processes."""

@@ -19,7 +19,7 @@ from benchmarks.site import Site
 from benchmarks.workload import COUNTER
 from countersink.producers import Producer
 from countersink.store import Store
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 
 KEY: Final = "/home"
 NEIGHBOURS: Final = 100

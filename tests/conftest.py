@@ -22,8 +22,8 @@ from hypothesis import HealthCheck, settings
 
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session, connect
-from countersink.store.settings import Settings
+from countersink.database.session import Session, connect
+from countersink.database.url import Settings
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect as connect_redis
 from tests.support.databases import KeptDatabase, SharedServers, dropped, new_name

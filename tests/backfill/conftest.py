@@ -7,7 +7,7 @@ import pytest
 
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from tests.backfill.helpers import Logs
 from tests.backfill.truths import Scene
 from tests.support.proxies import MySQLProxy

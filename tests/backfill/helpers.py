@@ -25,10 +25,10 @@ from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from countersink.store.counters.buckets import width_of
 from countersink.store.counters.settings import Counter
-from countersink.store.sessions import open_tables
-from countersink.store.sql import LABEL, label_time
+from countersink.database.sessions import open_tables
+from countersink.database.sql import LABEL, label_time
 from countersink.store.verify import open_session, verify
-from tests.store.helpers import entry
+from tests.support.entries import entry
 from tests.support.proxies import MySQLProxy
 
 COUNTER = "views"

@@ -24,7 +24,7 @@ from tests.backfill.helpers import (
     outcomes,
     write,
 )
-from tests.store.helpers import MAX, MIN, compacted
+from tests.support.entries import MAX, MIN, compacted
 
 CSV = {"input_format": "csv", "time_column": "time", "key_column": "key", "amount_column": "n"}
 

@@ -11,8 +11,8 @@ from countersink.backfill.count import read_ahead
 from countersink.backfill.errors import RunEnded
 from countersink.backfill.options import Progress
 from countersink.store.counters.catalog import SCHEME_COLUMNS
-from countersink.store.errors import Unavailable
-from countersink.store.sessions import open_tables
+from countersink.database.errors import Unavailable
+from countersink.database.sessions import open_tables
 from tests.backfill.helpers import (
     COUNTER,
     DAY,
@@ -24,7 +24,7 @@ from tests.backfill.helpers import (
     log,
     long_log,
 )
-from tests.store.helpers import says, together
+from tests.support.entries import says, together
 from tests.store.test_tracked_refusals import track
 from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.support.proxies.rules import Request

@@ -9,7 +9,7 @@ import pytest
 from countersink.backfill.count import task
 from countersink.backfill.errors import BackfillError
 from countersink.store import Store
-from countersink.store.connection import connect
+from countersink.database.session import connect
 from countersink.store.counters import deletion_sql
 from countersink.store.counters.buckets import ONE_DAY
 from countersink.store.counters.deletion import delete_counter
@@ -23,7 +23,7 @@ from tests.backfill.helpers import (
     long_log,
 )
 from tests.backfill.truths import new_run
-from tests.store.helpers import Killed, again_and_again, die_at, killed_anywhere
+from tests.support.entries import Killed, again_and_again, die_at, killed_anywhere
 
 TABLES = ("source", "chunk", "journal", "correction")
 

@@ -14,10 +14,10 @@ import pytest
 from countersink.backfill.reconcile.correction import GREATEST, Correction, DayKeys, connect_for
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from countersink.store.verify import open_session, verify
 from tests.backfill.truths import DAY, Scene, on_days
-from tests.store.app import Connection
+from tests.support.app_connection import Connection
 from tests.support.galera import GaleraCluster, installed, lagging
 from tests.support.waiting import eventually
 

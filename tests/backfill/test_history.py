@@ -10,7 +10,7 @@ from countersink.backfill.count import targets
 from countersink.backfill.options import Recipe
 from countersink.logs.template import Condition
 from countersink.store import Store
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.buckets import NUMBER, Width
 from tests.backfill.helpers import Logs, log, long_log, run_of, write
 from tests.backfill.truths import new_run

@@ -15,7 +15,7 @@ from countersink.store.apply import dead
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.key_caps import OVERFLOW
 from countersink.store.counters.buckets import ONE_DAY, width_of
-from countersink.store.sql import label_time
+from countersink.database.sql import label_time
 from countersink.stream.connection import command
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from countersink.stream.names import PARTITIONS_KEY, stream_key
@@ -28,7 +28,7 @@ from tests.backfill.truths import (
     on_days,
     options,
 )
-from tests.store.helpers import MAX, MIN, ledger, minute
+from tests.support.entries import MAX, MIN, ledger, minute
 from tests.store.test_tracked_refusals import track
 from tests.support.traffic import now_ms, send
 

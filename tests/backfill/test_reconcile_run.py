@@ -18,7 +18,7 @@ from countersink.stream.names import stream_key
 from tests.backfill.format_helpers import where
 from tests.backfill.helpers import NOON, Logs, details, line, log, long_log, options, outcomes
 from tests.backfill.truths import DAY, Scene, on_days
-from tests.store.helpers import Killed, now_ms
+from tests.support.entries import Killed, now_ms
 
 pytestmark = pytest.mark.usefixtures("store")
 

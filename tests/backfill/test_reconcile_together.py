@@ -10,11 +10,11 @@ import pytest
 
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.reconcile import correction
-from countersink.store import sessions
+from countersink.database import sessions
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import connect
-from countersink.store.errors import Conflict, Unavailable
-from countersink.store.sql import day_label
+from countersink.database.session import connect
+from countersink.database.errors import Conflict, Unavailable
+from countersink.database.sql import day_label
 from countersink.stream.entry import new_entry_id
 from tests.backfill.truths import (
     DAY,
@@ -23,7 +23,7 @@ from tests.backfill.truths import (
     hour_ago,
     on_days,
 )
-from tests.store.helpers import again_and_again, compacted, entry, minute, once, row, says, together
+from tests.support.entries import again_and_again, compacted, entry, minute, once, row, says, together
 from tests.support.proxies.mysql_proxy import MySQLProxy
 from tests.support.proxies.rules import Deed, Phase, Request
 

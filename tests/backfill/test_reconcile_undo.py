@@ -10,8 +10,8 @@ from countersink.backfill import retraction
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.retraction import TakenBack
 from countersink.store.counters.buckets import width_of
-from countersink.store.sessions import open_tables
-from countersink.store.sql import day_label
+from countersink.database.sessions import open_tables
+from countersink.database.sql import day_label
 from tests.backfill.truths import (
     DAY,
     NEXT,
@@ -19,7 +19,7 @@ from tests.backfill.truths import (
     hour_ago,
     on_days,
 )
-from tests.store.helpers import compacted, minute, rolled_up, together
+from tests.support.entries import compacted, minute, rolled_up, together
 from tests.store.test_tracked_refusals import track
 from tests.support.proxies.mysql_proxy import MySQLProxy
 from tests.support.proxies.rules import Deed, Phase

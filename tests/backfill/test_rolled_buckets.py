@@ -10,11 +10,11 @@ import pytest
 from countersink.backfill.reconcile import correction
 from countersink.schedules.jobs.move import PassDone
 from countersink.store import Store
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.buckets import ONE_DAY, WIDTHS, Width
 from tests.backfill.helpers import Logs, line, write
 from tests.backfill.truths import Scene, hour_ago
-from tests.store.helpers import once, rolled_up, says
+from tests.support.entries import once, rolled_up, says
 from tests.support.proxies import MySQLProxy
 from tests.support.traffic import now_minute
 

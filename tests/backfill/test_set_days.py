@@ -18,7 +18,7 @@ from tests.backfill.helpers import (
     outcomes,
     write,
 )
-from tests.store.helpers import together
+from tests.support.entries import together
 from tests.support.examples import MANY
 
 NEXT = NOON + timedelta(days=1)

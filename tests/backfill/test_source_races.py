@@ -23,7 +23,7 @@ from tests.backfill.helpers import (
     write,
     write_old,
 )
-from tests.store.helpers import once
+from tests.support.entries import once
 from tests.support.proxies import MySQLProxy
 from tests.support.waiting import eventually
 

@@ -13,7 +13,7 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import Progress
 from countersink.backfill.undo import Undone
 from countersink.store import Store
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.buckets import NUMBER
 from tests.backfill.helpers import (
     COUNTER,
@@ -28,7 +28,7 @@ from tests.backfill.helpers import (
     run_of,
     write,
 )
-from tests.store.helpers import compacted, killed_anywhere, rolled_up, together
+from tests.support.entries import compacted, killed_anywhere, rolled_up, together
 from tests.support.proxies import Deed, MySQLProxy, Phase
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")

@@ -25,9 +25,9 @@ from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from countersink.store.apply import cells
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.catalog import load
-from countersink.store.sessions import open_tables
+from countersink.database.sessions import open_tables
 from countersink.store.visitors import salts
 from countersink.store.visitors.sketch import SketchUnion
 from tests.backfill.helpers import (

@@ -15,14 +15,14 @@ from countersink.store import Store
 from countersink.store.apply.amounts import Amounts, Row
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import read_control
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.buckets import MINUTES, NUMBER, Resolution
 from countersink.store.counters.catalog import load, load_scheme, marked_days
-from countersink.store.sessions import open_tables
-from countersink.store.sql import LABEL
+from countersink.database.sessions import open_tables
+from countersink.database.sql import LABEL
 from countersink.stream.entry import new_entry_id
 from tests.backfill import helpers
-from tests.store.helpers import entry, minute, now_ms
+from tests.support.entries import entry, minute, now_ms
 from tests.support.proxies import MySQLProxy
 
 DAY = date(2026, 3, 14)

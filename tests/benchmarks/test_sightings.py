@@ -23,7 +23,7 @@ from benchmarks.workload import (
 )
 from countersink.producers import Producer
 from countersink.store import Store
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from tests.support.servers import Kind
 
 COUNT: Final = 3_000

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ViewportSize, expect
 
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from countersink.web.auth import register
 from countersink.web.endpoints import live
 from tests.browser.chromium import NAMES, TIMEOUT_MS, Look, looking_in, program, running

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from playwright.sync_api import Page, expect
 
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from tests.browser.chromium import looking, program, running
 from tests.browser.filled import fill, fill_keys, fill_minutes, spoil
 from tests.support.processes import Children

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from countersink.store import links
-from countersink.store.sessions import open_tables
+from countersink.database.sessions import open_tables
 from tests.browser.axe import faults
 from tests.browser.chromium import Look, log_in, looking
 from tests.web.serving import Web

@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
-from countersink.store.connection import connect
+from countersink.database.session import connect
 from tests.browser.axe import faults
 from tests.browser.chromium import Look
 from tests.support.examples import MANY

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from countersink.store.connection import connect
-from countersink.store.settings import Settings
+from countersink.database.session import connect
+from countersink.database.url import Settings
 from tests.cli.command import Result, Servers, Start, one_sentence, piped, redirected
 from tests.logs.tailing import append, line, write
 from tests.support.waiting import eventually

@@ -14,7 +14,7 @@ import pytest
 from countersink.producers import Producer
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
-from countersink.store.sessions import open_tables
+from countersink.database.sessions import open_tables
 from tests.cli.command import Result, Servers, one_sentence
 from tests.support.oracle import Oracle
 

@@ -15,12 +15,12 @@ from countersink.statsd.options import StatsdOptions
 from countersink.statsd.tally import StatsdTally
 from countersink.store import Store
 from countersink.store.apply.dead import DeadRow, insert
-from countersink.store.connection import connect
+from countersink.database.session import connect
 from countersink.stream.connection import connect as connected
 from countersink.stream.entry import new_entry_id
 from countersink.stream.names import stream_key
 from tests.cli.command import Servers
-from tests.store.app import open_app
+from tests.support.app_connection import open_app
 from tests.support.asking import Asking
 
 # 237 bytes, so that the character after them would begin within what is kept and end beyond it.

@@ -15,7 +15,7 @@ from countersink.schedules.errors import Alarm
 from countersink.schedules.jobs import Context, checks, pruning
 from countersink.schedules.options import JobOptions
 from countersink.store.apply import guards
-from countersink.store.connection import connect as connect_mysql
+from countersink.database.session import connect as connect_mysql
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.names import PARTITIONS_KEY, stream_key

@@ -3,7 +3,7 @@
 import csv
 import io
 
-from countersink.store.connection import connect
+from countersink.database.session import connect
 from tests.cli.command import Servers, one_sentence
 
 

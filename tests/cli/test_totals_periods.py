@@ -8,7 +8,7 @@ from countersink.producers import Producer
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from tests.cli.command import Result, Servers, one_sentence
-from tests.store.helpers import entry
+from tests.support.entries import entry
 
 
 @pytest.fixture(scope="module")

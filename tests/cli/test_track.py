@@ -3,8 +3,8 @@
 import pytest
 
 from countersink.store import Store
-from countersink.store.connection import Session, connect
-from countersink.store.settings import Settings
+from countersink.database.session import Session, connect
+from countersink.database.url import Settings
 from tests.cli.command import Servers, one_sentence
 
 WEIRD = "odd `na.me` %s // {x} [red]"

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import pytest
 
 from countersink.store import Store
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from tests.cli.command import Servers, one_sentence
-from tests.store.helpers import applier
+from tests.support.entries import applier
 from tests.store.visitors.sightings import seen_entry
 from tests.support.traffic import now_minute
 

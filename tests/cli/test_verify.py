@@ -5,8 +5,8 @@ import re
 import pytest
 
 from countersink.store import Store
-from countersink.store.connection import connect
-from countersink.store.settings import Settings
+from countersink.database.session import connect
+from countersink.database.url import Settings
 from tests.cli.command import Servers, one_sentence
 
 

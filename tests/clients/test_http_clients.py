@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from countersink.store.api_keys import create
-from countersink.store.connection import connect
+from countersink.database.session import connect
 from tests.clients.programs import output
 from tests.support.proxies.http_proxy import HttpProxy
 from tests.support.proxies.rules import Deed, Phase

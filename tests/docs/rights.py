@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from countersink.store.connection import connect
-from countersink.store.settings import Settings
+from countersink.database.session import connect
+from countersink.database.url import Settings
 
 
 @contextmanager

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from countersink.store import Refused, Store
-from countersink.store.connection import connect
+from countersink.database.session import connect
 from countersink.store.sequences import Sequences
 from tests.docs.rights import users_with
-from tests.store.app import open_app
+from tests.support.app_connection import open_app
 from tests.support.processes import PROJECT, child_environment
 
 PAGES = sorted(

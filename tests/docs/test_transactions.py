@@ -10,12 +10,12 @@ import pytest
 import sqlalchemy
 
 from countersink.store import Store, UnknownCounter
-from countersink.store.connection import connect
-from countersink.store.settings import Settings
+from countersink.database.session import connect
+from countersink.database.url import Settings
 from tests.docs.console import blocks
 from tests.docs.rights import users_with
 from tests.drivers import applications, mysqlclient
-from tests.store.app import open_app
+from tests.support.app_connection import open_app
 from tests.support.ledger import post_planted
 from tests.support.processes import PROJECT
 

@@ -13,15 +13,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from countersink.store import Store
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.buckets import RESOLUTIONS
-from countersink.store.errors import Conflict
+from countersink.database.errors import Conflict
 from countersink.store.in_app.app_settings import KEPT_S, Clocks
-from countersink.store.sessions import open_tables
+from countersink.database.sessions import open_tables
 from countersink.store.verify import verify
 from tests.drivers.test_drivers import DRIVERS, Open
-from tests.store.app import commit_one, open_app
-from tests.store.helpers import keys, together
+from tests.support.app_connection import commit_one, open_app
+from tests.support.entries import keys, together
 from tests.support.waiting import eventually
 
 GERMAN = {"country": "DE"}

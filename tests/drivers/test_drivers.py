@@ -11,11 +11,11 @@ import mysql.connector
 import pytest
 
 from countersink.store import Store
-from countersink.store.connection import Session, connect
-from countersink.store.settings import Settings
+from countersink.database.session import Session, connect
+from countersink.database.url import Settings
 from tests.drivers import applications, mysqlclient
 from tests.drivers.applications import App
-from tests.store.helpers import keys
+from tests.support.entries import keys
 from tests.support.databases import dropped, new_name
 from tests.support.ledger import post_planted
 from tests.support.servers import MySQLServer

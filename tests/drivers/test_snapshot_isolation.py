@@ -7,12 +7,12 @@ from functools import partial
 import pytest
 
 from countersink.store import Store
-from countersink.store.connection import Session
-from countersink.store.settings import Settings
+from countersink.database.session import Session
+from countersink.database.url import Settings
 from tests.drivers import applications
 from tests.drivers.applications import App
 from tests.drivers.test_drivers import DRIVERS, needs_mysqlclient
-from tests.store.helpers import together
+from tests.support.entries import together
 
 Open = Callable[[str], App]
 

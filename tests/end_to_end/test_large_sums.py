@@ -15,8 +15,8 @@ import requests
 from countersink.producers import Producer
 from countersink.store import Store
 from tests.cli.command import Servers
-from tests.store.app import open_app
-from tests.store.helpers import MAX, MIN, rolled_up
+from tests.support.app_connection import open_app
+from tests.support.entries import MAX, MIN, rolled_up
 from tests.support.oracle import Oracle
 from tests.web.serving import serving
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from tests.faults.stage import Stage
 from tests.support.examples import MANY
 from tests.support.factories import MySQLFactory, RedisFactory

@@ -32,8 +32,8 @@ from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.dead import DeadRow
 from countersink.store.apply.dead_retry import retry
-from countersink.store.connection import connect
-from countersink.store.errors import StoreError
+from countersink.database.session import connect
+from countersink.database.errors import StoreError
 from countersink.stream.decode import decode, decode_payload
 from countersink.stream.entry import Delivery, Sealed, encode_rows, new_entry_id, pages
 from countersink.stream.group import Group

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from countersink.backfill.input.spans import LINES
-from countersink.store.errors import StoreError
+from countersink.database.errors import StoreError
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect
 from countersink.stream.entry import Sealed, script
 from countersink.stream.errors import StreamError
 from countersink.stream.names import GROUP
 from countersink.worker import WorkerOptions, run
-from tests.store.helpers import again_and_again, compacted
+from tests.support.entries import again_and_again, compacted
 from tests.support.forked import ForkedChildren
 from tests.support.oracle import Oracle
 from tests.support.processes import Child

@@ -11,7 +11,7 @@ import pytest
 
 from countersink.producers import Producer
 from countersink.store import queue_losses
-from countersink.store.sessions import open_tables
+from countersink.database.sessions import open_tables
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import command, connect
 from countersink.stream.progress import samples

@@ -14,9 +14,9 @@ from tests.support.processes import PROJECT, SOURCE_ROOTS
 
 _PROBE = """
 import subprocess, sys
-import countersink.runtime.log, countersink.schedules.cron, countersink.store.sql
+import countersink.runtime.log, countersink.schedules.cron, countersink.database.sql
 import tests.support.processes as processes
-for module in countersink.runtime.log, countersink.store.sql, countersink.schedules.cron, processes:
+for module in countersink.runtime.log, countersink.database.sql, countersink.schedules.cron, processes:
     print(module.__file__)
 if len(sys.argv) > 1:
     command = [sys.executable, "-c", sys.argv[1]]

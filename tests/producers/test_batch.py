@@ -12,7 +12,7 @@ from countersink.producers.testing import RecordingProducer
 from countersink.stream.connection import connect
 from countersink.stream.entry import id_for
 from tests.producers.helpers import Queue, distinct, entries, total, totals
-from tests.store.helpers import together
+from tests.support.entries import together
 from tests.support.factories import RedisFactory
 from tests.support.servers import RedisServer
 

@@ -9,7 +9,7 @@ import pytest
 from countersink.producers import Producer
 from countersink.stream.entry import id_for
 from tests.producers.helpers import STREAM, Queue, entries, play, total, totals
-from tests.store.helpers import together
+from tests.support.entries import together
 from tests.support.examples import MANY
 from tests.support.waiting import eventually
 

@@ -23,7 +23,7 @@ from countersink.stream.connection import connect
 from countersink.stream.names import salts_key
 from tests.producers.helpers import STREAM, Queue, entries, total
 from tests.producers.members import ENDLESS, FIRST, SALT, found, hashed, publish
-from tests.store.helpers import beside, together
+from tests.support.entries import beside, together
 from tests.support.examples import MANY
 from tests.support.factories import RedisFactory
 from tests.support.proxies import Deed, Phase, RedisProxy

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from countersink.store import Store
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from tests.cli.command import Servers
 from tests.reads.support import Ground
 

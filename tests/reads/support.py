@@ -9,7 +9,7 @@ import redis
 from countersink.store import Store
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.stream.decode import decode
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id, pages
 from countersink.stream.names import stream_key

@@ -14,14 +14,14 @@ import redis
 from countersink.runtime.dimensions import check_dimensions
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.buckets import ONE_DAY
 from countersink.store.totals.query import DIMENSIONS, Query
 from countersink.store.totals.selection import Selection
 from countersink.stream.connection import connect
 from countersink.stream.entry import Row, Sealed, encode_rows, new_entry_id
 from tests.reads.support import apply_all, minute_of
-from tests.store.helpers import entry
+from tests.support.entries import entry
 from tests.support.asking import Asking
 from tests.support.traffic import now_ms, send
 

@@ -24,7 +24,7 @@ from countersink.reads import Reads
 from countersink.runtime.dimensions import check_dimensions
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
-from countersink.store.errors import StoreError
+from countersink.database.errors import StoreError
 from countersink.store.totals.query import DIMENSIONS, Answer, Query
 from countersink.store.totals.selection import KeyMatch, Last, Selection, wanted_keys
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id

@@ -10,14 +10,14 @@ import redis
 
 from countersink.reads import ANYTHING, Reads
 from countersink.store import Store
-from countersink.store.connection import Session
-from countersink.store.errors import InexactZone, SeriesTooLong
+from countersink.database.session import Session
+from countersink.database.errors import InexactZone, SeriesTooLong
 from countersink.store.totals import sums
 from countersink.store.totals.query import DIMENSIONS, Query
 from countersink.store.totals.selection import Selection
 from tests.reads.support import queue
-from tests.store.helpers import minute
-from tests.store.width_rows import put_rows, put_scheme
+from tests.support.entries import minute
+from tests.support.width_rows import put_rows, put_scheme
 from tests.support.asking import exported
 
 

@@ -9,17 +9,17 @@ import pytest
 
 from countersink.reads.overview import Glance
 from countersink.store import Store
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters import all_counters
 from countersink.store.counters.buckets import Width
-from countersink.store.errors import StoreError
+from countersink.database.errors import StoreError
 from countersink.store.totals import sums
 from countersink.store.totals.query import COLUMNS, Query, Row
 from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.store.totals.snapshot import MAX_ROWS
 from tests.reads.support import DAYS, Ground
-from tests.store.helpers import minute
-from tests.store.width_rows import put_rows, put_scheme
+from tests.support.entries import minute
+from tests.support.width_rows import put_rows, put_scheme
 from tests.support.asking import Asking
 from tests.support.examples import MANY
 

@@ -10,18 +10,18 @@ import pytest
 import redis
 
 from countersink.store import Conflict, Store, UnknownCounter
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.buckets import MAX_DAYS
-from countersink.store.errors import InexactZone, RolledUp
+from countersink.database.errors import InexactZone, RolledUp
 from countersink.store.totals.selection import KeyMatch
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.entry import encode_rows, new_entry_id
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.names import PARTITIONS_KEY
 from tests.reads.support import DAYS, Ground, minute_of, queue, sealed
-from tests.store.helpers import minute
+from tests.support.entries import minute
 from tests.store.test_tracked_refusals import track
-from tests.store.width_rows import plant, put_rows, put_scheme
+from tests.support.width_rows import plant, put_rows, put_scheme
 from tests.support.asking import Asking
 from tests.support.factories import RedisFactory
 from tests.support.oracle import Oracle

@@ -10,7 +10,7 @@ from countersink.reads import ANYTHING, Moment, Reads, pending
 from countersink.reads.errors import QueueReadStopped, QueueTooLong
 from countersink.reads.pending import Bounds, Folding, Queue, read_queue
 from countersink.store.apply.control import bump, exclusive
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.catalog import mark_days
 from countersink.store.totals.query import Query
 from countersink.store.totals.selection import Selection

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.store import NotUnique
-from countersink.store.errors import InexactZone, RolledUp
+from countersink.database.errors import InexactZone, RolledUp
 from countersink.store.totals import unions
 from countersink.store.totals.query import Query
 from countersink.store.totals.selection import Selection

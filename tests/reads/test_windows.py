@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
-from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
-from countersink.store.sql import unix_seconds
+from countersink.database.errors import InexactZone, RolledUp, SeriesTooLong
+from countersink.database.sql import unix_seconds
 from countersink.store.totals.query import Query
 from countersink.store.totals.selection import Last, Selection
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id

@@ -10,7 +10,7 @@ from countersink.runtime.log import Log
 from countersink.runtime.retry import TRIES_WHILE_STOPPING, Patience
 from countersink.worker import Stop
 from countersink.worker.report import LOGGER
-from tests.store.helpers import beside
+from tests.support.entries import beside
 from tests.worker.running import Records
 
 

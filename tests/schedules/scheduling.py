@@ -13,8 +13,8 @@ from countersink.schedules.options import SchedulerOptions, Times
 from countersink.schedules.report import LOGGER
 from countersink.schedules.runner.rq import RunQueue
 from countersink.schedules.scheduler.planner import Planner
-from countersink.store.connection import Session
-from countersink.store.sessions import brief_session
+from countersink.database.session import Session
+from countersink.database.sessions import brief_session
 from tests.support import scheduled
 from tests.support.processes import Child, Children
 from tests.support.waiting import eventually

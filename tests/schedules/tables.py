@@ -11,8 +11,8 @@ from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from countersink.store.apply.amounts import Row
 from countersink.store.apply.apply import Applier
-from countersink.store.sql import label_of
-from tests.store.helpers import entry
+from countersink.database.sql import label_of
+from tests.support.entries import entry
 from tests.support.ledger import checksum, held, posted
 from tests.support.oracle import connect
 

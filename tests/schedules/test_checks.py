@@ -13,10 +13,10 @@ from countersink.store import Store, queue_losses
 from countersink.store.apply import dead
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.dead import DeadRow
-from countersink.store.connection import connect
-from countersink.store.errors import Unavailable
-from countersink.store.settings import Settings
-from tests.store.helpers import entry, row
+from countersink.database.session import connect
+from countersink.database.errors import Unavailable
+from countersink.database.url import Settings
+from tests.support.entries import entry, row
 from tests.support.traffic import Traffic, add, now_ms
 
 

@@ -12,9 +12,9 @@ from countersink.schedules.jobs import Context, compaction, retention
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone, open_tables
 from countersink.schedules.jobs.ranges import BucketKey
-from countersink.store.errors import UnknownCounter, UnknownZone
+from countersink.database.errors import UnknownCounter, UnknownZone
 from tests.schedules.tables import DAY, LABEL, Kept, Tables, spread
-from tests.store.helpers import minute
+from tests.support.entries import minute
 
 PAGES = [b"/%03d" % number for number in range(60)]
 

@@ -20,8 +20,8 @@ from countersink.schedules.runner.rq import (
     RunQueue,
     make_queue,
 )
-from countersink.store.connection import Session, connect
-from countersink.store.migrate import migrate
+from countersink.database.session import Session, connect
+from countersink.database.migrate import migrate
 from countersink.stream.connection import connect as connect_redis
 from tests.schedules.scheduling import at, lines_of, require_no_gap, run_row, said
 from tests.support import scheduled

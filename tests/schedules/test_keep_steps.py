@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from countersink.schedules.jobs.move import PassDone
 from countersink.schedules.jobs.ranges import BucketKey
 from countersink.store.apply.apply import Applier
-from countersink.store.errors import Refused
-from countersink.store.sql import unix_seconds
+from countersink.database.errors import Refused
+from countersink.database.sql import unix_seconds
 from countersink.store.verify import open_session as open_for_verify
 from countersink.store.verify import verify
 from tests.faults.scenarios.history_books import (
@@ -32,7 +32,7 @@ from tests.faults.scenarios.history_books import (
     local,
 )
 from tests.schedules.tables import MAX, Kept, label_at, rolled_up, spread
-from tests.store.helpers import again_and_again, beside, entry, says, together
+from tests.support.entries import again_and_again, beside, entry, says, together
 from tests.support.examples import MANY, examples
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.traffic import now_minute

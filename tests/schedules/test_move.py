@@ -15,11 +15,11 @@ from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import Moved, Mover, move, open_tables
 from countersink.schedules.jobs.ranges import BucketKey, BucketRange, Wider, next_part
 from countersink.schedules.jobs.retention import roll_up
-from countersink.store.connection import Session, connect
-from countersink.store.errors import Conflict, Unavailable
-from countersink.store.sql import month_label
+from countersink.database.session import Session, connect
+from countersink.database.errors import Conflict, Unavailable
+from countersink.database.sql import month_label
 from tests.schedules.tables import DAY, LABEL, MAX, MIN, Tables, spread
-from tests.store.helpers import says
+from tests.support.entries import says
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
 APRIL = int(datetime(2020, 4, 1, tzinfo=UTC).timestamp())

@@ -12,8 +12,8 @@ import redis
 from countersink.schedules import runs
 from countersink.schedules.report import LOGGER
 from countersink.schedules.runner.rq import RunJob
-from countersink.store.connection import Session
-from countersink.store.errors import StoreError
+from countersink.database.session import Session
+from countersink.database.errors import StoreError
 from tests.schedules.scheduling import SchedulerAt, at, planned, queued, run_row
 from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.worker.running import Records

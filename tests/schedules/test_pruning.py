@@ -15,15 +15,15 @@ from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.dead import DeadRow
-from countersink.store.connection import Session, connect
-from countersink.store.errors import Refused
-from countersink.store.sessions import open_tables
+from countersink.database.session import Session, connect
+from countersink.database.errors import Refused
+from countersink.database.sessions import open_tables
 from countersink.stream.decode import decode_rows
 from countersink.stream.entry import Sealed
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.group import Group
 from countersink.stream.names import PARTITIONS_KEY, PARTITIONS_USED_KEY, stream_key
-from tests.store.helpers import guard_count
+from tests.support.entries import guard_count
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, backlog, now_ms, send
 from tests.worker.running import drain

@@ -12,7 +12,7 @@ from countersink.schedules.jobs.ranges import BucketKey
 from countersink.store.apply import key_caps
 from countersink.store.apply.apply import Applier
 from tests.schedules.tables import Kept, label_at, rolled_up, spread
-from tests.store.helpers import again_and_again, entry, minute, together
+from tests.support.entries import again_and_again, entry, minute, together
 
 KEYS = [b"", b"\xff", "ä".encode(), b"a", b"a "]
 

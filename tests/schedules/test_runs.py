@@ -24,7 +24,7 @@ from countersink.schedules.runs import (
     put_back,
     skip,
 )
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from tests.schedules.scheduling import run_row
 from tests.support.waiting import eventually
 

@@ -15,7 +15,7 @@ from countersink.schedules import runs
 from countersink.schedules.cron import parse
 from countersink.schedules.runner.rq import RunJob
 from countersink.schedules.runs import Attempt, Begun
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from tests.schedules.scheduling import SchedulerAt, queued
 from tests.support.examples import MANY
 

@@ -7,9 +7,9 @@ import redis
 
 from countersink.producers import Producer
 from countersink.store import Store
-from countersink.store.connection import connect
-from countersink.store.migrate import migrate
-from countersink.store.settings import Settings
+from countersink.database.session import connect
+from countersink.database.migrate import migrate
+from countersink.database.url import Settings
 from countersink.store.verify import open_session, verify
 from tests.clients.programs import output, redis_cli
 from tests.support.databases import dropped, new_name

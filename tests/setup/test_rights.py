@@ -14,8 +14,8 @@ import requests
 
 from countersink.producers import Producer
 from countersink.schedules.jobs import JOBS
-from countersink.store.connection import connect
-from countersink.store.migrate import migrate
+from countersink.database.session import connect
+from countersink.database.migrate import migrate
 from countersink.stream.connection import connect as connect_redis
 from tests.cli.command import Servers, call
 from tests.support.databases import dropped, new_name

@@ -13,7 +13,7 @@ from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from tests.faults.repertoire import Scenario
 from tests.faults.stage import Stage
 from tests.soak.repertoire import REPERTOIRE

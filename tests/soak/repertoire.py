@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from tests.browser import axe
 from tests.browser.chromium import program, running
 from tests.browser.filled import fill

@@ -6,12 +6,12 @@ import pytest
 
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.totals import Totals
 from countersink.store.verify import open_session
-from tests.store.app import Connection, open_app
-from tests.store.helpers import Database, entry
-from tests.store.width_rows import Put, put_scheme
+from tests.support.app_connection import Connection, open_app
+from tests.support.entries import Database, entry
+from tests.support.width_rows import Put, put_scheme
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def totals(mysql_url: str) -> Iterator[Totals]:
 
 @pytest.fixture
 def put(session: Session, applier: Applier) -> Put:
-    """See :data:`tests.store.width_rows.Put`."""
+    """See :data:`tests.support.width_rows.Put`."""
 
     def put(
         minutes: Sequence[int], time_zone: str = "UTC", resolution: str = "day", **times: int

@@ -10,13 +10,13 @@ import pytest
 
 from countersink.store import Store, TrackedCounter, UnknownCounter
 from countersink.store.apply.control import exclusive
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from countersink.store.counters.settings import Counter, SettingsChange, change
-from countersink.store.errors import Conflict, InexactZone
+from countersink.database.errors import Conflict, InexactZone
 from countersink.store.in_app.app_settings import KEPT_S, Clocks
-from countersink.store.settings import Settings
+from countersink.database.url import Settings
 from countersink.store.verify import verify
-from tests.store.app import (
+from tests.support.app_connection import (
     Connection,
     app_slots,
     commit_one,
@@ -24,7 +24,7 @@ from tests.store.app import (
     open_app,
     without_snapshot_isolation,
 )
-from tests.store.helpers import Database, entry, row, says, together
+from tests.support.entries import Database, entry, row, says, together
 from tests.store.test_tracked_refusals import track
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 

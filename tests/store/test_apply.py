@@ -13,10 +13,10 @@ from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import POINTS, Applied, Applier
 from countersink.store.apply.dead import MAX_PAYLOAD, DeadRow
 from countersink.store.apply.dead_retry import retry
-from countersink.store.connection import MIN_PACKET, Session, connect
-from countersink.store.errors import Refused, Unavailable
+from countersink.database.session import MIN_PACKET, Session, connect
+from countersink.database.errors import Refused, Unavailable
 from countersink.stream.decode import decode_payload
-from tests.store.helpers import (
+from tests.support.entries import (
     Database,
     entry,
     guard_count,
@@ -27,7 +27,7 @@ from tests.store.helpers import (
     rows,
     together,
 )
-from tests.store.helpers import applier as new_applier
+from tests.support.entries import applier as new_applier
 from tests.support.databases import KeptDatabase
 from tests.support.factories import MySQLFactory
 from tests.support.servers import Kind

@@ -12,13 +12,13 @@ from countersink.reads.frames import frame
 from countersink.runtime.dimensions import RowKey
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters import catalog, deletion
 from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.deletion import Deleted
-from countersink.store.errors import Conflict, IncompleteBreakdown
+from countersink.database.errors import Conflict, IncompleteBreakdown
 from countersink.store.verify import verify
-from tests.store.helpers import Database, entry, minute
+from tests.support.entries import Database, entry, minute
 
 PAGE: RowKey = (("country", "DE"), ("page", "/a"))
 LATEST = minute(date(2149, 12, 31))

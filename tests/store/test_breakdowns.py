@@ -17,13 +17,13 @@ from countersink.store.apply import dead
 from countersink.store.apply.amounts import Row
 from countersink.store.apply.apply import Applied, Applier
 from countersink.store.apply.key_caps import OVERFLOW, overflown_by_counter
-from countersink.store.connection import Session
-from countersink.store.errors import TrackedCounter, UnknownCounter, UnknownDimension
+from countersink.database.session import Session
+from countersink.database.errors import TrackedCounter, UnknownCounter, UnknownDimension
 from countersink.store.ledger.postings import Posting, key_weight
-from countersink.store.sql import LABEL
+from countersink.database.sql import LABEL
 from countersink.store.verify import verify
-from tests.store.helpers import Database, entry, keys, ledger, minute
-from tests.store.helpers import applier as new_applier
+from tests.support.entries import Database, entry, keys, ledger, minute
+from tests.support.entries import applier as new_applier
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from countersink.store import Store
-from countersink.store.errors import UnknownDimension
-from tests.store.app import MOST, commit_one, set_amount
-from tests.store.helpers import MAX, Database
+from countersink.database.errors import UnknownDimension
+from tests.support.app_connection import MOST, commit_one, set_amount
+from tests.support.entries import MAX, Database
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 

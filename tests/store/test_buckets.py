@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import NUMBER, WIDTHS, Width
 from countersink.store.counters.catalog import DEFAULT, Scheme
-from countersink.store.sql import (
+from countersink.database.sql import (
     day_label,
     label_of,
     label_text,

@@ -10,9 +10,9 @@ import pytest
 import countersink.store
 from countersink.store import Misconfigured, Store, StoreError, UnknownCounter
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session
-from tests.store.helpers import Database, entry, row, together
-from tests.store.width_rows import plant
+from countersink.database.session import Session
+from tests.support.entries import Database, entry, row, together
+from tests.support.width_rows import plant
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ import redis
 from countersink.backfill.run import backfill
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from countersink.store.ledger import Difference
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from countersink.store.verify import open_session, verify
 from tests.backfill.helpers import add, line, log, options, write
-from tests.store.app import open_app
-from tests.store.helpers import compacted, entry, keep, minute, restore, rolled_up, row
+from tests.support.app_connection import open_app
+from tests.support.entries import compacted, entry, keep, minute, restore, rolled_up, row
 from tests.support.databases import dropped, new_name
 from tests.support.examples import MANY
 from tests.support.servers import MySQLServer, RedisServer

@@ -19,10 +19,10 @@ from countersink.store.apply.dead import (
     parse_ref,
 )
 from countersink.store.apply.dead_retry import Retried, retry
-from countersink.store.connection import Session, connect
-from countersink.store.errors import Conflict
+from countersink.database.session import Session, connect
+from countersink.database.errors import Conflict
 from countersink.stream.decode import ReadRows, decode_payload, decode_rows
-from tests.store.helpers import entry, keys, ledger, minute, now_ms, rows, slots, together
+from tests.support.entries import entry, keys, ledger, minute, now_ms, rows, slots, together
 
 
 def _bury(session: Session, *buried: DeadRow) -> None:

@@ -9,12 +9,12 @@ import pytest
 from countersink.store import Store, UnknownCounter
 from countersink.store.apply.amounts import Row
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from countersink.store.counters import deletion
 from countersink.store.counters.deletion import Deleted, delete_counter, delete_key
-from countersink.store.errors import Conflict
+from countersink.database.errors import Conflict
 from countersink.store.verify import verify
-from tests.store.helpers import (
+from tests.support.entries import (
     Database,
     again_and_again,
     entry,
@@ -24,7 +24,7 @@ from tests.store.helpers import (
     row,
     slots,
 )
-from tests.store.width_rows import plant
+from tests.support.width_rows import plant
 from tests.support.examples import MANY
 from tests.support.ledger import post_planted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request

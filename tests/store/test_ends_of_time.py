@@ -17,9 +17,9 @@ from countersink.store.counters.buckets import (
     date_changes,
 )
 from countersink.store.counters.catalog import Scheme
-from countersink.store.sql import day_label, label_of, label_time
-from tests.store.helpers import Database, entry, minute
-from tests.store.width_rows import Put, put_scheme
+from countersink.database.sql import day_label, label_of, label_time
+from tests.support.entries import Database, entry, minute
+from tests.support.width_rows import Put, put_scheme
 
 LAST = date(9999, 12, 25)
 FAR = ("Pacific/Kiritimati", "Asia/Tokyo", "UTC", "America/New_York", "Etc/GMT+12")

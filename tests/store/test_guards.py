@@ -7,9 +7,9 @@ import pytest
 from countersink.store.apply import dead, guards
 from countersink.store.apply.apply import POINTS, Applied, Applier
 from countersink.store.apply.control import read_control
-from countersink.store.connection import Session
-from countersink.store.errors import Conflict, Refused
-from tests.store.helpers import Database, entry, guard_count, keys, now_ms, rows
+from countersink.database.session import Session
+from countersink.database.errors import Conflict, Refused
+from tests.support.entries import Database, entry, guard_count, keys, now_ms, rows
 from tests.support.examples import MANY
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")

@@ -12,13 +12,13 @@ from pymysql.constants import CLIENT
 from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
 from countersink.store import Store
-from countersink.store.connection import connect
+from countersink.database.session import connect
 from countersink.store.in_app import app_settings
 from countersink.store.in_app.increments import ROWS_PER_STATEMENT
-from countersink.store.settings import Settings
-from countersink.store.sql import quoted
+from countersink.database.url import Settings
+from countersink.database.sql import quoted
 from countersink.store.verify import open_session, verify
-from tests.store.app import (
+from tests.support.app_connection import (
     MOST,
     Connection,
     app_slots,
@@ -30,7 +30,7 @@ from tests.store.app import (
     wait_for_lock_wait,
     without_snapshot_isolation,
 )
-from tests.store.helpers import MAX, MIN, Database
+from tests.support.entries import MAX, MIN, Database
 from tests.support.ledger import held, posted
 from tests.support.proxies import MySQLProxy
 

@@ -12,12 +12,12 @@ from pymysql.converters import conversions
 
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from countersink.store.counters.buckets import NUMBER
 from countersink.store.in_app.increments import DELETED_PER_STATEMENT
-from tests.store.app import Connection, open_app, run
-from tests.store.helpers import Database, entry, keys, row, rows, says, together
-from tests.store.width_rows import plant
+from tests.support.app_connection import Connection, open_app, run
+from tests.support.entries import Database, entry, keys, row, rows, says, together
+from tests.support.width_rows import plant
 from tests.support.ledger import held, post_planted, posted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 

@@ -9,9 +9,9 @@ from countersink.runtime.members import Seen
 from countersink.store.apply import dead
 from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.apply import Applied, Applier
-from countersink.store.connection import Session
-from countersink.store.errors import BadData
-from tests.store.helpers import (
+from countersink.database.session import Session
+from countersink.database.errors import BadData
+from tests.support.entries import (
     MAX,
     MIN,
     Database,

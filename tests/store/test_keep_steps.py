@@ -15,14 +15,14 @@ from countersink.store.apply import dead
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.dead import DeadRow
 from countersink.store.apply.dead_retry import retry
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from countersink.store.counters import keep_steps
 from countersink.store.counters.catalog import Scheme
 from countersink.store.counters.deletion import Deleted, delete_counter, delete_key
 from countersink.store.verify import verify
 from countersink.stream.decode import decode_payload
-from tests.store.app import commit_one, open_app, run, wait_for_lock_wait
-from tests.store.helpers import Database, entry, rolled_up, says
+from tests.support.app_connection import commit_one, open_app, run, wait_for_lock_wait
+from tests.support.entries import Database, entry, rolled_up, says
 from tests.support.ledger import held, posted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.traffic import now_minute

@@ -14,11 +14,11 @@ from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.apply import POINTS, Applied, Applier
 from countersink.store.apply.dead_retry import retry
 from countersink.store.apply.key_caps import OVERFLOW
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from countersink.store.counters.catalog import KeyMemory
-from countersink.store.errors import Unavailable
+from countersink.database.errors import Unavailable
 from countersink.stream.decode import decode_payload
-from tests.store.helpers import (
+from tests.support.entries import (
     MAX,
     Database,
     Killed,

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from countersink.runtime.limits import key_bytes, key_text
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.totals import sums
 from countersink.store.totals.answer import answer
 from countersink.store.totals.query import Query
 from countersink.store.totals.selection import ANY, KeyMatch, Selection, wanted_keys
 from countersink.store.totals.snapshot import Snapshot
 from countersink.store.totals.sums import by_key
-from tests.store.helpers import entry, keys, rows
+from tests.support.entries import entry, keys, rows
 from tests.support.asking import exported
 from tests.support.examples import examples
 from tests.support.oracle import Oracle

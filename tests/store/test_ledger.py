@@ -9,12 +9,12 @@ import pytest
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.store import Store
-from countersink.store.connection import Session, rerun
-from countersink.store.in_app.connection import own_slot
+from countersink.database.session import Session, rerun
+from countersink.database.app_connection import own_slot
 from countersink.store.ledger.postings import Posting, fold, foldable, post
 from countersink.store.verify import open_session, verify
 from tests.backfill.helpers import NOON
-from tests.store.app import open_app, run
+from tests.support.app_connection import open_app, run
 from tests.support.ledger import held, posted
 from tests.support.waiting import eventually
 

@@ -12,15 +12,15 @@ import redis
 
 from countersink.cli.servers.base import LOOPBACK
 from countersink.store import queue_losses
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from countersink.store.queue_losses import QueueLoss, recent, total, watch
-from countersink.store.sql import NOW_MS
+from countersink.database.sql import NOW_MS
 from countersink.stream.connection import command
 from countersink.stream.connection import connect as stream_connect
 from countersink.stream.group import Group
 from countersink.stream.names import stream_key
 from countersink.stream.progress import QueueSample, samples
-from tests.store.helpers import together
+from tests.support.entries import together
 from tests.support.factories import RedisFactory
 from tests.support.traffic import Traffic, add, now_ms
 from tests.support.waiting import eventually

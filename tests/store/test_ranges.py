@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from countersink.store.counters.all_counters import counter_names
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from countersink.store.totals import sums
 from countersink.store.totals.answer import answer
 from countersink.store.totals.query import Query
 from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.store.totals.series import Unit, series
 from countersink.store.totals.snapshot import Snapshot
-from tests.store.helpers import days_of, minute
-from tests.store.width_rows import WidthRow, put_rows, put_scheme
+from tests.support.entries import days_of, minute
+from tests.support.width_rows import WidthRow, put_rows, put_scheme
 from tests.support.servers import MySQLServer
 
 FIRST = date(2026, 1, 1)

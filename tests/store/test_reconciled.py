@@ -13,12 +13,12 @@ from countersink.store.apply import dead
 from countersink.store.apply.apply import Applied, Applier
 from countersink.store.apply.control import bump, exclusive
 from countersink.store.apply.dead_retry import Retried, retry
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters import catalog
 from countersink.store.counters.catalog import KEPT_UNSENT_MS, Mark, accepted
 from countersink.stream.decode import decode_payload
 from countersink.stream.entry import new_entry_id
-from tests.store.helpers import Database, entry, ledger, minute, now_ms
+from tests.support.entries import Database, entry, ledger, minute, now_ms
 
 DAY = date(2026, 3, 14)
 NEXT = date(2026, 3, 15)

@@ -6,12 +6,12 @@ from datetime import UTC, date, datetime
 import pytest
 
 from countersink.store.apply.amounts import Row
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.catalog import load_scheme
-from countersink.store.errors import Refused
-from countersink.store.sql import LABEL
+from countersink.database.errors import Refused
+from countersink.database.sql import LABEL
 from countersink.store.verify import open_session, verify
-from tests.store.helpers import Database, beside, entry, ledger, wait_for_update_lock
+from tests.support.entries import Database, beside, entry, ledger, wait_for_update_lock
 from tests.support.traffic import now_minute
 
 

@@ -11,14 +11,14 @@ import pytest
 
 from countersink.store import Store, UnknownCounter
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session, connect
-from countersink.store.sessions import Pool
+from countersink.database.session import Session, connect
+from countersink.database.sessions import Pool
 from countersink.store.totals import Totals
 from countersink.store.totals.selection import Selection
 from countersink.store.totals.windows import window_of
-from tests.store.app import open_app
-from tests.store.helpers import MAX, entry, minute, rows
-from tests.store.width_rows import plant
+from tests.support.app_connection import open_app
+from tests.support.entries import MAX, entry, minute, rows
+from tests.support.width_rows import plant
 
 
 @pytest.mark.servers("mariadb", "mysql")

@@ -6,10 +6,10 @@ from countersink.store import Store
 from countersink.store.apply import dead
 from countersink.store.apply.apply import Applied
 from countersink.store.apply.dead_retry import retry
-from countersink.store.connection import Session, connect
-from countersink.store.settings import Settings
+from countersink.database.session import Session, connect
+from countersink.database.url import Settings
 from countersink.stream.decode import decode_payload
-from tests.store.helpers import Database, entry, guard_count, ledger, row, slots
+from tests.support.entries import Database, entry, guard_count, ledger, row, slots
 
 TRACKED = (
     "INSERT INTO tracked_table (counter, table_schema, table_name, by_columns, app_slots, triggers,"

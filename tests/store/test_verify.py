@@ -10,15 +10,15 @@ from countersink.backfill.count import task
 from countersink.backfill.undo import undo
 from countersink.store import Store, UnknownCounter
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session, connect
-from countersink.store.errors import Refused
+from countersink.database.session import Session, connect
+from countersink.database.errors import Refused
 from countersink.store.ledger import Difference
-from countersink.store.settings import Settings
+from countersink.database.url import Settings
 from countersink.store.verify import Verified, open_session, verify
 from tests.backfill.helpers import COUNTER, add, log, long_log, write
 from tests.backfill.truths import new_run
-from tests.store.helpers import Database, again_and_again, entry, row
-from tests.store.width_rows import plant
+from tests.support.entries import Database, again_and_again, entry, row
+from tests.support.width_rows import plant
 from tests.support.examples import MANY
 from tests.support.ledger import post_planted
 

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters import buckets
-from countersink.store.errors import InexactZone, Refused, RolledUp
+from countersink.database.errors import InexactZone, Refused, RolledUp
 from countersink.store.totals import Totals
 from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.store.totals.series import series
 from countersink.store.totals.snapshot import Snapshot
-from tests.store.helpers import Database, entry, minute
-from tests.store.width_rows import Put, plant, put_rows, put_scheme
+from tests.support.entries import Database, entry, minute
+from tests.support.width_rows import Put, plant, put_rows, put_scheme
 
 
 def _shown(hours: Sequence[tuple[datetime, int]]) -> list[tuple[str, int]]:

@@ -11,15 +11,15 @@ import pytest
 
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from countersink.store.counters.catalog import Scheme
-from countersink.store.errors import InexactZone
-from countersink.store.migrate import migrate
+from countersink.database.errors import InexactZone
+from countersink.database.migrate import migrate
 from countersink.store.totals import Totals
 from countersink.store.totals.snapshot import Snapshot
 from countersink.store.totals.views import View
-from tests.store.helpers import EPOCH, days_of, entry
-from tests.store.width_rows import put_scheme
+from tests.support.entries import EPOCH, days_of, entry
+from tests.support.width_rows import put_scheme
 from tests.support.examples import MANY
 from tests.support.servers import MySQLServer
 

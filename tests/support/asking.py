@@ -11,7 +11,7 @@ from countersink.reads import ANYTHING, Reads
 from countersink.reads.overview import Glance, Overview, overview, today
 from countersink.reads.pending import UNBOUNDED, Bounds
 from countersink.store import Store
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.totals.answer import rows
 from countersink.store.totals.query import DIMENSIONS, Answer, Query
 from countersink.store.totals.selection import Selection, selection_of

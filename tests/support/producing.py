@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from countersink.producers import Producer
-from tests.store.helpers import again_and_again
+from tests.support.entries import again_and_again
 from tests.support.waiting import eventually
 
 STORED_S = 60.0

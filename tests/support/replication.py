@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from tests.support.factories import MySQLFactory
 from tests.support.servers import Kind, MySQLServer, mysql_tree
 from tests.support.waiting import eventually

@@ -21,7 +21,7 @@ from countersink.schedules.options import JobsOptions, SchedulerOptions, Times
 from countersink.schedules.runner.process import run as run_jobs
 from countersink.schedules.scheduler import process
 from countersink.schedules.scheduler.process import run as run_scheduler
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from tests.support.processes import Child, Children
 
 TABLE: Final = (

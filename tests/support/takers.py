@@ -7,7 +7,7 @@ from functools import partial
 from itertools import chain
 
 from countersink.store import Store
-from countersink.store.connection import connect
+from countersink.database.session import connect
 from countersink.store.sequences.records import literal
 from tests.support.processes import Child, Children
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request

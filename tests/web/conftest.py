@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from countersink.web.auth import register
 from tests.support.databases import KeptDatabase, dropped, new_name
 from tests.support.processes import Children

@@ -5,7 +5,7 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from countersink.store.errors import Refused, Unavailable
+from countersink.database.errors import Refused, Unavailable
 from countersink.web.auth.register import Identity
 from countersink.web.http import bodies
 from countersink.web.http.route import Route

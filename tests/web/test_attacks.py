@@ -16,7 +16,7 @@ import requests
 
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
-from tests.store.helpers import entry
+from tests.support.entries import entry
 from tests.support.examples import MANY
 from tests.web.attacks.asking import ask, post, say
 from tests.web.attacks.bodies import JSON, MEGABYTE, SQL, bomb

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from countersink.store import api_keys
-from countersink.store.sessions import open_tables
+from countersink.database.sessions import open_tables
 from countersink.web.endpoints.live import MAX_LISTENERS, MAX_PER_ADDRESS, MAX_PER_KEY
 from tests.support.waiting import eventually
 from tests.web.attacks.asking import ask, from_address

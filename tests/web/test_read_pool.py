@@ -16,10 +16,10 @@ import requests
 
 from countersink.reads import Reads
 from countersink.reads.pending import Bounds, Folding, Queue, read_queue
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.totals.query import Answer, Query
 from countersink.web import read_pool
-from tests.store.test_session import locked, waiting
+from tests.database.test_session import locked, waiting
 from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
 

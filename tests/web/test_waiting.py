@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from countersink.web.auth.credentials import LEAST_PLACES, WaitingPlaces
 from countersink.web.errors import Problem
 from tests.support.factories import MySQLFactory

@@ -4,7 +4,7 @@ from threading import Event
 
 import redis
 
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from countersink.stream.connection import command
 from countersink.stream.connection import connect as connect_redis
 from tests.support.factories import RedisFactory

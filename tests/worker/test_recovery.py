@@ -11,7 +11,7 @@ import redis
 
 from countersink.metrics.endpoint import installation_samples
 from countersink.store import queue_losses
-from countersink.store.connection import connect
+from countersink.database.session import connect
 from countersink.stream import group
 from countersink.stream.connection import command
 from countersink.stream.group import Group

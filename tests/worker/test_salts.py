@@ -11,8 +11,8 @@ from countersink.producers.buffer import sightings
 from countersink.runtime.log import Log
 from countersink.runtime.members import Salt, decode_salts, encode_salts
 from countersink.store import Store
-from countersink.store.connection import Session
-from countersink.store.sessions import open_tables
+from countersink.database.session import Session
+from countersink.database.sessions import open_tables
 from countersink.stream.connection import connect
 from countersink.stream.names import PARTITIONS_KEY, salts_key, stream_key
 from countersink.worker import report as module

@@ -1,6 +1,6 @@
 """Exit statuses, and the sentence printed for an error, without passwords; what to do next is the
 ``advice`` of its class (``runtime/errors.py``), by MySQL error number ``_ADVICE`` in
-``store/errors.py``.
+``database/errors.py``.
 
 ::
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from countersink.producers.options import Options as ProducerOptions
     from countersink.store import Store
-    from countersink.store.connection import Session
+    from countersink.database.session import Session
     from countersink.store.totals.selection import Last
 
 T = TypeVar("T")
@@ -287,7 +287,7 @@ EXAMPLES: Final = {
 def open_tables() -> "Session":
     """A session of the database at ``--mysql-url``, whose tables are up to date, until the command
     ends."""
-    from countersink.store.sessions import open_tables
+    from countersink.database.sessions import open_tables
 
     return click.get_current_context().with_resource(open_tables(mysql_url()))
 

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Generic, TypeVar
 
 from countersink.metrics.table import Sample, Samples
-from countersink.store.connection import connect as connect_mysql
+from countersink.database.session import connect as connect_mysql
 from countersink.stream.connection import cluster_of, mapped
 from countersink.stream.connection import connect as connect_redis
 

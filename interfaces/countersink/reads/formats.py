@@ -29,7 +29,7 @@ from countersink.runtime.times import iso
 from countersink.store.counters.breakdowns import Breakdown
 from countersink.store.counters.counters import Counter
 from countersink.store.counters.keep_steps import by_width
-from countersink.store.sql import datetime_of
+from countersink.database.sql import datetime_of
 from countersink.store.totals.query import Row, documents
 
 _AT_ONCE: Final = 1000

@@ -17,8 +17,8 @@ from countersink.store.counters.all_counters import (
     ledger_totals,
     names_in_parts,
 )
-from countersink.store.errors import InexactZone, RolledUp, UnknownZone
-from countersink.store.sql import parts
+from countersink.database.errors import InexactZone, RolledUp, UnknownZone
+from countersink.database.sql import parts
 from countersink.store.totals.selection import Selection
 from countersink.store.totals.series import series
 from countersink.store.totals.snapshot import SIZE, Snapshot

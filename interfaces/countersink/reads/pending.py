@@ -21,10 +21,10 @@ from countersink.runtime.limits import stored_form
 from countersink.store import Store
 from countersink.store.apply import guards
 from countersink.store.apply.control import read_control
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.all_counters import known_names
 from countersink.store.counters.catalog import Catalog, accepted, load
-from countersink.store.errors import Conflict
+from countersink.database.errors import Conflict
 from countersink.store.totals.answer import answer
 from countersink.store.totals.query import Answer, Query
 from countersink.store.totals.selection import KeyMatch, Selection

@@ -24,9 +24,9 @@ from countersink.producers import Producer
 from countersink.reads import Reads
 from countersink.reads.pending import Bounds
 from countersink.store import Store
-from countersink.store.errors import Conflict, ReadInterrupted, Unavailable
-from countersink.store.migrate import identity
-from countersink.store.sessions import is_cancelled
+from countersink.database.errors import Conflict, ReadInterrupted, Unavailable
+from countersink.database.migrate import identity
+from countersink.database.sessions import is_cancelled
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamUnavailable
 from countersink.web.auth.authentication import Authenticator

@@ -17,7 +17,7 @@ from typing import Final
 
 import anyio
 
-from countersink.store.errors import StoreError, UnknownCounter
+from countersink.database.errors import StoreError, UnknownCounter
 from countersink.store.totals.query import Query
 from countersink.store.totals.selection import Selection
 from countersink.stream.connection import mapped

@@ -17,7 +17,7 @@ import anyio
 from starlette.requests import ClientDisconnect, Request
 
 from countersink.reads.errors import QueueReadStopped, QueueTooLong
-from countersink.store.errors import (
+from countersink.database.errors import (
     DamagedSketch,
     InexactZone,
     NoSketches,
@@ -29,7 +29,7 @@ from countersink.store.errors import (
     UnknownDimension,
     UnknownZone,
 )
-from countersink.store.sessions import Cancellation
+from countersink.database.sessions import Cancellation
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 

@@ -16,8 +16,8 @@ from enum import Enum
 from itertools import takewhile
 from typing import Final
 
-from countersink.store.connection import Session
-from countersink.store.sql import marks
+from countersink.database.session import Session
+from countersink.database.sql import marks
 
 FAILING_AFTER: Final = 3
 """Attempts in a row that failed before a job counts as failing."""

@@ -12,7 +12,7 @@ from countersink.store import Store
 from countersink.store.apply.amounts import Row
 from countersink.store.apply.apply import Applier
 from tests.faults.stage import Stage
-from tests.store.helpers import entry
+from tests.support.entries import entry
 from tests.support.examples import MANY
 from tests.support.ledger import checksum
 from tests.support.oracle import Oracle, connect

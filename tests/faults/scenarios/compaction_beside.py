@@ -19,7 +19,7 @@ from countersink.store import Store
 from countersink.store.apply.apply import Applier
 from tests.faults.scenarios.compaction import LEDGER, TOTALS, count_in_app, totals
 from tests.faults.stage import Stage
-from tests.store.helpers import beside, entry
+from tests.support.entries import beside, entry
 from tests.support.oracle import Oracle, connect
 from tests.support.traffic import FIRST_MINUTE, MINUTES_PER_DAY, day_of
 from tests.support.waiting import eventually

@@ -26,14 +26,14 @@ import pymysql
 from countersink.store import Store
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
-from countersink.store.errors import UnknownCounter
-from countersink.store.migrate import migrate
+from countersink.database.errors import UnknownCounter
+from countersink.database.migrate import migrate
 from countersink.store.verify import open_session, verify
 from tests.faults.scenarios.history_books import FINER, MINUTES, Book
 from tests.faults.scenarios.history_questions import Reader, drawn, plain
 from tests.faults.stage import Stage
-from tests.store.app import Connection, open_app
-from tests.store.helpers import beside, entry, together
+from tests.support.app_connection import Connection, open_app
+from tests.support.entries import beside, entry, together
 from tests.support.oracle import connect
 from tests.support.proxies import Deed, Phase
 from tests.support.run_moves import move

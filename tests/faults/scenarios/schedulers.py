@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from countersink.schedules.runner.rq import TIME_FORMAT, RunQueue, connect_queue, run_id
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from tests.faults.stage import Stage
 from tests.support import scheduled
 from tests.support.processes import Child

@@ -13,7 +13,7 @@ from pymysql.err import OperationalError
 
 from countersink.store import Store
 from tests.faults.stage import Stage
-from tests.store.helpers import again_and_again, compacted
+from tests.support.entries import again_and_again, compacted
 from tests.support.app_tables import STATUSES, create
 from tests.support.databases import dropped, new_name
 from tests.support.oracle import Oracle, connect

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.faults.scenarios.entry_kinds import EntryKinds
 from tests.faults.stage import ACKNOWLEDGE, APPLIED_WITHIN, Stage
-from tests.store.helpers import compacted
+from tests.support.entries import compacted
 from tests.support.processes import Child
 from tests.support.proxies import Deed, Phase
 from tests.support.waiting import eventually

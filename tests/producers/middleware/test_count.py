@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from countersink.producers.middleware.count import BEYOND, KeyCounter, fitting
 from countersink.producers.testing import RecordingProducer
 from countersink.runtime.limits import MAX_KEY_BYTES, check_key
-from tests.store.helpers import together
+from tests.support.entries import together
 from tests.support.examples import examples
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=400)

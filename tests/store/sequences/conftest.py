@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 
 from countersink.store import Store
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.sequences import Sequences
-from countersink.store.sessions import Pool, open_tables
-from countersink.store.settings import Settings
+from countersink.database.sessions import Pool, open_tables
+from countersink.database.url import Settings
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from countersink.store import Conflict, SequenceExhausted, Store
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from countersink.store.sequences import Sequences
 from countersink.store.sequences.options import SequenceOptions
-from tests.store.helpers import MAX, MIN, together
+from tests.support.entries import MAX, MIN, together
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from countersink.store import SequenceExhausted, Store
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.sequences import Sequences
-from tests.store.helpers import MAX, MIN, together
+from tests.support.entries import MAX, MIN, together
 
 NAMES = (
     "",

@@ -13,14 +13,14 @@ from countersink.store import SequenceExhausted, Store
 from countersink.store.sequences import Sequences
 from tests.drivers import applications
 from tests.drivers.test_drivers import DRIVERS, LIBRARIES, Open
-from tests.store.app import (
+from tests.support.app_connection import (
     Connection,
     open_app,
     run,
     wait_for_lock_wait,
     without_snapshot_isolation,
 )
-from tests.store.helpers import MAX, MIN, Database, beside, together
+from tests.support.entries import MAX, MIN, Database, beside, together
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 

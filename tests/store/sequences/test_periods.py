@@ -5,8 +5,8 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from countersink.store.connection import Session
-from countersink.store.errors import UnknownZone
+from countersink.database.session import Session
+from countersink.database.errors import UnknownZone
 from countersink.store.sequences import Sequences
 from countersink.store.sequences.options import PeriodLength, SequenceOptions
 from tests.store.sequences.conftest import ServerClock

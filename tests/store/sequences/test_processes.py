@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from countersink.store import Store
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.sequences import Sequences
 from tests.support.processes import Children
 from tests.support.run_sequence import Job

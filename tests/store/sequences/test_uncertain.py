@@ -16,10 +16,10 @@ from countersink.store import (
     Store,
     Unavailable,
 )
-from countersink.store.connection import Session, connect
-from countersink.store.in_app.connection import AppConnection, Done, execute
+from countersink.database.session import Session, connect
+from countersink.database.app_connection import AppConnection, Done, execute
 from countersink.store.sequences import allocator
-from tests.store.helpers import together
+from tests.support.entries import together
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.waiting import eventually
 
@@ -92,7 +92,7 @@ def test_a_reply_that_the_driver_stumbles_over(
         raise RuntimeError("what a packet")
 
     with monkeypatch.context() as patched:
-        patched.setattr("countersink.store.connection.execute", stumble)
+        patched.setattr("countersink.database.session.execute", stumble)
         with pytest.raises(SequenceUncertain, match="what a packet"):
             store.sequences.next("a")
     assert store.sequences._handing_out._kept == []

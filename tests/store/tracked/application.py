@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from countersink.store import Store
-from countersink.store.connection import Session, connect
-from countersink.store.settings import Settings
+from countersink.database.session import Session, connect
+from countersink.database.url import Settings
 from countersink.store.tracked.check import RowDifference
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.verify import open_session

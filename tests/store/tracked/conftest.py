@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from countersink.store import Store
-from countersink.store.connection import connect
+from countersink.database.session import connect
 from tests.store.tracked.application import App
 
 

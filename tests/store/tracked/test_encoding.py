@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.runtime.limits import cut_bytes
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from countersink.store.tracked.encoding import cut_values, decode, encode, key_sql
 from countersink.store.tracked.table import Column, read_columns
 from tests.store.tracked.application import App

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from countersink.store import Conflict, Refused, Store
-from countersink.store.connection import Session
-from countersink.store.settings import Settings
+from countersink.database.session import Session
+from countersink.database.url import Settings
 from countersink.store.tracked import lifecycle, recount
 from countersink.store.tracked.check import Cell
 from countersink.store.verify import open_session, verify

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from countersink.store import Conflict, Store, UnknownCounter
-from countersink.store.connection import Session, connect
-from countersink.store.sessions import open_tables
+from countersink.database.session import Session, connect
+from countersink.database.sessions import open_tables
 from countersink.store.tracked import lifecycle, recount, triggers
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.recount import turn
 from countersink.store.tracked.table import read_table
-from tests.store.helpers import together
+from tests.support.entries import together
 from tests.store.tracked.application import App
-from tests.store.width_rows import plant
+from tests.support.width_rows import plant
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 

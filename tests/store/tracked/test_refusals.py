@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from countersink.store import Refused, Store
-from countersink.store.settings import Settings
-from countersink.store.sql import quoted
+from countersink.database.url import Settings
+from countersink.database.sql import quoted
 from countersink.store.tracked.definitions import (
     default_counter,
     parse,

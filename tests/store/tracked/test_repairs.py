@@ -7,12 +7,12 @@ import pytest
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables as open_mover
 from countersink.store import Conflict, Store
-from countersink.store.connection import connect
+from countersink.database.session import connect
 from countersink.store.tracked import check
 from countersink.store.tracked.check import TABLE_CHANGED
 from countersink.store.tracked.recount import Repaired
 from countersink.store.verify import open_session, verify
-from tests.store.helpers import again_and_again, together
+from tests.support.entries import again_and_again, together
 from tests.store.tracked.application import App
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.store import Refused, Store, StoreError, UnknownCounter
-from countersink.store.connection import Session
-from countersink.store.settings import Settings
+from countersink.database.session import Session
+from countersink.database.url import Settings
 from countersink.store.tracked import check
 from countersink.store.tracked import row_count as module
 from countersink.store.tracked.row_count import row_count
 from tests.store.tracked.application import App, user
-from tests.store.width_rows import plant
+from tests.support.width_rows import plant
 from tests.support.examples import examples
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")

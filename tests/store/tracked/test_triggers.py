@@ -3,7 +3,7 @@
 import pytest
 
 from countersink.store import BadData, Refused
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from tests.store.tracked.application import App
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")

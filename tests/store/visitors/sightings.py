@@ -12,10 +12,10 @@ from countersink.store.apply import dead
 from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.dead import DeadRow
 from countersink.store.apply.key_caps import OVERFLOW
-from countersink.store.connection import Session
-from countersink.store.sql import LABEL, day_label
+from countersink.database.session import Session
+from countersink.database.sql import LABEL, day_label
 from countersink.store.visitors.sketch import SketchUnion, checksum
-from tests.store.helpers import minute, now_ms
+from tests.support.entries import minute, now_ms
 
 Sighting = tuple[str, RowKey, int, str]
 """(counter, key or dimensions, Unix minute, member)."""

@@ -14,11 +14,11 @@ from countersink.store.apply import dead
 from countersink.store.apply.apply import Applied, Applier
 from countersink.store.apply.dead_retry import retry
 from countersink.store.apply.key_caps import OVERFLOW
-from countersink.store.connection import Session
-from countersink.store.errors import Conflict, DamagedSketch
+from countersink.database.session import Session
+from countersink.database.errors import Conflict, DamagedSketch
 from countersink.store.verify import verify
 from countersink.stream.decode import decode_payload
-from tests.store.helpers import (
+from tests.support.entries import (
     applier,
     compacted,
     guard_count,

@@ -9,14 +9,14 @@ import pytest
 
 from countersink.store import Store
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session, connect
+from countersink.database.session import Session, connect
 from countersink.store.counters import deletion
 from countersink.store.counters.deletion import delete_key
-from countersink.store.errors import DamagedSketch
+from countersink.database.errors import DamagedSketch
 from countersink.store.verify import verify
 from countersink.store.visitors.sketch import SketchUnion, checksum
-from tests.store.app import Connection
-from tests.store.helpers import applier, beside, compacted, keys, rolled_up, says, together
+from tests.support.app_connection import Connection
+from tests.support.entries import applier, beside, compacted, keys, rolled_up, says, together
 from tests.store.visitors.sightings import Sighting, hashed, salt_at, seen_entry, unions
 from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.support.sketches import registers, sketch_of

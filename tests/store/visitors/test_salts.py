@@ -8,10 +8,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from countersink.store import Store
-from countersink.store.connection import Session
-from countersink.store.sessions import open_tables
+from countersink.database.session import Session
+from countersink.database.sessions import open_tables
 from countersink.store.visitors import salts
-from tests.store.helpers import Database, together
+from tests.support.entries import Database, together
 
 Period = tuple[int, int | None]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from countersink.store.errors import DamagedSketch, NoSketches
+from countersink.database.errors import DamagedSketch, NoSketches
 from countersink.store.visitors.sketch import (
     MOST_EXACT,
     MOST_UNITED,

@@ -11,11 +11,11 @@ from countersink.runtime.members import Seen
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.dead_retry import retry
 from countersink.store.apply.key_caps import OVERFLOW
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.totals import unions as module_of_unions
 from countersink.store.visitors.sketch import Visitors
 from countersink.stream.decode import decode_payload
-from tests.store.helpers import Database, keys
+from tests.support.entries import Database, keys
 from tests.store.visitors.sightings import (
     NOON,
     TODAY,

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from countersink.store import Store, api_keys
-from countersink.store.sessions import open_tables
+from countersink.database.sessions import open_tables
 from countersink.worker import WorkerOptions, run
 from tests.support.processes import Child, Children
 from tests.web.process import WebProcess, resident

@@ -11,9 +11,9 @@ import pytest
 import requests
 
 from countersink.store import Store, api_keys
-from countersink.store.connection import Session
-from countersink.store.migrate import migrate
-from countersink.store.sessions import open_tables
+from countersink.database.session import Session
+from countersink.database.migrate import migrate
+from countersink.database.sessions import open_tables
 from countersink.web.auth import register
 from countersink.web.auth.register import Register
 from tests.support.factories import MySQLFactory

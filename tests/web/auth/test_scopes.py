@@ -9,7 +9,7 @@ import pytest
 import requests
 
 from countersink.store.api_keys import SCOPES
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from countersink.web.app import ROUTES
 from countersink.web.http.openapi import document
 from tests.support.databases import dropped, new_name

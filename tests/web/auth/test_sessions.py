@@ -7,7 +7,7 @@ import pytest
 import requests
 
 from countersink.store import api_keys
-from countersink.store.sessions import open_tables
+from countersink.database.sessions import open_tables
 from countersink.web.endpoints import pages
 from tests.web.routes import ROUTES
 from tests.web.serving import Web, serving

@@ -6,9 +6,9 @@ from datetime import date, timedelta
 from functools import partial
 
 from countersink.schedules.jobs.retention import roll_up
-from countersink.store.sessions import open_tables
+from countersink.database.sessions import open_tables
 from tests.cli.command import call
-from tests.store.app import open_app
+from tests.support.app_connection import open_app
 from tests.web.endpoints.test_totals import count, document, refused, rows
 from tests.web.serving import Web
 

@@ -9,7 +9,7 @@ import requests
 
 from countersink.runtime.dead_letter import DeadReason
 from countersink.store.apply.dead import DeadRow, insert
-from countersink.store.sessions import open_tables
+from countersink.database.sessions import open_tables
 from countersink.stream.entry import new_entry_id
 from countersink.stream.names import stream_key
 from tests.web.serving import Web

@@ -11,9 +11,9 @@ import pytest
 import requests
 
 from countersink.runtime.limits import cut_key
-from countersink.store.connection import connect
+from countersink.database.session import connect
 from countersink.store.counters.all_counters import counter_names
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from countersink.web.acknowledgement import Acknowledgements
 from countersink.web.badges import HitNumbers, badge
 from countersink.web.endpoints import hits

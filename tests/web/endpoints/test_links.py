@@ -13,9 +13,9 @@ import pytest
 import requests
 
 from countersink.store import api_keys, links
-from countersink.store.connection import Session
-from countersink.store.errors import NoSuchKey, NoSuchLink, TooManyLinks
-from countersink.store.sessions import open_tables
+from countersink.database.session import Session
+from countersink.database.errors import NoSuchKey, NoSuchLink, TooManyLinks
+from countersink.database.sessions import open_tables
 from countersink.web.app import ROUTES
 from countersink.web.auth import register
 from tests.support.waiting import eventually

@@ -10,8 +10,8 @@ import pytest
 import requests
 
 from countersink.store import api_keys
-from countersink.store.migrate import migrate
-from countersink.store.sessions import open_tables
+from countersink.database.migrate import migrate
+from countersink.database.sessions import open_tables
 from countersink.web.endpoints import live
 from tests.support.factories import MySQLFactory
 from tests.support.waiting import eventually

@@ -8,7 +8,7 @@ import pytest
 import requests
 
 from countersink.store.counters import notes
-from countersink.store.sessions import open_tables
+from countersink.database.sessions import open_tables
 from tests.web.serving import Web, serving
 
 VIEWS = "/v1/counters/views/notes"

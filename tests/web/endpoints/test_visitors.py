@@ -10,7 +10,7 @@ import requests
 from countersink.producers.buffer import sightings
 from countersink.runtime.members import Salt
 from tests.producers.members import FIRST, found, hashed, publish
-from tests.store.helpers import together
+from tests.support.entries import together
 from tests.support.traffic import now_minute
 from tests.support.waiting import eventually
 from tests.web.serving import Web, serving

@@ -11,8 +11,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from countersink.store.connection import connect
-from tests.store.helpers import applier
+from countersink.database.session import connect
+from tests.support.entries import applier
 from tests.store.visitors.sightings import seen_entry
 from tests.support.examples import MANY
 from tests.support.traffic import now_minute

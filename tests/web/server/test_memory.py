@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from countersink.web.server.protocol import MAX_HELD
 from tests.support.databases import dropped, new_name
 from tests.support.processes import Children

@@ -22,7 +22,7 @@ from countersink.backfill.input import files
 from countersink.backfill.options import BackfillOptions
 from countersink.backfill.run import working
 from countersink.runtime.limits import check_counter
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.catalog import Catalog
 
 MOST_COUNTERS: Final = 1_000

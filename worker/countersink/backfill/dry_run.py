@@ -21,7 +21,7 @@ from countersink.backfill.count.task import NO_RUN
 from countersink.backfill.count.transaction import path_of, refuse_repeats
 from countersink.backfill.errors import TooManyRejects
 from countersink.store.apply.amounts import BucketAmounts
-from countersink.store.connection import Session
+from countersink.database.session import Session
 
 _NUMBER: Final = 8
 _ENTRY: Final = SAMPLE_BYTES - 2 + _NUMBER

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import Drift, Recipe
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.catalog import load_scheme
-from countersink.store.sql import label_of
+from countersink.database.sql import label_of
 
 PAGE: Final = 1000
 """Rows that are read at once."""

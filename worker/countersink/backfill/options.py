@@ -17,7 +17,7 @@ import msgspec
 from countersink.logs.formats import LOG_FORMATS
 from countersink.logs.template import Condition
 from countersink.store.counters.buckets import Width, width_of
-from countersink.store.sql import label_time
+from countersink.database.sql import label_time
 
 Mode = Literal["add", "reconcile"]
 INPUT_FORMATS: Final[tuple[str, ...]] = ("auto", *LOG_FORMATS, "csv", "ndjson")

@@ -21,8 +21,8 @@ from countersink.backfill.errors import BackfillError, WrongOption
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input.files import Input, trouble
 from countersink.logs.formats.reader import Rejected
-from countersink.store.connection import Session
-from countersink.store.sql import parts
+from countersink.database.session import Session
+from countersink.database.sql import parts
 
 KEPT: Final = 10
 """Rejected lines that are kept with their run."""

@@ -14,13 +14,13 @@ from typing import Final
 
 from countersink.backfill.count import sources, targets
 from countersink.runtime.limits import key_bytes, key_text
-from countersink.store import sql
+from countersink.database import sql
 from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.control import Control, bump, exclusive, read_control
-from countersink.store.connection import Connect, Session, rerun
+from countersink.database.session import Connect, Session, rerun
 from countersink.store.counters.catalog import unmark_days
-from countersink.store.sessions import KeptSession
+from countersink.database.sessions import KeptSession
 
 ROWS: Final = 1000
 """Corrections that are taken back in a transaction."""

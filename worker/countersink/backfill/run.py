@@ -42,11 +42,11 @@ from countersink.backfill.reconcile.correction import Corrected, compare
 from countersink.backfill.reconcile.scope import check_days
 from countersink.runtime.limits import check_counter
 from countersink.runtime.process import process_name
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.catalog import Catalog, load
-from countersink.store.errors import StoreError
-from countersink.store.sessions import KeptSession, open_tables
+from countersink.database.errors import StoreError
+from countersink.database.sessions import KeptSession, open_tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

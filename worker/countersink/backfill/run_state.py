@@ -9,7 +9,7 @@ from typing import Final
 from countersink.backfill.errors import RunEnded
 from countersink.backfill.options import BackfillOptions, SourceReport
 from countersink.store.apply.control import read_control
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.catalog import load_scheme
 

@@ -21,10 +21,10 @@ from countersink.backfill.count import sources, targets
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import Run
 from countersink.backfill.retraction import ChunkUndo, Reached, TakenBack
-from countersink.store import sql
-from countersink.store.connection import Session, rerun
+from countersink.database import sql
+from countersink.database.session import Session, rerun
 from countersink.store.counters.catalog import load_scheme, marked_days
-from countersink.store.sessions import KeptSession, open_tables
+from countersink.database.sessions import KeptSession, open_tables
 
 _PAGE: Final = 100
 

@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
         "countersink.store needs PyMySQL: pip install 'countersink[server]'", name=error.name
     ) from error
 
-from countersink.store.errors import (
+from countersink.database.errors import (
     BadData,
     Conflict,
     DamagedSketch,

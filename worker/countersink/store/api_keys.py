@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from countersink.runtime.limits import is_name
-from countersink.store.connection import Session
-from countersink.store.errors import NoSuchKey
+from countersink.database.session import Session
+from countersink.database.errors import NoSuchKey
 
 Scope = Literal["ingest", "read", "admin", "share"]
 SCOPES: Final[tuple[Scope, ...]] = ("ingest", "read", "admin")

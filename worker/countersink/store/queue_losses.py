@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from countersink.store.apply import guards
-from countersink.store.connection import Session
-from countersink.store.sql import NOW_MS
+from countersink.database.session import Session
+from countersink.database.sql import NOW_MS
 
 LOOK_EVERY_MS: Final = 1_000
 """Milliseconds between two looks, whoever looks."""

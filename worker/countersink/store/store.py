@@ -9,18 +9,18 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, TypeVar, Unpack
 
-from countersink.store import migrate as migrations
-from countersink.store.connection import LOCK_WAIT, Session, SessionOptions
+from countersink.database import migrate as migrations
+from countersink.database.session import LOCK_WAIT, Session, SessionOptions
 from countersink.store.counters.counters import Counters
-from countersink.store.errors import Misconfigured
-from countersink.store.in_app.connection import AppConnection
+from countersink.database.errors import Misconfigured
+from countersink.database.app_connection import AppConnection
 from countersink.store.in_app.increments import Increments
-from countersink.store.replicas import ReplicaPool
+from countersink.database.replicas import ReplicaPool
 from countersink.store.sequences import Sequences
 from countersink.store.sequences.allocator import HANDING_IDLE_SECONDS
 from countersink.store.sequences.records import CHANGE_LOCK_WAIT
-from countersink.store.sessions import Pool, open_tables
-from countersink.store.settings import Settings
+from countersink.database.sessions import Pool, open_tables
+from countersink.database.url import Settings
 from countersink.store.totals import Totals
 from countersink.store.tracked import TrackedTables, row_count
 from countersink.store.tracked.check import COUNT_SECONDS

@@ -26,17 +26,17 @@ from datetime import date
 from typing import Final
 
 from countersink.store.apply.control import read_control
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters import breakdowns
 from countersink.store.counters.buckets import date_at
 from countersink.store.counters.catalog import DEFAULT, Scheme, read_schemes
 from countersink.store.counters.settings import require
-from countersink.store.errors import Refused, UnknownCounter
+from countersink.database.errors import Refused, UnknownCounter
 from countersink.store.ledger import Difference, Problem, backfills
 from countersink.store.ledger.balance import Side, between, last_of_next, read
-from countersink.store.sessions import open_tables
-from countersink.store.settings import Settings
-from countersink.store.sql import LABEL, label_time, marks
+from countersink.database.sessions import open_tables
+from countersink.database.url import Settings
+from countersink.database.sql import LABEL, label_time, marks
 from countersink.store.tracked.check import RowDifference, check
 from countersink.store.tracked.definitions import find, read_all, tracked_names
 from countersink.store.visitors.rows import faults, sketched
@@ -78,7 +78,7 @@ def open_session(where: Settings | str) -> Session:
     """A session for :func:`verify`.
 
     Raises:
-        StoreError: as :func:`countersink.store.connection.connect`, or SchemaMismatch.
+        StoreError: as :func:`countersink.database.session.connect`, or SchemaMismatch.
     """
     return open_tables(where, isolation="REPEATABLE READ", read_timeout=READ_SECONDS)
 

@@ -19,17 +19,17 @@ from countersink.runtime.process import Stop, process_name, stop_by_signals
 from countersink.runtime.retry import Patience
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applied, Applier
-from countersink.store.connection import Session
-from countersink.store.errors import SchemaMismatch, StoreError
-from countersink.store.lease import lease_worker_slot, release_worker_slot, renew_worker_slot
-from countersink.store.sessions import (
+from countersink.database.session import Session
+from countersink.database.errors import SchemaMismatch, StoreError
+from countersink.database.lease import lease_worker_slot, release_worker_slot, renew_worker_slot
+from countersink.database.sessions import (
     BRIEF_READ_TIMEOUT_S,
     KeptSession,
     open_tables,
     passes,
     require_schema,
 )
-from countersink.store.settings import Settings
+from countersink.database.url import Settings
 from countersink.stream.connection import connect, is_cluster
 from countersink.stream.errors import StreamError
 from countersink.stream.group import Group

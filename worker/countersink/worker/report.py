@@ -20,9 +20,9 @@ from countersink.store import queue_losses
 from countersink.store.apply.apply import Applied
 from countersink.store.apply.control import read_control
 from countersink.store.apply.key_caps import OVERFLOW
-from countersink.store.connection import Session
-from countersink.store.errors import Refused, StoreError
-from countersink.store.sessions import KeptSession
+from countersink.database.session import Session
+from countersink.database.errors import Refused, StoreError
+from countersink.database.sessions import KeptSession
 from countersink.store.visitors import salts
 from countersink.stream.connection import cluster_of, mapped
 from countersink.stream.errors import StreamError, StreamRefused

@@ -21,7 +21,7 @@ from countersink.cli.settings import COUNTER, EDGE, KEY, LAST, ZONE, Checked
 from countersink.reads import Reads
 from countersink.reads.formats import csv_bytes, ndjson_bytes, parquet_writer, replaced_file
 from countersink.runtime.times import iso
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.totals.answer import rows
 from countersink.store.totals.query import (
     COLUMNS,

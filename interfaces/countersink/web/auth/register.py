@@ -18,9 +18,9 @@ import anyio
 
 from countersink.store import Store, api_keys
 from countersink.store.api_keys import SCOPES, Scope
-from countersink.store.connection import Session
-from countersink.store.errors import StoreError
-from countersink.store.sessions import open_tables
+from countersink.database.session import Session
+from countersink.database.errors import StoreError
+from countersink.database.sessions import open_tables
 
 LOGGER: Final = logging.getLogger("countersink.web")
 REFRESH_S: Final = 2.0

@@ -14,8 +14,8 @@ from countersink.runtime.dead_letter import DeadReason
 from countersink.store.apply import dead
 from countersink.store.apply.dead import document
 from countersink.store.apply.dead_retry import Retried, retry
-from countersink.store.connection import Session
-from countersink.store.lease import any_slot
+from countersink.database.session import Session
+from countersink.database.lease import any_slot
 from countersink.stream.decode import decode_payload
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem

@@ -16,7 +16,7 @@ from countersink.producers import Increment
 from countersink.runtime.limits import check_counter, check_key
 from countersink.runtime.members import visitor_of
 from countersink.store.counters.all_counters import counter_names
-from countersink.store.errors import StoreError
+from countersink.database.errors import StoreError
 from countersink.web.auth.register import Identity
 from countersink.web.badges import MAX_LABEL_LENGTH, HitNumbers, badge
 from countersink.web.endpoints.increments import accept, until

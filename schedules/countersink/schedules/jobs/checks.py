@@ -16,8 +16,8 @@ from countersink.schedules.errors import Alarm, RunStopped, TablesDiffer
 from countersink.schedules.jobs import Context, JobOutcome
 from countersink.store import queue_losses
 from countersink.store.apply import dead
-from countersink.store.connection import Session
-from countersink.store.sessions import open_tables
+from countersink.database.session import Session
+from countersink.database.sessions import open_tables
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect, earliest_us
 from countersink.stream.errors import StreamError

@@ -19,12 +19,12 @@ from countersink.runtime.pace import Pace
 from countersink.schedules.jobs import Context, JobOutcome
 from countersink.schedules.jobs.move import Mover, PassDone, open_tables
 from countersink.schedules.jobs.ranges import counters, now_and_catalog, page
-from countersink.store.connection import Connect
+from countersink.database.session import Connect
 from countersink.store.counters.breakdowns import counter_of, names_of
 from countersink.store.counters.settings import require
-from countersink.store.errors import UnknownZone
+from countersink.database.errors import UnknownZone
 from countersink.store.ledger import postings
-from countersink.store.sql import day_label
+from countersink.database.sql import day_label
 
 RECENT_DAYS: Final = 3
 """Days of which the job looks at the buckets; ``retention`` looks at all of them."""

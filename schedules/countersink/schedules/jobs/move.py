@@ -38,13 +38,14 @@ from countersink.schedules.jobs.ranges import (
     next_part,
     small_ones,
 )
-from countersink.store import sessions, sql
+from countersink.database import sessions
+from countersink.database import sql
 from countersink.store.apply.control import read_control
-from countersink.store.connection import Connect, Session, rerun
+from countersink.database.session import Connect, Session, rerun
 from countersink.store.counters.buckets import width_of
-from countersink.store.errors import Conflict, DamagedSketch, NoSketches
+from countersink.database.errors import Conflict, DamagedSketch, NoSketches
 from countersink.store.ledger.postings import BucketSums, post
-from countersink.store.sql import COMPACTED, datetime_of, label_of, width_number
+from countersink.database.sql import COMPACTED, datetime_of, label_of, width_number
 from countersink.store.visitors import rows as sketches
 
 LOCK_WAIT_S: Final = 1
@@ -225,7 +226,7 @@ def open_tables(mysql_url: str) -> Session:
 
     Raises:
         SchemaMismatch: there are none, or others.
-        StoreError: as :func:`countersink.store.connection.connect`.
+        StoreError: as :func:`countersink.database.session.connect`.
     """
     return sessions.open_tables(
         mysql_url,

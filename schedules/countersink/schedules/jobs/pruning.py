@@ -14,8 +14,8 @@ from countersink.runtime.pace import Pace
 from countersink.schedules.errors import RunStopped
 from countersink.schedules.jobs import Context, JobOutcome
 from countersink.store.apply import dead, guards, key_caps
-from countersink.store.connection import LOCK_WAIT, Session, rerun
-from countersink.store.sessions import open_tables
+from countersink.database.session import LOCK_WAIT, Session, rerun
+from countersink.database.sessions import open_tables
 from countersink.stream import progress
 from countersink.stream.connection import connect, earliest_us
 from countersink.stream.errors import Interrupted, StreamError

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.buckets import NUMBER, WIDTHS
 from countersink.store.counters.catalog import Catalog, Reached, Scheme, load
-from countersink.store.sql import (
+from countersink.database.sql import (
     COMPACTED,
     LABEL,
     NOW_MS,

@@ -22,11 +22,11 @@ from countersink.schedules.jobs.compaction import (
 from countersink.schedules.jobs.move import PassDone
 from countersink.schedules.jobs.ranges import Wider, finer_ones
 from countersink.store.apply.control import read_control
-from countersink.store.connection import Connect, Session
+from countersink.database.session import Connect, Session
 from countersink.store.counters import keep_steps
 from countersink.store.counters.buckets import WIDTHS, Width, in_one_day, is_wider, width_of
 from countersink.store.counters.catalog import SCHEME_COLUMNS, Scheme, scheme_of
-from countersink.store.sql import NOW_MS, datetime_of, width_number
+from countersink.database.sql import NOW_MS, datetime_of, width_number
 
 _TOGETHER: Final = 512
 """Counters whose buckets are looked for at once; of a list of 1000 MariaDB makes no ranges of an

@@ -13,8 +13,8 @@ from typing import Self
 from countersink.schedules import runs
 from countersink.schedules.options import JobsOptions
 from countersink.schedules.runs import Attempt
-from countersink.store.errors import StoreError
-from countersink.store.sessions import brief_session
+from countersink.database.errors import StoreError
+from countersink.database.sessions import brief_session
 
 
 def shared_moment() -> ctypes.c_double:

@@ -21,7 +21,7 @@ from countersink.schedules.report import (
     adopt,
 )
 from countersink.schedules.runner.rq import Process, RunWorker, connect_queue, install
-from countersink.store.settings import Settings
+from countersink.database.url import Settings
 from countersink.stream.connection import connect
 from countersink.stream.errors import translate
 

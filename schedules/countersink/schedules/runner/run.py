@@ -23,9 +23,9 @@ from countersink.schedules.report import ScheduleAction
 from countersink.schedules.runner.heartbeat import RunHeartbeat
 from countersink.schedules.runner.rq import TIME_FORMAT, Process, installed
 from countersink.schedules.runs import Attempt, Begun, OpenRun
-from countersink.store.connection import rerun
-from countersink.store.errors import StoreError
-from countersink.store.sessions import brief_session, passes
+from countersink.database.session import rerun
+from countersink.database.errors import StoreError
+from countersink.database.sessions import brief_session, passes
 from countersink.stream.errors import StreamError
 
 LOOK_EVERY_S: Final = 0.2

@@ -25,9 +25,9 @@ from countersink.schedules.options import SchedulerOptions, Times
 from countersink.schedules.report import ScheduleAction
 from countersink.schedules.runner.rq import RunQueue
 from countersink.schedules.runs import JobRow, OpenRun
-from countersink.store.connection import Session, rerun
-from countersink.store.errors import StoreError
-from countersink.store.sessions import KeptSession
+from countersink.database.session import Session, rerun
+from countersink.database.errors import StoreError
+from countersink.database.sessions import KeptSession
 from countersink.stream.errors import StreamError
 
 RECENT: Final = timedelta(seconds=60)

@@ -27,9 +27,9 @@ from countersink.schedules.report import (
 )
 from countersink.schedules.runner.rq import RunQueue, connect_queue
 from countersink.schedules.scheduler.planner import Planner
-from countersink.store.errors import SchemaMismatch, StoreError
-from countersink.store.sessions import brief_session
-from countersink.store.settings import Settings
+from countersink.database.errors import SchemaMismatch, StoreError
+from countersink.database.sessions import brief_session
+from countersink.database.url import Settings
 
 DONE: Final = 0
 FAILED: Final = 1

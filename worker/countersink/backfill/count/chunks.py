@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from countersink.backfill.input.spans import Span
 from countersink.backfill.run_state import LineCounts
-from countersink.store.connection import Session
+from countersink.database.session import Session
 
 _PAGE: Final = 1000
 _AT_ONCE: Final = 1000

@@ -20,7 +20,7 @@ from countersink.backfill.errors import (
 from countersink.backfill.input.files import Input
 from countersink.backfill.options import SourceReport
 from countersink.backfill.run_state import LineCounts
-from countersink.store.connection import Session
+from countersink.database.session import Session
 
 _LEFT: Final = (
     "{}: its last line has no newline yet, and waits until it has, as the file may still be written"

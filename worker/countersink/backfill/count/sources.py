@@ -18,7 +18,7 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import digest
 from countersink.backfill.options import Recipe
-from countersink.store.connection import Session, rerun
+from countersink.database.session import Session, rerun
 
 LONGEST_PATH: Final = 4096
 KNOWN_BYTES: Final = 4096

@@ -22,10 +22,10 @@ from typing import Final
 
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import after_correction
-from countersink.store import sql
+from countersink.database import sql
 from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts, Cell
-from countersink.store.connection import Session, rerun
+from countersink.database.session import Session, rerun
 from countersink.store.counters import breakdowns
 from countersink.store.counters.breakdowns import is_breakdown
 from countersink.store.counters.buckets import ONE_DAY, Resolution

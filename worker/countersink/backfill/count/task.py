@@ -24,11 +24,11 @@ from countersink.backfill.run_state import LineCounts, printable
 from countersink.runtime.members import Salt
 from countersink.runtime.pace import pause
 from countersink.store.apply.control import read_control
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.all_counters import known_names
 from countersink.store.counters.buckets import MAX_MINUTE
 from countersink.store.counters.catalog import Catalog, Scheme, load
-from countersink.store.sessions import KeptSession
+from countersink.database.sessions import KeptSession
 from countersink.store.visitors.salts import kept
 
 NO_RUN: Final = -1

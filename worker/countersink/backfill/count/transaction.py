@@ -20,9 +20,9 @@ from countersink.runtime.dead_letter import DeadReason
 from countersink.store.apply import cells, key_caps
 from countersink.store.apply.amounts import BucketAmounts
 from countersink.store.apply.key_caps import Capped
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.buckets import ONE_DAY
-from countersink.store.errors import RefusedMembers
+from countersink.database.errors import RefusedMembers
 from countersink.store.visitors.rows import CellPlace
 
 _NAMED: Final = 3

@@ -24,11 +24,11 @@ from countersink.backfill.reconcile.correction import Corrected, Correction, con
 from countersink.backfill.reconcile.scope import DayBuckets, choose, each_day, left_out
 from countersink.backfill.run_state import require_running
 from countersink.store.apply.control import Control, bump, exclusive
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.catalog import mark_days
-from countersink.store.sessions import KeptSession
-from countersink.store.sql import parts
+from countersink.database.sessions import KeptSession
+from countersink.database.sql import parts
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.connection import latest_us
 from countersink.stream.entry import ends

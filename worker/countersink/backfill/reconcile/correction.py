@@ -35,11 +35,11 @@ from countersink.runtime.limits import key_text
 from countersink.store.apply import cells
 from countersink.store.apply.amounts import Amounts
 from countersink.store.apply.control import read_control
-from countersink.store.connection import Connect, Session
+from countersink.database.session import Connect, Session
 from countersink.store.counters.buckets import ONE_DAY, Resolution
-from countersink.store.errors import Conflict
-from countersink.store.sessions import KeptSession, open_tables
-from countersink.store.sql import (
+from countersink.database.errors import Conflict
+from countersink.database.sessions import KeptSession, open_tables
+from countersink.database.sql import (
     KEYS_PER_STATEMENT,
     LABEL,
     label_time,

@@ -18,7 +18,7 @@ from countersink.backfill.options import BackfillOptions, Progress
 from countersink.logs.formats.reader import RecordTally
 from countersink.store.apply import key_caps
 from countersink.store.apply.key_caps import OVERFLOW
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.buckets import (
     FINER,
     MINUTES,
@@ -31,7 +31,7 @@ from countersink.store.counters.buckets import (
     intervals,
 )
 from countersink.store.counters.catalog import Scheme, load_scheme
-from countersink.store.sql import datetime_of, day_label, labels_where
+from countersink.database.sql import datetime_of, day_label, labels_where
 
 MOST_DAYS: Final = 40_000
 """More than a hundred years; workers keep their marks in memory."""

@@ -22,10 +22,10 @@ from countersink.store.apply.control import Control, read_control
 from countersink.store.apply.dead import DeadRow
 from countersink.store.apply.key_caps import Capped
 from countersink.store.apply.refusals import dead_row, refuse
-from countersink.store.connection import Connect, Session, rerun
+from countersink.database.session import Connect, Session, rerun
 from countersink.store.counters.catalog import Catalog, load
-from countersink.store.errors import Conflict, DuplicateKey, StoreError, UnknownZone
-from countersink.store.sessions import KeptSession, open_tables
+from countersink.database.errors import Conflict, DuplicateKey, StoreError, UnknownZone
+from countersink.database.sessions import KeptSession, open_tables
 
 POINTS: Final = ("begun", "guarded", "upserted", "before_commit", "committed")
 """Where ``reached`` is called, in this order; for tests that kill the process there."""
@@ -61,7 +61,7 @@ class Applier:
 
     Args:
         connect: a URL, or how to get a session (READ COMMITTED) whose tables were checked, as by
-            :func:`countersink.store.sessions.require_schema`.
+            :func:`countersink.database.sessions.require_schema`.
         slot: where to add; affects speed only. May be changed between two batches.
         reached: called with each of :data:`POINTS`.
         pause: how to wait before a rerun, in seconds.

@@ -15,13 +15,13 @@ from zlib import crc32
 
 from countersink.runtime.dead_letter import RowRefusal
 from countersink.runtime.limits import text_bytes
-from countersink.store import sql
+from countersink.database import sql
 from countersink.store.apply import key_caps
 from countersink.store.apply.amounts import Amounts, Cell, Incoming, merged
 from countersink.store.apply.key_caps import Capped
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.catalog import Catalog
-from countersink.store.errors import RefusedMembers, RowsMissing
+from countersink.database.errors import RefusedMembers, RowsMissing
 from countersink.store.ledger.postings import BucketSums, post
 from countersink.store.visitors.rows import CellPlace, unite
 
@@ -49,7 +49,7 @@ class CellWriter:
         self.slot = slot
 
     def write(self, cells: Sequence[Cell]) -> None:
-        """Upsert cells by one statement, :data:`countersink.store.sql.CELLS_PER_STATEMENT` at most.
+        """Upsert cells by one statement, :data:`countersink.database.sql.CELLS_PER_STATEMENT` at most.
 
         Raises:
             StoreError: as any statement.

@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from countersink.store.connection import LOCK_WAIT, Session, rerun
-from countersink.store.errors import Refused
-from countersink.store.sql import NOW_MS
+from countersink.database.session import LOCK_WAIT, Session, rerun
+from countersink.database.errors import Refused
+from countersink.database.sql import NOW_MS
 
 EXCLUSIVE_LOCK_WAIT: Final = 1
 """Seconds to wait for the exclusive lock: meanwhile no worker gets the shared one."""

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason
 from countersink.runtime.times import iso, iso_ms
-from countersink.store.connection import Session, rerun, rerun_transaction
-from countersink.store.sql import marks, parts
+from countersink.database.session import Session, rerun, rerun_transaction
+from countersink.database.sql import marks, parts
 
 MAX_PAYLOAD: Final = 4 * 1024 * 1024
 """Bytes of a payload that are kept."""

@@ -16,7 +16,7 @@ from countersink.store.apply.cells import RowName, run_again, upsert
 from countersink.store.apply.control import read_control
 from countersink.store.apply.dead import DeadRow, Key
 from countersink.store.apply.refusals import refuse
-from countersink.store.connection import Session, rerun
+from countersink.database.session import Session, rerun
 from countersink.store.counters.catalog import load
 
 PAGE: Final = 25

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Final
 
 from countersink.store.apply.control import EXCLUSIVE_ATTEMPTS, Control, exclusive, read_control
-from countersink.store.connection import Session, rerun
-from countersink.store.errors import Refused
-from countersink.store.sql import marks, parts
+from countersink.database.session import Session, rerun
+from countersink.database.errors import Refused
+from countersink.database.sql import marks, parts
 
 IDS_PER_STATEMENT: Final = 1000
 MAX_CLOCK_DIFFERENCE_MS: Final = 300_000

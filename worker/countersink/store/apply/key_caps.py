@@ -34,13 +34,13 @@ from typing import Final
 
 from countersink.runtime.limits import OVERFLOW as OVERFLOW
 from countersink.store.apply.amounts import Amounts
-from countersink.store.connection import Session, rerun
+from countersink.database.session import Session, rerun
 from countersink.store.counters import buckets
 from countersink.store.counters.breakdowns import counter_of, names_of
 from countersink.store.counters.buckets import NUMBER
 from countersink.store.counters.catalog import Catalog
-from countersink.store.errors import Conflict, RowsMissing
-from countersink.store.sql import (
+from countersink.database.errors import Conflict, RowsMissing
+from countersink.database.sql import (
     EPOCH,
     KEYS_PER_STATEMENT,
     LABEL,

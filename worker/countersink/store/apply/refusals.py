@@ -20,11 +20,11 @@ from countersink.runtime.members import HASH_BYTES, hashes_text
 from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.cells import RowName
 from countersink.store.apply.dead import DeadRow
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.all_counters import known_names
 from countersink.store.counters.breakdowns import Dimensioned
 from countersink.store.counters.catalog import Catalog, SaltPeriod, accepted
-from countersink.store.errors import UnknownDimension
+from countersink.database.errors import UnknownDimension
 from countersink.store.visitors import salts
 
 _KEY: Final = itemgetter(2)

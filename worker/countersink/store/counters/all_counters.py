@@ -6,9 +6,9 @@ by the ledger.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.breakdowns import is_breakdown
-from countersink.store.sql import marks, parts
+from countersink.database.sql import marks, parts
 
 NAMES_PER_QUERY: Final = 10_000
 """Names of counters that are read at a time, at most."""

@@ -22,9 +22,9 @@ from countersink.runtime.dimensions import (
     part,
 )
 from countersink.store.apply.control import bump
-from countersink.store.connection import Session
-from countersink.store.errors import UnknownDimension
-from countersink.store.sql import datetime_of, unix_seconds
+from countersink.database.session import Session
+from countersink.database.errors import UnknownDimension
+from countersink.database.sql import datetime_of, unix_seconds
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from itertools import pairwise
 from typing import Final, Literal, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
-from countersink.store.errors import SeriesTooLong
-from countersink.store.sql import EPOCH, label_text, width_number
+from countersink.database.errors import SeriesTooLong
+from countersink.database.sql import EPOCH, label_text, width_number
 
 Width = Literal["minute", "quarter", "hour", "day", "month"]
 WIDTHS: Final[tuple[Width, ...]] = get_args(Width)

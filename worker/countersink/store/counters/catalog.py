@@ -22,12 +22,12 @@ from typing import Any, Final, cast
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.times import iso
 from countersink.store.apply.control import read_control
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.breakdowns import Breakdown, Dimensioned, read_dimensioned
 from countersink.store.counters.buckets import NUMBER, RESOLUTIONS, WIDTHS, Resolution, Width
-from countersink.store.errors import UnknownZone
-from countersink.store.sql import (
+from countersink.database.errors import UnknownZone
+from countersink.database.sql import (
     LABEL,
     datetime_of,
     day_label,

@@ -7,14 +7,14 @@ from typing import TypeVar
 
 from countersink.store.apply import key_caps
 from countersink.store.apply.control import Control, bump, exclusive, read_control
-from countersink.store.connection import Connect, Session, held
+from countersink.database.session import Connect, Session, held
 from countersink.store.counters import breakdowns as declared
 from countersink.store.counters import buckets, deletion, keep_steps, settings
 from countersink.store.counters.breakdowns import check_breakdowns, check_dimensions
 from countersink.store.counters.buckets import Resolution
 from countersink.store.counters.deletion import Deleted
 from countersink.store.counters.settings import Counter, MaxKeys, SettingsChange
-from countersink.store.sessions import Pool
+from countersink.database.sessions import Pool
 from countersink.store.tracked.definitions import refuse_tracked
 from countersink.store.visitors.salts import check_salt_days
 
@@ -28,7 +28,7 @@ class Counters:
 
     Workers follow a change at once and exactly: what they count after :meth:`set` has returned goes
     by it; applications' own transactions do within a minute. Every method raises what
-    :mod:`countersink.store.errors` lists; Conflict says that others were in the way all the time.
+    :mod:`countersink.database.errors` lists; Conflict says that others were in the way all the time.
 
     Args:
         connect: makes sessions at REPEATABLE READ whose tables were checked.

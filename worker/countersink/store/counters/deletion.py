@@ -24,12 +24,12 @@ from typing import Final, TypeVar
 from countersink.runtime.limits import key_bytes
 from countersink.store import links
 from countersink.store.apply.control import Control, bump, exclusive, short_waits
-from countersink.store.connection import Session, held, rerun
+from countersink.database.session import Session, held, rerun
 from countersink.store.counters import deletion_sql
 from countersink.store.counters.breakdowns import names_of
 from countersink.store.counters.catalog import ZONE_STAYS, load
 from countersink.store.counters.deletion_sql import Deleted as Deleted
-from countersink.store.errors import Conflict
+from countersink.database.errors import Conflict
 from countersink.store.tracked.definitions import refuse_tracked
 
 ROWS: Final = 1000

@@ -15,10 +15,10 @@ from datetime import datetime
 from typing import Final
 
 from countersink.store.apply.cells import FIRST_SLOT
-from countersink.store.connection import Session
-from countersink.store.errors import Conflict
+from countersink.database.session import Session
+from countersink.database.errors import Conflict
 from countersink.store.ledger.postings import BucketSums, Posting, post
-from countersink.store.sql import LABEL, label_time
+from countersink.database.sql import LABEL, label_time
 from countersink.store.visitors import rows as sketches
 
 Position = tuple[datetime, bytes]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Final
 
-from countersink.store.connection import Session
-from countersink.store.errors import TooManyNotes
-from countersink.store.sql import marks
+from countersink.database.session import Session
+from countersink.database.errors import TooManyNotes
+from countersink.database.sql import marks
 
 MAX_NOTE: Final = 500
 """Characters of a note."""

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from countersink.runtime.limits import is_name
 from countersink.store.apply import key_caps
 from countersink.store.apply.control import Control, bump
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters import breakdowns, buckets, keep_steps
 from countersink.store.counters.all_counters import counter_names
 from countersink.store.counters.breakdowns import Breakdown, Dimensioned, counter_of
@@ -25,8 +25,8 @@ from countersink.store.counters.catalog import (
     next_midnight,
 )
 from countersink.store.counters.keep_steps import Steps
-from countersink.store.errors import Refused, UnknownCounter
-from countersink.store.sql import LABEL, NOW_MS, datetime_of, label_time
+from countersink.database.errors import Refused, UnknownCounter
+from countersink.database.sql import LABEL, NOW_MS, datetime_of, label_time
 from countersink.store.tracked.definitions import refuse_tracked
 from countersink.store.visitors import salts
 

@@ -28,13 +28,13 @@ from typing import Final
 
 from countersink.runtime.limits import minute_of
 from countersink.store.apply.control import read_control
-from countersink.store.connection import Connect, Session, rerun
+from countersink.database.session import Connect, Session, rerun
 from countersink.store.counters.all_counters import known_names
 from countersink.store.counters.breakdowns import Dimensioned, read_dimensioned
 from countersink.store.counters.catalog import Catalog, read_schemes
-from countersink.store.errors import UnknownCounter
-from countersink.store.sessions import Pool
-from countersink.store.sql import Dialect
+from countersink.database.errors import UnknownCounter
+from countersink.database.sessions import Pool
+from countersink.database.sql import Dialect
 from countersink.store.tracked.definitions import refuse_tracked
 
 KEPT_S: Final = 60.0

@@ -1,7 +1,7 @@
 """``Store.increment`` and ``Store.delete`` on an application's connection: the SQL, and rows per
 statement.
 
-Rows go to slots by ``CONNECTION_ID()`` (see :mod:`countersink.store.in_app.connection`), so that
+Rows go to slots by ``CONNECTION_ID()`` (see :mod:`countersink.database.app_connection`), so that
 transactions of different connections do not wait for each other; compaction moves them to slot 0.
 What they go by: :mod:`countersink.store.in_app.app_settings`. Another statement posts to the
 ledger, on a row of the connection, and all are undone where one fails.
@@ -14,16 +14,16 @@ from typing import Final
 from countersink.runtime.dimensions import RowKey, check_dimensions
 from countersink.runtime.limits import check_amount, check_key
 from countersink.store.apply.amounts import Amounts, Cell
-from countersink.store.connection import Connect
+from countersink.database.session import Connect
 from countersink.store.counters import breakdowns
 from countersink.store.counters.breakdowns import Dimensioned
 from countersink.store.counters.settings import check_name
-from countersink.store.errors import Conflict, UnknownZone
+from countersink.database.errors import Conflict, UnknownZone
 from countersink.store.in_app.app_settings import AppSettings, SettingsCache
-from countersink.store.in_app.connection import AppConnection, as_one, execute, query, slot
+from countersink.database.app_connection import AppConnection, as_one, execute, query, slot
 from countersink.store.ledger.postings import BucketSums, post_in
-from countersink.store.sessions import Pool
-from countersink.store.sql import LABEL, label_text, parts, quoted, width_number
+from countersink.database.sessions import Pool
+from countersink.database.sql import LABEL, label_text, parts, quoted, width_number
 
 ROWS_PER_STATEMENT: Final = 1000
 _DELETIONS: Final = 20

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from countersink.store.apply.cells import FIRST_SLOT
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.breakdowns import is_breakdown
-from countersink.store.in_app.connection import FIRST_OWN
+from countersink.database.app_connection import FIRST_OWN
 from countersink.store.ledger import Difference
-from countersink.store.sql import marks
+from countersink.database.sql import marks
 
 _EXAMPLES: Final = 3
 

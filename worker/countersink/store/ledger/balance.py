@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.ledger.postings import CHECKSUM, MODULUS, Posting
 
 _ORDER: Final = {

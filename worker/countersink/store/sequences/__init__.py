@@ -12,8 +12,8 @@ from datetime import date
 from functools import partial
 from typing import TypeVar, Unpack
 
-from countersink.store.connection import Connect, Session, rerun, rerun_transaction
-from countersink.store.in_app.connection import AppConnection
+from countersink.database.session import Connect, Session, rerun, rerun_transaction
+from countersink.database.app_connection import AppConnection
 from countersink.store.sequences import records
 from countersink.store.sequences.allocator import is_alive, take, take_in
 from countersink.store.sequences.options import (
@@ -24,8 +24,8 @@ from countersink.store.sequences.options import (
     number,
 )
 from countersink.store.sequences.records import TABLE, Period, Sequence
-from countersink.store.sessions import Pool
-from countersink.store.sql import quoted
+from countersink.database.sessions import Pool
+from countersink.database.sql import quoted
 
 Result = TypeVar("Result")
 
@@ -39,7 +39,7 @@ class Sequences:
 
     Names are any text of at most 255 bytes of UTF-8, compared byte by byte. Values and steps have
     64 bits; 0 and negative values are values like any other. Every method raises TypeError and
-    ValueError for a name, value or step that cannot be, and what :mod:`countersink.store.errors`
+    ValueError for a name, value or step that cannot be, and what :mod:`countersink.database.errors`
     lists.
 
     Args:

@@ -6,8 +6,8 @@ One statement does where there are no periods; a first value, and others, take a
 from functools import partial
 from typing import Final
 
-from countersink.store.connection import Session
-from countersink.store.errors import (
+from countersink.database.session import Session
+from countersink.database.errors import (
     HELD,
     Conflict,
     ReadInterrupted,
@@ -17,10 +17,10 @@ from countersink.store.errors import (
     Unavailable,
     UnknownZone,
 )
-from countersink.store.in_app.connection import AppConnection, as_one, execute, query
+from countersink.database.app_connection import AppConnection, as_one, execute, query
 from countersink.store.sequences.options import ValueRequest
 from countersink.store.sequences.records import ADDED, add, hand_out
-from countersink.store.sessions import Pool
+from countersink.database.sessions import Pool
 
 NOT_BEGUN: Final = frozenset(
     {

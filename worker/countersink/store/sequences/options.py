@@ -10,7 +10,7 @@ from datetime import date, timedelta
 from typing import Any, Final, Literal, TypedDict, get_args
 
 from countersink.store.counters import buckets
-from countersink.store.errors import SequenceExhausted, UnknownZone
+from countersink.database.errors import SequenceExhausted, UnknownZone
 
 MIN_VALUE: Final = -(2**63)
 MAX_VALUE: Final = 2**63 - 1

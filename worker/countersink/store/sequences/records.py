@@ -21,8 +21,8 @@ from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any, Final
 
-from countersink.store.connection import Session, rerun_transaction
-from countersink.store.errors import Conflict
+from countersink.database.session import Session, rerun_transaction
+from countersink.database.errors import Conflict
 from countersink.store.sequences.options import (
     ALL_TIME,
     DEFAULTS,
@@ -37,7 +37,7 @@ from countersink.store.sequences.options import (
     name_text,
     next_values,
 )
-from countersink.store.sql import marks
+from countersink.database.sql import marks
 
 Execute = Callable[[str], object]
 Query = Callable[[str], list[tuple[Any, ...]]]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Unpack
 
-from countersink.store.sessions import Pool
+from countersink.database.sessions import Pool
 from countersink.store.totals import sums
 from countersink.store.totals.answer import answer
 from countersink.store.totals.query import DIMENSIONS, Answer, Query, Row
@@ -50,7 +50,7 @@ class Totals:
     Thread-safe and fork-safe. Every method raises UnknownCounter for a counter that was neither
     made nor ever counted (but :meth:`counters`, :meth:`span` and :meth:`rolled_up_to`), ValueError
     for a range that ends before it begins and for an unknown time zone, and what
-    :mod:`countersink.store.errors` lists. To ask several questions in one snapshot, see
+    :mod:`countersink.database.errors` lists. To ask several questions in one snapshot, see
     :class:`countersink.store.totals.snapshot.Snapshot`.
     """
 

@@ -12,13 +12,13 @@ from countersink.runtime.limits import key_bytes, text_bytes
 from countersink.runtime.times import iso
 from countersink.store.counters.all_counters import totals_of
 from countersink.store.counters.buckets import ONE_DAY, month_ends, month_of
-from countersink.store.errors import (
+from countersink.database.errors import (
     AnswerTooLarge,
     IncompleteBreakdown,
     InexactZone,
     RolledUp,
 )
-from countersink.store.sql import parts
+from countersink.database.sql import parts
 from countersink.store.totals import sums, unions
 from countersink.store.totals.breakdown_views import BreakdownView, view_of
 from countersink.store.totals.query import DIMENSIONS, Answer, Query, Row

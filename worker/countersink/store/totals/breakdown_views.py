@@ -15,7 +15,7 @@ from countersink.runtime.dimensions import SEPARATOR, part, values_of
 from countersink.runtime.limits import OVERFLOW, text_bytes
 from countersink.store.counters import buckets
 from countersink.store.counters.breakdowns import Breakdown, Dimensioned, read_dimensioned
-from countersink.store.errors import StoreError
+from countersink.database.errors import StoreError
 from countersink.store.totals.selection import KeyMatch, Selection
 from countersink.store.totals.snapshot import Snapshot
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypedDict, Unpack
 from countersink.runtime.dimensions import check_dimensions
 from countersink.runtime.limits import key_bytes, text_bytes
 from countersink.store.counters.buckets import MAX_MINUTE, UNITS, unix
-from countersink.store.sql import day_label, marks, parts
+from countersink.database.sql import day_label, marks, parts
 
 MAX_PARTS: Final = 1_000
 """Keys and prefixes of one match: more would make a statement that no index is used for."""

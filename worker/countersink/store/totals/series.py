@@ -24,7 +24,7 @@ from countersink.store.counters.buckets import (
     month_ends,
     month_of,
 )
-from countersink.store.errors import InexactZone, RolledUp, SeriesTooLong
+from countersink.database.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.store.totals.selection import Selection
 from countersink.store.totals.snapshot import Snapshot
 from countersink.store.totals.sums import Scope, by_label

@@ -15,14 +15,14 @@ from datetime import date
 from typing import Any, Final
 
 from countersink.runtime.limits import is_name, key_bytes, stored_form
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.all_counters import counter_names
 from countersink.store.counters.breakdowns import is_breakdown
 from countersink.store.counters.buckets import NUMBER, is_wider
 from countersink.store.counters.catalog import DEFAULT, SCHEME_COLUMNS, Scheme, scheme_of
-from countersink.store.errors import UnknownCounter, UnknownZone
-from countersink.store.sql import (
+from countersink.database.errors import UnknownCounter, UnknownZone
+from countersink.database.sql import (
     LABEL,
     NOW_MS,
     datetime_of,

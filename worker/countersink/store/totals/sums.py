@@ -29,7 +29,7 @@ from typing import Any, Final
 
 from countersink.runtime.limits import key_bytes, key_text, stored_form
 from countersink.store.counters.buckets import NUMBER, Width
-from countersink.store.sql import LABEL, marks, width_number
+from countersink.database.sql import LABEL, marks, width_number
 from countersink.store.totals.selection import (
     ANY,
     ChosenKeys,

@@ -20,11 +20,11 @@ from math import inf
 from typing import Any, Final, TypeVar
 
 from countersink.runtime.limits import key_text, text_bytes
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.breakdowns import counter_of
 from countersink.store.counters.buckets import month_of
-from countersink.store.errors import DamagedSketch, NotUnique
+from countersink.database.errors import DamagedSketch, NotUnique
 from countersink.store.totals.selection import Selection, chosen_keys, picked_keys
 from countersink.store.totals.series import SECONDS, Unit
 from countersink.store.totals.snapshot import Snapshot

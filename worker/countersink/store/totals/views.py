@@ -17,8 +17,8 @@ from countersink.runtime.times import moment_text
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import FINER, MINUTES, NUMBER, Width, is_wider, month_ends
 from countersink.store.counters.catalog import Scheme
-from countersink.store.errors import InexactZone, Refused, RolledUp, StoreError
-from countersink.store.sql import (
+from countersink.database.errors import InexactZone, Refused, RolledUp, StoreError
+from countersink.database.sql import (
     datetime_of,
     day_label,
     label_text,

@@ -17,7 +17,7 @@ from countersink.runtime.times import iso
 from countersink.store.counters import buckets
 from countersink.store.counters.buckets import FINER, MINUTES, ONE_DAY
 from countersink.store.counters.catalog import Scheme
-from countersink.store.errors import InexactZone, RolledUp
+from countersink.database.errors import InexactZone, RolledUp
 from countersink.store.totals.selection import Last, Selection
 from countersink.store.totals.snapshot import Snapshot
 from countersink.store.totals.views import View

@@ -5,10 +5,10 @@ import builtins
 from collections.abc import Sequence
 from dataclasses import replace
 
-from countersink.store.connection import Connect, Session
+from countersink.database.session import Connect, Session
 from countersink.store.counters.settings import DEFAULT_APP_SLOTS
-from countersink.store.errors import StoreError, UnknownCounter
-from countersink.store.sessions import Pool
+from countersink.database.errors import StoreError, UnknownCounter
+from countersink.database.sessions import Pool
 from countersink.store.tracked import check, definitions, lifecycle
 from countersink.store.tracked.check import Progress, RowDifference
 from countersink.store.tracked.definitions import TrackedTable
@@ -22,7 +22,7 @@ class TrackedTables:
 
     ``progress(done, about)`` is told how many rows were counted so far and about how many there
     are; ``notice(sentence)`` what is being waited for. Every method raises what
-    :mod:`countersink.store.errors` lists.
+    :mod:`countersink.database.errors` lists.
 
     Args:
         connect: makes sessions at REPEATABLE READ whose tables were checked; a server may be silent

@@ -16,9 +16,9 @@ from datetime import date
 from typing import Any, Final, Literal
 
 from countersink.runtime.limits import key_text
-from countersink.store.connection import SQL_MODE, Session, rerun
-from countersink.store.errors import Conflict, HiddenTriggers, Refused, TableChanged
-from countersink.store.sql import LABEL, label_time, quoted, width_number
+from countersink.database.session import SQL_MODE, Session, rerun
+from countersink.database.errors import Conflict, HiddenTriggers, Refused, TableChanged
+from countersink.database.sql import LABEL, label_time, quoted, width_number
 from countersink.store.tracked import privileges, triggers
 from countersink.store.tracked.definitions import TrackedTable, read
 from countersink.store.tracked.encoding import key_sql, label_of_number, number_sql

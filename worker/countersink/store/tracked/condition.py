@@ -13,9 +13,9 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
-from countersink.store.connection import Session
-from countersink.store.errors import BadData
-from countersink.store.sql import EPOCH, parts
+from countersink.database.session import Session
+from countersink.database.errors import BadData
+from countersink.database.sql import EPOCH, parts
 from countersink.store.tracked.table import BINARY_TYPES, INTEGER_TYPES, OWN_TEXT, Column
 
 _COMPARED: Final = 500

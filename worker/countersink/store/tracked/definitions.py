@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from countersink.runtime.limits import is_name
-from countersink.store.connection import Session
-from countersink.store.errors import TrackedCounter, UnknownCounter
+from countersink.database.session import Session
+from countersink.database.errors import TrackedCounter, UnknownCounter
 
 _COLUMNS: Final = (
     "counter, table_schema, table_name, by_columns, day_column, app_slots, triggers, created,"

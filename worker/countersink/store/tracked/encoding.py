@@ -28,7 +28,7 @@ from typing import Final
 
 from countersink.runtime.limits import DIGEST_DIGITS, MAX_KEY_BYTES
 from countersink.store.counters.buckets import NUMBER
-from countersink.store.sql import day_label, quoted
+from countersink.database.sql import day_label, quoted
 from countersink.store.tracked.table import BINARY_TYPES, INTEGER_TYPES, TEXT_TYPES, Column, width
 
 NO_DAY: Final = date(1969, 12, 31)

@@ -15,7 +15,7 @@ from functools import partial
 from secrets import token_hex
 
 from countersink.store.apply.control import Control, bump, exclusive
-from countersink.store.connection import Connect, Session
+from countersink.database.session import Connect, Session
 from countersink.store.counters.catalog import ZONE_STAYS
 from countersink.store.counters.deletion_sql import EVERYTHING, delete_rows
 from countersink.store.counters.settings import (
@@ -24,8 +24,8 @@ from countersink.store.counters.settings import (
     is_posted,
     is_used,
 )
-from countersink.store.errors import Conflict, StoreError, UnknownCounter
-from countersink.store.sql import quoted
+from countersink.database.errors import Conflict, StoreError, UnknownCounter
+from countersink.database.sql import quoted
 from countersink.store.tracked import definitions, privileges, recount, triggers
 from countersink.store.tracked.check import Progress
 from countersink.store.tracked.definitions import TrackedTable

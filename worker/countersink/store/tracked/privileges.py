@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from countersink.store.connection import Session
-from countersink.store.errors import Refused, StoreError
-from countersink.store.sql import quoted
+from countersink.database.session import Session
+from countersink.database.errors import Refused, StoreError
+from countersink.database.sql import quoted
 
 _DENIED: Final = frozenset(
     {

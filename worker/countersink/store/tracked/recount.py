@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from countersink.store.connection import Connect, Session, held, rerun, rerun_transaction
+from countersink.database.session import Connect, Session, held, rerun, rerun_transaction
 from countersink.store.counters.deletion_sql import EVERYTHING, delete_rows
-from countersink.store.errors import Unavailable, UnknownCounter
+from countersink.database.errors import Unavailable, UnknownCounter
 from countersink.store.ledger.postings import Posting, post
-from countersink.store.sql import CELLS_PER_STATEMENT, label_time, parts
+from countersink.database.sql import CELLS_PER_STATEMENT, label_time, parts
 from countersink.store.tracked.check import Cell, Progress, differences
 from countersink.store.tracked.definitions import TrackedTable, read, set_counted
 from countersink.store.tracked.encoding import DAY, LATE_DAY, NO_DAY, is_day

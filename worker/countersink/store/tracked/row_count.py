@@ -18,9 +18,9 @@ from datetime import date
 from typing import Final, NamedTuple
 
 from countersink.runtime.limits import MAX_KEY_BYTES, cut_bytes
-from countersink.store.connection import Session
-from countersink.store.errors import Refused, UnknownCounter
-from countersink.store.sql import day_label, label_time, marks, parts
+from countersink.database.session import Session
+from countersink.database.errors import Refused, UnknownCounter
+from countersink.database.sql import day_label, label_time, marks, parts
 from countersink.store.totals.selection import check_days
 from countersink.store.tracked import encoding
 from countersink.store.tracked.condition import Alike, Condition, Exactly, condition

@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from countersink.runtime.limits import MAX_KEY_BYTES
-from countersink.store.connection import Connect, Session
-from countersink.store.errors import Conflict, HiddenTriggers, Refused, StoreError
-from countersink.store.in_app import connection
-from countersink.store.sql import quoted
+from countersink.database.session import Connect, Session
+from countersink.database.errors import Conflict, HiddenTriggers, Refused, StoreError
+from countersink.database import app_connection as connection
+from countersink.database.sql import quoted
 from countersink.store.tracked import privileges
 from countersink.store.tracked.definitions import TrackedTable
 from countersink.store.tracked.encoding import DAY, bucket_sql, key_sql

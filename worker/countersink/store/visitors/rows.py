@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 
 from countersink.runtime.dead_letter import RowRefusal
 from countersink.runtime.limits import key_text, text_bytes
-from countersink.store import sql
-from countersink.store.connection import Session
-from countersink.store.errors import DamagedSketch, NoSketches, RefusedMembers
-from countersink.store.sql import COMPACTED, LABEL, label_time, marks, parts, width_number
+from countersink.database import sql
+from countersink.database.session import Session
+from countersink.database.errors import DamagedSketch, NoSketches, RefusedMembers
+from countersink.database.sql import COMPACTED, LABEL, label_time, marks, parts, width_number
 from countersink.store.visitors.sketch import MOST_EXACT, SketchUnion, checksum
 
 CellPlace = tuple[str, int, str]

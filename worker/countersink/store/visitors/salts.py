@@ -14,11 +14,11 @@ from typing import Final
 
 from countersink.runtime.members import SALT_BYTES, Salt
 from countersink.store.apply.control import read_control
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters import buckets
 from countersink.store.counters.catalog import Catalog, SaltPeriod, load_scheme
-from countersink.store.errors import Refused
-from countersink.store.sql import marks, parts
+from countersink.database.errors import Refused
+from countersink.database.sql import marks, parts
 
 MOST_SALT_DAYS: Final = 366
 BEGINNING: Final = -(2**31)

@@ -25,7 +25,7 @@ from countersink.cli import output, progress, settings
 from countersink.cli.commands.count import backfill_options, backfills
 from countersink.cli.commands.count.log_options import Allowance
 from countersink.cli.errors import Exit, Misuse
-from countersink.store.sessions import open_tables
+from countersink.database.sessions import open_tables
 
 _STRAYS_SHOWN: Final = 20
 

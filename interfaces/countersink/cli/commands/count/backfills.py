@@ -18,7 +18,7 @@ from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.progress import stopped_by_signals
 from countersink.cli.settings import COUNTER
 from countersink.runtime.times import iso
-from countersink.store.connection import Session
+from countersink.database.session import Session
 
 RUN = click.IntRange(1)
 

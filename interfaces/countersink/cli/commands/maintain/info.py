@@ -16,7 +16,7 @@ from countersink.cli.errors import Misuse
 from countersink.runtime.times import iso_ms
 from countersink.store import queue_losses
 from countersink.store.apply import dead, key_caps
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.stream.connection import cluster_of, mapped, time_us
 from countersink.stream.errors import StreamError, StreamRefused, StreamUnavailable
 from countersink.stream.names import (

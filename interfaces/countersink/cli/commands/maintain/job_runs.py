@@ -19,11 +19,11 @@ from countersink.schedules.jobs import JOBS, move
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone
 from countersink.schedules.jobs.ranges import BucketKey
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.buckets import width_of
-from countersink.store.errors import StoreError
-from countersink.store.sessions import open_tables
-from countersink.store.sql import label_text, width_number
+from countersink.database.errors import StoreError
+from countersink.database.sessions import open_tables
+from countersink.database.sql import label_text, width_number
 
 COLUMNS: Final = (
     *("job", "planned", "state", "attempts", "started", "ended"),

@@ -14,7 +14,7 @@ from countersink.cli.settings import NAME, Checked
 from countersink.store.apply import dead
 from countersink.store.apply.dead import document
 from countersink.store.apply.dead_retry import retry
-from countersink.store.lease import any_slot
+from countersink.database.lease import any_slot
 from countersink.stream.decode import decode_payload
 
 COLUMNS: Final = ("ref", "reason", "detail", "stream", "at", "created", "payload", "truncated")

@@ -8,13 +8,15 @@ from typing import Final
 
 from countersink.cli import output
 from countersink.cli.commands.repair.doctor import Finding, clock, fail, of, ok, warn
-from countersink.store import galera, hosts, queue_losses
+from countersink.store import queue_losses
+from countersink.database import galera
+from countersink.database import hosts
 from countersink.store.apply import dead, key_caps
-from countersink.store.connection import Session, connect
-from countersink.store.errors import SchemaMismatch, StoreError
-from countersink.store.sessions import require_schema, schema_version
-from countersink.store.settings import Settings
-from countersink.store.sql import NOW_MS, SEVERAL_PRIMARIES, is_galera, is_on
+from countersink.database.session import Session, connect
+from countersink.database.errors import SchemaMismatch, StoreError
+from countersink.database.sessions import require_schema, schema_version
+from countersink.database.url import Settings
+from countersink.database.sql import NOW_MS, SEVERAL_PRIMARIES, is_galera, is_on
 
 _LEAST_NODES: Final = 3
 """Of a Galera cluster, or members of a group: with one away the others are more than half."""

@@ -1,5 +1,5 @@
 """Applies migrations, one process at a time: DDL timeouts, waiting, and the messages when the
-tables' version does not fit; the SQL is in ``store/schema.sql``.
+tables' version does not fit; the SQL is in ``database/schema.sql``.
 
 That file is version 1, and each later version a numbered one beside it. DDL commits by itself, so a
 crash can leave one half done: every statement can be run again, and the number is recorded last.
@@ -15,15 +15,15 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-from countersink.store.connection import Session, connect, rerun
-from countersink.store.errors import (
+from countersink.database.session import Session, connect, rerun
+from countersink.database.errors import (
     UNKNOWN_DATABASE,
     Refused,
     SchemaMismatch,
 )
-from countersink.store.sessions import VERSION, require_schema, schema_version
-from countersink.store.settings import Settings
-from countersink.store.sql import quoted
+from countersink.database.sessions import VERSION, require_schema, schema_version
+from countersink.database.url import Settings
+from countersink.database.sql import quoted
 
 DDL_SECONDS: Final = 24 * 3600.0
 """Seconds a statement of a migration may take: it may rebuild a large table."""
@@ -102,7 +102,7 @@ def migrate(where: Settings | str) -> list[str]:
         SchemaMismatch: the tables are newer than this program.
         Misconfigured: the URL, or that it names no database.
         Conflict: another program has been migrating for an hour.
-        StoreError: as :func:`countersink.store.connection.connect`.
+        StoreError: as :func:`countersink.database.session.connect`.
     """
     settings = Settings.parse(where) if isinstance(where, str) else where
     with _session(settings) as session, _turn(session.where):

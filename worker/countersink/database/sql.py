@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, Final, Literal
 
-from countersink.store.errors import Refused
+from countersink.database.errors import Refused
 
 # Not UNIX_TIMESTAMP(), which ends in 2038 on MariaDB 10. Sessions are in UTC.
 NOW_MS: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000"
@@ -214,7 +214,7 @@ def is_galera(variables: Mapping[str, str]) -> bool:
     """Whether a server is a node of Galera.
 
     Args:
-        variables: those of :data:`countersink.store.hosts.GALERA` that it has.
+        variables: those of :data:`countersink.database.hosts.GALERA` that it has.
     """
     provider = variables.get("wsrep_provider", "none")
     return is_on(variables.get("wsrep_on", "OFF")) and provider not in ("", "none")

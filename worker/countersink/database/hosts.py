@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from countersink.store.errors import (
+from countersink.database.errors import (
     Misconfigured,
     OtherWriter,
     Refused,
@@ -21,8 +21,8 @@ from countersink.store.errors import (
     StoreError,
     Unavailable,
 )
-from countersink.store.settings import Settings
-from countersink.store.sql import GROUP, SEVERAL_PRIMARIES, is_on
+from countersink.database.url import Settings
+from countersink.database.sql import GROUP, SEVERAL_PRIMARIES, is_on
 
 SLOW_S: Final = 1.0
 """A host that fails after more than so many seconds was silent."""

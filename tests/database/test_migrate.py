@@ -5,16 +5,17 @@ from functools import partial
 
 import pytest
 
-from countersink.store import Store, sessions
-from countersink.store import migrate as module
+from countersink.store import Store
+from countersink.database import sessions
+from countersink.database import migrate as module
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session, connect
-from countersink.store.errors import SchemaMismatch
-from countersink.store.migrate import migrate, migrations, split_statements
-from countersink.store.sessions import VERSION, require_schema, schema_version
-from countersink.store.settings import Settings
+from countersink.database.session import Session, connect
+from countersink.database.errors import SchemaMismatch
+from countersink.database.migrate import migrate, migrations, split_statements
+from countersink.database.sessions import VERSION, require_schema, schema_version
+from countersink.database.url import Settings
 from countersink.store.verify import open_session
-from tests.store.helpers import entry, rows, together
+from tests.support.entries import entry, rows, together
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 

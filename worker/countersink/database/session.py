@@ -27,8 +27,8 @@ from pymysql.constants.FIELD_TYPE import NEWDECIMAL
 from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
 
-from countersink.store import hosts
-from countersink.store.errors import (
+from countersink.database import hosts
+from countersink.database.errors import (
     Conflict,
     Misconfigured,
     OtherWriter,
@@ -38,9 +38,9 @@ from countersink.store.errors import (
     Unavailable,
     translate,
 )
-from countersink.store.in_app.connection import Done, execute
-from countersink.store.settings import Settings
-from countersink.store.sql import (
+from countersink.database.app_connection import Done, execute
+from countersink.database.url import Settings
+from countersink.database.sql import (
     GROUP,
     SEVERAL_PRIMARIES,
     Dialect,
@@ -99,7 +99,7 @@ class Session(AbstractContextManager["Session", None]):
     """One connection with our settings on it. Not for two threads at once, but for :meth:`abort`.
 
     Outside a transaction every statement commits by itself. Every method raises only
-    :class:`~countersink.store.errors.StoreError`; after Unavailable the session is closed.
+    :class:`~countersink.database.errors.StoreError`; after Unavailable the session is closed.
 
     Attributes:
         dialect: which server it is.
@@ -466,7 +466,7 @@ def _log_in(
     of = connection, dialect, _SNAPSHOT_ISOLATION in found, settings, server
     if not is_galera(found):
         return Session(*of)
-    from countersink.store import galera  # noqa: PLC0415  # only where it is needed
+    from countersink.database import galera  # noqa: PLC0415  # only where it is needed
 
     session = galera.GaleraSession(*of)
     return galera.opened(session, database and not to_read, to_write or to_read, former)

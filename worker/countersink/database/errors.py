@@ -49,7 +49,7 @@ Unavailable the outcome of the statement, and of a COMMIT above all, is unknown.
 BadData, DuplicateKey and Refused the transaction may still be open with a part of its work done:
 roll back, whatever the server claims to have done already.
 
-Only this module and :mod:`countersink.store.connection` see the driver's exceptions. The numbers
+Only this module and :mod:`countersink.database.session` see the driver's exceptions. The numbers
 are those of the MySQL and MariaDB error references (server errors from 1000, client errors from
 2000).
 """

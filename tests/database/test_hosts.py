@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from countersink.store import Store, connection, hosts
-from countersink.store.connection import connect
-from countersink.store.errors import (
+from countersink.store import Store
+from countersink.database import session as connection
+from countersink.database import hosts
+from countersink.database.session import connect
+from countersink.database.errors import (
     OtherWriter,
     ReadInterrupted,
     Refused,
@@ -21,10 +23,10 @@ from countersink.store.errors import (
     StoreError,
     Unavailable,
 )
-from countersink.store.migrate import migrate
-from countersink.store.sessions import KeptSession, Pool
-from countersink.store.settings import Settings
-from tests.store.helpers import beside
+from countersink.database.migrate import migrate
+from countersink.database.sessions import KeptSession, Pool
+from countersink.database.url import Settings
+from tests.support.entries import beside
 from tests.support import group_replication
 from tests.support.databases import new_name
 from tests.support.examples import MANY

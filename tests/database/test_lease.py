@@ -1,8 +1,8 @@
 """One holder at a time, by the server's clock."""
 
-from countersink.store import lease
-from countersink.store.connection import Session, connect
-from tests.store.helpers import together
+from countersink.database import lease
+from countersink.database.session import Session, connect
+from tests.support.entries import together
 
 
 def _expire(session: Session) -> None:

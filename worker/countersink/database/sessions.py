@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
-from countersink.store.connection import (
+from countersink.database.session import (
     IDLE_SECONDS,
     Connect,
     Session,
@@ -20,7 +20,7 @@ from countersink.store.connection import (
     connect,
     rerun,
 )
-from countersink.store.errors import (
+from countersink.database.errors import (
     NO_SUCH_TABLE,
     Conflict,
     Misconfigured,
@@ -29,7 +29,7 @@ from countersink.store.errors import (
     SchemaMismatch,
     Unavailable,
 )
-from countersink.store.settings import Settings
+from countersink.database.url import Settings
 
 PATIENCE_S: Final = 60.0
 """Seconds to wait for a server that was there before."""
@@ -52,7 +52,7 @@ Ready = Callable[[Session], None]
 
 
 def open_tables(where: Settings | str, **options: Unpack[SessionOptions]) -> Session:
-    """Log in as :func:`countersink.store.connection.connect` does, and check the tables.
+    """Log in as :func:`countersink.database.session.connect` does, and check the tables.
 
     Raises:
         SchemaMismatch: there are none, or others.
@@ -279,7 +279,7 @@ class Pool:
         ``work`` only reads.
 
         Raises:
-            ReadInterrupted: it took too long, or :mod:`countersink.store.sessions` ended it.
+            ReadInterrupted: it took too long, or :mod:`countersink.database.sessions` ended it.
         """
         return self.read_after(lambda session: None, work)
 
@@ -287,7 +287,7 @@ class Pool:
         """As :meth:`read`; ``first`` is run on the session before the snapshot is taken.
 
         Raises:
-            ReadInterrupted: it took too long, or :mod:`countersink.store.sessions` ended it.
+            ReadInterrupted: it took too long, or :mod:`countersink.database.sessions` ended it.
         """
         kept = self._take()
         if kept is not None:
@@ -355,7 +355,7 @@ _CURRENT: ContextVar["Cancellation | None"] = ContextVar("cancellation", default
 
 
 class Cancellation:
-    """Ends the reads of one thread: those of a :class:`countersink.store.sessions.Pool` within
+    """Ends the reads of one thread: those of a :class:`countersink.database.sessions.Pool` within
     :meth:`applied`.
 
     Attributes:

@@ -16,8 +16,8 @@ from countersink.store import Store
 from countersink.store.apply import dead, guards
 from countersink.store.apply.amounts import Incoming
 from countersink.store.apply.apply import Applier
-from countersink.store.connection import Session, connect
-from countersink.store.errors import (
+from countersink.database.session import Session, connect
+from countersink.database.errors import (
     BadData,
     Conflict,
     DuplicateKey,
@@ -28,9 +28,9 @@ from countersink.store.errors import (
     StoreError,
     Unavailable,
 )
-from countersink.store.migrate import migrate
-from countersink.store.sessions import Cancellation
-from tests.store.helpers import MAX, Database, entry, keys, now_ms, rows
+from countersink.database.migrate import migrate
+from countersink.database.sessions import Cancellation
+from tests.support.entries import MAX, Database, entry, keys, now_ms, rows
 from tests.support.factories import MySQLFactory
 from tests.support.oracle import Oracle
 from tests.support.servers import Kind

@@ -7,9 +7,9 @@ A slot decides speed only: whoever was paused, and has lost its slot, may go on 
 import random
 from typing import Final
 
-from countersink.store.connection import Session
-from countersink.store.errors import Conflict, DuplicateKey
-from countersink.store.sql import NOW_MS
+from countersink.database.session import Session
+from countersink.database.errors import Conflict, DuplicateKey
+from countersink.database.sql import NOW_MS
 
 FIRST_WORKER_SLOT: Final = 1
 LAST_WORKER_SLOT: Final = 255

@@ -13,17 +13,21 @@ import pytest
 
 from countersink.cli.commands.repair import doctor_mysql
 from countersink.cli.commands.repair.doctor import Finding
-from countersink.store import Store, connection, galera, hosts, sessions
+from countersink.store import Store
+from countersink.database import session as connection
+from countersink.database import galera
+from countersink.database import hosts
+from countersink.database import sessions
 from countersink.store.apply.apply import Applier
 from countersink.store.apply.control import bump, exclusive
-from countersink.store.connection import Session, connect
-from countersink.store.errors import Conflict, OtherWriter, StoreError, Unavailable
-from countersink.store.migrate import migrate
-from countersink.store.sessions import require_schema
-from countersink.store.settings import Settings
+from countersink.database.session import Session, connect
+from countersink.database.errors import Conflict, OtherWriter, StoreError, Unavailable
+from countersink.database.migrate import migrate
+from countersink.database.sessions import require_schema
+from countersink.database.url import Settings
 from countersink.store.verify import open_session, verify
-from tests.store.app import Connection, open_app, run
-from tests.store.helpers import entry, keys, row, together
+from tests.support.app_connection import Connection, open_app, run
+from tests.support.entries import entry, keys, row, together
 from tests.support.galera import GaleraCluster, GaleraNode, installed, lagging
 from tests.support.replication import run as run_as_root
 from tests.support.servers import FAST

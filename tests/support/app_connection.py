@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 import pymysql
 
 from countersink.store import Store
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from tests.support.waiting import eventually
 
 Connection: TypeAlias = "pymysql.Connection[Any]"

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from typing import Any
 
-from countersink.store.connection import Session
+from countersink.database.session import Session
 from countersink.store.counters.buckets import NUMBER, Width
-from countersink.store.sql import datetime_of
+from countersink.database.sql import datetime_of
 
 Put = Callable[..., None]
 """Makes a counter c by :func:`put_scheme`, and counts events of the Unix minutes that are its first

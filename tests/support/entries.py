@@ -19,8 +19,8 @@ from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
 from countersink.store.apply.amounts import Incoming, Row
 from countersink.store.apply.apply import Applied, Applier
-from countersink.store.connection import Session
-from tests.store.app import Connection
+from countersink.database.session import Session
+from tests.support.app_connection import Connection
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request, Rule
 from tests.support.waiting import eventually
 

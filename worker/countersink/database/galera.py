@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from countersink.store.connection import Session, rerun_transaction
-from countersink.store.errors import (
+from countersink.database.session import Session, rerun_transaction
+from countersink.database.errors import (
     DENIED,
     NO_SUCH_TABLE,
     OtherWriter,
@@ -31,8 +31,8 @@ from countersink.store.errors import (
     SchemaMismatch,
     Unavailable,
 )
-from countersink.store.in_app.connection import Done
-from countersink.store.sql import show
+from countersink.database.app_connection import Done
+from countersink.database.sql import show
 
 FENCES: Final = 256
 """Rows of ``writer_fence``: two transactions wait for each other's COMMIT if they have the same."""

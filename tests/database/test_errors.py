@@ -9,7 +9,7 @@ import pymysql.err
 import pytest
 from pymysql.constants import CR, ER
 
-from countersink.store.errors import (
+from countersink.database.errors import (
     BadData,
     Conflict,
     DuplicateKey,
@@ -19,7 +19,7 @@ from countersink.store.errors import (
     Unavailable,
     translate,
 )
-from countersink.store.sql import Dialect, parse_version
+from countersink.database.sql import Dialect, parse_version
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from countersink.store.connection import Connect, Session
-from countersink.store.errors import (
+from countersink.database.session import Connect, Session
+from countersink.database.errors import (
     Conflict,
     Misconfigured,
     ReadInterrupted,
@@ -19,9 +19,9 @@ from countersink.store.errors import (
     Unavailable,
     UnknownZone,
 )
-from countersink.store.migrate import identity
-from countersink.store.sessions import Pool, Ready
-from countersink.store.settings import Settings
+from countersink.database.migrate import identity
+from countersink.database.sessions import Pool, Ready
+from countersink.database.url import Settings
 
 CATCH_UP_S: Final = 1.0
 """Seconds that a replica has to apply what it has not applied yet."""

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from countersink.cli.servers.base import free_port
-from countersink.store.connection import connect
-from countersink.store.errors import Misconfigured, Refused, Unavailable
-from countersink.store.settings import Settings
+from countersink.database.session import connect
+from countersink.database.errors import Misconfigured, Refused, Unavailable
+from countersink.database.url import Settings
 from tests.support.certificates import make_certificates
 from tests.support.factories import MySQLFactory
 from tests.support.servers import Kind, MySQLServer

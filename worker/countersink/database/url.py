@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from countersink.store.errors import Misconfigured
+from countersink.database.errors import Misconfigured
 
 _OPTIONS: Final = ("ssl", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify", "unix_socket")
 _FILES: Final = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key")

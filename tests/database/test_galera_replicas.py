@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from countersink.store import Store
-from countersink.store.migrate import migrate
+from countersink.database.migrate import migrate
 from tests.reads.support import apply_all, queue
 from tests.support.factories import MySQLFactory
 from tests.support.galera import GaleraCluster, installed
