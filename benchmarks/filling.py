@@ -9,7 +9,7 @@ from typing import Final
 
 from benchmarks.database import connect
 from benchmarks.workload import COUNTER
-from countersink.store.counters.buckets import MINUTES, NUMBER, Resolution
+from countersink.counting.counters.buckets import MINUTES, NUMBER, Resolution
 
 ROWS_PER_STATEMENT: Final = 1_000
 ROWS_PER_COMMIT: Final = 50_000

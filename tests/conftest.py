@@ -21,7 +21,7 @@ import redis
 from hypothesis import HealthCheck, settings
 
 from countersink.store import Store
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.apply import Applier
 from countersink.database.session import Session, connect
 from countersink.database.url import Settings
 from countersink.store.verify import open_session, verify

@@ -15,8 +15,8 @@ from typing import Final
 from benchmarks.processes import Interrupted, answer, first_message, next_message
 from benchmarks.workload import COUNTER, zipf_keys
 from countersink.store import StoreError
-from countersink.store.apply.amounts import Incoming, Row
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.amounts import Incoming, Row
+from countersink.counting.apply.apply import Applier
 
 EVENTS: Final = 1_000
 LATE_EVERY: Final = 10

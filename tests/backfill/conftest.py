@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from countersink.store import Store
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.apply import Applier
 from countersink.database.session import Session
 from tests.backfill.helpers import Logs
 from tests.backfill.truths import Scene

@@ -22,9 +22,9 @@ from countersink.backfill.run import backfill
 from countersink.backfill.undo import Undone, undo
 from countersink.runtime.limits import key_text
 from countersink.store import Store
-from countersink.store.apply.apply import Applier
-from countersink.store.counters.buckets import width_of
-from countersink.store.counters.settings import Counter
+from countersink.counting.apply.apply import Applier
+from countersink.counting.counters.buckets import width_of
+from countersink.counting.counters.settings import Counter
 from countersink.database.sessions import open_tables
 from countersink.database.sql import LABEL, label_time
 from countersink.store.verify import open_session, verify

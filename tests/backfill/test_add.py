@@ -9,7 +9,7 @@ import pytest
 
 from countersink.backfill.errors import BackfillError
 from countersink.store import Store
-from countersink.store.apply.key_caps import OVERFLOW
+from countersink.counting.apply.key_caps import OVERFLOW
 from tests.backfill.helpers import (
     COUNTER,
     DAY,

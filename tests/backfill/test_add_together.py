@@ -10,7 +10,7 @@ import pytest
 from countersink.backfill.count import read_ahead
 from countersink.backfill.errors import RunEnded
 from countersink.backfill.options import Progress
-from countersink.store.counters.catalog import SCHEME_COLUMNS
+from countersink.counting.counters.catalog import SCHEME_COLUMNS
 from countersink.database.errors import Unavailable
 from countersink.database.sessions import open_tables
 from tests.backfill.helpers import (
@@ -25,7 +25,7 @@ from tests.backfill.helpers import (
     long_log,
 )
 from tests.support.entries import says, together
-from tests.store.test_tracked_refusals import track
+from tests.counting.test_tracked_refusals import track
 from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.support.proxies.rules import Request
 

@@ -10,9 +10,9 @@ from countersink.backfill.count import task
 from countersink.backfill.errors import BackfillError
 from countersink.store import Store
 from countersink.database.session import connect
-from countersink.store.counters import deletion_sql
-from countersink.store.counters.buckets import ONE_DAY
-from countersink.store.counters.deletion import delete_counter
+from countersink.counting.counters import deletion_sql
+from countersink.counting.counters.buckets import ONE_DAY
+from countersink.counting.counters.deletion import delete_counter
 from tests.backfill.helpers import (
     COUNTER,
     NOON,

@@ -13,7 +13,7 @@ import pytest
 
 from countersink.backfill.reconcile.correction import GREATEST, Correction, DayKeys, connect_for
 from countersink.store import Store
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.apply import Applier
 from countersink.database.migrate import migrate
 from countersink.store.verify import open_session, verify
 from tests.backfill.truths import DAY, Scene, on_days

@@ -11,7 +11,7 @@ from countersink.backfill.options import Recipe
 from countersink.logs.template import Condition
 from countersink.store import Store
 from countersink.database.session import Session
-from countersink.store.counters.buckets import NUMBER, Width
+from countersink.counting.counters.buckets import NUMBER, Width
 from tests.backfill.helpers import Logs, log, long_log, run_of, write
 from tests.backfill.truths import new_run
 

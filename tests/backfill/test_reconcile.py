@@ -11,10 +11,10 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import Progress
 from countersink.backfill.reconcile import correction
 from countersink.backfill.run import clear
-from countersink.store.apply import dead
-from countersink.store.apply.apply import Applier
-from countersink.store.apply.key_caps import OVERFLOW
-from countersink.store.counters.buckets import ONE_DAY, width_of
+from countersink.counting.apply import dead
+from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.key_caps import OVERFLOW
+from countersink.counting.counters.buckets import ONE_DAY, width_of
 from countersink.database.sql import label_time
 from countersink.stream.connection import command
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
@@ -29,7 +29,7 @@ from tests.backfill.truths import (
     options,
 )
 from tests.support.entries import MAX, MIN, ledger, minute
-from tests.store.test_tracked_refusals import track
+from tests.counting.test_tracked_refusals import track
 from tests.support.traffic import now_ms, send
 
 pytestmark = [pytest.mark.servers("mariadb", "mysql"), pytest.mark.usefixtures("store")]

@@ -12,8 +12,8 @@ import pytest
 
 from countersink.backfill.options import Progress
 from countersink.store import Store
-from countersink.store.counters.buckets import RESOLUTIONS, Resolution
-from countersink.store.counters.catalog import Scheme
+from countersink.counting.counters.buckets import RESOLUTIONS, Resolution
+from countersink.counting.counters.catalog import Scheme
 from tests.backfill.helpers import COUNTER, Logs, line, long_log
 from tests.backfill.helpers import DAY as DAY_TEXT
 from tests.backfill.truths import Scene

@@ -11,7 +11,7 @@ import pytest
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.reconcile import correction
 from countersink.database import sessions
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.apply import Applier
 from countersink.database.session import connect
 from countersink.database.errors import Conflict, Unavailable
 from countersink.database.sql import day_label

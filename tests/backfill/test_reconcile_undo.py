@@ -9,7 +9,7 @@ import pytest
 from countersink.backfill import retraction
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.retraction import TakenBack
-from countersink.store.counters.buckets import width_of
+from countersink.counting.counters.buckets import width_of
 from countersink.database.sessions import open_tables
 from countersink.database.sql import day_label
 from tests.backfill.truths import (
@@ -20,7 +20,7 @@ from tests.backfill.truths import (
     on_days,
 )
 from tests.support.entries import compacted, minute, rolled_up, together
-from tests.store.test_tracked_refusals import track
+from tests.counting.test_tracked_refusals import track
 from tests.support.proxies.mysql_proxy import MySQLProxy
 from tests.support.proxies.rules import Deed, Phase
 

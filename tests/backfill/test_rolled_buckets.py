@@ -11,7 +11,7 @@ from countersink.backfill.reconcile import correction
 from countersink.schedules.jobs.move import PassDone
 from countersink.store import Store
 from countersink.database.session import Session
-from countersink.store.counters.buckets import ONE_DAY, WIDTHS, Width
+from countersink.counting.counters.buckets import ONE_DAY, WIDTHS, Width
 from tests.backfill.helpers import Logs, line, write
 from tests.backfill.truths import Scene, hour_ago
 from tests.support.entries import once, rolled_up, says

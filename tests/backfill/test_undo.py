@@ -14,7 +14,7 @@ from countersink.backfill.options import Progress
 from countersink.backfill.undo import Undone
 from countersink.store import Store
 from countersink.database.session import Session
-from countersink.store.counters.buckets import NUMBER
+from countersink.counting.counters.buckets import NUMBER
 from tests.backfill.helpers import (
     COUNTER,
     NOON,

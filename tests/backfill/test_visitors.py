@@ -23,13 +23,13 @@ from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables as open_mover
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
-from countersink.store.apply import cells
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply import cells
+from countersink.counting.apply.apply import Applier
 from countersink.database.session import Session
-from countersink.store.counters.catalog import load
+from countersink.counting.counters.catalog import load
 from countersink.database.sessions import open_tables
-from countersink.store.visitors import salts
-from countersink.store.visitors.sketch import SketchUnion
+from countersink.counting.visitors import salts
+from countersink.counting.visitors.sketch import SketchUnion
 from tests.backfill.helpers import (
     COUNTER,
     DAY,
@@ -41,7 +41,7 @@ from tests.backfill.helpers import (
     run_of,
     write,
 )
-from tests.store.visitors.sightings import hashed, salt_at, seen_entry, unions
+from tests.counting.visitors.sightings import hashed, salt_at, seen_entry, unions
 from tests.support.examples import MANY
 from tests.support.sketches import registers, sketch_of
 

@@ -12,12 +12,12 @@ from countersink.backfill.reconcile.correction import Corrected, compare
 from countersink.backfill.undo import Undone, undo
 from countersink.runtime.limits import key_text
 from countersink.store import Store
-from countersink.store.apply.amounts import Amounts, Row
-from countersink.store.apply.apply import Applier
-from countersink.store.apply.control import read_control
+from countersink.counting.apply.amounts import Amounts, Row
+from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.control import read_control
 from countersink.database.session import Session
-from countersink.store.counters.buckets import MINUTES, NUMBER, Resolution
-from countersink.store.counters.catalog import load, load_scheme, marked_days
+from countersink.counting.counters.buckets import MINUTES, NUMBER, Resolution
+from countersink.counting.counters.catalog import load, load_scheme, marked_days
 from countersink.database.sessions import open_tables
 from countersink.database.sql import LABEL
 from countersink.stream.entry import new_entry_id

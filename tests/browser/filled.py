@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import redis
 
-from countersink.store.apply.dead import DeadRow, insert
+from countersink.counting.apply.dead import DeadRow, insert
 from countersink.database.sessions import open_tables
 from countersink.stream.connection import connect
 from countersink.stream.entry import VERSION, new_entry_id

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from countersink.store.apply.dead import count
+from countersink.counting.apply.dead import count
 from countersink.database.session import connect
 from countersink.stream.connection import connect as connect_redis
 from tests.browser.chromium import Look, looking, routed

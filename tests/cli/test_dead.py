@@ -5,7 +5,7 @@ import json
 import pytest
 import redis
 
-from countersink.store.apply.dead import DeadRow, insert
+from countersink.counting.apply.dead import DeadRow, insert
 from countersink.database.session import connect
 from countersink.stream.entry import VERSION, new_entry_id
 from countersink.stream.names import stream_key

@@ -14,7 +14,7 @@ from countersink.producers import Producer
 from countersink.schedules.errors import Alarm
 from countersink.schedules.jobs import Context, checks, pruning
 from countersink.schedules.options import JobOptions
-from countersink.store.apply import guards
+from countersink.counting.apply import guards
 from countersink.database.session import connect as connect_mysql
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamUnavailable

@@ -6,7 +6,7 @@ import pytest
 
 from countersink.producers import Producer
 from countersink.store import Store
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.apply import Applier
 from tests.cli.command import Result, Servers, one_sentence
 from tests.support.entries import entry
 

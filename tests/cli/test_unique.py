@@ -9,7 +9,7 @@ from countersink.store import Store
 from countersink.database.session import Session, connect
 from tests.cli.command import Servers, one_sentence
 from tests.support.entries import applier
-from tests.store.visitors.sightings import seen_entry
+from tests.counting.visitors.sightings import seen_entry
 from tests.support.traffic import now_minute
 
 

@@ -18,8 +18,8 @@ from countersink.database import session as connection
 from countersink.database import galera
 from countersink.database import hosts
 from countersink.database import sessions
-from countersink.store.apply.apply import Applier
-from countersink.store.apply.control import bump, exclusive
+from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.control import bump, exclusive
 from countersink.database.session import Session, connect
 from countersink.database.errors import Conflict, OtherWriter, StoreError, Unavailable
 from countersink.database.migrate import migrate

@@ -8,7 +8,7 @@ import pytest
 from countersink.store import Store
 from countersink.database import sessions
 from countersink.database import migrate as module
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.apply import Applier
 from countersink.database.session import Session, connect
 from countersink.database.errors import SchemaMismatch
 from countersink.database.migrate import migrate, migrations, split_statements

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from countersink.store import Store
-from countersink.store.apply import dead, guards
-from countersink.store.apply.amounts import Incoming
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply import dead, guards
+from countersink.counting.apply.amounts import Incoming
+from countersink.counting.apply.apply import Applier
 from countersink.database.session import Session, connect
 from countersink.database.errors import (
     BadData,

@@ -14,7 +14,7 @@ import pytest
 
 from countersink.store import Store
 from countersink.database.session import Session
-from countersink.store.counters.buckets import RESOLUTIONS
+from countersink.counting.counters.buckets import RESOLUTIONS
 from countersink.database.errors import Conflict
 from countersink.store.in_app.app_settings import KEPT_S, Clocks
 from countersink.database.sessions import open_tables

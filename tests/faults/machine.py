@@ -27,11 +27,11 @@ from countersink.runtime.dead_letter import WHOLE_ENTRY
 from countersink.runtime.limits import MAX_AMOUNT
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
-from countersink.store.apply import dead, guards
-from countersink.store.apply.amounts import Incoming
-from countersink.store.apply.apply import Applier
-from countersink.store.apply.dead import DeadRow
-from countersink.store.apply.dead_retry import retry
+from countersink.counting.apply import dead, guards
+from countersink.counting.apply.amounts import Incoming
+from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.dead import DeadRow
+from countersink.counting.apply.dead_retry import retry
 from countersink.database.session import connect
 from countersink.database.errors import StoreError
 from countersink.stream.decode import decode, decode_payload

@@ -15,7 +15,7 @@ import redis
 
 from countersink.producers import Producer
 from countersink.runtime.process import Stop
-from countersink.store import queue_losses
+from countersink.counting.apply import queue_losses
 from countersink.database.sessions import open_tables
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect

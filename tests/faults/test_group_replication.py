@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from countersink.cli.commands.repair import doctor_mysql
-from countersink.store.apply.amounts import Incoming
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.amounts import Incoming
+from countersink.counting.apply.apply import Applier
 from countersink.database.session import connect
 from countersink.database.errors import Refused, Unavailable
 from countersink.database.migrate import migrate

@@ -13,11 +13,11 @@ import redis
 
 from countersink.runtime.dimensions import check_dimensions
 from countersink.store import Store
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.apply import Applier
 from countersink.database.session import Session
-from countersink.store.counters.buckets import ONE_DAY
-from countersink.store.totals.query import DIMENSIONS, Query
-from countersink.store.totals.selection import Selection
+from countersink.counting.counters.buckets import ONE_DAY
+from countersink.counting.totals.query import DIMENSIONS, Query
+from countersink.counting.totals.selection import Selection
 from countersink.stream.connection import connect
 from countersink.stream.entry import Row, Sealed, encode_rows, new_entry_id
 from tests.reads.support import apply_all, minute_of

@@ -25,8 +25,8 @@ from countersink.runtime.dimensions import check_dimensions
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
 from countersink.database.errors import StoreError
-from countersink.store.totals.query import DIMENSIONS, Answer, Query
-from countersink.store.totals.selection import KeyMatch, Last, Selection, wanted_keys
+from countersink.counting.totals.query import DIMENSIONS, Answer, Query
+from countersink.counting.totals.selection import KeyMatch, Last, Selection, wanted_keys
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.reads.support import Ground
 from tests.reads.test_windows import HOURLY, ODD, midnight, same_minute

@@ -12,9 +12,9 @@ from countersink.reads import ANYTHING, Reads
 from countersink.store import Store
 from countersink.database.session import Session
 from countersink.database.errors import InexactZone, SeriesTooLong
-from countersink.store.totals import sums
-from countersink.store.totals.query import DIMENSIONS, Query
-from countersink.store.totals.selection import Selection
+from countersink.counting.totals import sums
+from countersink.counting.totals.query import DIMENSIONS, Query
+from countersink.counting.totals.selection import Selection
 from tests.reads.support import queue
 from tests.support.entries import minute
 from tests.support.width_rows import put_rows, put_scheme

@@ -10,13 +10,13 @@ import pytest
 from countersink.reads.overview import Glance
 from countersink.store import Store
 from countersink.database.session import Session
-from countersink.store.counters import all_counters
-from countersink.store.counters.buckets import Width
+from countersink.counting.counters import all_counters
+from countersink.counting.counters.buckets import Width
 from countersink.database.errors import StoreError
-from countersink.store.totals import sums
-from countersink.store.totals.query import COLUMNS, Query, Row
-from countersink.store.totals.selection import KeyMatch, Selection
-from countersink.store.totals.snapshot import MAX_ROWS
+from countersink.counting.totals import sums
+from countersink.counting.totals.query import COLUMNS, Query, Row
+from countersink.counting.totals.selection import KeyMatch, Selection
+from countersink.counting.totals.snapshot import MAX_ROWS
 from tests.reads.support import DAYS, Ground
 from tests.support.entries import minute
 from tests.support.width_rows import put_rows, put_scheme

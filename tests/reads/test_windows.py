@@ -21,8 +21,8 @@ from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
 from countersink.database.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.database.sql import unix_seconds
-from countersink.store.totals.query import Query
-from countersink.store.totals.selection import Last, Selection
+from countersink.counting.totals.query import Query
+from countersink.counting.totals.selection import Last, Selection
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.reads.support import Ground
 from tests.support.asking import Asking, exported

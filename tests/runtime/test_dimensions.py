@@ -23,8 +23,8 @@ from countersink.runtime.dimensions import (
     width,
 )
 from countersink.runtime.limits import cut_key
-from countersink.store.totals.query import COLUMNS, DIMENSIONS, EXPORTED, Query
-from countersink.store.totals.selection import Selection
+from countersink.counting.totals.query import COLUMNS, DIMENSIONS, EXPORTED, Query
+from countersink.counting.totals.selection import Selection
 from countersink.web.endpoints import totals
 from tests.support.examples import examples
 

@@ -9,10 +9,11 @@ from countersink.schedules.errors import Alarm, JobFailed, TablesDiffer
 from countersink.schedules.jobs import Context, JobOutcome, checks
 from countersink.schedules.jobs.checks import verification
 from countersink.schedules.options import JobOptions
-from countersink.store import Store, queue_losses
-from countersink.store.apply import dead
-from countersink.store.apply.apply import Applier
-from countersink.store.apply.dead import DeadRow
+from countersink.store import Store
+from countersink.counting.apply import queue_losses
+from countersink.counting.apply import dead
+from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.dead import DeadRow
 from countersink.database.session import connect
 from countersink.database.errors import Unavailable
 from countersink.database.url import Settings

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from countersink.schedules.jobs.move import PassDone
 from countersink.schedules.jobs.ranges import BucketKey
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.apply import Applier
 from countersink.database.errors import Refused
 from countersink.database.sql import unix_seconds
 from countersink.store.verify import open_session as open_for_verify

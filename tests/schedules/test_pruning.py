@@ -11,10 +11,10 @@ from countersink.runtime.pace import Pace
 from countersink.schedules.errors import JobFailed
 from countersink.schedules.jobs import Context, JobOutcome, pruning
 from countersink.schedules.options import JobOptions
-from countersink.store.apply import dead, guards
-from countersink.store.apply.amounts import Incoming
-from countersink.store.apply.apply import Applier
-from countersink.store.apply.dead import DeadRow
+from countersink.counting.apply import dead, guards
+from countersink.counting.apply.amounts import Incoming
+from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.dead import DeadRow
 from countersink.database.session import Session, connect
 from countersink.database.errors import Refused
 from countersink.database.sessions import open_tables

@@ -9,8 +9,8 @@ import pytest
 
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.ranges import BucketKey
-from countersink.store.apply import key_caps
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply import key_caps
+from countersink.counting.apply.apply import Applier
 from tests.schedules.tables import Kept, label_at, rolled_up, spread
 from tests.support.entries import again_and_again, entry, minute, together
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from countersink.store import Store
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.apply import Applier
 from countersink.database.session import Session
-from countersink.store.totals import Totals
+from countersink.counting.totals import Totals
 from countersink.store.verify import open_session
 from tests.support.app_connection import Connection, open_app
 from tests.support.entries import Database, entry

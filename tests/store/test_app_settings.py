@@ -9,9 +9,9 @@ from functools import partial
 import pytest
 
 from countersink.store import Store, TrackedCounter, UnknownCounter
-from countersink.store.apply.control import exclusive
+from countersink.counting.apply.control import exclusive
 from countersink.database.session import Session, connect
-from countersink.store.counters.settings import Counter, SettingsChange, change
+from countersink.counting.counters.settings import Counter, SettingsChange, change
 from countersink.database.errors import Conflict, InexactZone
 from countersink.store.in_app.app_settings import KEPT_S, Clocks
 from countersink.database.url import Settings
@@ -25,7 +25,7 @@ from tests.support.app_connection import (
     without_snapshot_isolation,
 )
 from tests.support.entries import Database, entry, row, says, together
-from tests.store.test_tracked_refusals import track
+from tests.counting.test_tracked_refusals import track
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")

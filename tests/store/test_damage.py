@@ -13,9 +13,9 @@ import redis
 
 from countersink.backfill.run import backfill
 from countersink.store import Store
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.apply import Applier
 from countersink.database.session import Session, connect
-from countersink.store.ledger import Difference
+from countersink.counting.ledger import Difference
 from countersink.database.migrate import migrate
 from countersink.store.verify import open_session, verify
 from tests.backfill.helpers import add, line, log, options, write

@@ -11,9 +11,9 @@ from pymysql.constants.FIELD_TYPE import NEWDECIMAL
 from pymysql.converters import conversions
 
 from countersink.store import Store
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.apply import Applier
 from countersink.database.session import Session, connect
-from countersink.store.counters.buckets import NUMBER
+from countersink.counting.counters.buckets import NUMBER
 from countersink.store.in_app.increments import DELETED_PER_STATEMENT
 from tests.support.app_connection import Connection, open_app, run
 from tests.support.entries import Database, entry, keys, row, rows, says, together

@@ -9,10 +9,10 @@ import pytest
 from countersink.backfill.count import task
 from countersink.backfill.undo import undo
 from countersink.store import Store, UnknownCounter
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.apply import Applier
 from countersink.database.session import Session, connect
 from countersink.database.errors import Refused
-from countersink.store.ledger import Difference
+from countersink.counting.ledger import Difference
 from countersink.database.url import Settings
 from countersink.store.verify import Verified, open_session, verify
 from tests.backfill.helpers import COUNTER, add, log, long_log, write

@@ -12,10 +12,10 @@ from countersink.reads.overview import Glance, Overview, overview, today
 from countersink.reads.pending import UNBOUNDED, Bounds
 from countersink.store import Store
 from countersink.database.session import Session
-from countersink.store.totals.answer import rows
-from countersink.store.totals.query import DIMENSIONS, Answer, Query
-from countersink.store.totals.selection import Selection, selection_of
-from countersink.store.totals.snapshot import Snapshot
+from countersink.counting.totals.answer import rows
+from countersink.counting.totals.query import DIMENSIONS, Answer, Query
+from countersink.counting.totals.selection import Selection, selection_of
+from countersink.counting.totals.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

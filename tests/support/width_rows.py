@@ -7,7 +7,7 @@ from datetime import date
 from typing import Any
 
 from countersink.database.session import Session
-from countersink.store.counters.buckets import NUMBER, Width
+from countersink.counting.counters.buckets import NUMBER, Width
 from countersink.database.sql import datetime_of
 
 Put = Callable[..., None]

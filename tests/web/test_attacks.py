@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from countersink.store import Store
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.apply import Applier
 from tests.support.entries import entry
 from tests.support.examples import MANY
 from tests.web.attacks.asking import ask, post, say

@@ -17,7 +17,7 @@ from countersink.stream.connection import connect
 from countersink.stream.names import PARTITIONS_KEY, salts_key, stream_key
 from countersink.worker import report as module
 from countersink.worker.report import LOGGER, SaltPublisher
-from tests.store.visitors.test_salts import days_ago
+from tests.counting.visitors.test_salts import days_ago
 from tests.support.waiting import eventually
 from tests.worker.running import Place
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from countersink.producers.options import Options as ProducerOptions
     from countersink.store import Store
     from countersink.database.session import Session
-    from countersink.store.totals.selection import Last
+    from countersink.counting.totals.selection import Last
 
 T = TypeVar("T")
 Parent: TypeAlias = click.Context | None
@@ -497,13 +497,13 @@ def _moment(text: str) -> datetime:
 
 
 def _last(text: str) -> "Last":
-    from countersink.store.totals.selection import Last
+    from countersink.counting.totals.selection import Last
 
     return Last.of(text)
 
 
 def _zone(name: str) -> str:
-    from countersink.store.counters import buckets
+    from countersink.counting.counters import buckets
 
     return buckets.zone(name).key
 

@@ -1,6 +1,6 @@
 """How totals are written: CSV (safe for spreadsheets where asked for), NDJSON, Parquet, OpenMetrics
 text with its metric names, and a counter as JSON; names of columns are in
-``store/totals/query.py``.
+``counting/totals/query.py``.
 
 https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md: label values are
 UTF-8 with backslash, quote and newline escaped; a counter's samples end in ``_total`` and are never
@@ -26,11 +26,11 @@ from typing import Any, BinaryIO, Final
 
 from countersink.reads.errors import TotalTooLarge
 from countersink.runtime.times import iso
-from countersink.store.counters.breakdowns import Breakdown
-from countersink.store.counters.counters import Counter
-from countersink.store.counters.keep_steps import by_width
+from countersink.counting.counters.breakdowns import Breakdown
+from countersink.counting.counters.counters import Counter
+from countersink.counting.counters.keep_steps import by_width
 from countersink.database.sql import datetime_of
-from countersink.store.totals.query import Row, documents
+from countersink.counting.totals.query import Row, documents
 
 _AT_ONCE: Final = 1000
 """Rows that are written at once."""

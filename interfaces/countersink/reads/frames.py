@@ -14,10 +14,10 @@ from datetime import date
 import pandas as pd
 
 from countersink.store import Store
-from countersink.store.totals.answer import rows
-from countersink.store.totals.query import EXPORTED, Answer, Query, read_by
-from countersink.store.totals.selection import ANY, KeyMatch, Selection, selection_of
-from countersink.store.totals.snapshot import Snapshot
+from countersink.counting.totals.answer import rows
+from countersink.counting.totals.query import EXPORTED, Answer, Query, read_by
+from countersink.counting.totals.selection import ANY, KeyMatch, Selection, selection_of
+from countersink.counting.totals.snapshot import Snapshot
 
 
 def frame(
@@ -51,7 +51,7 @@ def frame(
 
     Raises:
         UnknownCounter, InexactZone, RolledUp, IncompleteBreakdown, StoreError, ValueError: as
-            :class:`countersink.store.totals.Totals`.
+            :class:`countersink.counting.totals.Totals`.
     """
     layout, dimensions = read_by(by, EXPORTED)
     names = [counter] if isinstance(counter, str) else list(counter)

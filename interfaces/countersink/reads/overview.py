@@ -10,8 +10,8 @@ from math import inf
 from typing import Final
 
 from countersink.runtime.limits import is_name
-from countersink.store.counters import buckets
-from countersink.store.counters.all_counters import (
+from countersink.counting.counters import buckets
+from countersink.counting.counters.all_counters import (
     counter_names,
     known_names,
     ledger_totals,
@@ -19,9 +19,9 @@ from countersink.store.counters.all_counters import (
 )
 from countersink.database.errors import InexactZone, RolledUp, UnknownZone
 from countersink.database.sql import parts
-from countersink.store.totals.selection import Selection
-from countersink.store.totals.series import series
-from countersink.store.totals.snapshot import SIZE, Snapshot
+from countersink.counting.totals.selection import Selection
+from countersink.counting.totals.series import series
+from countersink.counting.totals.snapshot import SIZE, Snapshot
 
 MAX_DAYS: Final = 92
 """Days at a glance, at most."""

@@ -19,16 +19,16 @@ from countersink.reads.errors import CatalogChanged, QueueReadStopped, QueueTooL
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import stored_form
 from countersink.store import Store
-from countersink.store.apply import guards
-from countersink.store.apply.control import read_control
+from countersink.counting.apply import guards
+from countersink.counting.apply.control import read_control
 from countersink.database.session import Session
-from countersink.store.counters.all_counters import known_names
-from countersink.store.counters.catalog import Catalog, accepted, load
+from countersink.counting.counters.all_counters import known_names
+from countersink.counting.counters.catalog import Catalog, accepted, load
 from countersink.database.errors import Conflict
-from countersink.store.totals.answer import answer
-from countersink.store.totals.query import Answer, Query
-from countersink.store.totals.selection import KeyMatch, Selection
-from countersink.store.totals.snapshot import Pending, Snapshot
+from countersink.counting.totals.answer import answer
+from countersink.counting.totals.query import Answer, Query
+from countersink.counting.totals.selection import KeyMatch, Selection
+from countersink.counting.totals.snapshot import Pending, Snapshot
 from countersink.stream.connection import command, earliest_us
 from countersink.stream.decode import MAX_AT, Decoded, decode
 from countersink.stream.entry import ends, pages
@@ -294,7 +294,7 @@ class Moment:
 
         Raises:
             ValueError: the queue was read for less, or was not read, but is asked for.
-            StoreError, ValueError: as :func:`countersink.store.totals.answer.answer`.
+            StoreError, ValueError: as :func:`countersink.counting.totals.answer.answer`.
         """
         if not self._was_read_for(query):
             raise ValueError("of this moment the queue was not read for what is asked")
@@ -329,7 +329,7 @@ class Reads:
     proportion to the queue, up to ``bounds``.
 
     Raises (every method):
-        StoreError, ValueError: as :func:`countersink.store.totals.answer.answer`.
+        StoreError, ValueError: as :func:`countersink.counting.totals.answer.answer`.
         StreamError: Redis did not do its part, and pending entries were asked for.
         QueueTooLong, QueueReadStopped: as ``bounds`` have it.
         Conflict: counters were changed all the time while the queue was read.

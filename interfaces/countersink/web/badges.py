@@ -18,8 +18,8 @@ from typing import Final
 import anyio
 
 from countersink.database.errors import StoreError, UnknownCounter
-from countersink.store.totals.query import Query
-from countersink.store.totals.selection import Selection
+from countersink.counting.totals.query import Query
+from countersink.counting.totals.selection import Selection
 from countersink.stream.connection import mapped
 from countersink.stream.errors import StreamError
 from countersink.stream.names import stream_keys

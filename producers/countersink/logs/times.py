@@ -204,7 +204,7 @@ class Clock:
 
 @lru_cache(maxsize=256)
 def _zone(name: str) -> ZoneInfo:
-    """As ``countersink.store.counters.buckets.zone``, which producers must not import."""
+    """As ``countersink.counting.counters.buckets.zone``, which producers must not import."""
     if name not in available_timezones():
         raise ValueError(
             f"{name!r} is no time zone: give an IANA name such as Europe/Berlin, America/New_York"

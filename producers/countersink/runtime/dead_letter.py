@@ -1,6 +1,6 @@
 """``DeadReason``: every reason of a dead letter with its code, headline, explanation, remedy, and
 whether it may have been counted; the checks of a row's items (``row_fault``); which row gets one is
-decided in ``stream/decode.py`` and ``store/apply/refusals.py``.
+decided in ``stream/decode.py`` and ``counting/apply/refusals.py``.
 
 Here are all of them: those of the decoder (``stream.decode``), of the rules of counters
 (``store.apply.refusals``) and of the worker.

@@ -13,7 +13,7 @@ from typing import Final
 
 from cronsim import CronSim, CronSimError
 
-from countersink.store.counters.buckets import zone
+from countersink.counting.counters.buckets import zone
 
 OFF: Final = "off"
 """The expression of a job that is not planned."""

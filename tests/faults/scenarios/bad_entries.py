@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
-from countersink.store.apply.dead import MOST_ROWS
+from countersink.counting.apply.dead import MOST_ROWS
 from countersink.stream.entry import VERSION, new_entry_id
 from tests.faults.scenarios.worker_deaths import Point, killed_at
 from tests.faults.stage import ACKNOWLEDGE, Stage

@@ -16,7 +16,7 @@ from countersink.schedules.jobs.move import PassDone, open_tables
 from countersink.schedules.jobs.retention import roll_up
 from countersink.schedules.options import JobOptions
 from countersink.store import Store
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.apply import Applier
 from tests.faults.scenarios.compaction import LEDGER, TOTALS, count_in_app, totals
 from tests.faults.stage import Stage
 from tests.support.entries import beside, entry

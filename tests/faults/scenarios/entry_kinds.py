@@ -6,10 +6,10 @@ from collections import defaultdict
 from typing import Any
 
 from countersink.store import Store
-from countersink.store.counters.catalog import load
+from countersink.counting.counters.catalog import load
 from countersink.store.verify import open_session
 from tests.faults.stage import Stage
-from tests.store.visitors.sightings import hashed, salt_at, unions
+from tests.counting.visitors.sightings import hashed, salt_at, unions
 from tests.support.sketches import registers, sketch_of
 from tests.support.traffic import DAYS, FIRST_MINUTE, MINUTES_PER_DAY, day_of, now_ms, sealed, send
 

@@ -24,8 +24,8 @@ from typing import Any, Final, Self
 import pymysql
 
 from countersink.store import Store
-from countersink.store.apply.amounts import Incoming
-from countersink.store.apply.apply import Applier
+from countersink.counting.apply.amounts import Incoming
+from countersink.counting.apply.apply import Applier
 from countersink.database.errors import UnknownCounter
 from countersink.database.migrate import migrate
 from countersink.store.verify import open_session, verify

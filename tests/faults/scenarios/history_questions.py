@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from countersink.database.errors import InexactZone, RolledUp
-from countersink.store.totals import Totals
+from countersink.counting.totals import Totals
 from tests.faults.scenarios.history_books import (
     DAY,
     MINUTES,

@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 
 from countersink.store import Store
-from countersink.store.apply.key_caps import OVERFLOW
+from countersink.counting.apply.key_caps import OVERFLOW
 from tests.faults.scenarios.worker_deaths import POINTS, Point, killed_at
 from tests.faults.stage import Stage
 from tests.support.oracle import Oracle

@@ -12,7 +12,7 @@ import requests
 
 from countersink.runtime.limits import cut_key
 from countersink.database.session import connect
-from countersink.store.counters.all_counters import counter_names
+from countersink.counting.counters.all_counters import counter_names
 from countersink.database.migrate import migrate
 from countersink.web.acknowledgement import Acknowledgements
 from countersink.web.badges import HitNumbers, badge

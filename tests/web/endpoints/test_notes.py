@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 import requests
 
-from countersink.store.counters import notes
+from countersink.store import notes
 from countersink.database.sessions import open_tables
 from tests.web.serving import Web, serving
 

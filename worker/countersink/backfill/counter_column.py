@@ -23,7 +23,7 @@ from countersink.backfill.options import BackfillOptions
 from countersink.backfill.run import working
 from countersink.runtime.limits import check_counter
 from countersink.database.session import Session
-from countersink.store.counters.catalog import Catalog
+from countersink.counting.counters.catalog import Catalog
 
 MOST_COUNTERS: Final = 1_000
 """Counters of one export: each is a run, which reads all of it."""

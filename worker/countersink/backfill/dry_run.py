@@ -20,7 +20,7 @@ from countersink.backfill.count.sources import Source, Sources, alike
 from countersink.backfill.count.task import NO_RUN
 from countersink.backfill.count.transaction import path_of, refuse_repeats
 from countersink.backfill.errors import TooManyRejects
-from countersink.store.apply.amounts import BucketAmounts
+from countersink.counting.apply.amounts import BucketAmounts
 from countersink.database.session import Session
 
 _NUMBER: Final = 8

@@ -16,7 +16,7 @@ import msgspec
 
 from countersink.logs.formats import LOG_FORMATS
 from countersink.logs.template import Condition
-from countersink.store.counters.buckets import Width, width_of
+from countersink.counting.counters.buckets import Width, width_of
 from countersink.database.sql import label_time
 
 Mode = Literal["add", "reconcile"]

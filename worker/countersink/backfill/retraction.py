@@ -15,11 +15,11 @@ from typing import Final
 from countersink.backfill.count import sources, targets
 from countersink.runtime.limits import key_bytes, key_text
 from countersink.database import sql
-from countersink.store.apply import cells
-from countersink.store.apply.amounts import Amounts
-from countersink.store.apply.control import Control, bump, exclusive, read_control
+from countersink.counting.apply import cells
+from countersink.counting.apply.amounts import Amounts
+from countersink.counting.apply.control import Control, bump, exclusive, read_control
 from countersink.database.session import Connect, Session, rerun
-from countersink.store.counters.catalog import unmark_days
+from countersink.counting.counters.catalog import unmark_days
 from countersink.database.sessions import KeptSession
 
 ROWS: Final = 1000

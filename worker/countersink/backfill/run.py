@@ -43,8 +43,8 @@ from countersink.backfill.reconcile.scope import check_days
 from countersink.runtime.limits import check_counter
 from countersink.runtime.process import process_name
 from countersink.database.session import Session
-from countersink.store.counters.buckets import Resolution
-from countersink.store.counters.catalog import Catalog, load
+from countersink.counting.counters.buckets import Resolution
+from countersink.counting.counters.catalog import Catalog, load
 from countersink.database.errors import StoreError
 from countersink.database.sessions import KeptSession, open_tables
 

@@ -8,10 +8,10 @@ from typing import Final
 
 from countersink.backfill.errors import RunEnded
 from countersink.backfill.options import BackfillOptions, SourceReport
-from countersink.store.apply.control import read_control
+from countersink.counting.apply.control import read_control
 from countersink.database.session import Session
-from countersink.store.counters.buckets import Resolution
-from countersink.store.counters.catalog import load_scheme
+from countersink.counting.counters.buckets import Resolution
+from countersink.counting.counters.catalog import load_scheme
 
 _LONGEST_ERROR: Final = 1000
 _NOW: Final = "UTC_TIMESTAMP(3)"

@@ -23,7 +23,7 @@ from countersink.backfill.history import Run
 from countersink.backfill.retraction import ChunkUndo, Reached, TakenBack
 from countersink.database import sql
 from countersink.database.session import Session, rerun
-from countersink.store.counters.catalog import load_scheme, marked_days
+from countersink.counting.counters.catalog import load_scheme, marked_days
 from countersink.database.sessions import KeptSession, open_tables
 
 _PAGE: Final = 100

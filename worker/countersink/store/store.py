@@ -11,7 +11,7 @@ from typing import Final, TypeVar, Unpack
 
 from countersink.database import migrate as migrations
 from countersink.database.session import LOCK_WAIT, Session, SessionOptions
-from countersink.store.counters.counters import Counters
+from countersink.counting.counters.counters import Counters
 from countersink.database.errors import Misconfigured
 from countersink.database.app_connection import AppConnection
 from countersink.store.in_app.increments import Increments
@@ -21,7 +21,7 @@ from countersink.store.sequences.allocator import HANDING_IDLE_SECONDS
 from countersink.store.sequences.records import CHANGE_LOCK_WAIT
 from countersink.database.sessions import Pool, open_tables
 from countersink.database.url import Settings
-from countersink.store.totals import Totals
+from countersink.counting.totals import Totals
 from countersink.store.tracked import TrackedTables, row_count
 from countersink.store.tracked.check import COUNT_SECONDS
 
@@ -227,7 +227,7 @@ class Store(AbstractContextManager["Store", None]):
         return self._pool.read(work)
 
     def snapshot(self, work: Callable[[Session], Result]) -> Result:
-        """What ``work`` reads, with the functions of :mod:`countersink.store.totals.sums` and
+        """What ``work`` reads, with the functions of :mod:`countersink.counting.totals.sums` and
         others, in one snapshot of the database. It may be run twice, where a connection was lost.
 
         Raises:

@@ -4,10 +4,10 @@ status: ``cli/commands/repair/verify.py``.
 
 For every counter: its rows = what was posted to the ledger, in amounts and in checksums, by which
 it is noticed that a key, a bucket or two amounts were exchanged (see
-:mod:`countersink.store.ledger`). Everything that moves, adds or deletes rows posts it in the same
+:mod:`countersink.counting.ledger`). Everything that moves, adds or deletes rows posts it in the same
 transaction, so both sides are equal in any snapshot, however much is going on; each group of
 counters is looked at in one of its own. The same holds of what backfills wrote down, see
-:mod:`countersink.store.ledger.backfills`.
+:mod:`countersink.counting.ledger.backfills`.
 
 Of each day the sum of a breakdown = that of the events with dimensions in its counter, which are
 under the key ``''``. Left out are days that are in months of either, and those before the first
@@ -25,21 +25,21 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Final
 
-from countersink.store.apply.control import read_control
+from countersink.counting.apply.control import read_control
 from countersink.database.session import Session
-from countersink.store.counters import breakdowns
-from countersink.store.counters.buckets import date_at
-from countersink.store.counters.catalog import DEFAULT, Scheme, read_schemes
-from countersink.store.counters.settings import require
+from countersink.counting.counters import breakdowns
+from countersink.counting.counters.buckets import date_at
+from countersink.counting.counters.catalog import DEFAULT, Scheme, read_schemes
+from countersink.counting.counters.settings import require
 from countersink.database.errors import Refused, UnknownCounter
-from countersink.store.ledger import Difference, Problem, backfills
-from countersink.store.ledger.balance import Side, between, last_of_next, read
+from countersink.counting.ledger import Difference, Problem, backfills
+from countersink.counting.ledger.balance import Side, between, last_of_next, read
 from countersink.database.sessions import open_tables
 from countersink.database.url import Settings
 from countersink.database.sql import LABEL, label_time, marks
 from countersink.store.tracked.check import RowDifference, check
 from countersink.store.tracked.definitions import find, read_all, tracked_names
-from countersink.store.visitors.rows import faults, sketched
+from countersink.counting.visitors.rows import faults, sketched
 
 READ_SECONDS: Final = 3600.0
 """How long the sums of one group may take."""

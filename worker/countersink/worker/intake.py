@@ -20,8 +20,8 @@ import redis
 
 from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason
 from countersink.runtime.log import Log, error_text
-from countersink.store.apply.amounts import Incoming
-from countersink.store.apply.dead import DeadRow
+from countersink.counting.apply.amounts import Incoming
+from countersink.counting.apply.dead import DeadRow
 from countersink.stream.connection import command, mapped
 from countersink.stream.decode import Decoded, decode, entry_id_of
 from countersink.stream.entry import Delivery

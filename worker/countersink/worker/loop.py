@@ -17,8 +17,8 @@ from countersink.runtime.errors import GivenUp
 from countersink.runtime.log import Log, error_text, logged
 from countersink.runtime.process import Stop, process_name, stop_by_signals
 from countersink.runtime.retry import Patience
-from countersink.store.apply.amounts import Incoming
-from countersink.store.apply.apply import Applied, Applier
+from countersink.counting.apply.amounts import Incoming
+from countersink.counting.apply.apply import Applied, Applier
 from countersink.database.session import Session
 from countersink.database.errors import SchemaMismatch, StoreError
 from countersink.database.lease import lease_worker_slot, release_worker_slot, renew_worker_slot
@@ -75,7 +75,7 @@ def run(
         options: the settings.
         stop: to stop it from another thread.
         reached: called at each named point of a batch: ``read``, those of
-            :data:`countersink.store.apply.apply.POINTS`, ``acknowledged``. For tests that kill the
+            :data:`countersink.counting.apply.apply.POINTS`, ``acknowledged``. For tests that kill the
             process there.
         vitals: written while it runs, for whoever watches it.
 

@@ -1,5 +1,5 @@
 """``countersink totals``, ``countersink top`` and ``countersink export``: flags with help, table,
-freshness notice and texts; columns are in ``store/totals/query.py``, file formats in
+freshness notice and texts; columns are in ``counting/totals/query.py``, file formats in
 ``reads/formats.py``."""
 
 import sys
@@ -22,8 +22,8 @@ from countersink.reads import Reads
 from countersink.reads.formats import csv_bytes, ndjson_bytes, parquet_writer, replaced_file
 from countersink.runtime.times import iso
 from countersink.database.session import Session
-from countersink.store.totals.answer import rows
-from countersink.store.totals.query import (
+from countersink.counting.totals.answer import rows
+from countersink.counting.totals.query import (
     COLUMNS,
     EXPORTED,
     Answer,
@@ -33,14 +33,14 @@ from countersink.store.totals.query import (
     read_by,
     read_where,
 )
-from countersink.store.totals.selection import (
+from countersink.counting.totals.selection import (
     KeyMatch,
     Last,
     Selection,
     checked_where,
     wanted_keys,
 )
-from countersink.store.totals.snapshot import Snapshot
+from countersink.counting.totals.snapshot import Snapshot
 
 BY: Final = Checked("by", read_by)
 WHERE: Final = Checked("dimension", read_where)

@@ -24,8 +24,8 @@ from countersink.reads.overview import (
 )
 from countersink.runtime.limits import MAX_COUNTER_LENGTH
 from countersink.runtime.times import iso
-from countersink.store.counters.buckets import Resolution
-from countersink.store.counters.settings import Counter
+from countersink.counting.counters.buckets import Resolution
+from countersink.counting.counters.settings import Counter
 from countersink.web.auth.register import Identity
 from countersink.web.http.answers import freshness, json_answer
 from countersink.web.http.openapi import Closed, Day, Time, read_responses, words

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from countersink.runtime.dead_letter import DeadReason
-from countersink.store.apply import dead
-from countersink.store.apply.dead import document
-from countersink.store.apply.dead_retry import Retried, retry
+from countersink.counting.apply import dead
+from countersink.counting.apply.dead import document
+from countersink.counting.apply.dead_retry import Retried, retry
 from countersink.database.session import Session
 from countersink.database.lease import any_slot
 from countersink.stream.decode import decode_payload

@@ -15,7 +15,7 @@ from countersink.metrics.health import CachedAnswer
 from countersink.producers import Increment
 from countersink.runtime.limits import check_counter, check_key
 from countersink.runtime.members import visitor_of
-from countersink.store.counters.all_counters import counter_names
+from countersink.counting.counters.all_counters import counter_names
 from countersink.database.errors import StoreError
 from countersink.web.auth.register import Identity
 from countersink.web.badges import MAX_LABEL_LENGTH, HitNumbers, badge

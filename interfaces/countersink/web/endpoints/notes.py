@@ -1,5 +1,5 @@
 """``/v1/counters/{counter}/notes`` and ``/v1/notes``: read, write and delete notes on days, with
-statuses and texts; limits of notes are in ``store/counters/notes.py``."""
+statuses and texts; limits of notes are in ``store/notes.py``."""
 
 from dataclasses import asdict
 from datetime import date
@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from countersink.runtime.times import iso, read_day
-from countersink.store.counters import notes
-from countersink.store.counters.notes import EVERY, DayNote
+from countersink.store import notes
+from countersink.store.notes import EVERY, DayNote
 from countersink.database.errors import TooManyNotes
 from countersink.web.auth.register import Identity
 from countersink.web.endpoints.counters import require_counter

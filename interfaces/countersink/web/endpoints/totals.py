@@ -1,6 +1,6 @@
 """``/v1/counters/{counter}/totals, daily, hourly, minutely, top``, ``/v1/totals`` and
 ``/v1/export/openmetrics``: parameters, most rows, schemas, the file name of a CSV, what a shared
-link shows; names of columns: ``store/totals/query.py``, statuses of errors: ``web/read_pool.py``.
+link shows; names of columns: ``counting/totals/query.py``, statuses of errors: ``web/read_pool.py``.
 
 The options, the rows and the errors are those of ``countersink totals``. The same totals, of chosen
 counters, for Prometheus to scrape: ``/v1/export/openmetrics``.
@@ -24,8 +24,8 @@ from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.runtime.limits import check_counter
 from countersink.runtime.times import iso, read_day
 from countersink.database.errors import UnknownCounter
-from countersink.store.totals.query import COLUMNS, DIMENSIONS, Answer, Query, read_by, read_where
-from countersink.store.totals.selection import Selection, checked_where
+from countersink.counting.totals.query import COLUMNS, DIMENSIONS, Answer, Query, read_by, read_where
+from countersink.counting.totals.selection import Selection, checked_where
 from countersink.web.auth.register import Identity
 from countersink.web.http.answers import FRESHNESS, csv_answer, freshness, json_answer, wants_csv
 from countersink.web.http.openapi import Closed, Day, Time, read_responses, response, words

@@ -23,8 +23,8 @@ from countersink.runtime.limits import (
     text_bytes,
 )
 from countersink.runtime.times import read_day, read_edge
-from countersink.store.counters import buckets
-from countersink.store.totals.selection import KeyMatch, Keys, Last, check_range, wanted_keys
+from countersink.counting.counters import buckets
+from countersink.counting.totals.selection import KeyMatch, Keys, Last, check_range, wanted_keys
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 

@@ -14,8 +14,8 @@ from typing import Final
 
 from countersink.schedules.errors import Alarm, RunStopped, TablesDiffer
 from countersink.schedules.jobs import Context, JobOutcome
-from countersink.store import queue_losses
-from countersink.store.apply import dead
+from countersink.counting.apply import queue_losses
+from countersink.counting.apply import dead
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.store.verify import open_session, verify

@@ -20,10 +20,10 @@ from countersink.schedules.jobs import Context, JobOutcome
 from countersink.schedules.jobs.move import Mover, PassDone, open_tables
 from countersink.schedules.jobs.ranges import counters, now_and_catalog, page
 from countersink.database.session import Connect
-from countersink.store.counters.breakdowns import counter_of, names_of
-from countersink.store.counters.settings import require
+from countersink.counting.counters.breakdowns import counter_of, names_of
+from countersink.counting.counters.settings import require
 from countersink.database.errors import UnknownZone
-from countersink.store.ledger import postings
+from countersink.counting.ledger import postings
 from countersink.database.sql import day_label
 
 RECENT_DAYS: Final = 3

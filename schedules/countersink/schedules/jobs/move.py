@@ -40,13 +40,13 @@ from countersink.schedules.jobs.ranges import (
 )
 from countersink.database import sessions
 from countersink.database import sql
-from countersink.store.apply.control import read_control
+from countersink.counting.apply.control import read_control
 from countersink.database.session import Connect, Session, rerun
-from countersink.store.counters.buckets import width_of
+from countersink.counting.counters.buckets import width_of
 from countersink.database.errors import Conflict, DamagedSketch, NoSketches
-from countersink.store.ledger.postings import BucketSums, post
+from countersink.counting.ledger.postings import BucketSums, post
 from countersink.database.sql import COMPACTED, datetime_of, label_of, width_number
-from countersink.store.visitors import rows as sketches
+from countersink.counting.visitors import rows as sketches
 
 LOCK_WAIT_S: Final = 1
 """Seconds that a statement after the first may wait for a lock."""

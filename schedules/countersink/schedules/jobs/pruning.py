@@ -13,7 +13,7 @@ from typing import Final
 from countersink.runtime.pace import Pace
 from countersink.schedules.errors import RunStopped
 from countersink.schedules.jobs import Context, JobOutcome
-from countersink.store.apply import dead, guards, key_caps
+from countersink.counting.apply import dead, guards, key_caps
 from countersink.database.session import LOCK_WAIT, Session, rerun
 from countersink.database.sessions import open_tables
 from countersink.stream import progress

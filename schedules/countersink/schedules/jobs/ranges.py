@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from countersink.database.session import Session
-from countersink.store.counters.buckets import NUMBER, WIDTHS
-from countersink.store.counters.catalog import Catalog, Reached, Scheme, load
+from countersink.counting.counters.buckets import NUMBER, WIDTHS
+from countersink.counting.counters.catalog import Catalog, Reached, Scheme, load
 from countersink.database.sql import (
     COMPACTED,
     LABEL,

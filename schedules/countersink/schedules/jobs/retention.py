@@ -21,11 +21,11 @@ from countersink.schedules.jobs.compaction import (
 )
 from countersink.schedules.jobs.move import PassDone
 from countersink.schedules.jobs.ranges import Wider, finer_ones
-from countersink.store.apply.control import read_control
+from countersink.counting.apply.control import read_control
 from countersink.database.session import Connect, Session
-from countersink.store.counters import keep_steps
-from countersink.store.counters.buckets import WIDTHS, Width, in_one_day, is_wider, width_of
-from countersink.store.counters.catalog import SCHEME_COLUMNS, Scheme, scheme_of
+from countersink.counting.counters import keep_steps
+from countersink.counting.counters.buckets import WIDTHS, Width, in_one_day, is_wider, width_of
+from countersink.counting.counters.catalog import SCHEME_COLUMNS, Scheme, scheme_of
 from countersink.database.sql import NOW_MS, datetime_of, width_number
 
 _TOGETHER: Final = 512

@@ -24,8 +24,8 @@ from countersink.logs.formats.reader import (
 from countersink.runtime.dead_letter import RowRefusal
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Salt, member_hash
-from countersink.store.counters.buckets import date_at
-from countersink.store.counters.catalog import Scheme
+from countersink.counting.counters.buckets import date_at
+from countersink.counting.counters.catalog import Scheme
 
 LabelKey = tuple[int, RowKey]
 """(bucket's label, key or dimensions) that lines are counted under."""

@@ -23,13 +23,13 @@ from countersink.backfill.rejects import RejectsFile
 from countersink.backfill.run_state import LineCounts, printable
 from countersink.runtime.members import Salt
 from countersink.runtime.pace import pause
-from countersink.store.apply.control import read_control
+from countersink.counting.apply.control import read_control
 from countersink.database.session import Session
-from countersink.store.counters.all_counters import known_names
-from countersink.store.counters.buckets import MAX_MINUTE
-from countersink.store.counters.catalog import Catalog, Scheme, load
+from countersink.counting.counters.all_counters import known_names
+from countersink.counting.counters.buckets import MAX_MINUTE
+from countersink.counting.counters.catalog import Catalog, Scheme, load
 from countersink.database.sessions import KeptSession
-from countersink.store.visitors.salts import kept
+from countersink.counting.visitors.salts import kept
 
 NO_RUN: Final = -1
 """The run of what is only tried: no row of a table has this number."""

@@ -17,13 +17,13 @@ from countersink.backfill.count.sources import Source
 from countersink.backfill.count.task import require_unique, salts_of
 from countersink.backfill.errors import BackfillError, Overtaken, SourceDiffers, TooManyRejects
 from countersink.runtime.dead_letter import DeadReason
-from countersink.store.apply import cells, key_caps
-from countersink.store.apply.amounts import BucketAmounts
-from countersink.store.apply.key_caps import Capped
+from countersink.counting.apply import cells, key_caps
+from countersink.counting.apply.amounts import BucketAmounts
+from countersink.counting.apply.key_caps import Capped
 from countersink.database.session import Session
-from countersink.store.counters.buckets import ONE_DAY
+from countersink.counting.counters.buckets import ONE_DAY
 from countersink.database.errors import RefusedMembers
-from countersink.store.visitors.rows import CellPlace
+from countersink.counting.visitors.rows import CellPlace
 
 _NAMED: Final = 3
 

@@ -32,11 +32,11 @@ from countersink.backfill.options import BackfillOptions, Drift, Progress
 from countersink.backfill.reconcile.scope import DayBuckets, choose, each_day
 from countersink.backfill.run_state import LineCounts
 from countersink.runtime.limits import key_text
-from countersink.store.apply import cells
-from countersink.store.apply.amounts import Amounts
-from countersink.store.apply.control import read_control
+from countersink.counting.apply import cells
+from countersink.counting.apply.amounts import Amounts
+from countersink.counting.apply.control import read_control
 from countersink.database.session import Connect, Session
-from countersink.store.counters.buckets import ONE_DAY, Resolution
+from countersink.counting.counters.buckets import ONE_DAY, Resolution
 from countersink.database.errors import Conflict
 from countersink.database.sessions import KeptSession, open_tables
 from countersink.database.sql import (

@@ -16,10 +16,10 @@ from countersink.backfill.input.files import Input
 from countersink.backfill.input.spans import SpanReader, window_of
 from countersink.backfill.options import BackfillOptions, Progress
 from countersink.logs.formats.reader import RecordTally
-from countersink.store.apply import key_caps
-from countersink.store.apply.key_caps import OVERFLOW
+from countersink.counting.apply import key_caps
+from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.database.session import Session
-from countersink.store.counters.buckets import (
+from countersink.counting.counters.buckets import (
     FINER,
     MINUTES,
     NUMBER,
@@ -30,7 +30,7 @@ from countersink.store.counters.buckets import (
     days,
     intervals,
 )
-from countersink.store.counters.catalog import Scheme, load_scheme
+from countersink.counting.counters.catalog import Scheme, load_scheme
 from countersink.database.sql import datetime_of, day_label, labels_where
 
 MOST_DAYS: Final = 40_000

@@ -27,11 +27,11 @@ from functools import partial
 from typing import Final
 
 from countersink.runtime.limits import minute_of
-from countersink.store.apply.control import read_control
+from countersink.counting.apply.control import read_control
 from countersink.database.session import Connect, Session, rerun
-from countersink.store.counters.all_counters import known_names
-from countersink.store.counters.breakdowns import Dimensioned, read_dimensioned
-from countersink.store.counters.catalog import Catalog, read_schemes
+from countersink.counting.counters.all_counters import known_names
+from countersink.counting.counters.breakdowns import Dimensioned, read_dimensioned
+from countersink.counting.counters.catalog import Catalog, read_schemes
 from countersink.database.errors import UnknownCounter
 from countersink.database.sessions import Pool
 from countersink.database.sql import Dialect

@@ -13,15 +13,15 @@ from typing import Final
 
 from countersink.runtime.dimensions import RowKey, check_dimensions
 from countersink.runtime.limits import check_amount, check_key
-from countersink.store.apply.amounts import Amounts, Cell
+from countersink.counting.apply.amounts import Amounts, Cell
 from countersink.database.session import Connect
-from countersink.store.counters import breakdowns
-from countersink.store.counters.breakdowns import Dimensioned
-from countersink.store.counters.settings import check_name
+from countersink.counting.counters import breakdowns
+from countersink.counting.counters.breakdowns import Dimensioned
+from countersink.counting.counters.settings import check_name
 from countersink.database.errors import Conflict, UnknownZone
 from countersink.store.in_app.app_settings import AppSettings, SettingsCache
 from countersink.database.app_connection import AppConnection, as_one, execute, query, slot
-from countersink.store.ledger.postings import BucketSums, post_in
+from countersink.counting.ledger.postings import BucketSums, post_in
 from countersink.database.sessions import Pool
 from countersink.database.sql import LABEL, label_text, parts, quoted, width_number
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import date, timedelta
 from typing import Any, Final, Literal, TypedDict, get_args
 
-from countersink.store.counters import buckets
+from countersink.counting.counters import buckets
 from countersink.database.errors import SequenceExhausted, UnknownZone
 
 MIN_VALUE: Final = -(2**63)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from countersink.database.session import Connect, Session
-from countersink.store.counters.settings import DEFAULT_APP_SLOTS
+from countersink.counting.counters.settings import DEFAULT_APP_SLOTS
 from countersink.database.errors import StoreError, UnknownCounter
 from countersink.database.sessions import Pool
 from countersink.store.tracked import check, definitions, lifecycle

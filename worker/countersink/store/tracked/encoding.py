@@ -27,7 +27,7 @@ from datetime import date
 from typing import Final
 
 from countersink.runtime.limits import DIGEST_DIGITS, MAX_KEY_BYTES
-from countersink.store.counters.buckets import NUMBER
+from countersink.counting.counters.buckets import NUMBER
 from countersink.database.sql import day_label, quoted
 from countersink.store.tracked.table import BINARY_TYPES, INTEGER_TYPES, TEXT_TYPES, Column, width
 

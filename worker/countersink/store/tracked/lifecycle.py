@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from functools import partial
 from secrets import token_hex
 
-from countersink.store.apply.control import Control, bump, exclusive
+from countersink.counting.apply.control import Control, bump, exclusive
 from countersink.database.session import Connect, Session
-from countersink.store.counters.catalog import ZONE_STAYS
-from countersink.store.counters.deletion_sql import EVERYTHING, delete_rows
-from countersink.store.counters.settings import (
+from countersink.counting.counters.catalog import ZONE_STAYS
+from countersink.counting.counters.deletion_sql import EVERYTHING, delete_rows
+from countersink.counting.counters.settings import (
     check_app_slots,
     check_name,
     is_posted,

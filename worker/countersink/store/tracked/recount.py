@@ -18,9 +18,9 @@ from functools import partial
 from typing import Any, Final
 
 from countersink.database.session import Connect, Session, held, rerun, rerun_transaction
-from countersink.store.counters.deletion_sql import EVERYTHING, delete_rows
+from countersink.counting.counters.deletion_sql import EVERYTHING, delete_rows
 from countersink.database.errors import Unavailable, UnknownCounter
-from countersink.store.ledger.postings import Posting, post
+from countersink.counting.ledger.postings import Posting, post
 from countersink.database.sql import CELLS_PER_STATEMENT, label_time, parts
 from countersink.store.tracked.check import Cell, Progress, differences
 from countersink.store.tracked.definitions import TrackedTable, read, set_counted

@@ -21,7 +21,7 @@ from countersink.runtime.limits import MAX_KEY_BYTES, cut_bytes
 from countersink.database.session import Session
 from countersink.database.errors import Refused, UnknownCounter
 from countersink.database.sql import day_label, label_time, marks, parts
-from countersink.store.totals.selection import check_days
+from countersink.counting.totals.selection import check_days
 from countersink.store.tracked import encoding
 from countersink.store.tracked.condition import Alike, Condition, Exactly, condition
 from countersink.store.tracked.definitions import TrackedTable, find, in_words, read_all

@@ -10,7 +10,7 @@ import click
 from countersink.cli import output, progress, settings
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, NAME
-from countersink.store.counters.settings import DEFAULT_APP_SLOTS, MAX_APP_SLOTS
+from countersink.counting.counters.settings import DEFAULT_APP_SLOTS, MAX_APP_SLOTS
 from countersink.store.tracked.definitions import TrackedTable, in_words
 from countersink.store.tracked.lifecycle import Plan
 

@@ -1,5 +1,5 @@
 """``countersink counter``: flags, tables and texts of list, show, set, delete, strict and max-keys;
-limits and refusals of settings are in ``store/counters/settings.py``."""
+limits and refusals of settings are in ``counting/counters/settings.py``."""
 
 import re
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, KEY, ZONE, Checked
 from countersink.reads.formats import breakdown_begins, counter_document
 from countersink.store import Store, UnknownCounter
-from countersink.store.apply.key_caps import OVERFLOW
-from countersink.store.counters.breakdowns import Breakdown, check_breakdowns, check_dimensions
-from countersink.store.counters.buckets import RESOLUTIONS
-from countersink.store.counters.counters import Counter
-from countersink.store.counters.keep_steps import parse, text_of
-from countersink.store.counters.settings import MAX_APP_SLOTS, NO_CAP, MaxKeys, check_max_keys
-from countersink.store.visitors.salts import MOST_SALT_DAYS
+from countersink.counting.apply.key_caps import OVERFLOW
+from countersink.counting.counters.breakdowns import Breakdown, check_breakdowns, check_dimensions
+from countersink.counting.counters.buckets import RESOLUTIONS
+from countersink.counting.counters.counters import Counter
+from countersink.counting.counters.keep_steps import parse, text_of
+from countersink.counting.counters.settings import MAX_APP_SLOTS, NO_CAP, MaxKeys, check_max_keys
+from countersink.counting.visitors.salts import MOST_SALT_DAYS
 from countersink.stream.errors import StreamError
 from countersink.stream.names import remove_salts
 

@@ -20,7 +20,7 @@ from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone
 from countersink.schedules.jobs.ranges import BucketKey
 from countersink.database.session import Session
-from countersink.store.counters.buckets import width_of
+from countersink.counting.counters.buckets import width_of
 from countersink.database.errors import StoreError
 from countersink.database.sessions import open_tables
 from countersink.database.sql import label_text, width_number

@@ -1,5 +1,5 @@
 """``countersink dead list, retry, drop``: flags, columns and texts; which rows are selected is
-decided in ``store/apply/dead.py``, and what a retry counts in ``store/apply/dead_retry.py``."""
+decided in ``counting/apply/dead.py``, and what a retry counts in ``counting/apply/dead_retry.py``."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -11,9 +11,9 @@ import click
 from countersink.cli import output, settings
 from countersink.cli.errors import Exit, Misuse
 from countersink.cli.settings import NAME, Checked
-from countersink.store.apply import dead
-from countersink.store.apply.dead import document
-from countersink.store.apply.dead_retry import retry
+from countersink.counting.apply import dead
+from countersink.counting.apply.dead import document
+from countersink.counting.apply.dead_retry import retry
 from countersink.database.lease import any_slot
 from countersink.stream.decode import decode_payload
 

@@ -8,10 +8,10 @@ from typing import Final
 
 from countersink.cli import output
 from countersink.cli.commands.repair.doctor import Finding, clock, fail, of, ok, warn
-from countersink.store import queue_losses
+from countersink.counting.apply import queue_losses
 from countersink.database import galera
 from countersink.database import hosts
-from countersink.store.apply import dead, key_caps
+from countersink.counting.apply import dead, key_caps
 from countersink.database.session import Session, connect
 from countersink.database.errors import SchemaMismatch, StoreError
 from countersink.database.sessions import require_schema, schema_version

@@ -1,0 +1,194 @@
+"""The statement that adds amounts to ``counter_slot``, the slots of backfills, the rows of entries
+on their way there (``upsert``), and running a transaction again without those whose members cannot
+be united, or once rows of ``counter_keys`` are there (``run_again``).
+
+In a transaction that the caller began. Each row was checked before: what the server does not take
+is an error of the whole transaction.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter, mul
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+from zlib import crc32
+
+from countersink.runtime.dead_letter import RowRefusal
+from countersink.runtime.limits import text_bytes
+from countersink.database import sql
+from countersink.counting.apply import key_caps
+from countersink.counting.apply.amounts import Amounts, Cell, Incoming, merged
+from countersink.counting.apply.key_caps import Capped
+from countersink.database.session import Session
+from countersink.counting.counters.catalog import Catalog
+from countersink.database.errors import RefusedMembers, RowsMissing
+from countersink.counting.ledger.postings import BucketSums, post
+from countersink.counting.visitors.rows import CellPlace, unite
+
+FIRST_SLOT: Final = 512
+SLOTS: Final = 512
+"""Backfills and their undoing add to the slots from :data:`FIRST_SLOT` on."""
+
+_INSERT: Final = (
+    "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount) VALUES "
+)
+_BUCKET: Final = itemgetter(0, 1)
+NO_MEMBERS: Final[Mapping[CellPlace, Sequence[bytes]]] = MappingProxyType({})
+
+Result = TypeVar("Result")
+
+
+class CellWriter:
+    """Writes cells into one slot, and posts what it wrote; for one transaction."""
+
+    def __init__(self, session: Session, slot: int) -> None:
+        self._session = session
+        self._clause = session.dialect.upsert_add("counter_slot", "amount")
+        self._ends: dict[tuple[str, int], tuple[str, str]] = {}
+        self._written = BucketSums()
+        self.slot = slot
+
+    def write(self, cells: Sequence[Cell]) -> None:
+        """Upsert cells by one statement, :data:`countersink.database.sql.CELLS_PER_STATEMENT` at most.
+
+        Raises:
+            StoreError: as any statement.
+        """
+        values: list[str] = []
+        if _BUCKET(cells[0]) == _BUCKET(cells[-1]):
+            self._add_bucket(cells, values)
+        else:
+            for _, group in groupby(cells, _BUCKET):
+                self._add_bucket(list(group), values)
+        self._session.execute(f"{_INSERT}{', '.join(values)}{self._clause}")
+
+    def post(self) -> None:
+        """Post what was written, one row of the ledger per counter."""
+        post(self._session, self.slot, self._written.postings().items())
+
+    def _add_bucket(self, cells: Sequence[Cell], values: list[str]) -> None:
+        """Add the literals of one bucket's cells to ``values``, and what they add up to."""
+        counter, bucket, key, amount = cells[0]
+        head, tail = self._around(counter, bucket)
+        if len(cells) == 1:
+            (encoded,) = _encoded([key])
+            values.append(f"{head}{encoded.hex()}{tail}{amount:d})")
+            self._written.add_row(counter, bucket, encoded, amount)
+            return
+        keys = _encoded([key for _, _, key, _ in cells])
+        amounts = [amount for _, _, _, amount in cells]
+        values += [
+            f"{head}{key.hex()}{tail}{amount:d})" for key, amount in zip(keys, amounts, strict=True)
+        ]
+        # A key's weight is a square plus one: key_weight, called for each, would cost five times
+        # as much.
+        crcs = [*map(crc32, keys)]
+        total = sum(amounts)
+        weighed = sum(map(mul, map(mul, crcs, crcs), amounts)) + total
+        self._written.add(counter, bucket, total, weighed)
+
+    def _around(self, counter: str, bucket: int) -> tuple[str, str]:
+        """What comes before the hex digits of a key in a cell's literal, and behind them."""
+        found = self._ends.get((counter, bucket))
+        if found is None:
+            head = sql.head(self._session.literal, counter, bucket)
+            found = head, f"', {sql.width_number(bucket):d}, {self.slot:d}, "
+            self._ends[counter, bucket] = found
+        return found
+
+
+def slot_of(session: Session) -> int:
+    """Where a backfill on this connection adds, so that hardly two wait for each other."""
+    return FIRST_SLOT + session.connection_id % SLOTS
+
+
+def add(
+    session: Session,
+    slot: int,
+    amounts: Amounts,
+    members: Mapping[CellPlace, Sequence[bytes]] = NO_MEMBERS,
+    upserted: Callable[[], object] = lambda: None,
+) -> None:
+    """Add ``amounts`` to a slot, in primary-key order, and to the ledger; and unite ``members``,
+    hashes of 8 bytes, with those of these cells. ``upserted`` is called before the ledger's turn.
+
+    Raises:
+        RefusedMembers: some of the members cannot be united: roll back.
+        StoreError: as any statement.
+    """
+    writer = CellWriter(session, slot)
+    for cells in amounts.chunks(sql.CELLS_PER_STATEMENT):
+        writer.write(cells)
+    unite(session, slot, members)
+    upserted()
+    writer.post()
+
+
+RowName = tuple[bytes, int]
+"""(entry id, position of the row in it)."""
+
+
+def upsert(
+    session: Session,
+    slot: int,
+    entries: Sequence[Incoming],
+    catalog: Catalog,
+    upserted: Callable[[], object] = lambda: None,
+) -> tuple[Amounts, Capped]:
+    """Add the rows of some entries to a slot, in a transaction that the caller began; new keys
+    beyond a counter's cap as one. The rows as cells, and what became of new keys. ``upserted`` is
+    called before the ledger's turn.
+
+    Raises:
+        RowsMissing, RefusedMembers: roll back; see :func:`run_again`. The latter names rows by
+            :data:`RowName`: a row is counted with its members, in all its cells, or not at all.
+        StoreError: as any statement.
+    """
+    amounts = merged(entries, catalog)
+    capped = key_caps.cap(session, amounts, catalog)
+    members: dict[CellPlace, list[bytes]] = {}
+    bringing: dict[CellPlace, list[RowName]] = {}
+    for entry in entries:
+        for position, counter, key, minute, _ in entry.rows if entry.seen else ():
+            if position in entry.seen:
+                for name, bucket, own in catalog.cells(counter, key, minute):
+                    place = name, bucket, capped.key(name, bucket, own)
+                    members.setdefault(place, []).append(entry.seen[position].hashes)
+                    bringing.setdefault(place, []).append((entry.id, position))
+    try:
+        add(session, slot, amounts, members, upserted)
+    except RefusedMembers as error:
+        refused = {row: why for place, why in error.refused.items() for row in bringing[place]}
+        raise RefusedMembers(refused) from error
+    return amounts, capped
+
+
+def run_again(session: Session, attempt: Callable[[Mapping[Any, RowRefusal]], Result]) -> Result:
+    """Run ``attempt``, a whole transaction that undoes itself if it raises, again where rows of
+    ``counter_keys`` were missing, once they are made; and where members could not be united,
+    without what brings them.
+
+    Args:
+        session: outside a transaction.
+        attempt: is given what it is to leave out, and why, as its own RefusedMembers names it.
+
+    Raises:
+        RefusedMembers: of something that was to be left out.
+    """
+    left_out: dict[Any, RowRefusal] = {}
+    while True:
+        try:
+            return attempt(left_out)
+        except RowsMissing as error:
+            key_caps.make_rows(session, error.places)
+        except RefusedMembers as error:
+            if error.refused.keys() <= left_out.keys():
+                raise
+            left_out |= error.refused
+
+
+def _encoded(keys: Sequence[str]) -> list[bytes]:
+    try:
+        return [key.encode() for key in keys]
+    except UnicodeEncodeError:  # a key of the tables that is no UTF-8, which a reconcile sets
+        return [*map(text_bytes, keys)]

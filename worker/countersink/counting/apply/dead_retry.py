@@ -1,0 +1,166 @@
+"""``countersink dead retry``: counts dead rows and deletes them in one transaction (``PAGE`` at a
+time), leaves out ``too_old`` and ``reconciled`` unless asked for; selection is in ``dead.py``."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from countersink.runtime.dead_letter import MAYBE_COUNTED, WHOLE_ENTRY, Bad, DeadReason, RowRefusal
+from countersink.runtime.members import Seen
+from countersink.counting.apply import dead
+from countersink.counting.apply.amounts import Incoming, Row
+from countersink.counting.apply.cells import RowName, run_again, upsert
+from countersink.counting.apply.control import read_control
+from countersink.counting.apply.dead import DeadRow, Key
+from countersink.counting.apply.refusals import refuse
+from countersink.database.session import Session, rerun
+from countersink.counting.counters.catalog import load
+
+PAGE: Final = 25
+"""Dead rows per transaction."""
+
+
+Decode = Callable[[bytes], tuple[Sequence[Row], Mapping[int, Seen], Sequence[Bad]]]
+"""Reads the ``rows`` field of an entry: its good rows, the members that some of them bring, by the
+row's position, and the bad rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """What became of the dead rows.
+
+    Attributes:
+        retried: dead rows that are gone, having been counted (a whole entry at least in part).
+        failed: dead rows that stay, or that a whole entry left behind.
+        rows: rows counted.
+        left_out: dead rows that are ``too_old`` or ``reconciled``, where neither a reason nor refs
+            were given.
+    """
+
+    retried: int = 0
+    failed: int = 0
+    rows: int = 0
+    left_out: int = 0
+
+
+def retry(
+    session: Session,
+    *,
+    slot: int,
+    decode: Decode,
+    reason: str | None = None,
+    refs: Sequence[str] | None = None,
+    up_to: datetime | None = None,
+    pause: Callable[[float], object] = time.sleep,
+) -> Retried:
+    """Count dead rows after all: those with a reason, those named, or all but the ``too_old`` and
+    the ``reconciled``.
+
+    What fails again stays, with its new reason. What was too old to prove new may be counted
+    already, and what was reconciled is, if its sources were the whole truth: so these have to be
+    asked for, and whoever does has decided that they are new. Rows that another retry takes
+    meanwhile are left to it.
+
+    Args:
+        session: at READ COMMITTED, outside a transaction.
+        slot: where to add.
+        decode: reads payloads; ``countersink.stream.decode.decode_payload``.
+        up_to: without refs, leaves out what was created after it (UTC).
+        pause: how to wait before a rerun, in seconds.
+
+    Raises:
+        ValueError: not a ref.
+        StoreError: what is reported as retried before it is committed.
+    """
+    retried = failed = rows = 0
+    failed_now: set[Key] = set()
+    but = MAYBE_COUNTED if reason is None and refs is None else ()
+    for page in dead.pages(session, reason=reason, refs=refs, but=but, up_to=up_to, size=PAGE):
+        # What a whole entry has left behind comes after it in the order of the pages: not again.
+        keys = [key for key in page if key not in failed_now]
+        attempt = partial(_retry_page, session, slot, decode, (reason, but), keys)
+        part, stay = rerun(partial(run_again, session, attempt), pause=pause)
+        retried += part.retried
+        failed += part.failed
+        rows += part.rows
+        failed_now |= stay
+    left = dead.count(session, up_to=up_to) if but else {}
+    left_out = sum(left.get(one, 0) for one in but)
+    return Retried(retried, failed, rows, left_out)
+
+
+def _retry_page(
+    session: Session,
+    slot: int,
+    decode: Decode,
+    reasons: tuple[str | None, Sequence[str]],
+    page: Sequence[Key],
+    left_out: Mapping[RowName, RowRefusal],
+) -> tuple[Retried, set[Key]]:
+    """One transaction over the dead rows of a page; also the keys of those that are left.
+
+    ``reasons``: the one wanted, None for any, and those to leave out. ``left_out``: rows that are
+    not to be counted.
+    """
+    reason, but = reasons
+    with session.transaction():
+        found = [row for row in (dead.lock(session, key) for key in page) if row is not None]
+        chosen = [row for row in found if reason in (None, row.reason) and row.reason not in but]
+        attempts = [(row, *_read(row, decode)) for row in chosen]
+        read_control(session)  # its lock keeps the catalog as it is read
+        in_force = load(session, old_marks=True)
+        entries: list[Incoming] = []
+        not_counted: list[DeadRow] = []
+        for late in False, True:
+            # What is reconciled was asked for: it is not refused for that once more.
+            part = [
+                Incoming(row.entry_id, row.at, rows, stream=row.stream, seen=seen, checked=True)
+                for row, rows, seen, _ in attempts
+                if (row.reason == DeadReason.RECONCILED) is late
+            ]
+            kept, refused_now = refuse(session, part, in_force, late=late, left_out=left_out)
+            entries += kept
+            not_counted += refused_now
+        upsert(session, slot, entries, in_force)
+        refused: dict[Key, DeadRow] = {row.primary_key: row for row in not_counted}
+        stay: list[DeadRow] = []
+        parts: list[DeadRow] = []
+        for row, rows, _, bad in attempts:
+            keys = [(row.entry_id, position) for position, *_ in rows]
+            left = [*bad, *(refused.pop(key) for key in keys if key in refused)]
+            if left and len(left) == len(rows) + len(bad):
+                # nothing of it was counted: it stays as it came, with the new reason
+                stay.append(replace(row, reason=left[0].reason, detail=left[0].detail))
+            else:
+                parts += left
+        for row in chosen:
+            dead.delete(session, row.primary_key)
+        dead.insert(session, stay)
+        if parts:
+            dead.record(session, parts)
+        left_keys = {row.primary_key for row in (*stay, *parts)}
+        gone = {row.primary_key for row in chosen} - left_keys
+        counted = sum(len(entry.rows) for entry in entries)
+        return Retried(len(gone), len(left_keys), counted), left_keys
+
+
+def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], Mapping[int, Seen], list[DeadRow]]:
+    """The rows of a dead row's payload, the members that they bring, and what of it stays dead."""
+    if row.truncated:
+        return [], {}, [row]
+    whole = row.position == WHOLE_ENTRY
+    rows, seen, bad = decode(row.payload if whole else b"[" + row.payload + b"]")
+    if whole:
+        left = [DeadRow.of(row.entry_id, row.stream, row.at, fault) for fault in bad]
+        return list(rows), seen, left
+    if bad:
+        return [], {}, [replace(row, reason=bad[0].reason, detail=bad[0].detail)]
+    if len(rows) != 1:
+        detail = "the payload is not one row"
+        return [], {}, [replace(row, reason=DeadReason.NOT_A_ROW, detail=detail)]
+    at, counter, key, minute, amount = rows[0]
+    members = {row.position: seen[at]} if at in seen else {}
+    return [(row.position, counter, key, minute, amount)], members, []

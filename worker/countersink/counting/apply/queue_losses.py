@@ -1,0 +1,196 @@
+"""Entries that Redis has lost before they were applied (FLUSHALL, XTRIM, a promoted replica or a
+snapshot that is behind): compares samples of the streams with the guards (``watch``), keeps the
+samples and the losses (``queue_look``), and how long a loss is only suspected (``CERTAIN_MS``).
+
+An entry that waited at the last look, is not in its stream now and has no guard was never applied.
+That needs no word of Redis about itself, and holds on one server, after a failover and on a
+cluster. Who may still have it in hand (a worker with a batch, a producer that sends again) has
+:data:`CERTAIN_MS` to apply it. A look sees the two ends of a stream, and how many wait: so at least
+one or two are known to be lost, and how many more of those that waited is not known.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from countersink.counting.apply import guards
+from countersink.database.session import Session
+from countersink.database.sql import NOW_MS
+
+LOOK_EVERY_MS: Final = 1_000
+"""Milliseconds between two looks, whoever looks."""
+CERTAIN_MS: Final = 10_000
+"""Milliseconds for which entries have to be missing until they are lost."""
+UNSEEN_MS: Final = 10_000
+"""Milliseconds without a look after which a stream that was emptied may have lost entries that
+nobody has seen: that is a loss, too, of an unknown number."""
+SHOWN_DAYS: Final = 7
+"""Days for which losses are shown."""
+_DAY_MS: Final = 24 * 3600 * 1000
+
+
+class WatchedSample(Protocol):
+    """A sample of a stream; see ``countersink.stream.progress.QueueSample``.
+
+    Attributes:
+        life: changes when the consumer group is made anew.
+        length: entries that wait.
+        added: entries that were ever added.
+        entries: the oldest and the newest one: stream id, entry id.
+        gone: entry ids of the sample before that are not there any more.
+    """
+
+    life: str
+    length: int
+    added: int
+    entries: list[list[str]]
+    gone: list[str]
+
+
+TakeSamples = Callable[[Mapping[str, Sequence[Sequence[str]]]], Mapping[str, WatchedSample]]
+"""Takes a sample of each stream, given the entries of those before."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLoss:
+    """Entries that a stream has lost.
+
+    Attributes:
+        stream: its key.
+        entries: so many are known to be lost, of the ends of the stream, which are what a look
+            sees: there may be more; 0: none is known.
+        waited: so many were in the stream at the look before, and may be lost.
+        since: Unix ms; they arrived from then on.
+        noticed_at: Unix ms; they arrived before it.
+    """
+
+    stream: str
+    entries: int
+    waited: int
+    since: int
+    noticed_at: int
+
+    def __str__(self) -> str:
+        many = f"at least {self.entries:,}" if self.entries else "an unknown number"
+        return (
+            f"{many} of the {self.waited:,} entries that waited in {self.stream}, or came after"
+            f" them, between {_iso(self.since)} and {_iso(self.noticed_at)}"
+        )
+
+
+def _iso(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
+    """Look at the streams, unless somebody did so within :data:`LOOK_EVERY_MS`; the losses that
+    this look has recorded. Of processes that look at once one records them.
+
+    Args:
+        session: at READ COMMITTED, outside a transaction, with the server that takes writes.
+        take_samples: asks Redis.
+
+    Raises:
+        StoreError, and whatever ``take_samples`` raises: the next look finds the same.
+    """
+    rows = session.query(
+        f"SELECT version, {NOW_MS}, IF({NOW_MS} - looked_at BETWEEN 0 AND %s, NULL, streams),"
+        " losses FROM queue_look WHERE id = 1",
+        (LOOK_EVERY_MS - 1,),
+    )
+    if not rows:
+        session.execute(
+            "INSERT IGNORE INTO queue_look (id, version, looked_at, streams, losses)"
+            " VALUES (1, 0, 0, '{}', '[]')"
+        )
+        return watch(session, take_samples)
+    version, now, text, known_losses = rows[0]
+    if text is None:
+        return []
+    before: dict[str, dict[str, Any]] = json.loads(text)
+    found = take_samples({stream: known["entries"] for stream, known in before.items()})
+    gone = {bytes.fromhex(each) for one in found.values() for each in one.gone}
+    unguarded = {each.hex() for each in gone - guards.known(session, list(gone))}
+    pruned_before = guards.watermark(session) if unguarded else 0
+    after, losses = dict(before), list[QueueLoss]()
+    for stream, sample in found.items():
+        known = before.get(stream)
+        if known is not None:
+            lost = unguarded.intersection(sample.gone) if known["at"] > pruned_before else set()
+            if lost and now - known.get("missing_at", now) < CERTAIN_MS:
+                after[stream] = {"missing_at": now} | known
+                continue
+            if loss := _loss(stream, known, sample, lost, now):
+                losses.append(loss)
+        after[stream] = {
+            "at": now,
+            "life": sample.life,
+            "length": sample.length,
+            "added": sample.added,
+            "entries": sample.entries,
+        }
+    text = json.dumps(after, separators=(",", ":"))
+    # While something is missing all that look do: during a move from one Redis to another those at
+    # the former one still see it.
+    looked_at = 0 if any("missing_at" in known for known in after.values()) else now
+    written = session.execute(
+        "UPDATE queue_look SET version = version + 1, looked_at = %s, streams = %s, losses = %s"
+        " WHERE id = 1 AND version = %s",
+        (looked_at, text, _with(known_losses, losses), version),
+    )
+    return losses if written else []
+
+
+def _loss(
+    stream: str, known: Mapping[str, Any], sample: WatchedSample, lost: set[str], now: int
+) -> QueueLoss | None:
+    missing_at = known.get("missing_at", now)
+    if lost:
+        ids = (each for each, entry_id in known["entries"] if entry_id in lost)
+        # A stream id begins with the Unix ms at which the entry arrived.
+        since = min(int(each.partition("-")[0]) for each in ids)
+        return QueueLoss(stream, len(lost), known["length"], since, now)
+    renewed = known["life"] and sample.life != known["life"]
+    if (renewed or sample.added < known["added"]) and missing_at - known["at"] > UNSEEN_MS:
+        return QueueLoss(stream, 0, known["length"], known["at"], now)
+    return None
+
+
+def _with(known: str, losses: Sequence[QueueLoss]) -> str:
+    """The losses on record and some more: one of each stream and UTC day."""
+    by_day = {(each.stream, _iso(each.noticed_at)[:10]): each for each in _read(known)}
+    for one in losses:
+        place = one.stream, _iso(one.noticed_at)[:10]
+        if (before := by_day.get(place)) is not None:
+            one = replace(
+                one,
+                entries=before.entries + one.entries,
+                waited=before.waited + one.waited,
+                since=before.since,
+            )
+        by_day[place] = one
+    every = [astuple(by_day[place]) for place in sorted(by_day)]
+    return json.dumps(every, separators=(",", ":"))
+
+
+def _read(losses: str) -> list[QueueLoss]:
+    return [QueueLoss(*each) for each in json.loads(losses)]
+
+
+def _all(session: Session) -> tuple[int, list[QueueLoss]]:
+    """Unix ms, and all losses ever noticed."""
+    rows = session.query(f"SELECT {NOW_MS}, losses FROM queue_look WHERE id = 1")
+    return (int(rows[0][0]), _read(rows[0][1])) if rows else (0, [])
+
+
+def recent(session: Session, days: int = SHOWN_DAYS) -> list[QueueLoss]:
+    """The losses that were noticed in the last ``days`` times 24 hours, by stream and day."""
+    now, losses = _all(session)
+    return [each for each in losses if each.noticed_at > now - days * _DAY_MS]
+
+
+def total(session: Session) -> int:
+    """All entries that are known to be lost, ever: it only grows."""
+    return sum(each.entries for each in _all(session)[1])

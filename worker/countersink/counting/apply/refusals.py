@@ -1,0 +1,245 @@
+"""Rows that become dead letters (``RULES``, with the detail of each): malformed; of the counter of
+a tracked table or, in strict mode, of an unknown one; with an undeclared dimension; with members
+that the counter does not count, or by a wrong salt; of a day that was reconciled; of a damaged
+sketch.
+
+All of it is decided row by row, before anything is written in the transaction that counts the
+others.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from countersink.runtime.dead_letter import Bad, DeadReason, RowRefusal, row_fault
+from countersink.runtime.limits import MAX_KEY_BYTES, cut_key, is_name
+from countersink.runtime.members import HASH_BYTES, hashes_text
+from countersink.counting.apply.amounts import Incoming, Row
+from countersink.counting.apply.cells import RowName
+from countersink.counting.apply.dead import DeadRow
+from countersink.database.session import Session
+from countersink.counting.counters.all_counters import known_names
+from countersink.counting.counters.breakdowns import Dimensioned
+from countersink.counting.counters.catalog import Catalog, SaltPeriod, accepted
+from countersink.database.errors import UnknownDimension
+from countersink.counting.visitors import salts
+
+_KEY: Final = itemgetter(2)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleContext:
+    """What rows of some entries are judged by.
+
+    Attributes:
+        catalog: that in force.
+        late: what was accepted before its day was reconciled is counted, too.
+        counters: those of the rows that are not counted, and why not.
+        salts: periods of the salts by which members of theirs were hashed, by number.
+        left_out: rows that an attempt before was refused for, and why.
+    """
+
+    catalog: Catalog
+    late: bool
+    counters: Mapping[str, RowRefusal]
+    salts: Mapping[int, SaltPeriod]
+    left_out: Mapping[RowName, RowRefusal]
+
+
+class RefusalRule(NamedTuple):
+    """Why rows are not counted.
+
+    Attributes:
+        concerns: whether an entry may have such rows: most have none, and are not gone through.
+        refusal: that of a row; None: it may be counted.
+    """
+
+    concerns: Callable[[RuleContext, Incoming], bool]
+    refusal: Callable[[RuleContext, Incoming, Row], RowRefusal | None]
+
+
+def refuse(
+    session: Session,
+    entries: Sequence[Incoming],
+    catalog: Catalog,
+    *,
+    left_out: Mapping[RowName, RowRefusal],
+    late: bool = False,
+) -> tuple[list[Incoming], list[DeadRow]]:
+    """Take the rows that may not be counted out of ``entries``.
+
+    Args:
+        session: in a transaction that holds the lock on control.
+        entries: what is to be counted.
+        catalog: that in force.
+        left_out: rows that are not to be counted either, and why.
+        late: count also what was accepted before its day was reconciled.
+
+    Returns:
+        the entries with what is left of them, and a dead row for each row taken out.
+    """
+    numbers = {seen.number for entry in entries for seen in entry.seen.values()}
+    context = RuleContext(
+        catalog,
+        late,
+        _not_counted(session, entries, catalog),
+        salts.known_periods(session, catalog, numbers),
+        left_out,
+    )
+    kept, dead = list[Incoming](), list[DeadRow]()
+    for entry in entries:
+        rules = [
+            partial(rule.refusal, context, entry) for rule in RULES if rule.concerns(context, entry)
+        ]
+        kept.append(_without(entry, rules, dead) if rules else entry)
+    return kept, dead
+
+
+def _without(
+    entry: Incoming, rules: Sequence[Callable[[Row], RowRefusal | None]], dead: list[DeadRow]
+) -> Incoming:
+    """The entry without the rows for which one of the rules has a refusal; these go to ``dead``."""
+    kept: list[Row] = []
+    for row in entry.rows:
+        found = next(filter(None, (rule(row) for rule in rules)), None)
+        if found is None:
+            kept.append(row)
+        else:
+            dead.append(dead_row(entry, row, found))
+    return entry if len(kept) == len(entry.rows) else replace(entry, rows=kept)
+
+
+def dead_row(entry: Incoming, row: Row, refusal: RowRefusal) -> DeadRow:
+    """The dead row for a refused row."""
+    position, counter, key, minute, amount = row
+    items = [counter, key if isinstance(key, str) else dict(key), minute, amount]
+    if position in entry.seen:
+        seen = entry.seen[position]
+        items += [seen.number, hashes_text(seen.hashes)]
+    payload = json.dumps(items, separators=(",", ":")).encode()
+    bad = Bad(position, *refusal, payload, counter if is_name(counter) else "")
+    return DeadRow.of(entry.id, entry.stream, entry.at, bad)
+
+
+def _malformed(_: RuleContext, entry: Incoming, row: Row) -> RowRefusal | None:
+    position, counter, key, minute, amount = row
+    given = key if isinstance(key, str) else dict(key)
+    fault = row_fault((counter, given, minute, amount))
+    if fault is not None:
+        return fault
+    if isinstance(key, str) and cut_key(key) != key:
+        detail = f"a key that was not cut has at most {MAX_KEY_BYTES} bytes in UTF-8"
+        return RowRefusal(DeadReason.BAD_KEY, detail)
+    if position in entry.seen and len(entry.seen[position].hashes) % HASH_BYTES:
+        return RowRefusal(DeadReason.BAD_MEMBERS, f"hashes have {HASH_BYTES} bytes each")
+    return None
+
+
+def _has_dimensions(_: RuleContext, entry: Incoming) -> bool:
+    return tuple in set(map(type, map(_KEY, entry.rows)))
+
+
+def _undeclared(context: RuleContext, entry: Incoming, row: Row) -> RowRefusal | None:
+    counter = row[1]
+    own = context.catalog.dimensioned.get(counter) or Dimensioned(counter, ())
+    try:
+        own.require(row[2])
+    except UnknownDimension as error:
+        detail = f"{error}, then `countersink dead retry`"
+        return RowRefusal(DeadReason.UNKNOWN_DIMENSION, detail)
+    return None
+
+
+def _wrong_members(context: RuleContext, entry: Incoming, row: Row) -> RowRefusal | None:
+    position, counter, _, minute, _ = row
+    seen = entry.seen.get(position)
+    if seen is None:
+        return None
+    if counter not in context.catalog.salt_days:
+        return RowRefusal(
+            DeadReason.NOT_UNIQUE,
+            f"{counter!r} does not count its different members: `countersink counter set {counter}"
+            " --unique`, then `countersink dead retry`",
+        )
+    period = context.salts.get(seen.number)
+    if period is None or period.counter != counter or minute not in period:
+        return RowRefusal(
+            DeadReason.WRONG_SALT,
+            f"its members were hashed with the salt {seen.number}, which is not one of {counter!r}"
+            " for the time of the event",
+        )
+    return None
+
+
+def _accepted_before_marks(context: RuleContext, entry: Incoming) -> bool:
+    # Live traffic costs a comparison for each entry, and its rows are not looked at.
+    marked_before = context.catalog.marked_before
+    return marked_before > 0 and not context.late and accepted(entry.id, entry.at) < marked_before
+
+
+def _reconciled(context: RuleContext, entry: Incoming, row: Row) -> RowRefusal | None:
+    when = accepted(entry.id, entry.at)
+    mark = context.catalog.mark(row[1], row[3], when)
+    if mark is None:
+        return None
+    return RowRefusal(
+        DeadReason.RECONCILED,
+        f"accepted at {when} (Unix ms), and backfill {mark.run} has set this day since then to"
+        f" what its sources say of everything before {mark.sent_before}: if they lack it,"
+        f" `countersink dead retry --reason {DeadReason.RECONCILED}`, or its ref, counts it on top",
+    )
+
+
+RULES: Final = (
+    RefusalRule(lambda _, entry: not entry.checked, _malformed),
+    RefusalRule(
+        lambda context, _: bool(context.counters),
+        lambda context, _, row: context.counters.get(row[1]),
+    ),
+    RefusalRule(_has_dimensions, _undeclared),
+    RefusalRule(lambda _, entry: bool(entry.seen), _wrong_members),
+    RefusalRule(_accepted_before_marks, _reconciled),
+    RefusalRule(
+        lambda context, _: bool(context.left_out),
+        lambda context, entry, row: context.left_out.get((entry.id, row[0])),
+    ),
+)
+"""The first that refuses a row says why."""
+
+
+def _not_counted(
+    session: Session, entries: Iterable[Incoming], catalog: Catalog
+) -> dict[str, RowRefusal]:
+    """The counters of some rows that are not counted: those of the counters of tracked tables,
+    which triggers count and nobody else may, and in strict mode those of counters that nobody has
+    made, nor counted before.
+    """
+    if not (catalog.strict or catalog.tracked):
+        return {}
+    names = {row[1] for entry in entries for row in entry.rows}
+    refused = {name: _tracked(name) for name in names & catalog.tracked}
+    if catalog.strict:
+        doubtful = {name for name in names - catalog.tracked - catalog.known if is_name(name)}
+        unknown = doubtful - known_names(session, doubtful)
+        catalog.known |= doubtful - unknown
+        refused |= {name: _unknown(name) for name in unknown}
+    return refused
+
+
+def _tracked(counter: str) -> RowRefusal:
+    return RowRefusal(
+        DeadReason.TRACKED_COUNTER,
+        f"{counter!r} is the row count of a tracked table, and only its triggers count it: count"
+        f" under another name, or `countersink untrack {counter}`, then `countersink dead retry`",
+    )
+
+
+def _unknown(counter: str) -> RowRefusal:
+    return RowRefusal(
+        DeadReason.UNKNOWN_COUNTER,
+        f"no counter is called {counter!r}, and only known ones are counted here:"
+        f" `countersink counter set {counter}`, then `countersink dead retry`",
+    )

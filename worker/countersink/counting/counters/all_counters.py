@@ -1,0 +1,101 @@
+"""All counters with few statements: the names of those that were made or counted
+(``counter_names``), in parts (``NAMES_PER_QUERY``), and all that was ever counted, by the rows or
+by the ledger.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from countersink.database.session import Session
+from countersink.counting.counters.breakdowns import is_breakdown
+from countersink.database.sql import marks, parts
+
+NAMES_PER_QUERY: Final = 10_000
+"""Names of counters that are read at a time, at most."""
+_NAMED: Final = (
+    ("counter_ledger", "counter"),
+    ("counter_slot FORCE INDEX (PRIMARY)", "counter"),
+    ("counter", "name"),
+)
+"""Tables that have names of counters, and the column, by which each has an index."""
+_COUNTERS_PER_QUERY: Final = 500
+_MADE: Final = {"counter": " AND created IS NOT NULL"}
+"""What else is to be true of their rows: a deleted counter keeps its time zone."""
+
+
+def counter_names(session: Session) -> list[str]:
+    """The names of all counters that were made or counted, in order, without those of
+    breakdowns.
+    """
+    return sorted(name for some in names_in_parts(session, "") for name in some)
+
+
+def names_in_parts(session: Session, after: str, *, reverse: bool = False) -> Iterator[list[str]]:
+    """The names of counters, :data:`NAMES_PER_QUERY` or so at a time, each time by an index.
+
+    Args:
+        session: in a snapshot.
+        after: the names behind this one; empty: all.
+        reverse: the last one first, and those before ``after``.
+    """
+    order = "DESC" if reverse else "ASC"
+    while True:
+        beyond = f"{{}} {'<' if reverse else '>'} %s" if after else "%s = ''"
+        each = [
+            f"(SELECT {name} AS counter FROM {table} WHERE {beyond.format(name)}"
+            f"{_MADE.get(table, '')} GROUP BY {name} ORDER BY {name} {order}"
+            f" LIMIT {NAMES_PER_QUERY})"
+            for table, name in _NAMED
+        ]
+        found = session.query(
+            f"SELECT counter FROM ({' UNION '.join(each)}) AS named"
+            f" ORDER BY counter {order} LIMIT {NAMES_PER_QUERY}",
+            [after] * len(each),
+        )
+        yield [name for (name,) in found if not is_breakdown(name)]
+        if len(found) < NAMES_PER_QUERY:
+            return
+        ((after,),) = found[-1:]
+
+
+def known_names(session: Session, wanted: Iterable[str]) -> set[str]:
+    """Those of ``wanted``, valid names, that were made or counted."""
+    known: set[str] = set()
+    for part in parts(sorted(wanted), _COUNTERS_PER_QUERY):
+        each = [
+            f"SELECT {name} FROM {table} WHERE {name} IN ({marks(part)}){_MADE.get(table, '')}"
+            f" GROUP BY {name}"
+            for table, name in _NAMED
+        ]
+        found = session.query(" UNION ".join(each), [*part] * len(each))
+        known.update(name for (name,) in found)
+    return known
+
+
+def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:
+    """All that was ever counted as each of ``names``, in their order; 0 for unknown ones."""
+    return dict.fromkeys(names, 0) | _by_counter(session, "counter_slot", names)
+
+
+def ledger_totals(session: Session, names: Sequence[str]) -> dict[str, int]:
+    """What :func:`totals_of` gives, by the ledger: a row per slot instead of all rows.
+
+    Triggers post nothing, so the rows of tracked tables' counters are added up.
+    """
+    beside = {name for (name,) in session.query("SELECT counter FROM tracked_table")}
+    plain = [name for name in names if name not in beside]
+    found = totals_of(session, [name for name in names if name in beside])
+    return dict.fromkeys(names, 0) | found | _by_counter(session, "counter_ledger", plain)
+
+
+def _by_counter(session: Session, table: str, names: Sequence[str]) -> dict[str, int]:
+    """The sums of the rows of a table; only of counters that have any."""
+    found: dict[str, int] = {}
+    for some in parts(names, _COUNTERS_PER_QUERY):
+        rows = session.query(
+            f"SELECT counter, SUM(amount) FROM {table} FORCE INDEX (PRIMARY)"
+            f" WHERE counter IN ({marks(some)}) GROUP BY counter",
+            some,
+        )
+        found |= {name: int(amount) for name, amount in rows}
+    return found
