@@ -17,7 +17,7 @@ import pytest
 
 from countersink.store import Refused, Store
 from countersink.database.session import connect
-from countersink.store.sequences import Sequences
+from countersink.sequences import Sequences
 from tests.docs.rights import users_with
 from tests.support.app_connection import open_app
 from tests.support.processes import PROJECT, child_environment

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from countersink.store import Store
-from countersink.store.tracked import TrackedTables
+from countersink.row_counts import TrackedTables
 from tests.support.processes import PROJECT
 
 PAGE = (PROJECT / "docs/row-counts.md").read_text("utf-8")

@@ -16,7 +16,7 @@ from countersink.store import Store
 from countersink.database.session import Session
 from countersink.counting.counters.buckets import RESOLUTIONS
 from countersink.database.errors import Conflict
-from countersink.store.in_app.app_settings import KEPT_S, Clocks
+from countersink.transactions.app_settings import KEPT_S, Clocks
 from countersink.database.sessions import open_tables
 from countersink.store.verify import verify
 from tests.drivers.test_drivers import DRIVERS, Open

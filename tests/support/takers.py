@@ -8,7 +8,7 @@ from itertools import chain
 
 from countersink.store import Store
 from countersink.database.session import connect
-from countersink.store.sequences.records import literal
+from countersink.sequences.records import literal
 from tests.support.processes import Child, Children
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.run_sequence import Job

@@ -14,16 +14,16 @@ from countersink.database.session import LOCK_WAIT, Session, SessionOptions
 from countersink.counting.counters.counters import Counters
 from countersink.database.errors import Misconfigured
 from countersink.database.app_connection import AppConnection
-from countersink.store.in_app.increments import Increments
+from countersink.transactions.increments import Increments
 from countersink.database.replicas import ReplicaPool
-from countersink.store.sequences import Sequences
-from countersink.store.sequences.allocator import HANDING_IDLE_SECONDS
-from countersink.store.sequences.records import CHANGE_LOCK_WAIT
+from countersink.sequences import Sequences
+from countersink.sequences.allocator import HANDING_IDLE_SECONDS
+from countersink.sequences.records import CHANGE_LOCK_WAIT
 from countersink.database.sessions import Pool, open_tables
 from countersink.database.url import Settings
 from countersink.counting.totals import Totals
-from countersink.store.tracked import TrackedTables, row_count
-from countersink.store.tracked.check import COUNT_SECONDS
+from countersink.row_counts import TrackedTables, row_count
+from countersink.row_counts.check import COUNT_SECONDS
 
 ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
 READ_ENVIRONMENT: Final = "COUNTERSINK_MYSQL_READ_URL"
@@ -209,7 +209,7 @@ class Store(AbstractContextManager["Store", None]):
 
         ``store.row_count("shop.orders", status="paid")`` is ``SELECT COUNT(*) FROM shop.orders
         WHERE status = 'paid'``; more in
-        :func:`countersink.store.tracked.row_count.row_count`, which says what is raised, too.
+        :func:`countersink.row_counts.row_count.row_count`, which says what is raised, too.
 
         Args:
             table: as it was given when it was tracked, or its counter.

@@ -37,8 +37,8 @@ from countersink.counting.ledger.balance import Side, between, last_of_next, rea
 from countersink.database.sessions import open_tables
 from countersink.database.url import Settings
 from countersink.database.sql import LABEL, label_time, marks
-from countersink.store.tracked.check import RowDifference, check
-from countersink.store.tracked.definitions import find, read_all, tracked_names
+from countersink.row_counts.check import RowDifference, check
+from countersink.row_counts.definitions import find, read_all, tracked_names
 from countersink.counting.visitors.rows import faults, sketched
 
 READ_SECONDS: Final = 3600.0

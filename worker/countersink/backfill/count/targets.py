@@ -31,7 +31,7 @@ from countersink.counting.counters.breakdowns import is_breakdown
 from countersink.counting.counters.buckets import ONE_DAY, Resolution
 from countersink.counting.counters.catalog import Scheme, last_reconciles
 from countersink.counting.ledger.backfills import JournalEntry, journal_entries
-from countersink.store.tracked.definitions import tracked_names
+from countersink.row_counts.definitions import tracked_names
 from countersink.counting.visitors.rows import CellPlace
 
 _CELLS: Final = 20_000

@@ -27,7 +27,7 @@ from countersink.counting.counters.catalog import (
 from countersink.counting.counters.keep_steps import Steps
 from countersink.database.errors import Refused, UnknownCounter
 from countersink.database.sql import LABEL, NOW_MS, datetime_of, label_time
-from countersink.store.tracked.definitions import refuse_tracked
+from countersink.row_counts.definitions import refuse_tracked
 from countersink.counting.visitors import salts
 
 DEFAULT_APP_SLOTS: Final = 16

@@ -1,5 +1,5 @@
 """``countersink sequence``: flags, columns, JSON and texts of its subcommands; what sequences
-refuse is worded in ``store/sequences/``."""
+refuse is worded in ``sequences/``."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +14,9 @@ from countersink.cli import output, settings
 from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.settings import DAY, ZONE, Checked
 from countersink.runtime.times import iso
-from countersink.store.sequences import Sequences
-from countersink.store.sequences.options import DEFAULTS, FIELDS, PERIODS, name_bytes, number
-from countersink.store.sequences.records import Sequence as StoredSequence
+from countersink.sequences import Sequences
+from countersink.sequences.options import DEFAULTS, FIELDS, PERIODS, name_bytes, number
+from countersink.sequences.records import Sequence as StoredSequence
 
 MOST: Final = 1_000_000
 """Values that one command prints."""

@@ -1,5 +1,5 @@
 """``countersink track`` and ``untrack``: flags, tables and texts, and how ``--dry-run`` prints SQL;
-the work is in ``store/tracked/``."""
+the work is in ``row_counts/``."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -11,8 +11,8 @@ from countersink.cli import output, progress, settings
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, NAME
 from countersink.counting.counters.settings import DEFAULT_APP_SLOTS, MAX_APP_SLOTS
-from countersink.store.tracked.definitions import TrackedTable, in_words
-from countersink.store.tracked.lifecycle import Plan
+from countersink.row_counts.definitions import TrackedTable, in_words
+from countersink.row_counts.lifecycle import Plan
 
 
 @click.command("track", cls=settings.Command)

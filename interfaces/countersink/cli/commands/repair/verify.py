@@ -12,9 +12,9 @@ from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit, Misuse, sentence_of, values_checked
 from countersink.cli.settings import COUNTER, NAME
 from countersink.store import Store, StoreError, Unavailable
-from countersink.store.tracked.check import RowDifference
-from countersink.store.tracked.definitions import TrackedTable
-from countersink.store.tracked.recount import Repaired
+from countersink.row_counts.check import RowDifference
+from countersink.row_counts.definitions import TrackedTable
+from countersink.row_counts.recount import Repaired
 from countersink.store.verify import Verified, open_session, verify
 
 

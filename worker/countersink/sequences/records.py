@@ -1,0 +1,379 @@
+"""Rows of sequences: the SQL statements that hand out values; peek, list, set, reset, configure,
+delete, with lock waits, tries and refusals.
+
+The row of a sequence with the period 1970-01-01 is its base row: it holds the options and, where
+the sequence has no periods, the value. Whoever hands out or changes anything of a sequence locks
+that row first. So nobody goes by options that have changed, and nobody deadlocks.
+
+Most values are handed out by :func:`add`, one statement that adds and tells what came of it:
+``LAST_INSERT_ID(expr)`` makes the new value the insert id of the server's reply ("Information
+Functions" in the MySQL manual). It is cast, since its type is unsigned and the column's is not.
+What that cannot decide (a first value, periods, the end of a cycle) is computed here while the base
+row is locked: :func:`hand_out`.
+
+Statements that hand out values come without arguments, since some run on the application's own
+connections: names are hex literals, and numbers are of 64 bits.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass
+from datetime import UTC, date, datetime
+from functools import partial
+from typing import Any, Final
+
+from countersink.database.session import Session, rerun_transaction
+from countersink.database.errors import Conflict
+from countersink.sequences.options import (
+    ALL_TIME,
+    DEFAULTS,
+    FIELDS,
+    MAX_NAME_BYTES,
+    MAX_VALUE,
+    MIN_VALUE,
+    SequenceOptions,
+    ValueRequest,
+    changed,
+    limits,
+    name_text,
+    next_values,
+)
+from countersink.database.sql import marks
+
+Execute = Callable[[str], object]
+Query = Callable[[str], list[tuple[Any, ...]]]
+CHANGE_LOCK_WAIT: Final = 1
+"""Seconds to wait for a lock: meanwhile nobody gets a value, so give way and try again."""
+ATTEMPTS: Final = 20
+TABLE: Final = "sequence"
+_LOCK: Final = "FOR UPDATE"
+_COLUMNS: Final = tuple("period_length" if name == "period" else name for name in FIELDS)
+"""Of the options, in the order of their fields; NULL stands for the default."""
+_BASE: Final = (
+    "TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP()), value, updated_at,"
+    f" {', '.join(_COLUMNS)}"
+)
+"""Columns of which :class:`_Base` is made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequence:
+    """Value, period and options of a sequence at a moment.
+
+    Attributes:
+        name: its name.
+        value: the last one handed out (or set) in its current period; None: none was.
+        period_start: the local date on which its current period began; None: it has no periods.
+        updated_at: aware; when ``value`` was handed out or set; None where there is none.
+        options: how it goes on.
+    """
+
+    name: str
+    value: int | None
+    period_start: date | None
+    updated_at: datetime | None
+    options: SequenceOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """The last value of a sequence in a period.
+
+    Attributes:
+        start: the local date on which the period began; None: for all time.
+        value: the last one handed out or set in it.
+        updated_at: aware; when that was.
+    """
+
+    start: date | None
+    value: int
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """A base row, read at a moment of the server's clock (Unix seconds)."""
+
+    seconds: int
+    value: int | None
+    updated_at: datetime | None
+    options: SequenceOptions
+
+    @classmethod
+    def of(cls, seconds: Any, value: Any, updated_at: Any, *options: Any) -> "_Base":
+        """From :data:`_BASE`. An application's driver may read everything as bytes, or as text."""
+        given: dict[str, Any] = {}
+        for name, option in zip(FIELDS, options, strict=True):
+            if option is not None:
+                text = isinstance(getattr(DEFAULTS, name), str)
+                given[name] = _text(option) if text else int(option)
+        given["cycle"] = bool(given.get("cycle"))
+        return cls(int(seconds), _number(value), updated_at, SequenceOptions(**given))
+
+
+ADDED: Final = 2
+"""Rows that :func:`add` changes, as servers count them, where it has handed out values."""
+
+
+def add(table: str, name: bytes, asked: ValueRequest) -> str:
+    """Add to a value without periods, so that the insert id is the last value handed out.
+
+    Changes nothing where there is no value yet, there are periods, or the sum would be beyond the
+    limits. Where there is no sequence, it makes one without a value.
+    """
+    added, simple = f"{asked.n * (asked.step or 1):d}", "period_length IS NULL"
+    if asked.step is None and asked.n == 1:
+        added = "COALESCE(step, 1)"
+    elif asked.step is None:
+        simple += " AND step IS NULL"  # only the last value is told: the step must be known
+    simple += (
+        f" AND CAST(value AS DECIMAL(20)) + {added} BETWEEN COALESCE(minimum, {MIN_VALUE:d})"
+        f" AND COALESCE(maximum, {MAX_VALUE:d})"
+    )
+    return (
+        f"{_made(table, name)} updated_at = IF({simple}, UTC_TIMESTAMP(3), updated_at),"
+        f" value = IF({simple}, CAST(LAST_INSERT_ID(value + {added}) AS SIGNED), value)"
+    )
+
+
+def hand_out(execute: Execute, query: Query, table: str, name: bytes, asked: ValueRequest) -> range:
+    """Hand out values of any sequence, in a transaction.
+
+    Raises:
+        SequenceExhausted, UnknownZone: nothing was done.
+        Conflict: there is no such sequence; :func:`add` had made one if there was none.
+    """
+    base = _read_base(query, name, _LOCK, table)
+    if base is None:
+        raise Conflict(f"the sequence {name_text(name)!r} was deleted meanwhile: try again")
+    period, last = _read_current(query, name, base, _LOCK, table)
+    block = next_values(name, base.options, last, asked)
+    execute(_put(name, period, block[-1], table))
+    return block
+
+
+def literal(name: bytes) -> str:
+    """A text as a literal, in any character set and ``sql_mode``."""
+    return f"X'{name.hex()}'"
+
+
+def peek(session: Session, name: bytes, day: date | None) -> int | None:
+    """The last value of the current period, or of that in which ``day`` lies.
+
+    Raises:
+        ValueError: a day, but the sequence has no periods.
+    """
+    base = _read_base(session.query, name)
+    if base is None:
+        return None
+    if day is None:
+        return _read_current(session.query, name, base)[1]
+    if base.options.period == "none":
+        raise ValueError(f"the sequence {name_text(name)!r} has no periods: leave the period out")
+    return _read_value(session.query, name, base.options.period_of(day))
+
+
+def periods(session: Session, name: bytes) -> list[Period]:
+    """All periods of a sequence, the earliest first."""
+    rows = session.query(
+        "SELECT period, value, updated_at FROM sequence WHERE name = %s AND value IS NOT NULL"
+        " ORDER BY period",
+        (name,),
+    )
+    return [
+        Period(start=_start(period.date()), value=int(value), updated_at=_aware(updated))
+        for period, value, updated in rows
+    ]
+
+
+def read_all(session: Session, prefix: bytes) -> list[Sequence]:
+    """The sequences whose names begin with ``prefix``, by name, compared byte by byte.
+
+    Raises:
+        UnknownZone: a time zone is unknown on this machine.
+    """
+    return _read(session, prefix, prefix + b"\xff" * MAX_NAME_BYTES)
+
+
+def set_value(session: Session, name: bytes, value: int) -> None:
+    """Let ``value`` be the last one handed out in the current period.
+
+    Raises:
+        ValueError: it is beyond the sequence's limits.
+    """
+    base = _locked_or_made(session, name)
+    if not base.options.allow(value):
+        raise ValueError(
+            f"{value} is not within the limits of {name_text(name)!r}, {limits(base.options)}:"
+            " configure others first"
+        )
+    session.execute(_put(name, base.options.period_at(base.seconds), value))
+
+
+def reset(session: Session, name: bytes) -> int | None:
+    """Take the current period's value away; None if there was none."""
+    base = _read_base(session.query, name, _LOCK)
+    if base is None:
+        return None
+    period, value = _read_current(session.query, name, base, _LOCK)
+    session.execute(
+        f"UPDATE sequence SET value = NULL, updated_at = NULL WHERE {_at(name, period)}"
+    )
+    return value
+
+
+def reset_all(session: Session) -> int:
+    """Reset every sequence; how many had a value.
+
+    One short transaction for each: a sequence that an application's transaction holds keeps none of
+    the others waiting.
+
+    Raises:
+        Conflict: a sequence was held all the time; those before it by name were reset.
+    """
+    done = 0
+    for (name,) in session.query("SELECT name FROM sequence WHERE period = %s", (ALL_TIME,)):
+        work = partial(reset, session, bytes(name))
+        done += rerun_transaction(session, work, attempts=ATTEMPTS) is not None
+    return done
+
+
+def configure(session: Session, name: bytes, changes: Mapping[str, Any]) -> Sequence:
+    """Change the options given, which were checked one by one.
+
+    Raises:
+        ValueError: together, or with what was handed out already, they cannot be.
+    """
+    base = _locked_or_made(session, name)
+    before, after = base.options, changed(base.options, changes)
+    if (before.period, before.time_zone) != (after.period, after.time_zone):
+        # A plain read will do: whoever could add a value locks the base row, which is ours now.
+        if periods(session, name):
+            raise ValueError(
+                f"the sequence {name_text(name)!r} has handed out values, so its period and time"
+                " zone cannot change any more: delete it first, or use another name"
+            )
+    else:
+        value = _read_current(session.query, name, base)[1]
+        if value is not None and not after.allow(value):
+            raise ValueError(
+                f"the sequence {name_text(name)!r} stands at {value}, which is not within"
+                f" {limits(after)}: set or reset it first"
+            )
+    kept = [
+        None if option == default else option
+        for option, default in zip(astuple(after), astuple(DEFAULTS), strict=True)
+    ]
+    assignments = ", ".join(f"{column} = %s" for column in _COLUMNS)
+    session.execute(f"UPDATE sequence SET {assignments} WHERE {_at(name, ALL_TIME)}", kept)
+    return _read(session, name, name)[0]
+
+
+def delete(session: Session, name: bytes) -> bool:
+    """Delete a sequence with its options and all its periods; False if there was none."""
+    # Its base row comes first, by the key in whose order they are locked.
+    return session.execute("DELETE FROM sequence WHERE name = %s", (name,)) > 0
+
+
+def _read(session: Session, first: bytes, last: bytes) -> list[Sequence]:
+    """The sequences of a range of names, both ends included."""
+    within = "FROM sequence WHERE name BETWEEN %s AND %s AND period"
+    rows = session.query(
+        f"SELECT name, {_BASE} {within} = %s ORDER BY name", (first, last, ALL_TIME)
+    )
+    bases = {bytes(name): _Base.of(*row) for name, *row in rows}
+    current = {name: base.options.period_at(base.seconds) for name, base in bases.items()}
+    periods = list({ALL_TIME, *current.values()})
+    rows = session.query(
+        f"SELECT name, period, value, updated_at {within} IN ({marks(periods)})",
+        (first, last, *periods),
+    )
+    values = {
+        (bytes(name), period.date()): (value, updated) for name, period, value, updated in rows
+    }
+    listed = []
+    for name, base in bases.items():
+        value, updated = values.get((name, current[name]), (None, None))
+        listed.append(
+            Sequence(
+                name=name_text(name),
+                value=value,
+                period_start=_start(current[name]),
+                updated_at=None if updated is None else _aware(updated),
+                options=base.options,
+            )
+        )
+    return listed
+
+
+def _read_base(query: Query, name: bytes, lock: str = "", table: str = TABLE) -> _Base | None:
+    rows = query(f"SELECT {_BASE} FROM {table} WHERE {_at(name, ALL_TIME)} {lock}")
+    return _Base.of(*rows[0]) if rows else None
+
+
+def _read_current(
+    query: Query, name: bytes, base: _Base, lock: str = "", table: str = TABLE
+) -> tuple[date, int | None]:
+    """The current period by the server's clock, and its value.
+
+    Raises:
+        UnknownZone: the time zone is unknown on this machine.
+    """
+    period = base.options.period_at(base.seconds)
+    if base.options.period == "none":
+        return period, base.value
+    return period, _read_value(query, name, period, lock, table)
+
+
+def _read_value(
+    query: Query, name: bytes, period: date, lock: str = "", table: str = TABLE
+) -> int | None:
+    rows = query(f"SELECT value FROM {table} WHERE {_at(name, period)} {lock}")
+    return _number(rows[0][0]) if rows else None
+
+
+def _locked_or_made(session: Session, name: bytes) -> _Base:
+    session.execute(f"{_made(TABLE, name)} name = name")  # where it is there, it is locked alone
+    base = _read_base(session.query, name, _LOCK)
+    assert base is not None
+    return base
+
+
+def _made(table: str, name: bytes) -> str:
+    """Make a base row; what to do with one that is there is to follow."""
+    return (
+        f"INSERT INTO {table} (name, period) VALUES ({literal(name)}, {_midnight(ALL_TIME)})"
+        " ON DUPLICATE KEY UPDATE"
+    )
+
+
+def _put(name: bytes, period: date, value: int, table: str = TABLE) -> str:
+    """Give a period its value; the base row must be locked."""
+    return (
+        f"INSERT INTO {table} (name, period, value, updated_at) VALUES ({literal(name)},"
+        f" {_midnight(period)}, {value:d}, UTC_TIMESTAMP(3))"
+        f" ON DUPLICATE KEY UPDATE value = {value:d}, updated_at = UTC_TIMESTAMP(3)"
+    )
+
+
+def _at(name: bytes, period: date) -> str:
+    return f"name = {literal(name)} AND period = {_midnight(period)}"
+
+
+def _midnight(day: date) -> str:
+    return f"TIMESTAMP'{day} 00:00:00'"
+
+
+def _start(period: date) -> date | None:
+    return None if period == ALL_TIME else period
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC)
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else bytes(value).decode()
