@@ -8,7 +8,7 @@ import pytest
 
 from countersink.backfill.errors import BackfillError
 from countersink.runtime.dimensions import composite
-from countersink.database.errors import UnknownDimension
+from countersink.counting.errors import UnknownDimension
 from tests.backfill.helpers import (
     COUNTER,
     DAY,

@@ -16,7 +16,8 @@ from countersink.database.session import Session
 from countersink.counting.counters import catalog, deletion
 from countersink.counting.counters.buckets import Resolution
 from countersink.counting.counters.deletion import Deleted
-from countersink.database.errors import Conflict, IncompleteBreakdown
+from countersink.database.errors import Conflict
+from countersink.counting.errors import IncompleteBreakdown
 from countersink.store.verify import verify
 from tests.support.entries import Database, entry, minute
 

@@ -18,7 +18,7 @@ from countersink.counting.apply.amounts import Row
 from countersink.counting.apply.apply import Applied, Applier
 from countersink.counting.apply.key_caps import OVERFLOW, overflown_by_counter
 from countersink.database.session import Session
-from countersink.database.errors import TrackedCounter, UnknownCounter, UnknownDimension
+from countersink.counting.errors import TrackedCounter, UnknownCounter, UnknownDimension
 from countersink.counting.ledger.postings import Posting, key_weight
 from countersink.database.sql import LABEL
 from countersink.store.verify import verify

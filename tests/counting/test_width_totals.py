@@ -10,7 +10,8 @@ import pytest
 from countersink.counting.apply.apply import Applier
 from countersink.database.session import Session
 from countersink.counting.counters import buckets
-from countersink.database.errors import InexactZone, Refused, RolledUp
+from countersink.counting.errors import InexactZone, RolledUp
+from countersink.database.errors import Refused
 from countersink.counting.totals import Totals
 from countersink.counting.totals.selection import KeyMatch, Selection
 from countersink.counting.totals.series import series

@@ -13,7 +13,7 @@ from countersink.store import Store
 from countersink.counting.apply.apply import Applier
 from countersink.database.session import Session, connect
 from countersink.counting.counters.catalog import Scheme
-from countersink.database.errors import InexactZone
+from countersink.counting.errors import InexactZone
 from countersink.database.migrate import migrate
 from countersink.counting.totals import Totals
 from countersink.counting.totals.snapshot import Snapshot

@@ -183,7 +183,7 @@ def test_a_writer_that_no_host_of_the_url_is_is_waited_for_a_while(
     with pytest.raises(Unavailable, match=f"{first.address} is the one that takes"):
         connect(cluster.url(second, third))
     monkeypatch.setattr(galera, "GRACE_S", 0.0)
-    with caplog.at_level("WARNING", "countersink.store"):
+    with caplog.at_level("WARNING", "countersink.database"):
         assert port_of(cluster.url(second, third)) == second.port
     said = f"Galera: {second.address} takes countersink's writes from now on, no longer"
     assert f"{said} {first.address}: it could not be used" in caplog.text

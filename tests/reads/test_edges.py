@@ -11,7 +11,7 @@ import redis
 from countersink.reads import ANYTHING, Reads
 from countersink.store import Store
 from countersink.database.session import Session
-from countersink.database.errors import InexactZone, SeriesTooLong
+from countersink.counting.errors import InexactZone, SeriesTooLong
 from countersink.counting.totals import sums
 from countersink.counting.totals.query import DIMENSIONS, Query
 from countersink.counting.totals.selection import Selection

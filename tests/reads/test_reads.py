@@ -12,7 +12,7 @@ import redis
 from countersink.store import Conflict, Store, UnknownCounter
 from countersink.database.session import Session
 from countersink.counting.counters.buckets import MAX_DAYS
-from countersink.database.errors import InexactZone, RolledUp
+from countersink.counting.errors import InexactZone, RolledUp
 from countersink.counting.totals.selection import KeyMatch
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.entry import encode_rows, new_entry_id

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.store import NotUnique
-from countersink.database.errors import InexactZone, RolledUp
+from countersink.counting.errors import InexactZone, RolledUp
 from countersink.counting.totals import unions
 from countersink.counting.totals.query import Query
 from countersink.counting.totals.selection import Selection

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
-from countersink.database.errors import InexactZone, RolledUp, SeriesTooLong
+from countersink.counting.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.database.sql import unix_seconds
 from countersink.counting.totals.query import Query
 from countersink.counting.totals.selection import Last, Selection

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 import pytest
 
 from countersink.database.session import Session
-from countersink.database.errors import UnknownZone
+from countersink.counting.errors import UnknownZone
 from countersink.sequences import Sequences
 from countersink.sequences.options import PeriodLength, SequenceOptions
 from tests.sequences.conftest import ServerClock

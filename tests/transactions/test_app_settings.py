@@ -12,7 +12,8 @@ from countersink.store import Store, TrackedCounter, UnknownCounter
 from countersink.counting.apply.control import exclusive
 from countersink.database.session import Session, connect
 from countersink.counting.counters.settings import Counter, SettingsChange, change
-from countersink.database.errors import Conflict, InexactZone
+from countersink.database.errors import Conflict
+from countersink.counting.errors import InexactZone
 from countersink.transactions.app_settings import KEPT_S, Clocks
 from countersink.database.url import Settings
 from countersink.store.verify import verify

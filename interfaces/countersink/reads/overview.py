@@ -17,7 +17,7 @@ from countersink.counting.counters.all_counters import (
     ledger_totals,
     names_in_parts,
 )
-from countersink.database.errors import InexactZone, RolledUp, UnknownZone
+from countersink.counting.errors import InexactZone, RolledUp, UnknownZone
 from countersink.database.sql import parts
 from countersink.counting.totals.selection import Selection
 from countersink.counting.totals.series import series

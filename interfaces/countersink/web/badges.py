@@ -17,7 +17,8 @@ from typing import Final
 
 import anyio
 
-from countersink.database.errors import StoreError, UnknownCounter
+from countersink.database.errors import StoreError
+from countersink.counting.errors import UnknownCounter
 from countersink.counting.totals.query import Query
 from countersink.counting.totals.selection import Selection
 from countersink.stream.connection import mapped

@@ -15,7 +15,8 @@ from countersink.counting.apply.apply import Applied, Applier
 from countersink.counting.apply.dead_retry import retry
 from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.database.session import Session
-from countersink.database.errors import Conflict, DamagedSketch
+from countersink.database.errors import Conflict
+from countersink.counting.errors import DamagedSketch
 from countersink.store.verify import verify
 from countersink.stream.decode import decode_payload
 from tests.support.entries import (

@@ -12,7 +12,7 @@ from countersink.counting.apply.apply import Applier
 from countersink.database.session import Session, connect
 from countersink.counting.counters import deletion
 from countersink.counting.counters.deletion import delete_key
-from countersink.database.errors import DamagedSketch
+from countersink.counting.errors import DamagedSketch
 from countersink.store.verify import verify
 from countersink.counting.visitors.sketch import SketchUnion, checksum
 from tests.support.app_connection import Connection

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from countersink.database.errors import DamagedSketch, NoSketches
+from countersink.counting.errors import DamagedSketch, NoSketches
 from countersink.counting.visitors.sketch import (
     MOST_EXACT,
     MOST_UNITED,

@@ -26,7 +26,7 @@ import pymysql
 from countersink.store import Store
 from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.apply import Applier
-from countersink.database.errors import UnknownCounter
+from countersink.counting.errors import UnknownCounter
 from countersink.database.migrate import migrate
 from countersink.store.verify import open_session, verify
 from tests.faults.scenarios.history_books import FINER, MINUTES, Book

@@ -10,7 +10,7 @@ from datetime import date, datetime, timedelta, timezone
 from operator import itemgetter
 from typing import Any, Final
 
-from countersink.database.errors import InexactZone, RolledUp
+from countersink.counting.errors import InexactZone, RolledUp
 from countersink.counting.totals import Totals
 from tests.faults.scenarios.history_books import (
     DAY,

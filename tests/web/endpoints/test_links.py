@@ -14,7 +14,7 @@ import requests
 
 from countersink.store import api_keys, links
 from countersink.database.session import Session
-from countersink.database.errors import NoSuchKey, NoSuchLink, TooManyLinks
+from countersink.store.errors import NoSuchKey, NoSuchLink, TooManyLinks
 from countersink.database.sessions import open_tables
 from countersink.web.app import ROUTES
 from countersink.web.auth import register

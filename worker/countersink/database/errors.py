@@ -1,5 +1,5 @@
 """Errors of the database: which MySQL error numbers are retried, refused, unavailable or bad
-data, and the advice by number (``_ADVICE``); the pause before a retry is in ``connection.py``.
+data, and the advice by number (``_ADVICE``); the pause before a retry is in ``session.py``.
 
 ::
 
@@ -7,42 +7,16 @@ data, and the advice by number (``_ADVICE``); the pause before a retry is in ``c
     ├── Unavailable      no server to talk to (refused, lost, frozen, shutting down, read-only):
     │                    connect again, rerun
     ├── Conflict         another transaction was in the way: roll back, rerun
-    │   ├── ReadInterrupted  by KILL QUERY, or after max_statement_time: rerun, if there is time
-    │   └── TableChanged     a tracked table was truncated or altered: count its rows again
+    │   └── ReadInterrupted  by KILL QUERY, or after max_statement_time: rerun, if there is time
     ├── BadData          a value that no attempt will ever store
-    ├── RefusedMembers   members that cannot be united with what is there: roll back, and run again
-    │                    without what brings them
     ├── DuplicateKey     the row is there already
     ├── Refused          everything else (disk full, revoked grant, bad password): say so, wait,
     │   │                try again
-    │   ├── UnknownZone      a counter's time zone that this machine does not know
-    │   ├── OtherWriter      a Galera node, but another one takes our writes
-    │   └── HiddenTriggers   triggers of a tracked table that this user may not see
+    │   └── OtherWriter      a Galera node, but another one takes our writes
     ├── SchemaMismatch   the tables are older or newer than this program; says what to run
-    ├── Misconfigured    the URL or a TLS file cannot be used; also a ValueError
-    ├── SequenceUncertain  a statement broke off before its reply: the value, if there was one, is
-    │                    lost; ask for the next
-    ├── SequenceExhausted  no value is left; also a ValueError
-    ├── TrackedCounter   a counter that a table's triggers count: nobody else may; also a ValueError
-    ├── UnknownCounter   a read of a counter that was never counted; also a LookupError
-    ├── RolledUp         days asked for that are in months by now; also a ValueError
-    ├── UnknownDimension  a dimension that a counter has not declared, or a question that no
-    │                    breakdown of it answers; also a ValueError
-    ├── IncompleteBreakdown  a range that begins before the breakdown that answers; also a
-    │                    ValueError
-    ├── InexactZone      buckets that do not add up to what was asked for; also a ValueError
-    ├── DamagedSketch    bytes that are no sketch, or not those that were written
-    ├── NoSketches       it takes a library that is not installed
-    └── NotUnique        different members of a counter that counts none, or by several salts; also
-                         a ValueError
+    └── Misconfigured    the URL or a TLS file cannot be used; also a ValueError
 
-    SeriesTooLong        a ValueError: a series of more days, hours or months than there may be
-    AnswerTooLarge       a ValueError: the answer would have more rows than were wanted
-    TooManyLinks         a ValueError: as many valid links as there may be
-    TooManyNotes         a ValueError: as many notes on a counter as there may be
-    NoSuchKey            a LookupError: no API key of this id or name
-    NoSuchLink           a LookupError: no valid link of this id
-    RowsMissing          of counter_keys, whoever counts makes them and runs its transaction again
+Each package above has its own below these, in its ``errors.py``.
 
 Every error keeps the driver's as ``__cause__`` and the server's number as ``code``. After
 Unavailable the outcome of the statement, and of a COMMIT above all, is unknown. After Conflict,
@@ -56,13 +30,10 @@ are those of the MySQL and MariaDB error references (server errors from 1000, cl
 
 import struct
 import time
-from collections.abc import Iterable, Mapping
-from datetime import date, datetime
-from typing import Any, Final
+from typing import Final
 
 import pymysql.err as driver
 
-from countersink.runtime.dead_letter import DeadReason, RowRefusal
 from countersink.runtime.errors import ExplainedError
 
 DOCTOR: Final = "run countersink doctor for the whole picture"
@@ -96,8 +67,6 @@ class ReadInterrupted(Conflict):
     """The statement was cut off: by KILL QUERY, or by a limit of time."""
 
 
-class TableChanged(Conflict):
-    """A tracked table was truncated or altered while its rows were counted."""
 
 
 class BadData(StoreError):
@@ -108,16 +77,6 @@ class BadData(StoreError):
     advice = DOCTOR
 
 
-class RefusedMembers(StoreError):
-    """Members of some rows cannot be united with those of their cells.
-
-    Attributes:
-        refused: what brings them, and why not.
-    """
-
-    def __init__(self, refused: Mapping[Any, RowRefusal]) -> None:
-        super().__init__(next(iter(refused.values())).detail)
-        self.refused = refused
 
 
 class DuplicateKey(StoreError):
@@ -132,8 +91,6 @@ class Refused(StoreError):
     advice = DOCTOR
 
 
-class UnknownZone(Refused):
-    """A counter counts in a time zone that this machine does not know."""
 
 
 class OtherWriter(Refused):
@@ -155,8 +112,6 @@ class OtherWriter(Refused):
         self.since = time.monotonic()
 
 
-class HiddenTriggers(Refused):
-    """There are triggers of a tracked table that this user may not see."""
 
 
 class SchemaMismatch(StoreError):
@@ -177,74 +132,26 @@ class Misconfigured(StoreError, ValueError):
     advice = "check COUNTERSINK_MYSQL_URL"
 
 
-class SequenceUncertain(StoreError):
-    """The connection broke before the server's reply, or the statement was interrupted (KILL QUERY,
-    ``max_statement_time``), so it may have handed out a value that nobody got. It is not handed out
-    again: ask for the next one."""
 
 
-class SequenceExhausted(StoreError, ValueError):
-    """The next value would be beyond the sequence's limits, or beyond 64 bits."""
 
 
-class TrackedCounter(StoreError, ValueError):
-    """The counter is that of a tracked table: its triggers count, and nobody else does."""
 
 
-class UnknownCounter(StoreError, LookupError):
-    """Nothing was ever counted under this name."""
-
-    advice = "countersink totals --all lists what was counted"
 
 
-class UnknownDimension(StoreError, ValueError):
-    """A counter has not declared a dimension, or no breakdown that holds those asked for."""
 
 
-class IncompleteBreakdown(StoreError, ValueError):
-    """The range begins before the breakdown that answers holds the events.
-
-    Attributes:
-        since: the time from which on it holds them; ``start`` may be this time, or, where the
-            counter is counted by day, the day after.
-    """
-
-    def __init__(self, message: str, *, since: datetime) -> None:
-        super().__init__(message)
-        self.since = since
 
 
-class RolledUp(StoreError, ValueError):
-    """What was asked for cuts through months into which retention has rolled up the days.
-
-    Attributes:
-        rolled_up_to: the first day that still has totals of its own.
-    """
-
-    def __init__(self, message: str, *, rolled_up_to: date) -> None:
-        super().__init__(message)
-        self.rolled_up_to = rolled_up_to
 
 
-class InexactZone(StoreError, ValueError):
-    """The counter's buckets cannot be added up to the days, hours or months asked for."""
 
 
-class DamagedSketch(StoreError):
-    """A sketch of different members is not what was written."""
-
-    reason: Final = DeadReason.BAD_SKETCH
 
 
-class NoSketches(StoreError):
-    """It takes datasketches (the extra ``[sketches]``), which is not installed."""
-
-    reason: Final = DeadReason.NO_SKETCHES
 
 
-class NotUnique(StoreError, ValueError):
-    """How many different members there are cannot be told of what was asked for: the counter counts
-    none, or they were hashed with several salts."""
 
 
 BAD_DATA: Final = frozenset(
@@ -386,67 +293,15 @@ def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-class NoSuchKey(ExplainedError, LookupError):
-    """No key that is still valid has this id or name, or several have the name."""
 
 
-class NoSuchLink(ExplainedError, LookupError):
-    """No link that is valid has this id."""
-
-    advice = "see countersink link list"
 
 
-class TooManyLinks(ExplainedError, ValueError):
-    """There are as many valid links as there may be."""
 
 
-class TooManyNotes(ValueError):
-    """A counter has as many notes as it may have."""
 
 
-class AnswerTooLarge(ValueError):
-    """The answer would have more rows than were wanted at most."""
 
 
-class SeriesTooLong(ValueError):
-    """A series would have more members than there may be: days, hours or months.
-
-    Attributes:
-        whole_days: how many days a range can have.
-        fits_from, fits_to: the part of it that is short enough and has the most days with counts,
-            of several the latest; both ends have counts. None where only the range is known.
-    """
-
-    def __init__(
-        self, message: str, *, whole_days: int, part: tuple[date, date] | None = None
-    ) -> None:
-        hint = f"; {part[0]} to {part[1]} has most of what was counted" if part else ""
-        super().__init__(message + hint)
-        self._message = message
-        self.whole_days = whole_days
-        self.fits_from = part[0] if part else None
-        self.fits_to = part[1] if part else None
-
-    def fitting(self, counted: Iterable[date]) -> "SeriesTooLong":
-        """This error, when these are the days with counts."""
-        days = sorted(counted)
-        first, best = 0, (0, -1)
-        for last, day in enumerate(days):
-            while (day - days[first]).days >= self.whole_days:
-                first += 1
-            if last - first >= best[1] - best[0]:
-                best = first, last
-        part = (days[best[0]], days[best[1]]) if days else None
-        return SeriesTooLong(self._message, whole_days=self.whole_days, part=part)
 
 
-class RowsMissing(Exception):
-    """Rows of ``counter_keys`` have to be made first: roll back, make them, and run again.
-
-    Attributes:
-        places: the (counter, day) of each.
-    """
-
-    def __init__(self, places: Iterable[tuple[str, date]]) -> None:
-        self.places = tuple(places)
-        super().__init__(f"{len(self.places)} rows of counter_keys are missing")

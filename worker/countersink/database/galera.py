@@ -71,7 +71,7 @@ _ADD: Final = "UPDATE writer_fence SET uses = uses + 1 WHERE number = %s AND nod
 _NO_STOP: Final = ("mariabackup", "xtrabackup", "clone")
 """Ways in which a donor gives its data while it goes on taking writes."""
 
-LOGGER: Final = logging.getLogger("countersink.store")
+LOGGER: Final = logging.getLogger("countersink.database")
 
 
 @dataclass(slots=True)

@@ -39,7 +39,7 @@ not cost two logins each second."""
 LIMITS: Final = frozenset({1040, 1203, 1226})
 """Too many connections, of all or of this user: the server is well."""
 
-LOGGER: Final = logging.getLogger("countersink.store")
+LOGGER: Final = logging.getLogger("countersink.database")
 Opened = TypeVar("Opened")
 Ask = Callable[[str], Sequence[tuple[Any, ...]]]
 """Runs a query; its rows."""

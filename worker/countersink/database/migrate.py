@@ -72,7 +72,7 @@ class Migration:
 def migrations() -> tuple[Migration, ...]:
     """All migrations that this program knows, in order."""
     found = []
-    for file in resources.files("countersink.store").iterdir():
+    for file in resources.files("countersink.database").iterdir():
         if named := _FILE.fullmatch(file.name):
             statements = split_statements(file.read_text("utf-8"))
             found.append(Migration(int(named[1] or 1), named[2], statements))

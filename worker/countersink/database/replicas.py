@@ -10,15 +10,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 from countersink.database.session import Connect, Session
-from countersink.database.errors import (
-    Conflict,
-    Misconfigured,
-    ReadInterrupted,
-    Refused,
-    SchemaMismatch,
-    Unavailable,
-    UnknownZone,
-)
+from countersink.database.errors import Conflict, Misconfigured, ReadInterrupted, Refused, SchemaMismatch, Unavailable
+from countersink.counting.errors import UnknownZone
 from countersink.database.migrate import identity
 from countersink.database.sessions import Pool, Ready
 from countersink.database.url import Settings
@@ -32,7 +25,7 @@ LONGEST_REST_S: Final = 60.0
 _ANSWER_S: Final = 2.0
 """Seconds, beyond the wait, until a silent replica counts as gone."""
 
-LOGGER: Final = logging.getLogger("countersink.store")
+LOGGER: Final = logging.getLogger("countersink.database")
 Result = TypeVar("Result")
 _Position = tuple[str, str]
 """What the writer has committed: its GTIDs (empty: it keeps none, or none that other servers know

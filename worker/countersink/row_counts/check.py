@@ -17,7 +17,8 @@ from typing import Any, Final, Literal
 
 from countersink.runtime.limits import key_text
 from countersink.database.session import SQL_MODE, Session, rerun
-from countersink.database.errors import Conflict, HiddenTriggers, Refused, TableChanged
+from countersink.database.errors import Conflict, Refused
+from countersink.row_counts.errors import HiddenTriggers, TableChanged
 from countersink.database.sql import LABEL, label_time, quoted, width_number
 from countersink.row_counts import privileges, triggers
 from countersink.row_counts.definitions import TrackedTable, read

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from countersink.runtime.limits import is_name
 from countersink.database.session import Session
-from countersink.database.errors import TrackedCounter, UnknownCounter
+from countersink.counting.errors import TrackedCounter, UnknownCounter
 
 _COLUMNS: Final = (
     "counter, table_schema, table_name, by_columns, day_column, app_slots, triggers, created,"
@@ -52,19 +52,6 @@ class TrackedTable:
     def name(self) -> str:
         """The table as people write it: ``schema.table``."""
         return f"{self.schema}.{self.table}"
-
-
-def refuse_tracked(session: Session, counter: str) -> None:
-    """Check that no table's triggers count a counter.
-
-    Raises:
-        TrackedCounter: they do.
-    """
-    if session.query("SELECT 1 FROM tracked_table WHERE counter = %s", (counter,)):
-        raise TrackedCounter(
-            f"{counter} is the row count of a tracked table: only its triggers count it, and it has"
-            f" no settings of its own (`countersink untrack {counter}` ends that)"
-        )
 
 
 def parse(table: str, database: str) -> tuple[str, str]:

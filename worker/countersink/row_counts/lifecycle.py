@@ -24,7 +24,8 @@ from countersink.counting.counters.settings import (
     is_posted,
     is_used,
 )
-from countersink.database.errors import Conflict, StoreError, UnknownCounter
+from countersink.database.errors import Conflict, StoreError
+from countersink.counting.errors import UnknownCounter
 from countersink.database.sql import quoted
 from countersink.row_counts import definitions, privileges, recount, triggers
 from countersink.row_counts.check import Progress

@@ -19,7 +19,8 @@ from typing import Final, NamedTuple
 
 from countersink.runtime.limits import MAX_KEY_BYTES, cut_bytes
 from countersink.database.session import Session
-from countersink.database.errors import Refused, UnknownCounter
+from countersink.database.errors import Refused
+from countersink.counting.errors import UnknownCounter
 from countersink.database.sql import day_label, label_time, marks, parts
 from countersink.counting.totals.selection import check_days
 from countersink.row_counts import encoding

@@ -29,7 +29,8 @@ from typing import Any, Final, Literal
 
 from countersink.runtime.limits import MAX_KEY_BYTES
 from countersink.database.session import Connect, Session
-from countersink.database.errors import Conflict, HiddenTriggers, Refused, StoreError
+from countersink.database.errors import Conflict, Refused, StoreError
+from countersink.row_counts.errors import HiddenTriggers
 from countersink.database import app_connection as connection
 from countersink.database.sql import quoted
 from countersink.row_counts import privileges

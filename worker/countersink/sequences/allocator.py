@@ -7,16 +7,9 @@ from functools import partial
 from typing import Final
 
 from countersink.database.session import Session
-from countersink.database.errors import (
-    HELD,
-    Conflict,
-    ReadInterrupted,
-    SequenceExhausted,
-    SequenceUncertain,
-    StoreError,
-    Unavailable,
-    UnknownZone,
-)
+from countersink.database.errors import HELD, Conflict, ReadInterrupted, StoreError, Unavailable
+from countersink.sequences.errors import SequenceExhausted, SequenceUncertain
+from countersink.counting.errors import UnknownZone
 from countersink.database.app_connection import AppConnection, as_one, execute, query
 from countersink.sequences.options import ValueRequest
 from countersink.sequences.records import ADDED, add, hand_out

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 from countersink.runtime.limits import is_name
 from countersink.database.session import Session
-from countersink.database.errors import NoSuchKey
+from countersink.store.errors import NoSuchKey
 
 Scope = Literal["ingest", "read", "admin", "share"]
 SCOPES: Final[tuple[Scope, ...]] = ("ingest", "read", "admin")

@@ -14,7 +14,7 @@ from countersink.runtime.limits import is_name
 from countersink.store import api_keys
 from countersink.store.api_keys import LIVE, VALID
 from countersink.database.session import Session
-from countersink.database.errors import NoSuchLink, TooManyLinks
+from countersink.store.errors import NoSuchLink, TooManyLinks
 
 MOST: Final = 1_000
 """Links that are valid at a time: every process of the HTTP interface holds them in memory."""

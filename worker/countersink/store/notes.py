@@ -6,7 +6,7 @@ from datetime import date, datetime
 from typing import Final
 
 from countersink.database.session import Session
-from countersink.database.errors import TooManyNotes
+from countersink.store.errors import TooManyNotes
 from countersink.database.sql import marks
 
 MAX_NOTE: Final = 500

@@ -31,7 +31,8 @@ from countersink.counting.counters import breakdowns
 from countersink.counting.counters.buckets import date_at
 from countersink.counting.counters.catalog import DEFAULT, Scheme, read_schemes
 from countersink.counting.counters.settings import require
-from countersink.database.errors import Refused, UnknownCounter
+from countersink.database.errors import Refused
+from countersink.counting.errors import UnknownCounter
 from countersink.counting.ledger import Difference, Problem, backfills
 from countersink.counting.ledger.balance import Side, between, last_of_next, read
 from countersink.database.sessions import open_tables

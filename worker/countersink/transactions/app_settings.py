@@ -32,10 +32,10 @@ from countersink.database.session import Connect, Session, rerun
 from countersink.counting.counters.all_counters import known_names
 from countersink.counting.counters.breakdowns import Dimensioned, read_dimensioned
 from countersink.counting.counters.catalog import Catalog, read_schemes
-from countersink.database.errors import UnknownCounter
+from countersink.counting.errors import UnknownCounter
 from countersink.database.sessions import Pool
 from countersink.database.sql import Dialect
-from countersink.row_counts.definitions import refuse_tracked
+from countersink.counting.counters.all_counters import refuse_tracked
 
 KEPT_S: Final = 60.0
 """For how long settings are remembered."""

@@ -18,7 +18,8 @@ from countersink.database.session import Connect
 from countersink.counting.counters import breakdowns
 from countersink.counting.counters.breakdowns import Dimensioned
 from countersink.counting.counters.settings import check_name
-from countersink.database.errors import Conflict, UnknownZone
+from countersink.database.errors import Conflict
+from countersink.counting.errors import UnknownZone
 from countersink.transactions.app_settings import AppSettings, SettingsCache
 from countersink.database.app_connection import AppConnection, as_one, execute, query, slot
 from countersink.counting.ledger.postings import BucketSums, post_in

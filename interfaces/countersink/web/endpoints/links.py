@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from countersink.runtime.times import iso
 from countersink.store import links
-from countersink.database.errors import NoSuchLink, TooManyLinks
+from countersink.store.errors import NoSuchLink, TooManyLinks
 from countersink.store.links import ShareLink
 from countersink.web.auth.register import Identity
 from countersink.web.endpoints.counters import require_counter

@@ -14,7 +14,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from countersink.database.errors import SequenceExhausted, SequenceUncertain
+from countersink.sequences.errors import SequenceExhausted, SequenceUncertain
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import bodies

@@ -23,7 +23,7 @@ from countersink.reads.formats import CONTENT_TYPE, TotalSample, csv_text, openm
 from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.runtime.limits import check_counter
 from countersink.runtime.times import iso, read_day
-from countersink.database.errors import UnknownCounter
+from countersink.counting.errors import UnknownCounter
 from countersink.counting.totals.query import COLUMNS, DIMENSIONS, Answer, Query, read_by, read_where
 from countersink.counting.totals.selection import Selection, checked_where
 from countersink.web.auth.register import Identity

@@ -22,7 +22,7 @@ from countersink.schedules.jobs.ranges import counters, now_and_catalog, page
 from countersink.database.session import Connect
 from countersink.counting.counters.breakdowns import counter_of, names_of
 from countersink.counting.counters.settings import require
-from countersink.database.errors import UnknownZone
+from countersink.counting.errors import UnknownZone
 from countersink.counting.ledger import postings
 from countersink.database.sql import day_label
 

@@ -43,7 +43,8 @@ from countersink.database import sql
 from countersink.counting.apply.control import read_control
 from countersink.database.session import Connect, Session, rerun
 from countersink.counting.counters.buckets import width_of
-from countersink.database.errors import Conflict, DamagedSketch, NoSketches
+from countersink.database.errors import Conflict
+from countersink.counting.errors import DamagedSketch, NoSketches
 from countersink.counting.ledger.postings import BucketSums, post
 from countersink.database.sql import COMPACTED, datetime_of, label_of, width_number
 from countersink.counting.visitors import rows as sketches

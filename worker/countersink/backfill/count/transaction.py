@@ -22,7 +22,7 @@ from countersink.counting.apply.amounts import BucketAmounts
 from countersink.counting.apply.key_caps import Capped
 from countersink.database.session import Session
 from countersink.counting.counters.buckets import ONE_DAY
-from countersink.database.errors import RefusedMembers
+from countersink.counting.errors import RefusedMembers
 from countersink.counting.visitors.rows import CellPlace
 
 _NAMED: Final = 3

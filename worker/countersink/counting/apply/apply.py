@@ -24,7 +24,8 @@ from countersink.counting.apply.key_caps import Capped
 from countersink.counting.apply.refusals import dead_row, refuse
 from countersink.database.session import Connect, Session, rerun
 from countersink.counting.counters.catalog import Catalog, load
-from countersink.database.errors import Conflict, DuplicateKey, StoreError, UnknownZone
+from countersink.database.errors import Conflict, DuplicateKey, StoreError
+from countersink.counting.errors import UnknownZone
 from countersink.database.sessions import KeptSession, open_tables
 
 POINTS: Final = ("begun", "guarded", "upserted", "before_commit", "committed")

@@ -21,7 +21,7 @@ from countersink.counting.apply.amounts import Amounts, Cell, Incoming, merged
 from countersink.counting.apply.key_caps import Capped
 from countersink.database.session import Session
 from countersink.counting.counters.catalog import Catalog
-from countersink.database.errors import RefusedMembers, RowsMissing
+from countersink.counting.errors import RefusedMembers, RowsMissing
 from countersink.counting.ledger.postings import BucketSums, post
 from countersink.counting.visitors.rows import CellPlace, unite
 

@@ -39,7 +39,8 @@ from countersink.counting.counters import buckets
 from countersink.counting.counters.breakdowns import counter_of, names_of
 from countersink.counting.counters.buckets import NUMBER
 from countersink.counting.counters.catalog import Catalog
-from countersink.database.errors import Conflict, RowsMissing
+from countersink.database.errors import Conflict
+from countersink.counting.errors import RowsMissing
 from countersink.database.sql import (
     EPOCH,
     KEYS_PER_STATEMENT,

@@ -24,7 +24,7 @@ from countersink.database.session import Session
 from countersink.counting.counters.all_counters import known_names
 from countersink.counting.counters.breakdowns import Dimensioned
 from countersink.counting.counters.catalog import Catalog, SaltPeriod, accepted
-from countersink.database.errors import UnknownDimension
+from countersink.counting.errors import UnknownDimension
 from countersink.counting.visitors import salts
 
 _KEY: Final = itemgetter(2)

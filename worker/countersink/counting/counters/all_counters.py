@@ -99,3 +99,16 @@ def _by_counter(session: Session, table: str, names: Sequence[str]) -> dict[str,
         )
         found |= {name: int(amount) for name, amount in rows}
     return found
+
+
+def refuse_tracked(session: Session, counter: str) -> None:
+    """Check that no table's triggers count a counter.
+
+    Raises:
+        TrackedCounter: they do.
+    """
+    if session.query("SELECT 1 FROM tracked_table WHERE counter = %s", (counter,)):
+        raise TrackedCounter(
+            f"{counter} is the row count of a tracked table: only its triggers count it, and it has"
+            f" no settings of its own (`countersink untrack {counter}` ends that)"
+        )

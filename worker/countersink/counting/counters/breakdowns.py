@@ -23,7 +23,7 @@ from countersink.runtime.dimensions import (
 )
 from countersink.counting.apply.control import bump
 from countersink.database.session import Session
-from countersink.database.errors import UnknownDimension
+from countersink.counting.errors import UnknownDimension
 from countersink.database.sql import datetime_of, unix_seconds
 
 T = TypeVar("T")

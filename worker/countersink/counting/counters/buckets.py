@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Final, Literal, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
-from countersink.database.errors import SeriesTooLong
+from countersink.counting.errors import SeriesTooLong
 from countersink.database.sql import EPOCH, label_text, width_number
 
 Width = Literal["minute", "quarter", "hour", "day", "month"]

@@ -26,7 +26,7 @@ from countersink.database.session import Session
 from countersink.counting.counters import buckets
 from countersink.counting.counters.breakdowns import Breakdown, Dimensioned, read_dimensioned
 from countersink.counting.counters.buckets import NUMBER, RESOLUTIONS, WIDTHS, Resolution, Width
-from countersink.database.errors import UnknownZone
+from countersink.counting.errors import UnknownZone
 from countersink.database.sql import (
     LABEL,
     datetime_of,

@@ -15,7 +15,7 @@ from countersink.counting.counters.buckets import Resolution
 from countersink.counting.counters.deletion import Deleted
 from countersink.counting.counters.settings import Counter, MaxKeys, SettingsChange
 from countersink.database.sessions import Pool
-from countersink.row_counts.definitions import refuse_tracked
+from countersink.counting.counters.all_counters import refuse_tracked
 from countersink.counting.visitors.salts import check_salt_days
 
 __all__ = ["Counter", "Counters", "Deleted"]

@@ -30,7 +30,7 @@ from countersink.counting.counters.breakdowns import names_of
 from countersink.counting.counters.catalog import ZONE_STAYS, load
 from countersink.counting.counters.deletion_sql import Deleted as Deleted
 from countersink.database.errors import Conflict
-from countersink.row_counts.definitions import refuse_tracked
+from countersink.counting.counters.all_counters import refuse_tracked
 
 ROWS: Final = 1000
 """Rows per transaction."""

@@ -25,9 +25,10 @@ from countersink.counting.counters.catalog import (
     next_midnight,
 )
 from countersink.counting.counters.keep_steps import Steps
-from countersink.database.errors import Refused, UnknownCounter
+from countersink.database.errors import Refused
+from countersink.counting.errors import UnknownCounter
 from countersink.database.sql import LABEL, NOW_MS, datetime_of, label_time
-from countersink.row_counts.definitions import refuse_tracked
+from countersink.counting.counters.all_counters import refuse_tracked
 from countersink.counting.visitors import salts
 
 DEFAULT_APP_SLOTS: Final = 16

@@ -12,12 +12,7 @@ from countersink.runtime.limits import key_bytes, text_bytes
 from countersink.runtime.times import iso
 from countersink.counting.counters.all_counters import totals_of
 from countersink.counting.counters.buckets import ONE_DAY, month_ends, month_of
-from countersink.database.errors import (
-    AnswerTooLarge,
-    IncompleteBreakdown,
-    InexactZone,
-    RolledUp,
-)
+from countersink.counting.errors import AnswerTooLarge, IncompleteBreakdown, InexactZone, RolledUp
 from countersink.database.sql import parts
 from countersink.counting.totals import sums, unions
 from countersink.counting.totals.breakdown_views import BreakdownView, view_of

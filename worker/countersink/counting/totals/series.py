@@ -24,7 +24,7 @@ from countersink.counting.counters.buckets import (
     month_ends,
     month_of,
 )
-from countersink.database.errors import InexactZone, RolledUp, SeriesTooLong
+from countersink.counting.errors import InexactZone, RolledUp, SeriesTooLong
 from countersink.counting.totals.selection import Selection
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.counting.totals.sums import Scope, by_label

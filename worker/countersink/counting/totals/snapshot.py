@@ -21,7 +21,7 @@ from countersink.counting.counters.all_counters import counter_names
 from countersink.counting.counters.breakdowns import is_breakdown
 from countersink.counting.counters.buckets import NUMBER, is_wider
 from countersink.counting.counters.catalog import DEFAULT, SCHEME_COLUMNS, Scheme, scheme_of
-from countersink.database.errors import UnknownCounter, UnknownZone
+from countersink.counting.errors import UnknownCounter, UnknownZone
 from countersink.database.sql import (
     LABEL,
     NOW_MS,

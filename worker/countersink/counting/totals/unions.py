@@ -24,7 +24,7 @@ from countersink.database.session import Session
 from countersink.counting.counters import buckets
 from countersink.counting.counters.breakdowns import counter_of
 from countersink.counting.counters.buckets import month_of
-from countersink.database.errors import DamagedSketch, NotUnique
+from countersink.counting.errors import DamagedSketch, NotUnique
 from countersink.counting.totals.selection import Selection, chosen_keys, picked_keys
 from countersink.counting.totals.series import SECONDS, Unit
 from countersink.counting.totals.snapshot import Snapshot

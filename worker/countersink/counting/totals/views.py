@@ -17,7 +17,8 @@ from countersink.runtime.times import moment_text
 from countersink.counting.counters import buckets
 from countersink.counting.counters.buckets import FINER, MINUTES, NUMBER, Width, is_wider, month_ends
 from countersink.counting.counters.catalog import Scheme
-from countersink.database.errors import InexactZone, Refused, RolledUp, StoreError
+from countersink.counting.errors import InexactZone, RolledUp
+from countersink.database.errors import Refused, StoreError
 from countersink.database.sql import (
     datetime_of,
     day_label,

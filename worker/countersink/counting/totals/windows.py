@@ -17,7 +17,7 @@ from countersink.runtime.times import iso
 from countersink.counting.counters import buckets
 from countersink.counting.counters.buckets import FINER, MINUTES, ONE_DAY
 from countersink.counting.counters.catalog import Scheme
-from countersink.database.errors import InexactZone, RolledUp
+from countersink.counting.errors import InexactZone, RolledUp
 from countersink.counting.totals.selection import Last, Selection
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.counting.totals.views import View

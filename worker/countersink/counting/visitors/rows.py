@@ -15,7 +15,7 @@ from countersink.runtime.dead_letter import RowRefusal
 from countersink.runtime.limits import key_text, text_bytes
 from countersink.database import sql
 from countersink.database.session import Session
-from countersink.database.errors import DamagedSketch, NoSketches, RefusedMembers
+from countersink.counting.errors import DamagedSketch, NoSketches, RefusedMembers
 from countersink.database.sql import COMPACTED, LABEL, label_time, marks, parts, width_number
 from countersink.counting.visitors.sketch import MOST_EXACT, SketchUnion, checksum
 

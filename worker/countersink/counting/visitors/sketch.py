@@ -18,7 +18,7 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from countersink.database.errors import DamagedSketch, NoSketches
+from countersink.counting.errors import DamagedSketch, NoSketches
 
 if TYPE_CHECKING:
     from datasketches import hll_sketch, hll_union
