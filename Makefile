@@ -11,7 +11,7 @@ JOBS ?= 6
 PYTEST := $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal
 
 # what touches the database: `make test-mysql`
-MYSQL_TESTS := $(filter-out %/test_galera.py,$(wildcard $(foreach part,store store/sequences store/tracked store/visitors backfill reads,tests/$(part)/test_*.py))) \
+MYSQL_TESTS := $(filter-out %/test_galera.py,$(wildcard $(foreach part,database counting counting/visitors transactions sequences row_counts store backfill reads,tests/$(part)/test_*.py))) \
 	tests/drivers tests/worker tests/end_to_end \
 	$(filter-out %/test_galera.py,$(wildcard tests/faults/test_*.py)) \
 	$(foreach part,compaction move planner pruning retention attempts,tests/schedules/test_$(part).py) \

@@ -18,9 +18,9 @@ from benchmarks.measuring import Measurement, Wrong
 from benchmarks.pipeline import apply_all
 from benchmarks.processes import Child
 from benchmarks.site import Site
-from countersink.store import Store, api_keys
 from countersink.database.migrate import migrate
 from countersink.database.sessions import open_tables
+from countersink.store import Store, api_keys
 
 NAMES: Final = ("http_bare", "http_batch_1", "http_batch_100")
 CONNECTIONS: Final = 32

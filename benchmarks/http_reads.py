@@ -26,9 +26,9 @@ from benchmarks.rows import on
 from benchmarks.series import COUNT, Repetitions, wait_until_purged
 from benchmarks.site import Site
 from benchmarks.workload import COUNTER
-from countersink.store import Store, api_keys
 from countersink.database.migrate import migrate
 from countersink.database.sessions import open_tables
+from countersink.store import Store, api_keys
 
 BIG: Final = Filling("/articles/", 10_000, date(2025, 9, 1), 100, 10)
 """10,000,000 slot rows, 1,000,000 after compaction."""

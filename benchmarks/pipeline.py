@@ -12,8 +12,8 @@ from benchmarks.processes import Child, peak_megabytes
 from benchmarks.rows import WORKER_MEGABYTES
 from benchmarks.site import Site
 from benchmarks.workload import COUNTER, zipf_counts
-from countersink.producers import Producer
 from countersink.database.migrate import migrate
+from countersink.producers import Producer
 from countersink.stream.names import stream_key
 
 DRAIN_SECONDS: Final = 120.0

@@ -15,8 +15,8 @@ from benchmarks.measuring import Wrong
 from benchmarks.processes import Child
 from benchmarks.rows import on
 from benchmarks.site import Site
-from countersink.store import Store
 from countersink.database.migrate import migrate
+from countersink.store import Store
 
 ROWS: Final = 10_000_000
 QUICK_ROWS: Final = 20_000

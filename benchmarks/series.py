@@ -19,8 +19,8 @@ from benchmarks.measuring import Wrong
 from benchmarks.rows import on
 from benchmarks.site import Site
 from benchmarks.workload import COUNTER
-from countersink.store import Store
 from countersink.database.migrate import migrate
+from countersink.store import Store
 
 YEAR: Final = Filling("/articles/", 1_000, date(2025, 1, 1), 365, 4)
 BUSY_DAY: Final = Filling("/visitors/", 100_000, date(2026, 1, 5), 1, 16)

@@ -15,8 +15,8 @@ from benchmarks.pipeline import apply_all
 from benchmarks.processes import Child, Message
 from benchmarks.site import Site
 from benchmarks.workload import COUNTER, Members, members_by_key
-from countersink.store import Store
 from countersink.database.migrate import migrate
+from countersink.store import Store
 
 PASS: Final = 500_000
 """Sightings, until they begin anew with other keys."""

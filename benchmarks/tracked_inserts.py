@@ -11,8 +11,8 @@ from benchmarks.measuring import Measurement, Wrong
 from benchmarks.processes import Child
 from benchmarks.rows import INSERTS, on
 from benchmarks.site import Site
-from countersink.store import Store
 from countersink.database.migrate import migrate
+from countersink.store import Store
 
 TOGETHER: Final = 8
 """Connections, in 2 processes."""

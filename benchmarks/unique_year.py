@@ -17,9 +17,9 @@ from benchmarks.series import repeat
 from benchmarks.sightings import ERRORS
 from benchmarks.site import Site
 from benchmarks.workload import COUNTER
+from countersink.database.migrate import migrate
 from countersink.producers import Producer
 from countersink.store import Store
-from countersink.database.migrate import migrate
 
 KEY: Final = "/home"
 NEIGHBOURS: Final = 100

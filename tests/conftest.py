@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -20,17 +20,21 @@ import pytest
 import redis
 from hypothesis import HealthCheck, settings
 
-from countersink.store import Store
 from countersink.counting.apply.apply import Applier
+from countersink.counting.totals import Totals
 from countersink.database.session import Session, connect
 from countersink.database.url import Settings
+from countersink.store import Store
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect as connect_redis
+from tests.support.app_connection import Connection, open_app
 from tests.support.databases import KeptDatabase, SharedServers, dropped, new_name
+from tests.support.entries import Database, entry
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.forked import ForkedChildren
 from tests.support.processes import Children
 from tests.support.servers import Kind, MySQLServer, RedisServer
+from tests.support.width_rows import Put, put_scheme
 
 settings.register_profile(
     "countersink",
@@ -242,3 +246,52 @@ def pytest_sessionfinish() -> None:
     measured = coverage.Coverage.current()
     if measured is not None:
         measured.save()
+
+
+@pytest.fixture
+def db(request: pytest.FixtureRequest, mysql_url: str) -> Database:
+    """The database of a test that looks at it from several sides."""
+    return Database(request)
+
+
+@pytest.fixture
+def app(mysql_url: str) -> Iterator[Connection]:
+    """The application's connection."""
+    connection = open_app(mysql_url)
+    yield connection
+    if connection.open:
+        connection.close()
+
+
+@pytest.fixture
+def totals(mysql_url: str) -> Iterator[Totals]:
+    """The totals of the same database."""
+    with Store(mysql_url) as store:
+        yield store.totals
+
+
+@pytest.fixture
+def put(session: Session, applier: Applier) -> Put:
+    """See :data:`tests.support.width_rows.Put`."""
+
+    def put(
+        minutes: Sequence[int], time_zone: str = "UTC", resolution: str = "day", **times: int
+    ) -> None:
+        put_scheme(session, "c", time_zone, resolution, **times)
+        applier.apply([entry([(n, "c", "k", at, 10**n) for n, at in enumerate(minutes)])])
+
+    return put
+
+
+@pytest.fixture
+def store_of_nowhere() -> Iterator[Store]:
+    """The store of a server that is not there: what is refused is refused before it is asked."""
+    with Store("mysql://nobody@127.0.0.1:1/nothing") as opened:
+        yield opened
+
+
+@pytest.fixture
+def verifying(mysql_url: str) -> Iterator[Session]:
+    """A session to verify on."""
+    with open_session(mysql_url) as opened:
+        yield opened

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from countersink.store import Store
 from countersink.counting.apply.apply import Applier
 from countersink.database.session import Session
+from countersink.store import Store
 from tests.backfill.helpers import Logs
 from tests.backfill.truths import Scene
 from tests.support.proxies import MySQLProxy

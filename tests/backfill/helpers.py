@@ -20,13 +20,13 @@ from countersink.backfill.history import RejectedLine
 from countersink.backfill.options import BackfillOptions, BackfillReport, Recipe
 from countersink.backfill.run import backfill
 from countersink.backfill.undo import Undone, undo
-from countersink.runtime.limits import key_text
-from countersink.store import Store
 from countersink.counting.apply.apply import Applier
 from countersink.counting.counters.buckets import width_of
 from countersink.counting.counters.settings import Counter
 from countersink.database.sessions import open_tables
 from countersink.database.sql import LABEL, label_time
+from countersink.runtime.limits import key_text
+from countersink.store import Store
 from countersink.store.verify import open_session, verify
 from tests.support.entries import entry
 from tests.support.proxies import MySQLProxy

@@ -8,8 +8,8 @@ from datetime import UTC, date, datetime
 import pytest
 
 from countersink.backfill.errors import BackfillError
-from countersink.store import Store
 from countersink.counting.apply.key_caps import OVERFLOW
+from countersink.store import Store
 from tests.backfill.helpers import (
     COUNTER,
     DAY,

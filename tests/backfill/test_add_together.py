@@ -24,8 +24,8 @@ from tests.backfill.helpers import (
     log,
     long_log,
 )
-from tests.support.entries import says, together
 from tests.counting.test_tracked_refusals import track
+from tests.support.entries import says, together
 from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.support.proxies.rules import Request
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from countersink.backfill.errors import BackfillError
-from countersink.runtime.dimensions import composite
 from countersink.counting.errors import UnknownDimension
+from countersink.runtime.dimensions import composite
 from tests.backfill.helpers import (
     COUNTER,
     DAY,

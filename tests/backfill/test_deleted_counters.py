@@ -8,11 +8,11 @@ import pytest
 
 from countersink.backfill.count import task
 from countersink.backfill.errors import BackfillError
-from countersink.store import Store
-from countersink.database.session import connect
 from countersink.counting.counters import deletion_sql
 from countersink.counting.counters.buckets import ONE_DAY
 from countersink.counting.counters.deletion import delete_counter
+from countersink.database.session import connect
+from countersink.store import Store
 from tests.backfill.helpers import (
     COUNTER,
     NOON,

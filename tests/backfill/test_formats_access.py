@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from countersink.backfill.formats import RecordTally, make_reader
 from countersink.backfill.options import Recipe
+from countersink.database.errors import Refused
 from countersink.logs import Counts, Malformed, Parser, Rejected
 from countersink.logs.formats.line_format import COMBINED
 from countersink.logs.formats.reader import Window
-from countersink.database.errors import Refused
 from tests.backfill.format_helpers import Cells, at, cell, read, reasons, where
 from tests.support.examples import examples
 

@@ -12,9 +12,9 @@ import pymysql
 import pytest
 
 from countersink.backfill.reconcile.correction import GREATEST, Correction, DayKeys, connect_for
-from countersink.store import Store
 from countersink.counting.apply.apply import Applier
 from countersink.database.migrate import migrate
+from countersink.store import Store
 from countersink.store.verify import open_session, verify
 from tests.backfill.truths import DAY, Scene, on_days
 from tests.support.app_connection import Connection

@@ -8,10 +8,10 @@ import pytest
 from countersink.backfill import history
 from countersink.backfill.count import targets
 from countersink.backfill.options import Recipe
+from countersink.counting.counters.buckets import NUMBER, Width
+from countersink.database.session import Session
 from countersink.logs.template import Condition
 from countersink.store import Store
-from countersink.database.session import Session
-from countersink.counting.counters.buckets import NUMBER, Width
 from tests.backfill.helpers import Logs, log, long_log, run_of, write
 from tests.backfill.truths import new_run
 

@@ -28,8 +28,8 @@ from tests.backfill.truths import (
     on_days,
     options,
 )
-from tests.support.entries import MAX, MIN, ledger, minute
 from tests.counting.test_tracked_refusals import track
+from tests.support.entries import MAX, MIN, ledger, minute
 from tests.support.traffic import now_ms, send
 
 pytestmark = [pytest.mark.servers("mariadb", "mysql"), pytest.mark.usefixtures("store")]

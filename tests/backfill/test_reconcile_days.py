@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from countersink.backfill.options import Progress
-from countersink.store import Store
 from countersink.counting.counters.buckets import RESOLUTIONS, Resolution
 from countersink.counting.counters.catalog import Scheme
+from countersink.store import Store
 from tests.backfill.helpers import COUNTER, Logs, line, long_log
 from tests.backfill.helpers import DAY as DAY_TEXT
 from tests.backfill.truths import Scene

@@ -10,10 +10,10 @@ import pytest
 
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.reconcile import correction
-from countersink.database import sessions
 from countersink.counting.apply.apply import Applier
-from countersink.database.session import connect
+from countersink.database import sessions
 from countersink.database.errors import Conflict, Unavailable
+from countersink.database.session import connect
 from countersink.database.sql import day_label
 from countersink.stream.entry import new_entry_id
 from tests.backfill.truths import (
@@ -23,7 +23,16 @@ from tests.backfill.truths import (
     hour_ago,
     on_days,
 )
-from tests.support.entries import again_and_again, compacted, entry, minute, once, row, says, together
+from tests.support.entries import (
+    again_and_again,
+    compacted,
+    entry,
+    minute,
+    once,
+    row,
+    says,
+    together,
+)
 from tests.support.proxies.mysql_proxy import MySQLProxy
 from tests.support.proxies.rules import Deed, Phase, Request
 

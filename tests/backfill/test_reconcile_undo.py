@@ -19,8 +19,8 @@ from tests.backfill.truths import (
     hour_ago,
     on_days,
 )
-from tests.support.entries import compacted, minute, rolled_up, together
 from tests.counting.test_tracked_refusals import track
+from tests.support.entries import compacted, minute, rolled_up, together
 from tests.support.proxies.mysql_proxy import MySQLProxy
 from tests.support.proxies.rules import Deed, Phase
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from countersink.backfill.reconcile import correction
+from countersink.counting.counters.buckets import ONE_DAY, WIDTHS, Width
+from countersink.database.session import Session
 from countersink.schedules.jobs.move import PassDone
 from countersink.store import Store
-from countersink.database.session import Session
-from countersink.counting.counters.buckets import ONE_DAY, WIDTHS, Width
 from tests.backfill.helpers import Logs, line, write
 from tests.backfill.truths import Scene, hour_ago
 from tests.support.entries import once, rolled_up, says

@@ -12,9 +12,9 @@ from countersink.backfill.count import targets
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import Progress
 from countersink.backfill.undo import Undone
-from countersink.store import Store
-from countersink.database.session import Session
 from countersink.counting.counters.buckets import NUMBER
+from countersink.database.session import Session
+from countersink.store import Store
 from tests.backfill.helpers import (
     COUNTER,
     NOON,

@@ -19,17 +19,17 @@ import pytest
 from countersink.backfill.count import read_ahead
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import BackfillReport, Progress
+from countersink.counting.apply import cells
+from countersink.counting.apply.apply import Applier
+from countersink.counting.counters.catalog import load
+from countersink.counting.visitors import salts
+from countersink.counting.visitors.sketch import SketchUnion
+from countersink.database.session import Session
+from countersink.database.sessions import open_tables
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables as open_mover
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
-from countersink.counting.apply import cells
-from countersink.counting.apply.apply import Applier
-from countersink.database.session import Session
-from countersink.counting.counters.catalog import load
-from countersink.database.sessions import open_tables
-from countersink.counting.visitors import salts
-from countersink.counting.visitors.sketch import SketchUnion
 from tests.backfill.helpers import (
     COUNTER,
     DAY,

@@ -10,16 +10,16 @@ from countersink.backfill.count.targets import TruthTarget
 from countersink.backfill.options import BackfillOptions, Progress
 from countersink.backfill.reconcile.correction import Corrected, compare
 from countersink.backfill.undo import Undone, undo
-from countersink.runtime.limits import key_text
-from countersink.store import Store
 from countersink.counting.apply.amounts import Amounts, Row
 from countersink.counting.apply.apply import Applier
 from countersink.counting.apply.control import read_control
-from countersink.database.session import Session
 from countersink.counting.counters.buckets import MINUTES, NUMBER, Resolution
 from countersink.counting.counters.catalog import load, load_scheme, marked_days
+from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.database.sql import LABEL
+from countersink.runtime.limits import key_text
+from countersink.store import Store
 from countersink.stream.entry import new_entry_id
 from tests.backfill import helpers
 from tests.support.entries import entry, minute, now_ms

@@ -21,9 +21,9 @@ from benchmarks.workload import (
     pages_of,
     sightings,
 )
+from countersink.database.migrate import migrate
 from countersink.producers import Producer
 from countersink.store import Store
-from countersink.database.migrate import migrate
 from tests.support.servers import Kind
 
 COUNT: Final = 3_000

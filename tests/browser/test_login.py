@@ -10,8 +10,8 @@ import pytest
 import requests
 from playwright.sync_api import Browser, Error, Route, expect
 
-from countersink.store import api_keys
 from countersink.database.sessions import open_tables
+from countersink.store import api_keys
 from tests.browser.chromium import UNLOADED, Look, log_in, looking, routed
 from tests.browser.conftest import server
 from tests.browser.filled import set_aside

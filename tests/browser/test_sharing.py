@@ -7,8 +7,8 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, expect
 
-from countersink.store import links
 from countersink.database.sessions import open_tables
+from countersink.store import links
 from tests.browser.axe import faults
 from tests.browser.chromium import Look, log_in, looking
 from tests.web.serving import Web

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from countersink.database.session import connect
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
-from countersink.database.session import connect
 from tests.browser.axe import faults
 from tests.browser.chromium import Look
 from tests.support.examples import MANY

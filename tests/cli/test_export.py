@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from countersink.database.sessions import open_tables
 from countersink.producers import Producer
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
-from countersink.database.sessions import open_tables
 from tests.cli.command import Result, Servers, one_sentence
 from tests.support.oracle import Oracle
 

@@ -9,13 +9,13 @@ from urllib.parse import quote
 
 import redis
 
+from countersink.counting.apply.dead import DeadRow, insert
+from countersink.database.session import connect
 from countersink.producers import Increment, Producer
 from countersink.statsd.name_map import read
 from countersink.statsd.options import StatsdOptions
 from countersink.statsd.tally import StatsdTally
 from countersink.store import Store
-from countersink.counting.apply.dead import DeadRow, insert
-from countersink.database.session import connect
 from countersink.stream.connection import connect as connected
 from countersink.stream.entry import new_entry_id
 from countersink.stream.names import stream_key

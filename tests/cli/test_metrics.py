@@ -18,10 +18,10 @@ from countersink.metrics import health as health_module
 from countersink.metrics.endpoint import Endpoint
 from countersink.metrics.table import METRICS
 from countersink.producers import Producer
+from countersink.schedules.job_process import run as run_jobs
 from countersink.schedules.options import JobsOptions, SchedulerOptions
 from countersink.schedules.report import ProcessVitals
-from countersink.schedules.runner.process import run as run_jobs
-from countersink.schedules.scheduler.process import run as run_scheduler
+from countersink.schedules.scheduler import run as run_scheduler
 from countersink.worker import Stop, Vitals, WorkerOptions, run
 from tests.cli.command import Servers, Start
 from tests.support.factories import RedisFactory

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import requests
 
+from countersink.counting.apply import guards
+from countersink.database.session import connect as connect_mysql
 from countersink.metrics.health import answering, probes
 from countersink.producers import Producer
 from countersink.schedules.errors import Alarm
 from countersink.schedules.jobs import Context, checks, pruning
 from countersink.schedules.options import JobOptions
-from countersink.counting.apply import guards
-from countersink.database.session import connect as connect_mysql
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.names import PARTITIONS_KEY, stream_key

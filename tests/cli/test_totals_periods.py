@@ -4,9 +4,9 @@ from datetime import datetime
 
 import pytest
 
+from countersink.counting.apply.apply import Applier
 from countersink.producers import Producer
 from countersink.store import Store
-from countersink.counting.apply.apply import Applier
 from tests.cli.command import Result, Servers, one_sentence
 from tests.support.entries import entry
 

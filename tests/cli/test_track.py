@@ -2,9 +2,9 @@
 
 import pytest
 
-from countersink.store import Store
 from countersink.database.session import Session, connect
 from countersink.database.url import Settings
+from countersink.store import Store
 from tests.cli.command import Servers, one_sentence
 
 WEIRD = "odd `na.me` %s // {x} [red]"

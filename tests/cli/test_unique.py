@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from countersink.store import Store
 from countersink.database.session import Session, connect
+from countersink.store import Store
 from tests.cli.command import Servers, one_sentence
-from tests.support.entries import applier
 from tests.counting.visitors.sightings import seen_entry
+from tests.support.entries import applier
 from tests.support.traffic import now_minute
 
 

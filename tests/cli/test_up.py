@@ -20,10 +20,10 @@ import redis
 from countersink.cli.commands.run import up as up_module
 from countersink.cli.commands.run.up import COMMANDS
 from countersink.cli.servers import base
+from countersink.database.sessions import open_tables
 from countersink.producers import Producer
 from countersink.schedules.jobs import JOBS
 from countersink.store import Store, StoreError, api_keys
-from countersink.database.sessions import open_tables
 from tests.cli.command import call, countersink, environment, one_sentence
 from tests.support.processes import is_running
 from tests.support.servers import RedisServer

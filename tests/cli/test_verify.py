@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from countersink.store import Store
 from countersink.database.session import connect
 from countersink.database.url import Settings
+from countersink.store import Store
 from tests.cli.command import Servers, one_sentence
 
 

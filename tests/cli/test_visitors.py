@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import redis
 
+from countersink.database.sessions import open_tables
 from countersink.producers import Producer
 from countersink.runtime.log import Log
 from countersink.runtime.members import MAX_HASHES, Salt
 from countersink.store import Store
-from countersink.database.sessions import open_tables
 from countersink.stream import names
 from countersink.stream.connection import connect
 from countersink.stream.names import PARTITIONS_KEY, salts_key, stream_key

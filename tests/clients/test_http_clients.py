@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from countersink.store.api_keys import create
 from countersink.database.session import connect
+from countersink.store.api_keys import create
 from tests.clients.programs import output
 from tests.support.proxies.http_proxy import HttpProxy
 from tests.support.proxies.rules import Deed, Phase

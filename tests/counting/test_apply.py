@@ -13,9 +13,10 @@ from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.apply import POINTS, Applied, Applier
 from countersink.counting.apply.dead import MAX_PAYLOAD, DeadRow
 from countersink.counting.apply.dead_retry import retry
-from countersink.database.session import MIN_PACKET, Session, connect
 from countersink.database.errors import Refused, Unavailable
+from countersink.database.session import MIN_PACKET, Session, connect
 from countersink.stream.decode import decode_payload
+from tests.support.databases import KeptDatabase
 from tests.support.entries import (
     Database,
     entry,
@@ -28,7 +29,6 @@ from tests.support.entries import (
     together,
 )
 from tests.support.entries import applier as new_applier
-from tests.support.databases import KeptDatabase
 from tests.support.factories import MySQLFactory
 from tests.support.servers import Kind
 

@@ -11,16 +11,16 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from countersink.runtime.dimensions import RowKey, check_dimensions, composite, values_of
-from countersink.store import Store
 from countersink.counting.apply import dead
 from countersink.counting.apply.amounts import Row
 from countersink.counting.apply.apply import Applied, Applier
 from countersink.counting.apply.key_caps import OVERFLOW, overflown_by_counter
-from countersink.database.session import Session
 from countersink.counting.errors import TrackedCounter, UnknownCounter, UnknownDimension
 from countersink.counting.ledger.postings import Posting, key_weight
+from countersink.database.session import Session
 from countersink.database.sql import LABEL
+from countersink.runtime.dimensions import RowKey, check_dimensions, composite, values_of
+from countersink.store import Store
 from countersink.store.verify import verify
 from tests.support.entries import Database, entry, keys, ledger, minute
 from tests.support.entries import applier as new_applier

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import countersink.store
-from countersink.store import Misconfigured, Store, StoreError, UnknownCounter
 from countersink.counting.apply.apply import Applier
 from countersink.database.session import Session
+from countersink.store import Misconfigured, Store, StoreError, UnknownCounter
 from tests.support.entries import Database, entry, row, together
 from tests.support.width_rows import plant
 

@@ -5,8 +5,6 @@ import os
 
 import pytest
 
-from countersink.runtime.dead_letter import WHOLE_ENTRY, DeadReason
-from countersink.store import Store
 from countersink.counting.apply import dead
 from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.apply import Applied, Applier
@@ -19,8 +17,10 @@ from countersink.counting.apply.dead import (
     parse_ref,
 )
 from countersink.counting.apply.dead_retry import Retried, retry
-from countersink.database.session import Session, connect
 from countersink.database.errors import Conflict
+from countersink.database.session import Session, connect
+from countersink.runtime.dead_letter import WHOLE_ENTRY, DeadReason
+from countersink.store import Store
 from countersink.stream.decode import ReadRows, decode_payload, decode_rows
 from tests.support.entries import entry, keys, ledger, minute, now_ms, rows, slots, together
 

@@ -6,13 +6,13 @@ from itertools import count
 
 import pytest
 
-from countersink.store import Store, UnknownCounter
 from countersink.counting.apply.amounts import Row
 from countersink.counting.apply.apply import Applier
-from countersink.database.session import Session, connect
 from countersink.counting.counters import deletion
 from countersink.counting.counters.deletion import Deleted, delete_counter, delete_key
 from countersink.database.errors import Conflict
+from countersink.database.session import Session, connect
+from countersink.store import Store, UnknownCounter
 from countersink.store.verify import verify
 from tests.support.entries import (
     Database,
@@ -24,11 +24,11 @@ from tests.support.entries import (
     row,
     slots,
 )
-from tests.support.width_rows import plant
 from tests.support.examples import MANY
 from tests.support.ledger import post_planted
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.waiting import eventually
+from tests.support.width_rows import plant
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 

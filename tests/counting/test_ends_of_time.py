@@ -5,8 +5,6 @@ from itertools import product
 
 import pytest
 
-from countersink.runtime import limits
-from countersink.store import Store
 from countersink.counting.counters import buckets
 from countersink.counting.counters.buckets import (
     MAX_MINUTE,
@@ -18,6 +16,8 @@ from countersink.counting.counters.buckets import (
 )
 from countersink.counting.counters.catalog import Scheme
 from countersink.database.sql import day_label, label_of, label_time
+from countersink.runtime import limits
+from countersink.store import Store
 from tests.support.entries import Database, entry, minute
 from tests.support.width_rows import Put, put_scheme
 

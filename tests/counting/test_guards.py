@@ -7,8 +7,8 @@ import pytest
 from countersink.counting.apply import dead, guards
 from countersink.counting.apply.apply import POINTS, Applied, Applier
 from countersink.counting.apply.control import read_control
-from countersink.database.session import Session
 from countersink.database.errors import Conflict, Refused
+from countersink.database.session import Session
 from tests.support.entries import Database, entry, guard_count, keys, now_ms, rows
 from tests.support.examples import MANY
 

@@ -4,13 +4,16 @@ import random
 
 import pytest
 
-from countersink.runtime.dimensions import check_dimensions
-from countersink.runtime.members import Seen
 from countersink.counting.apply import dead
 from countersink.counting.apply.amounts import Incoming, Row
 from countersink.counting.apply.apply import Applied, Applier
-from countersink.database.session import Session
 from countersink.database.errors import BadData
+from countersink.database.session import Session
+from countersink.runtime.dimensions import check_dimensions
+from countersink.runtime.members import Seen
+from tests.counting.test_reconciled import DAY, mark
+from tests.counting.test_tracked_refusals import track
+from tests.counting.visitors.sightings import numbers, salt_at, seen_entry
 from tests.support.entries import (
     MAX,
     MIN,
@@ -23,9 +26,6 @@ from tests.support.entries import (
     rows,
     slots,
 )
-from tests.counting.test_reconciled import DAY, mark
-from tests.counting.test_tracked_refusals import track
-from tests.counting.visitors.sightings import numbers, salt_at, seen_entry
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 

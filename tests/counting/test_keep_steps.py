@@ -9,16 +9,16 @@ from typing import Any
 import pymysql
 import pytest
 
-from countersink.schedules.jobs.move import PassDone
-from countersink.store import Store
 from countersink.counting.apply import dead
 from countersink.counting.apply.apply import Applier
 from countersink.counting.apply.dead import DeadRow
 from countersink.counting.apply.dead_retry import retry
-from countersink.database.session import Session, connect
 from countersink.counting.counters import keep_steps
 from countersink.counting.counters.catalog import Scheme
 from countersink.counting.counters.deletion import Deleted, delete_counter, delete_key
+from countersink.database.session import Session, connect
+from countersink.schedules.jobs.move import PassDone
+from countersink.store import Store
 from countersink.store.verify import verify
 from countersink.stream.decode import decode_payload
 from tests.support.app_connection import commit_one, open_app, run, wait_for_lock_wait

@@ -8,15 +8,15 @@ from functools import partial
 
 import pytest
 
-from countersink.store import Store
 from countersink.counting.apply import dead, key_caps
 from countersink.counting.apply.amounts import Incoming, Row
 from countersink.counting.apply.apply import POINTS, Applied, Applier
 from countersink.counting.apply.dead_retry import retry
 from countersink.counting.apply.key_caps import OVERFLOW
-from countersink.database.session import Session, connect
 from countersink.counting.counters.catalog import KeyMemory
 from countersink.database.errors import Unavailable
+from countersink.database.session import Session, connect
+from countersink.store import Store
 from countersink.stream.decode import decode_payload
 from tests.support.entries import (
     MAX,

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.runtime.limits import key_bytes, key_text
-from countersink.store import Store
 from countersink.counting.apply.apply import Applier
-from countersink.database.session import Session
 from countersink.counting.totals import sums
 from countersink.counting.totals.answer import answer
 from countersink.counting.totals.query import Query
 from countersink.counting.totals.selection import ANY, KeyMatch, Selection, wanted_keys
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.counting.totals.sums import by_key
-from tests.support.entries import entry, keys, rows
+from countersink.database.session import Session
+from countersink.runtime.limits import key_bytes, key_text
+from countersink.store import Store
 from tests.support.asking import exported
+from tests.support.entries import entry, keys, rows
 from tests.support.examples import examples
 from tests.support.oracle import Oracle
 

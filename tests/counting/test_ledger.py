@@ -6,12 +6,12 @@ from threading import Event
 
 import pytest
 
+from countersink.counting.ledger.postings import Posting, fold, foldable, post
+from countersink.database.app_connection import own_slot
+from countersink.database.session import Session, rerun
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.store import Store
-from countersink.database.session import Session, rerun
-from countersink.database.app_connection import own_slot
-from countersink.counting.ledger.postings import Posting, fold, foldable, post
 from countersink.store.verify import open_session, verify
 from tests.backfill.helpers import NOON
 from tests.support.app_connection import open_app, run

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from countersink.database.session import Session, connect
 from countersink.counting.counters.all_counters import counter_names
-from countersink.database.migrate import migrate
 from countersink.counting.totals import sums
 from countersink.counting.totals.answer import answer
 from countersink.counting.totals.query import Query
 from countersink.counting.totals.selection import KeyMatch, Selection
 from countersink.counting.totals.series import Unit, series
 from countersink.counting.totals.snapshot import Snapshot
+from countersink.database.migrate import migrate
+from countersink.database.session import Session, connect
 from tests.support.entries import days_of, minute
-from tests.support.width_rows import WidthRow, put_rows, put_scheme
 from tests.support.servers import MySQLServer
+from tests.support.width_rows import WidthRow, put_rows, put_scheme
 
 FIRST = date(2026, 1, 1)
 Ask = Callable[[Snapshot], Any]

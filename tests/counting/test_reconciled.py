@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from countersink.runtime.dead_letter import WHOLE_ENTRY
-from countersink.store import Store
 from countersink.counting.apply import dead
 from countersink.counting.apply.apply import Applied, Applier
 from countersink.counting.apply.control import bump, exclusive
 from countersink.counting.apply.dead_retry import Retried, retry
-from countersink.database.session import Session
 from countersink.counting.counters import catalog
 from countersink.counting.counters.catalog import KEPT_UNSENT_MS, Mark, accepted
+from countersink.database.session import Session
+from countersink.runtime.dead_letter import WHOLE_ENTRY
+from countersink.store import Store
 from countersink.stream.decode import decode_payload
 from countersink.stream.entry import new_entry_id
 from tests.support.entries import Database, entry, ledger, minute, now_ms

@@ -6,9 +6,9 @@ from datetime import UTC, date, datetime
 import pytest
 
 from countersink.counting.apply.amounts import Row
-from countersink.database.session import Session
 from countersink.counting.counters.catalog import load_scheme
 from countersink.database.errors import Refused
+from countersink.database.session import Session
 from countersink.database.sql import LABEL
 from countersink.store.verify import open_session, verify
 from tests.support.entries import Database, beside, entry, ledger, wait_for_update_lock

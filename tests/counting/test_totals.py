@@ -9,13 +9,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from countersink.store import Store, UnknownCounter
 from countersink.counting.apply.apply import Applier
-from countersink.database.session import Session, connect
-from countersink.database.sessions import Pool
 from countersink.counting.totals import Totals
 from countersink.counting.totals.selection import Selection
 from countersink.counting.totals.windows import window_of
+from countersink.database.session import Session, connect
+from countersink.database.sessions import Pool
+from countersink.store import Store, UnknownCounter
 from tests.support.app_connection import open_app
 from tests.support.entries import MAX, entry, minute, rows
 from tests.support.width_rows import plant

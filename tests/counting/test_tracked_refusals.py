@@ -2,12 +2,12 @@
 
 import json
 
-from countersink.store import Store
 from countersink.counting.apply import dead
 from countersink.counting.apply.apply import Applied
 from countersink.counting.apply.dead_retry import retry
 from countersink.database.session import Session, connect
 from countersink.database.url import Settings
+from countersink.store import Store
 from countersink.stream.decode import decode_payload
 from tests.support.entries import Database, entry, guard_count, ledger, row, slots
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from countersink.counting.apply.apply import Applier
-from countersink.database.session import Session
 from countersink.counting.counters import buckets
 from countersink.counting.errors import InexactZone, RolledUp
-from countersink.database.errors import Refused
 from countersink.counting.totals import Totals
 from countersink.counting.totals.selection import KeyMatch, Selection
 from countersink.counting.totals.series import series
 from countersink.counting.totals.snapshot import Snapshot
+from countersink.database.errors import Refused
+from countersink.database.session import Session
 from tests.support.entries import Database, entry, minute
 from tests.support.width_rows import Put, plant, put_rows, put_scheme
 

@@ -9,19 +9,19 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from countersink.store import Store
 from countersink.counting.apply.apply import Applier
-from countersink.database.session import Session, connect
 from countersink.counting.counters.catalog import Scheme
 from countersink.counting.errors import InexactZone
-from countersink.database.migrate import migrate
 from countersink.counting.totals import Totals
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.counting.totals.views import View
+from countersink.database.migrate import migrate
+from countersink.database.session import Session, connect
+from countersink.store import Store
 from tests.support.entries import EPOCH, days_of, entry
-from tests.support.width_rows import put_scheme
 from tests.support.examples import MANY
 from tests.support.servers import MySQLServer
+from tests.support.width_rows import put_scheme
 
 ZONES = (
     "Asia/Kolkata",

@@ -13,18 +13,16 @@ import pytest
 
 from countersink.cli.commands.repair import doctor_mysql
 from countersink.cli.commands.repair.doctor import Finding
-from countersink.store import Store
-from countersink.database import session as connection
-from countersink.database import galera
-from countersink.database import hosts
-from countersink.database import sessions
 from countersink.counting.apply.apply import Applier
 from countersink.counting.apply.control import bump, exclusive
-from countersink.database.session import Session, connect
+from countersink.database import galera, hosts, sessions
+from countersink.database import session as connection
 from countersink.database.errors import Conflict, OtherWriter, StoreError, Unavailable
 from countersink.database.migrate import migrate
+from countersink.database.session import Session, connect
 from countersink.database.sessions import require_schema
 from countersink.database.url import Settings
+from countersink.store import Store
 from countersink.store.verify import open_session, verify
 from tests.support.app_connection import Connection, open_app, run
 from tests.support.entries import entry, keys, row, together

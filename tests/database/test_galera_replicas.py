@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.store import Store
 from countersink.database.migrate import migrate
+from countersink.store import Store
 from tests.reads.support import apply_all, queue
 from tests.support.factories import MySQLFactory
 from tests.support.galera import GaleraCluster, installed

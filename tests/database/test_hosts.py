@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from countersink.store import Store
-from countersink.database import session as connection
 from countersink.database import hosts
-from countersink.database.session import connect
+from countersink.database import session as connection
 from countersink.database.errors import (
     OtherWriter,
     ReadInterrupted,
@@ -24,11 +22,13 @@ from countersink.database.errors import (
     Unavailable,
 )
 from countersink.database.migrate import migrate
+from countersink.database.session import connect
 from countersink.database.sessions import KeptSession, Pool
 from countersink.database.url import Settings
-from tests.support.entries import beside
+from countersink.store import Store
 from tests.support import group_replication
 from tests.support.databases import new_name
+from tests.support.entries import beside
 from tests.support.examples import MANY
 from tests.support.factories import MySQLFactory
 from tests.support.replication import ask, port_of, run

@@ -5,15 +5,15 @@ from functools import partial
 
 import pytest
 
-from countersink.store import Store
-from countersink.database import sessions
-from countersink.database import migrate as module
 from countersink.counting.apply.apply import Applier
-from countersink.database.session import Session, connect
+from countersink.database import migrate as module
+from countersink.database import sessions
 from countersink.database.errors import SchemaMismatch
 from countersink.database.migrate import migrate, migrations, split_statements
+from countersink.database.session import Session, connect
 from countersink.database.sessions import VERSION, require_schema, schema_version
 from countersink.database.url import Settings
+from countersink.store import Store
 from countersink.store.verify import open_session
 from tests.support.entries import entry, rows, together
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.store import Store
 from countersink.database import replicas
-from countersink.database.session import Session, connect
 from countersink.database.errors import SchemaMismatch, Unavailable
 from countersink.database.migrate import migrate
+from countersink.database.session import Session, connect
 from countersink.database.sessions import require_schema
+from countersink.store import Store
 from tests.cli.command import call, one_sentence
 from tests.reads.support import apply_all, queue
-from tests.support.entries import beside, together
 from tests.support import galera, group_replication
 from tests.support.asking import Asking
+from tests.support.entries import beside, together
 from tests.support.factories import MySQLFactory
 from tests.support.replication import ReplicatedPair, ask, port_of, run
 from tests.support.servers import Kind, MySQLServer

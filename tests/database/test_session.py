@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from countersink.store import Store
 from countersink.counting.apply import dead, guards
 from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.apply import Applier
-from countersink.database.session import Session, connect
 from countersink.database.errors import (
     BadData,
     Conflict,
@@ -29,7 +27,9 @@ from countersink.database.errors import (
     Unavailable,
 )
 from countersink.database.migrate import migrate
+from countersink.database.session import Session, connect
 from countersink.database.sessions import Cancellation
+from countersink.store import Store
 from tests.support.entries import MAX, Database, entry, keys, now_ms, rows
 from tests.support.factories import MySQLFactory
 from tests.support.oracle import Oracle

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from countersink.store import Refused, Store
 from countersink.database.session import connect
 from countersink.sequences import Sequences
+from countersink.store import Refused, Store
 from tests.docs.rights import users_with
 from tests.support.app_connection import open_app
 from tests.support.processes import PROJECT, child_environment

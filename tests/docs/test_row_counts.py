@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from countersink.store import Store
 from countersink.row_counts import TrackedTables
+from countersink.store import Store
 from tests.support.processes import PROJECT
 
 PAGE = (PROJECT / "docs/row-counts.md").read_text("utf-8")

@@ -12,9 +12,9 @@ import pytest
 import redis
 
 from benchmarks import scale
-from countersink.producers import Producer
-from countersink.database.session import connect
 from countersink.database.migrate import migrate
+from countersink.database.session import connect
+from countersink.producers import Producer
 from countersink.store.verify import open_session, verify
 from tests.docs.console import blocks
 from tests.support import group_replication

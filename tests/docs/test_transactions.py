@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from countersink.store import Store, UnknownCounter
 from countersink.database.session import connect
 from countersink.database.url import Settings
+from countersink.store import Store, UnknownCounter
 from tests.docs.console import blocks
 from tests.docs.rights import users_with
 from tests.drivers import applications, mysqlclient

@@ -12,13 +12,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from countersink.store import Store
-from countersink.database.session import Session
 from countersink.counting.counters.buckets import RESOLUTIONS
 from countersink.database.errors import Conflict
-from countersink.transactions.app_settings import KEPT_S, Clocks
+from countersink.database.session import Session
 from countersink.database.sessions import open_tables
+from countersink.store import Store
 from countersink.store.verify import verify
+from countersink.transactions.app_settings import KEPT_S, Clocks
 from tests.drivers.test_drivers import DRIVERS, Open
 from tests.support.app_connection import commit_one, open_app
 from tests.support.entries import keys, together

@@ -10,13 +10,13 @@ from typing import Any
 import mysql.connector
 import pytest
 
-from countersink.store import Store
 from countersink.database.session import Session, connect
 from countersink.database.url import Settings
+from countersink.store import Store
 from tests.drivers import applications, mysqlclient
 from tests.drivers.applications import App
-from tests.support.entries import keys
 from tests.support.databases import dropped, new_name
+from tests.support.entries import keys
 from tests.support.ledger import post_planted
 from tests.support.servers import MySQLServer
 

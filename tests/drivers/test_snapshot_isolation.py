@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
-from countersink.store import Store
 from countersink.database.session import Session
 from countersink.database.url import Settings
+from countersink.store import Store
 from tests.drivers import applications
 from tests.drivers.applications import App
 from tests.drivers.test_drivers import DRIVERS, needs_mysqlclient

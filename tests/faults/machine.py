@@ -23,17 +23,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from countersink.runtime.dead_letter import WHOLE_ENTRY
-from countersink.runtime.limits import MAX_AMOUNT
-from countersink.schedules.jobs.compaction import CompactOptions, compact
-from countersink.schedules.jobs.move import open_tables
 from countersink.counting.apply import dead, guards
 from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.apply import Applier
 from countersink.counting.apply.dead import DeadRow
 from countersink.counting.apply.dead_retry import retry
-from countersink.database.session import connect
 from countersink.database.errors import StoreError
+from countersink.database.session import connect
+from countersink.runtime.dead_letter import WHOLE_ENTRY
+from countersink.runtime.limits import MAX_AMOUNT
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
 from countersink.stream.decode import decode, decode_payload
 from countersink.stream.entry import Delivery, Sealed, encode_rows, new_entry_id, pages
 from countersink.stream.group import Group

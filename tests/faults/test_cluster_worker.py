@@ -13,10 +13,10 @@ from typing import Any, Self
 import pytest
 import redis
 
-from countersink.producers import Producer
-from countersink.runtime.process import Stop
 from countersink.counting.apply import queue_losses
 from countersink.database.sessions import open_tables
+from countersink.producers import Producer
+from countersink.runtime.process import Stop
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect
 from countersink.stream.names import PARTITIONS_KEY, stream_key

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from countersink.producers import Producer
 from countersink.counting.apply import queue_losses
 from countersink.database.sessions import open_tables
+from countersink.producers import Producer
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import command, connect
 from countersink.stream.progress import samples

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from countersink.store import Store
 from countersink.database.session import Session
+from countersink.store import Store
 from tests.cli.command import Servers
 from tests.reads.support import Ground
 

@@ -6,10 +6,10 @@ from datetime import UTC, date, datetime, time
 
 import redis
 
-from countersink.store import Store
 from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.apply import Applier
 from countersink.database.session import Session
+from countersink.store import Store
 from countersink.stream.decode import decode
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id, pages
 from countersink.stream.names import stream_key

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.runtime.dimensions import check_dimensions
-from countersink.store import Store
 from countersink.counting.apply.apply import Applier
-from countersink.database.session import Session
 from countersink.counting.counters.buckets import ONE_DAY
 from countersink.counting.totals.query import DIMENSIONS, Query
 from countersink.counting.totals.selection import Selection
+from countersink.database.session import Session
+from countersink.runtime.dimensions import check_dimensions
+from countersink.store import Store
 from countersink.stream.connection import connect
 from countersink.stream.entry import Row, Sealed, encode_rows, new_entry_id
 from tests.reads.support import apply_all, minute_of
-from tests.support.entries import entry
 from tests.support.asking import Asking
+from tests.support.entries import entry
 from tests.support.traffic import now_ms, send
 
 VALUES: Mapping[str, list[str]] = {"country": ["DE", "AT", ""], "page": ["/", "/a", "/b", ""]}

@@ -20,13 +20,13 @@ from zoneinfo import ZoneInfo
 import pytest
 import requests
 
+from countersink.counting.totals.query import DIMENSIONS, Answer, Query
+from countersink.counting.totals.selection import KeyMatch, Last, Selection, wanted_keys
+from countersink.database.errors import StoreError
 from countersink.reads import Reads
 from countersink.runtime.dimensions import check_dimensions
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
-from countersink.database.errors import StoreError
-from countersink.counting.totals.query import DIMENSIONS, Answer, Query
-from countersink.counting.totals.selection import KeyMatch, Last, Selection, wanted_keys
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.reads.support import Ground
 from tests.reads.test_windows import HOURLY, ODD, midnight, same_minute

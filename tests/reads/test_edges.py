@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.reads import ANYTHING, Reads
-from countersink.store import Store
-from countersink.database.session import Session
 from countersink.counting.errors import InexactZone, SeriesTooLong
 from countersink.counting.totals import sums
 from countersink.counting.totals.query import DIMENSIONS, Query
 from countersink.counting.totals.selection import Selection
+from countersink.database.session import Session
+from countersink.reads import ANYTHING, Reads
+from countersink.store import Store
 from tests.reads.support import queue
+from tests.support.asking import exported
 from tests.support.entries import minute
 from tests.support.width_rows import put_rows, put_scheme
-from tests.support.asking import exported
 
 
 def at(day: date, hour: int, of_hour: int = 0) -> datetime:

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from countersink.reads.overview import Glance
-from countersink.store import Store
-from countersink.database.session import Session
 from countersink.counting.counters import all_counters
 from countersink.counting.counters.buckets import Width
-from countersink.database.errors import StoreError
 from countersink.counting.totals import sums
 from countersink.counting.totals.query import COLUMNS, Query, Row
 from countersink.counting.totals.selection import KeyMatch, Selection
 from countersink.counting.totals.snapshot import MAX_ROWS
+from countersink.database.errors import StoreError
+from countersink.database.session import Session
+from countersink.reads.overview import Glance
+from countersink.store import Store
 from tests.reads.support import DAYS, Ground
-from tests.support.entries import minute
-from tests.support.width_rows import put_rows, put_scheme
 from tests.support.asking import Asking
+from tests.support.entries import minute
 from tests.support.examples import MANY
+from tests.support.width_rows import put_rows, put_scheme
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 

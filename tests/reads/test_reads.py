@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.store import Conflict, Store, UnknownCounter
-from countersink.database.session import Session
 from countersink.counting.counters.buckets import MAX_DAYS
 from countersink.counting.errors import InexactZone, RolledUp
 from countersink.counting.totals.selection import KeyMatch
+from countersink.database.session import Session
+from countersink.store import Conflict, Store, UnknownCounter
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.entry import encode_rows, new_entry_id
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.names import PARTITIONS_KEY
-from tests.reads.support import DAYS, Ground, minute_of, queue, sealed
-from tests.support.entries import minute
 from tests.counting.test_tracked_refusals import track
-from tests.support.width_rows import plant, put_rows, put_scheme
+from tests.reads.support import DAYS, Ground, minute_of, queue, sealed
 from tests.support.asking import Asking
+from tests.support.entries import minute
 from tests.support.factories import RedisFactory
 from tests.support.oracle import Oracle
 from tests.support.traffic import add, now_ms, send
+from tests.support.width_rows import plant, put_rows, put_scheme
 
 
 @pytest.fixture

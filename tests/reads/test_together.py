@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.reads import ANYTHING, Moment, Reads, pending
-from countersink.reads.errors import QueueReadStopped, QueueTooLong
-from countersink.reads.pending import Bounds, Folding, Queue, read_queue
 from countersink.counting.apply.control import bump, exclusive
-from countersink.database.session import Session
 from countersink.counting.counters.catalog import mark_days
 from countersink.counting.totals.query import Query
 from countersink.counting.totals.selection import Selection
+from countersink.database.session import Session
+from countersink.reads import ANYTHING, Moment, Reads, pending
+from countersink.reads.errors import QueueReadStopped, QueueTooLong
+from countersink.reads.pending import Bounds, Folding, Queue, read_queue
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from countersink.stream.names import PARTITIONS_KEY
 from tests.reads.support import DAYS, Ground, minute_of

@@ -16,15 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.schedules.jobs.compaction import CompactOptions, compact
-from countersink.schedules.jobs.move import open_tables
-from countersink.store import NotUnique
 from countersink.counting.errors import InexactZone, RolledUp
 from countersink.counting.totals import unions
 from countersink.counting.totals.query import Query
 from countersink.counting.totals.selection import Selection
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.counting.visitors.sketch import SketchUnion, Visitors
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables
+from countersink.store import NotUnique
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.reads.support import Ground
 from tests.reads.test_windows import (

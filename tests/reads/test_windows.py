@@ -17,12 +17,12 @@ import pytest
 from hypothesis import Phase, given
 from hypothesis import strategies as st
 
-from countersink.schedules.jobs.move import open_tables
-from countersink.schedules.jobs.retention import roll_up
 from countersink.counting.errors import InexactZone, RolledUp, SeriesTooLong
-from countersink.database.sql import unix_seconds
 from countersink.counting.totals.query import Query
 from countersink.counting.totals.selection import Last, Selection
+from countersink.database.sql import unix_seconds
+from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.retention import roll_up
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from tests.reads.support import Ground
 from tests.support.asking import Asking, exported

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from countersink.store import Store
 from countersink.database.session import Session, connect
 from countersink.database.url import Settings
 from countersink.row_counts.check import RowDifference
 from countersink.row_counts.definitions import TrackedTable
+from countersink.store import Store
 from countersink.store.verify import open_session
 from tests.support.table_oracle import Tracked, snapshot
 

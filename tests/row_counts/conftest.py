@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from countersink.store import Store
 from countersink.database.session import connect
+from countersink.store import Store
 from tests.row_counts.application import App
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.runtime.limits import cut_bytes
 from countersink.database.session import Session, connect
 from countersink.row_counts.encoding import cut_values, decode, encode, key_sql
 from countersink.row_counts.table import Column, read_columns
+from countersink.runtime.limits import cut_bytes
 from tests.row_counts.application import App
 from tests.support.examples import examples
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from countersink.store import Conflict, Refused, Store
 from countersink.database.session import Session
 from countersink.database.url import Settings
 from countersink.row_counts import lifecycle, recount
 from countersink.row_counts.check import Cell
+from countersink.store import Conflict, Refused, Store
 from countersink.store.verify import open_session, verify
 from tests.row_counts.application import App, user
 from tests.support.databases import dropped, new_name

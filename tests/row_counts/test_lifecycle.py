@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from countersink.store import Conflict, Store, UnknownCounter
 from countersink.database.session import Session, connect
 from countersink.database.sessions import open_tables
 from countersink.row_counts import lifecycle, recount, triggers
 from countersink.row_counts.definitions import TrackedTable
 from countersink.row_counts.recount import turn
 from countersink.row_counts.table import read_table
-from tests.support.entries import together
+from countersink.store import Conflict, Store, UnknownCounter
 from tests.row_counts.application import App
+from tests.support.entries import together
 from tests.support.width_rows import plant
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")

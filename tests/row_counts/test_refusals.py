@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from countersink.store import Refused, Store
-from countersink.database.url import Settings
 from countersink.database.sql import quoted
+from countersink.database.url import Settings
 from countersink.row_counts.definitions import (
     default_counter,
     parse,
 )
 from countersink.row_counts.encoding import key_sql
 from countersink.row_counts.table import read_table, widest
+from countersink.store import Refused, Store
 from tests.row_counts.application import App, user
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")

@@ -4,16 +4,16 @@ import re
 
 import pytest
 
-from countersink.schedules.jobs.compaction import CompactOptions, compact
-from countersink.schedules.jobs.move import open_tables as open_mover
-from countersink.store import Conflict, Store
 from countersink.database.session import connect
 from countersink.row_counts import check
 from countersink.row_counts.check import TABLE_CHANGED
 from countersink.row_counts.recount import Repaired
+from countersink.schedules.jobs.compaction import CompactOptions, compact
+from countersink.schedules.jobs.move import open_tables as open_mover
+from countersink.store import Conflict, Store
 from countersink.store.verify import open_session, verify
-from tests.support.entries import again_and_again, together
 from tests.row_counts.application import App
+from tests.support.entries import again_and_again, together
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.store import Refused, Store, StoreError, UnknownCounter
 from countersink.database.session import Session
 from countersink.database.url import Settings
 from countersink.row_counts import check
 from countersink.row_counts import row_count as module
 from countersink.row_counts.row_count import row_count
+from countersink.store import Refused, Store, StoreError, UnknownCounter
 from tests.row_counts.application import App, user
-from tests.support.width_rows import plant
 from tests.support.examples import examples
+from tests.support.width_rows import plant
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from countersink.store import BadData, Refused
 from countersink.database.session import Session, connect
+from countersink.store import BadData, Refused
 from tests.row_counts.application import App
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")

@@ -11,6 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from countersink.cli.commands import read
+from countersink.counting.totals.query import COLUMNS, DIMENSIONS, EXPORTED, Query
+from countersink.counting.totals.selection import Selection
 from countersink.runtime.dimensions import (
     MAX_DIMENSIONS,
     RESERVED,
@@ -23,8 +25,6 @@ from countersink.runtime.dimensions import (
     width,
 )
 from countersink.runtime.limits import cut_key
-from countersink.counting.totals.query import COLUMNS, DIMENSIONS, EXPORTED, Query
-from countersink.counting.totals.selection import Selection
 from countersink.web.endpoints import totals
 from tests.support.examples import examples
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import redis
 
+from countersink.database.session import Session
+from countersink.database.sessions import brief_session
 from countersink.runtime.log import Log
 from countersink.schedules.cron import parse
 from countersink.schedules.options import SchedulerOptions, Times
 from countersink.schedules.report import LOGGER
-from countersink.schedules.runner.rq import RunQueue
-from countersink.schedules.scheduler.planner import Planner
-from countersink.database.session import Session
-from countersink.database.sessions import brief_session
+from countersink.schedules.rq_worker import RunQueue
+from countersink.schedules.scheduler import Planner
 from tests.support import scheduled
 from tests.support.processes import Child, Children
 from tests.support.waiting import eventually

@@ -6,12 +6,12 @@ from datetime import date, datetime
 from functools import partial
 from typing import Any
 
-from countersink.schedules.jobs.move import PassDone, open_tables
-from countersink.schedules.jobs.retention import roll_up
-from countersink.store import Store
 from countersink.counting.apply.amounts import Row
 from countersink.counting.apply.apply import Applier
 from countersink.database.sql import label_of
+from countersink.schedules.jobs.move import PassDone, open_tables
+from countersink.schedules.jobs.retention import roll_up
+from countersink.store import Store
 from tests.support.entries import entry
 from tests.support.ledger import checksum, held, posted
 from tests.support.oracle import connect

@@ -5,18 +5,17 @@ from dataclasses import replace
 import pytest
 import redis
 
+from countersink.counting.apply import dead, queue_losses
+from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.dead import DeadRow
+from countersink.database.errors import Unavailable
+from countersink.database.session import connect
+from countersink.database.url import Settings
 from countersink.schedules.errors import Alarm, JobFailed, TablesDiffer
 from countersink.schedules.jobs import Context, JobOutcome, checks
 from countersink.schedules.jobs.checks import verification
 from countersink.schedules.options import JobOptions
 from countersink.store import Store
-from countersink.counting.apply import queue_losses
-from countersink.counting.apply import dead
-from countersink.counting.apply.apply import Applier
-from countersink.counting.apply.dead import DeadRow
-from countersink.database.session import connect
-from countersink.database.errors import Unavailable
-from countersink.database.url import Settings
 from tests.support.entries import entry, row
 from tests.support.traffic import Traffic, add, now_ms
 

@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
+from countersink.counting.errors import UnknownCounter, UnknownZone
 from countersink.runtime.pace import Pace
 from countersink.schedules.jobs import Context, compaction, retention
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone, open_tables
 from countersink.schedules.jobs.ranges import BucketKey
-from countersink.counting.errors import UnknownCounter, UnknownZone
 from tests.schedules.tables import DAY, LABEL, Kept, Tables, spread
 from tests.support.entries import minute
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
+from countersink.database.migrate import migrate
+from countersink.database.session import Session, connect
 from countersink.schedules import runs
-from countersink.schedules.runner.rq import (
+from countersink.schedules.rq_worker import (
     FAILURE_TTL_S,
     FUNCTION,
     RunQueue,
     make_queue,
 )
-from countersink.database.session import Session, connect
-from countersink.database.migrate import migrate
 from countersink.stream.connection import connect as connect_redis
 from tests.schedules.scheduling import at, lines_of, require_no_gap, run_row, said
 from tests.support import scheduled

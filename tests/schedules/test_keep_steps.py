@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.schedules.jobs.move import PassDone
-from countersink.schedules.jobs.ranges import BucketKey
 from countersink.counting.apply.apply import Applier
 from countersink.database.errors import Refused
 from countersink.database.sql import unix_seconds
+from countersink.schedules.jobs.move import PassDone
+from countersink.schedules.jobs.ranges import BucketKey
 from countersink.store.verify import open_session as open_for_verify
 from countersink.store.verify import verify
 from tests.faults.scenarios.history_books import (

@@ -9,15 +9,15 @@ from functools import partial
 import pytest
 from pymysql.cursors import DictCursor
 
+from countersink.database.errors import Conflict, Unavailable
+from countersink.database.session import Session, connect
+from countersink.database.sql import month_label
 from countersink.runtime.pace import Pace
 from countersink.schedules.errors import Outdated
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import Moved, Mover, move, open_tables
 from countersink.schedules.jobs.ranges import BucketKey, BucketRange, Wider, next_part
 from countersink.schedules.jobs.retention import roll_up
-from countersink.database.session import Session, connect
-from countersink.database.errors import Conflict, Unavailable
-from countersink.database.sql import month_label
 from tests.schedules.tables import DAY, LABEL, MAX, MIN, Tables, spread
 from tests.support.entries import says
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import redis
 
+from countersink.database.errors import StoreError
+from countersink.database.session import Session
 from countersink.schedules import runs
 from countersink.schedules.report import LOGGER
-from countersink.schedules.runner.rq import RunJob
-from countersink.database.session import Session
-from countersink.database.errors import StoreError
+from countersink.schedules.rq_worker import RunJob
 from tests.schedules.scheduling import SchedulerAt, at, planned, queued, run_row
 from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.worker.running import Records
@@ -66,7 +66,7 @@ def test_what_is_due_is_planned_and_handed_over_once(plans: Plans) -> None:
     assert plans.planned() == ["12:00:01", "12:00:02", "12:00:03", "12:00:04"]
     assert plans.queued() == [f"j-20261121T12000{n}Z" for n in (1, 2, 3, 4)]
     job: Any = RunJob.fetch("j-20261121T120001Z", plans.client, "json")
-    assert job.func_name == "countersink.schedules.runner.run.perform"
+    assert job.func_name == "countersink.schedules.run_process.perform"
     assert job.args == ["j", "20261121T120001Z", 1, 3600]
     assert job.timeout == 3600
     row = run_row(plans.session, "j", at("12:00:01"))
@@ -204,7 +204,7 @@ def test_a_run_that_was_seen_silent_for_long_is_given_back_and_one_that_beats_is
     plans: Plans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("countersink.schedules.scheduler.planner.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("countersink.schedules.scheduler.time.monotonic", lambda: now[0])
     scheduler = plans.made({"j": "0 0 1 1 *"})
     running(plans.session)
 

@@ -7,17 +7,17 @@ from datetime import timedelta
 import pytest
 import redis
 
-from countersink.runtime.pace import Pace
-from countersink.schedules.errors import JobFailed
-from countersink.schedules.jobs import Context, JobOutcome, pruning
-from countersink.schedules.options import JobOptions
 from countersink.counting.apply import dead, guards
 from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.apply import Applier
 from countersink.counting.apply.dead import DeadRow
-from countersink.database.session import Session, connect
 from countersink.database.errors import Refused
+from countersink.database.session import Session, connect
 from countersink.database.sessions import open_tables
+from countersink.runtime.pace import Pace
+from countersink.schedules.errors import JobFailed
+from countersink.schedules.jobs import Context, JobOutcome, pruning
+from countersink.schedules.options import JobOptions
 from countersink.stream.decode import decode_rows
 from countersink.stream.entry import Sealed
 from countersink.stream.errors import StreamUnavailable

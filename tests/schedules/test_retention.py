@@ -7,10 +7,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from countersink.schedules.jobs.move import open_tables
-from countersink.schedules.jobs.ranges import BucketKey
 from countersink.counting.apply import key_caps
 from countersink.counting.apply.apply import Applier
+from countersink.schedules.jobs.move import open_tables
+from countersink.schedules.jobs.ranges import BucketKey
 from tests.schedules.tables import Kept, label_at, rolled_up, spread
 from tests.support.entries import again_and_again, entry, minute, together
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from countersink.database.session import Session, connect
+from countersink.schedules.job_process import RunHeartbeat, shared_moment
 from countersink.schedules.options import JobsOptions
-from countersink.schedules.runner.heartbeat import RunHeartbeat, shared_moment
 from countersink.schedules.runs import (
     STALE,
     Attempt,
@@ -24,7 +25,6 @@ from countersink.schedules.runs import (
     put_back,
     skip,
 )
-from countersink.database.session import Session, connect
 from tests.schedules.scheduling import run_row
 from tests.support.waiting import eventually
 

@@ -3,8 +3,8 @@
 import pytest
 import redis
 
-from countersink.database.session import Session, connect
 from countersink.database.migrate import migrate
+from countersink.database.session import Session, connect
 from tests.schedules.scheduling import (
     planned,
     queued,

@@ -11,11 +11,11 @@ from random import Random
 import pytest
 import redis
 
+from countersink.database.session import Session, connect
 from countersink.schedules import runs
 from countersink.schedules.cron import parse
-from countersink.schedules.runner.rq import RunJob
+from countersink.schedules.rq_worker import RunJob
 from countersink.schedules.runs import Attempt, Begun
-from countersink.database.session import Session, connect
 from tests.schedules.scheduling import SchedulerAt, queued
 from tests.support.examples import MANY
 
@@ -135,7 +135,7 @@ def make(
                 SchedulerAt(redis_client, mysql_url, crons, time_zone=zones, silent_s=SILENT_S)
             )
         world = World(session, redis_client, schedulers, Random(7))
-        clock = "countersink.schedules.scheduler.planner.time.monotonic"
+        clock = "countersink.schedules.scheduler.time.monotonic"
         monkeypatch.setattr(clock, lambda: world.now.timestamp())
         return world
 

@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 
-from countersink.store import Store
 from countersink.database.session import Session
-from countersink.sequences import Sequences
 from countersink.database.sessions import Pool, open_tables
 from countersink.database.url import Settings
+from countersink.sequences import Sequences
+from countersink.store import Store
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from countersink.store import Conflict, SequenceExhausted, Store
 from countersink.database.session import Session, connect
 from countersink.sequences import Sequences
 from countersink.sequences.options import SequenceOptions
+from countersink.store import Conflict, SequenceExhausted, Store
 from tests.support.entries import MAX, MIN, together
 from tests.support.waiting import eventually
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from countersink.store import SequenceExhausted, Store
 from countersink.database.session import Session
 from countersink.sequences import Sequences
+from countersink.store import SequenceExhausted, Store
 from tests.support.entries import MAX, MIN, together
 
 NAMES = (

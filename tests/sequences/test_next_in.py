@@ -9,8 +9,8 @@ from pymysql.constants import CLIENT
 from pymysql.converters import encoders
 from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
-from countersink.store import SequenceExhausted, Store
 from countersink.sequences import Sequences
+from countersink.store import SequenceExhausted, Store
 from tests.drivers import applications
 from tests.drivers.test_drivers import DRIVERS, LIBRARIES, Open
 from tests.support.app_connection import (

@@ -5,8 +5,8 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from countersink.database.session import Session
 from countersink.counting.errors import UnknownZone
+from countersink.database.session import Session
 from countersink.sequences import Sequences
 from countersink.sequences.options import PeriodLength, SequenceOptions
 from tests.sequences.conftest import ServerClock

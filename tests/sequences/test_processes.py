@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from countersink.store import Store
 from countersink.database.session import Session
 from countersink.sequences import Sequences
+from countersink.store import Store
 from tests.support.processes import Children
 from tests.support.run_sequence import Job
 from tests.support.takers import Takers, killed_and_cut, together_without_gaps

@@ -8,6 +8,9 @@ from functools import partial
 
 import pytest
 
+from countersink.database.app_connection import AppConnection, Done, execute
+from countersink.database.session import Session, connect
+from countersink.sequences import allocator
 from countersink.store import (
     Conflict,
     Refused,
@@ -16,9 +19,6 @@ from countersink.store import (
     Store,
     Unavailable,
 )
-from countersink.database.session import Session, connect
-from countersink.database.app_connection import AppConnection, Done, execute
-from countersink.sequences import allocator
 from tests.support.entries import together
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.waiting import eventually

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import redis
 
+from countersink.database.migrate import migrate
+from countersink.database.session import connect
+from countersink.database.url import Settings
 from countersink.producers import Producer
 from countersink.store import Store
-from countersink.database.session import connect
-from countersink.database.migrate import migrate
-from countersink.database.url import Settings
 from countersink.store.verify import open_session, verify
 from tests.clients.programs import output, redis_cli
 from tests.support.databases import dropped, new_name

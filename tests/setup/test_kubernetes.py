@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from countersink.cli.servers.base import free_port
+from countersink.database.migrate import migrate
 from countersink.producers.options import PREFIX, Options
 from countersink.schedules.options import JobsOptions, SchedulerOptions
-from countersink.database.migrate import migrate
 from countersink.worker.options import WorkerOptions
 from tests.cli.command import call
 from tests.cli.reference import commands, settings_of

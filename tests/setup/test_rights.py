@@ -12,10 +12,10 @@ import pytest
 import redis
 import requests
 
+from countersink.database.migrate import migrate
+from countersink.database.session import connect
 from countersink.producers import Producer
 from countersink.schedules.jobs import JOBS
-from countersink.database.session import connect
-from countersink.database.migrate import migrate
 from countersink.stream.connection import connect as connect_redis
 from tests.cli.command import Servers, call
 from tests.support.databases import dropped, new_name

@@ -12,16 +12,16 @@ import pytest
 import redis
 
 from countersink.backfill.run import backfill
-from countersink.store import Store
 from countersink.counting.apply.apply import Applier
-from countersink.database.session import Session, connect
 from countersink.counting.ledger import Difference
 from countersink.database.migrate import migrate
+from countersink.database.session import Session, connect
+from countersink.store import Store
 from countersink.store.verify import open_session, verify
 from tests.backfill.helpers import add, line, log, options, write
 from tests.support.app_connection import open_app
-from tests.support.entries import compacted, entry, keep, minute, restore, rolled_up, row
 from tests.support.databases import dropped, new_name
+from tests.support.entries import compacted, entry, keep, minute, restore, rolled_up, row
 from tests.support.examples import MANY
 from tests.support.servers import MySQLServer, RedisServer
 

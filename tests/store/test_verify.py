@@ -8,19 +8,19 @@ import pytest
 
 from countersink.backfill.count import task
 from countersink.backfill.undo import undo
-from countersink.store import Store, UnknownCounter
 from countersink.counting.apply.apply import Applier
-from countersink.database.session import Session, connect
-from countersink.database.errors import Refused
 from countersink.counting.ledger import Difference
+from countersink.database.errors import Refused
+from countersink.database.session import Session, connect
 from countersink.database.url import Settings
+from countersink.store import Store, UnknownCounter
 from countersink.store.verify import Verified, open_session, verify
 from tests.backfill.helpers import COUNTER, add, log, long_log, write
 from tests.backfill.truths import new_run
 from tests.support.entries import Database, again_and_again, entry, row
-from tests.support.width_rows import plant
 from tests.support.examples import MANY
 from tests.support.ledger import post_planted
+from tests.support.width_rows import plant
 
 SLOTS = "counter_slot (counter, bucket, counter_key, width, slot, amount)"
 

@@ -17,8 +17,8 @@ from countersink.stream import sentinel
 from countersink.stream.connection import SOCKET_TIMEOUT, command, connect, mapped, redact
 from countersink.stream.errors import StreamMisconfigured, StreamUnavailable
 from countersink.stream.sentinel import SENTINEL_TIMEOUT, Sentinels, watched
-from tests.support.entries import beside, together
 from tests.support.certificates import make_certificates
+from tests.support.entries import beside, together
 from tests.support.factories import RedisFactory
 from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.proxies.tcp import Link

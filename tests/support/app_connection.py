@@ -5,8 +5,8 @@ from urllib.parse import unquote, urlsplit
 
 import pymysql
 
-from countersink.store import Store
 from countersink.database.session import Session
+from countersink.store import Store
 from tests.support.waiting import eventually
 
 Connection: TypeAlias = "pymysql.Connection[Any]"

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 import pytest
 
+from countersink.counting.apply.amounts import Incoming, Row
+from countersink.counting.apply.apply import Applied, Applier
+from countersink.database.session import Session
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone, open_tables
 from countersink.schedules.jobs.retention import roll_up
 from countersink.store import Store
-from countersink.counting.apply.amounts import Incoming, Row
-from countersink.counting.apply.apply import Applied, Applier
-from countersink.database.session import Session
 from tests.support.app_connection import Connection
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request, Rule
 from tests.support.waiting import eventually

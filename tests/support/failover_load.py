@@ -13,12 +13,12 @@ from typing import Any, Final, Self
 
 import redis
 
+from countersink.database.errors import StoreError
+from countersink.database.session import connect
 from countersink.producers import Producer
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.store import SequenceUncertain, Store
-from countersink.database.session import connect
-from countersink.database.errors import StoreError
 from countersink.store.verify import open_session, verify
 from tests.support.processes import Child, Children
 from tests.support.traffic import STREAM, backlog

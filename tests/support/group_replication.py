@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from countersink.cli.servers.base import LOOPBACK, find_program, write_private
-from countersink.database.session import connect
 from countersink.database.errors import StoreError
+from countersink.database.session import connect
 from tests.support.ports import Ports
 from tests.support.replication import ask, run
 from tests.support.servers import MySQLServer, mysql_tree

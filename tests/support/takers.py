@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 
-from countersink.store import Store
 from countersink.database.session import connect
 from countersink.sequences.records import literal
+from countersink.store import Store
 from tests.support.processes import Child, Children
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 from tests.support.run_sequence import Job

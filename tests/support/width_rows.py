@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from typing import Any
 
-from countersink.database.session import Session
 from countersink.counting.counters.buckets import NUMBER, Width
+from countersink.database.session import Session
 from countersink.database.sql import datetime_of
 
 Put = Callable[..., None]

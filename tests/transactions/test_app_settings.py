@@ -8,15 +8,16 @@ from functools import partial
 
 import pytest
 
-from countersink.store import Store, TrackedCounter, UnknownCounter
 from countersink.counting.apply.control import exclusive
-from countersink.database.session import Session, connect
 from countersink.counting.counters.settings import Counter, SettingsChange, change
-from countersink.database.errors import Conflict
 from countersink.counting.errors import InexactZone
-from countersink.transactions.app_settings import KEPT_S, Clocks
+from countersink.database.errors import Conflict
+from countersink.database.session import Session, connect
 from countersink.database.url import Settings
+from countersink.store import Store, TrackedCounter, UnknownCounter
 from countersink.store.verify import verify
+from countersink.transactions.app_settings import KEPT_S, Clocks
+from tests.counting.test_tracked_refusals import track
 from tests.support.app_connection import (
     Connection,
     app_slots,
@@ -26,7 +27,6 @@ from tests.support.app_connection import (
     without_snapshot_isolation,
 )
 from tests.support.entries import Database, entry, row, says, together
-from tests.counting.test_tracked_refusals import track
 from tests.support.proxies import Deed, MySQLProxy, Phase, Request
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")

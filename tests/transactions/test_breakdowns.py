@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from countersink.store import Store
 from countersink.counting.errors import UnknownDimension
+from countersink.store import Store
 from tests.support.app_connection import MOST, commit_one, set_amount
 from tests.support.entries import MAX, Database
 

@@ -11,13 +11,13 @@ import pytest
 from pymysql.constants import CLIENT
 from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
-from countersink.store import Store
 from countersink.database.session import connect
+from countersink.database.sql import quoted
+from countersink.database.url import Settings
+from countersink.store import Store
+from countersink.store.verify import open_session, verify
 from countersink.transactions import app_settings
 from countersink.transactions.increments import ROWS_PER_STATEMENT
-from countersink.database.url import Settings
-from countersink.database.sql import quoted
-from countersink.store.verify import open_session, verify
 from tests.support.app_connection import (
     MOST,
     Connection,

@@ -17,10 +17,10 @@ import uvloop
 
 from countersink.cli.commands.maintain.info import found
 from countersink.cli.commands.maintain.job_runs import act
+from countersink.database.sessions import open_tables
 from countersink.producers import Producer
 from countersink.store import Store, api_keys
 from countersink.store.api_keys import SCOPES
-from countersink.database.sessions import open_tables
 from countersink.stream.connection import connect
 from countersink.web.app import ROUTES, Application
 from countersink.web.http.route import Route

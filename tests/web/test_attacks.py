@@ -14,8 +14,8 @@ from urllib.parse import quote
 import pytest
 import requests
 
-from countersink.store import Store
 from countersink.counting.apply.apply import Applier
+from countersink.store import Store
 from tests.support.entries import entry
 from tests.support.examples import MANY
 from tests.web.attacks.asking import ask, post, say

@@ -9,8 +9,8 @@ from http.cookies import SimpleCookie
 import pytest
 import requests
 
-from countersink.store import api_keys
 from countersink.database.sessions import open_tables
+from countersink.store import api_keys
 from countersink.web.endpoints.live import MAX_LISTENERS, MAX_PER_ADDRESS, MAX_PER_KEY
 from tests.support.waiting import eventually
 from tests.web.attacks.asking import ask, from_address

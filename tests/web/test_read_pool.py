@@ -14,10 +14,10 @@ import pytest
 import redis
 import requests
 
+from countersink.counting.totals.query import Answer, Query
+from countersink.database.session import Session
 from countersink.reads import Reads
 from countersink.reads.pending import Bounds, Folding, Queue, read_queue
-from countersink.database.session import Session
-from countersink.counting.totals.query import Answer, Query
 from countersink.web import read_pool
 from tests.database.test_session import locked, waiting
 from tests.support.waiting import eventually

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.runtime.log import JsonFormatter, Log, TextFormatter
 from countersink.counting.apply.apply import Applier
+from countersink.runtime.log import JsonFormatter, Log, TextFormatter
 from countersink.stream.decode import Decoded, decode
 from countersink.stream.entry import Delivery, Sealed, encode_rows, new_entry_id
 from countersink.stream.group import Group

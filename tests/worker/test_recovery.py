@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.metrics.endpoint import installation_samples
 from countersink.counting.apply import queue_losses
 from countersink.database.session import connect
+from countersink.metrics.endpoint import installation_samples
 from countersink.stream import group
 from countersink.stream.connection import command
 from countersink.stream.group import Group

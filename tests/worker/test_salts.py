@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import redis
 
+from countersink.database.session import Session
+from countersink.database.sessions import open_tables
 from countersink.producers import Producer
 from countersink.producers.buffer import sightings
 from countersink.runtime.log import Log
 from countersink.runtime.members import Salt, decode_salts, encode_salts
 from countersink.store import Store
-from countersink.database.session import Session
-from countersink.database.sessions import open_tables
 from countersink.stream.connection import connect
 from countersink.stream.names import PARTITIONS_KEY, salts_key, stream_key
 from countersink.worker import report as module

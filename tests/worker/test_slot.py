@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from countersink.runtime.log import Log
-from countersink.database.session import Session, connect
 from countersink.database.errors import SchemaMismatch
+from countersink.database.session import Session, connect
+from countersink.runtime.log import Log
 from countersink.worker import WorkerOptions, loop
 from countersink.worker.loop import Slot
 from countersink.worker.report import LOGGER

@@ -38,10 +38,10 @@ from countersink.runtime.times import read_day, read_edge
 if TYPE_CHECKING:
     import redis
 
+    from countersink.counting.totals.selection import Last
+    from countersink.database.session import Session
     from countersink.producers.options import Options as ProducerOptions
     from countersink.store import Store
-    from countersink.database.session import Session
-    from countersink.counting.totals.selection import Last
 
 T = TypeVar("T")
 Parent: TypeAlias = click.Context | None

@@ -24,13 +24,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from countersink.reads.errors import TotalTooLarge
-from countersink.runtime.times import iso
 from countersink.counting.counters.breakdowns import Breakdown
 from countersink.counting.counters.counters import Counter
 from countersink.counting.counters.keep_steps import by_width
-from countersink.database.sql import datetime_of
 from countersink.counting.totals.query import Row, documents
+from countersink.database.sql import datetime_of
+from countersink.reads.errors import TotalTooLarge
+from countersink.runtime.times import iso
 
 _AT_ONCE: Final = 1000
 """Rows that are written at once."""

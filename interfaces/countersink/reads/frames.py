@@ -13,11 +13,11 @@ from datetime import date
 
 import pandas as pd
 
-from countersink.store import Store
 from countersink.counting.totals.answer import rows
 from countersink.counting.totals.query import EXPORTED, Answer, Query, read_by
 from countersink.counting.totals.selection import ANY, KeyMatch, Selection, selection_of
 from countersink.counting.totals.snapshot import Snapshot
+from countersink.store import Store
 
 
 def frame(

@@ -9,7 +9,6 @@ from itertools import islice
 from math import inf
 from typing import Final
 
-from countersink.runtime.limits import is_name
 from countersink.counting.counters import buckets
 from countersink.counting.counters.all_counters import (
     counter_names,
@@ -18,10 +17,11 @@ from countersink.counting.counters.all_counters import (
     names_in_parts,
 )
 from countersink.counting.errors import InexactZone, RolledUp, UnknownZone
-from countersink.database.sql import parts
 from countersink.counting.totals.selection import Selection
 from countersink.counting.totals.series import series
 from countersink.counting.totals.snapshot import SIZE, Snapshot
+from countersink.database.sql import parts
+from countersink.runtime.limits import is_name
 
 MAX_DAYS: Final = 92
 """Days at a glance, at most."""

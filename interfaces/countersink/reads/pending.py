@@ -15,20 +15,20 @@ from typing import Final, TypeVar
 
 import redis
 
-from countersink.reads.errors import CatalogChanged, QueueReadStopped, QueueTooLong
-from countersink.runtime.dimensions import RowKey
-from countersink.runtime.limits import stored_form
-from countersink.store import Store
 from countersink.counting.apply import guards
 from countersink.counting.apply.control import read_control
-from countersink.database.session import Session
 from countersink.counting.counters.all_counters import known_names
 from countersink.counting.counters.catalog import Catalog, accepted, load
-from countersink.database.errors import Conflict
 from countersink.counting.totals.answer import answer
 from countersink.counting.totals.query import Answer, Query
 from countersink.counting.totals.selection import KeyMatch, Selection
 from countersink.counting.totals.snapshot import Pending, Snapshot
+from countersink.database.errors import Conflict
+from countersink.database.session import Session
+from countersink.reads.errors import CatalogChanged, QueueReadStopped, QueueTooLong
+from countersink.runtime.dimensions import RowKey
+from countersink.runtime.limits import stored_form
+from countersink.store import Store
 from countersink.stream.connection import command, earliest_us
 from countersink.stream.decode import MAX_AT, Decoded, decode
 from countersink.stream.entry import ends, pages

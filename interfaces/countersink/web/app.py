@@ -20,13 +20,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
+from countersink.database.errors import Conflict, ReadInterrupted, Unavailable
+from countersink.database.migrate import identity
+from countersink.database.sessions import is_cancelled
 from countersink.producers import Producer
 from countersink.reads import Reads
 from countersink.reads.pending import Bounds
 from countersink.store import Store
-from countersink.database.errors import Conflict, ReadInterrupted, Unavailable
-from countersink.database.migrate import identity
-from countersink.database.sessions import is_cancelled
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamUnavailable
 from countersink.web.auth.authentication import Authenticator

@@ -17,10 +17,10 @@ from typing import Final
 
 import anyio
 
-from countersink.database.errors import StoreError
 from countersink.counting.errors import UnknownCounter
 from countersink.counting.totals.query import Query
 from countersink.counting.totals.selection import Selection
+from countersink.database.errors import StoreError
 from countersink.stream.connection import mapped
 from countersink.stream.errors import StreamError
 from countersink.stream.names import stream_keys

@@ -16,10 +16,19 @@ from weakref import WeakValueDictionary
 import anyio
 from starlette.requests import ClientDisconnect, Request
 
-from countersink.reads.errors import QueueReadStopped, QueueTooLong
-from countersink.counting.errors import DamagedSketch, InexactZone, NoSketches, NotUnique, RolledUp, UnknownCounter, UnknownDimension, UnknownZone
+from countersink.counting.errors import (
+    DamagedSketch,
+    InexactZone,
+    NoSketches,
+    NotUnique,
+    RolledUp,
+    UnknownCounter,
+    UnknownDimension,
+    UnknownZone,
+)
 from countersink.database.errors import ReadInterrupted, StoreError
 from countersink.database.sessions import Cancellation
+from countersink.reads.errors import QueueReadStopped, QueueTooLong
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 

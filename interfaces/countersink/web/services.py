@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import anyio
 import redis
 
+from countersink.database.sessions import open_tables
 from countersink.producers import Producer
 from countersink.reads import Reads
 from countersink.store import Store
-from countersink.database.sessions import open_tables
 from countersink.web.auth.credentials import LoginCookie, NameQuotas, TokenBuckets, WaitingPlaces
 from countersink.web.auth.register import Register
 from countersink.web.options import WebOptions

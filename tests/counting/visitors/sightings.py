@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from datetime import date
 from hashlib import blake2b
 
-from countersink.runtime.dimensions import RowKey
-from countersink.runtime.members import Seen
 from countersink.counting.apply import dead
 from countersink.counting.apply.amounts import Incoming, Row
 from countersink.counting.apply.dead import DeadRow
 from countersink.counting.apply.key_caps import OVERFLOW
+from countersink.counting.visitors.sketch import SketchUnion, checksum
 from countersink.database.session import Session
 from countersink.database.sql import LABEL, day_label
-from countersink.counting.visitors.sketch import SketchUnion, checksum
+from countersink.runtime.dimensions import RowKey
+from countersink.runtime.members import Seen
 from tests.support.entries import minute, now_ms
 
 Sighting = tuple[str, RowKey, int, str]

@@ -7,27 +7,18 @@ from contextlib import closing
 
 import pytest
 
-from countersink.runtime.dead_letter import DeadReason
-from countersink.runtime.dimensions import check_dimensions
-from countersink.store import Store
 from countersink.counting.apply import dead
 from countersink.counting.apply.apply import Applied, Applier
 from countersink.counting.apply.dead_retry import retry
 from countersink.counting.apply.key_caps import OVERFLOW
-from countersink.database.session import Session
-from countersink.database.errors import Conflict
 from countersink.counting.errors import DamagedSketch
+from countersink.database.errors import Conflict
+from countersink.database.session import Session
+from countersink.runtime.dead_letter import DeadReason
+from countersink.runtime.dimensions import check_dimensions
+from countersink.store import Store
 from countersink.store.verify import verify
 from countersink.stream.decode import decode_payload
-from tests.support.entries import (
-    applier,
-    compacted,
-    guard_count,
-    keys,
-    ledger,
-    rolled_up,
-    slots,
-)
 from tests.counting.visitors.sightings import (
     NOON,
     OVER,
@@ -37,6 +28,15 @@ from tests.counting.visitors.sightings import (
     numbers,
     seen_entry,
     sightings,
+)
+from tests.support.entries import (
+    applier,
+    compacted,
+    guard_count,
+    keys,
+    ledger,
+    rolled_up,
+    slots,
 )
 from tests.support.traffic import now_minute
 

@@ -7,17 +7,17 @@ from datetime import UTC, datetime
 
 import pytest
 
-from countersink.store import Store
 from countersink.counting.apply.apply import Applier
-from countersink.database.session import Session, connect
 from countersink.counting.counters import deletion
 from countersink.counting.counters.deletion import delete_key
 from countersink.counting.errors import DamagedSketch
-from countersink.store.verify import verify
 from countersink.counting.visitors.sketch import SketchUnion, checksum
+from countersink.database.session import Session, connect
+from countersink.store import Store
+from countersink.store.verify import verify
+from tests.counting.visitors.sightings import Sighting, hashed, salt_at, seen_entry, unions
 from tests.support.app_connection import Connection
 from tests.support.entries import applier, beside, compacted, keys, rolled_up, says, together
-from tests.counting.visitors.sightings import Sighting, hashed, salt_at, seen_entry, unions
 from tests.support.proxies import Deed, MySQLProxy, Phase
 from tests.support.sketches import registers, sketch_of
 from tests.support.traffic import now_minute

@@ -7,10 +7,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from countersink.store import Store
+from countersink.counting.visitors import salts
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
-from countersink.counting.visitors import salts
+from countersink.store import Store
 from tests.support.entries import Database, together
 
 Period = tuple[int, int | None]

@@ -7,15 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from countersink.runtime.members import Seen
 from countersink.counting.apply.apply import Applier
 from countersink.counting.apply.dead_retry import retry
 from countersink.counting.apply.key_caps import OVERFLOW
-from countersink.database.session import Session
 from countersink.counting.totals import unions as module_of_unions
 from countersink.counting.visitors.sketch import Visitors
+from countersink.database.session import Session
+from countersink.runtime.members import Seen
 from countersink.stream.decode import decode_payload
-from tests.support.entries import Database, keys
 from tests.counting.visitors.sightings import (
     NOON,
     TODAY,
@@ -27,6 +26,7 @@ from tests.counting.visitors.sightings import (
     sightings,
     unions,
 )
+from tests.support.entries import Database, keys
 from tests.support.sketches import registers, sketch_of
 
 pytestmark = pytest.mark.usefixtures("store")

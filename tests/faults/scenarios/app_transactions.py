@@ -7,8 +7,8 @@ from random import Random
 
 from countersink.store import Store
 from tests.faults.stage import Stage
-from tests.support.entries import again_and_again, compacted
 from tests.support.databases import dropped, new_name
+from tests.support.entries import again_and_again, compacted
 from tests.support.oracle import Oracle
 from tests.support.processes import Child
 from tests.support.run_seller import COUNTER

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
 
-from countersink.store import Store
 from countersink.counting.apply.amounts import Row
 from countersink.counting.apply.apply import Applier
+from countersink.store import Store
 from tests.faults.stage import Stage
 from tests.support.entries import entry
 from tests.support.examples import MANY

@@ -9,6 +9,7 @@ from datetime import date, datetime, timedelta
 from functools import partial
 from random import Random
 
+from countersink.counting.apply.apply import Applier
 from countersink.schedules.errors import RunStopped
 from countersink.schedules.jobs import Context, pruning
 from countersink.schedules.jobs.compaction import CompactOptions, compact
@@ -16,7 +17,6 @@ from countersink.schedules.jobs.move import PassDone, open_tables
 from countersink.schedules.jobs.retention import roll_up
 from countersink.schedules.options import JobOptions
 from countersink.store import Store
-from countersink.counting.apply.apply import Applier
 from tests.faults.scenarios.compaction import LEDGER, TOTALS, count_in_app, totals
 from tests.faults.stage import Stage
 from tests.support.entries import beside, entry

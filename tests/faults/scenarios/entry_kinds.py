@@ -5,11 +5,11 @@ sketches of these are held against those of all that were sent, register by regi
 from collections import defaultdict
 from typing import Any
 
-from countersink.store import Store
 from countersink.counting.counters.catalog import load
+from countersink.store import Store
 from countersink.store.verify import open_session
-from tests.faults.stage import Stage
 from tests.counting.visitors.sightings import hashed, salt_at, unions
+from tests.faults.stage import Stage
 from tests.support.sketches import registers, sketch_of
 from tests.support.traffic import DAYS, FIRST_MINUTE, MINUTES_PER_DAY, day_of, now_ms, sealed, send
 

@@ -23,11 +23,11 @@ from typing import Any, Final, Self
 
 import pymysql
 
-from countersink.store import Store
 from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.apply import Applier
 from countersink.counting.errors import UnknownCounter
 from countersink.database.migrate import migrate
+from countersink.store import Store
 from countersink.store.verify import open_session, verify
 from tests.faults.scenarios.history_books import FINER, MINUTES, Book
 from tests.faults.scenarios.history_questions import Reader, drawn, plain

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from countersink.store import Store
 from countersink.counting.apply.key_caps import OVERFLOW
+from countersink.store import Store
 from tests.faults.scenarios.worker_deaths import POINTS, Point, killed_at
 from tests.faults.stage import Stage
 from tests.support.oracle import Oracle

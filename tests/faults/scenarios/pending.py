@@ -20,8 +20,8 @@ from countersink.store import Store
 from countersink.stream.connection import connect
 from tests.faults.scenarios.worker_deaths import POINTS, killed_at
 from tests.faults.stage import Stage
-from tests.support.entries import again_and_again
 from tests.support.asking import Asking
+from tests.support.entries import again_and_again
 from tests.support.traffic import FIRST_MINUTE
 from tests.support.waiting import eventually
 from tests.web.serving import serving

@@ -13,9 +13,9 @@ from pymysql.err import OperationalError
 
 from countersink.store import Store
 from tests.faults.stage import Stage
-from tests.support.entries import again_and_again, compacted
 from tests.support.app_tables import STATUSES, create
 from tests.support.databases import dropped, new_name
+from tests.support.entries import again_and_again, compacted
 from tests.support.oracle import Oracle, connect
 from tests.support.processes import COUNTERSINK, Child
 from tests.support.table_oracle import Tracked, snapshot

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from countersink.store import Store, api_keys
 from countersink.database.sessions import open_tables
+from countersink.store import Store, api_keys
 from countersink.worker import WorkerOptions, run
 from tests.support.processes import Child, Children
 from tests.web.process import WebProcess, resident

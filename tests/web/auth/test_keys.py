@@ -10,10 +10,10 @@ from typing import TypeVar
 import pytest
 import requests
 
-from countersink.store import Store, api_keys
-from countersink.database.session import Session
 from countersink.database.migrate import migrate
+from countersink.database.session import Session
 from countersink.database.sessions import open_tables
+from countersink.store import Store, api_keys
 from countersink.web.auth import register
 from countersink.web.auth.register import Register
 from tests.support.factories import MySQLFactory

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import requests
 
-from countersink.store.api_keys import SCOPES
 from countersink.database.migrate import migrate
+from countersink.store.api_keys import SCOPES
 from countersink.web.app import ROUTES
 from countersink.web.http.openapi import document
 from tests.support.databases import dropped, new_name

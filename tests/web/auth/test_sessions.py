@@ -6,8 +6,8 @@ from http.cookies import SimpleCookie
 import pytest
 import requests
 
-from countersink.store import api_keys
 from countersink.database.sessions import open_tables
+from countersink.store import api_keys
 from countersink.web.endpoints import pages
 from tests.web.routes import ROUTES
 from tests.web.serving import Web, serving

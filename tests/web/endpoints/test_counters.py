@@ -5,8 +5,8 @@ from contextlib import closing
 from datetime import date, timedelta
 from functools import partial
 
-from countersink.schedules.jobs.retention import roll_up
 from countersink.database.sessions import open_tables
+from countersink.schedules.jobs.retention import roll_up
 from tests.cli.command import call
 from tests.support.app_connection import open_app
 from tests.web.endpoints.test_totals import count, document, refused, rows

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import requests
 
-from countersink.runtime.dead_letter import DeadReason
 from countersink.counting.apply.dead import DeadRow, insert
 from countersink.database.sessions import open_tables
+from countersink.runtime.dead_letter import DeadReason
 from countersink.stream.entry import new_entry_id
 from countersink.stream.names import stream_key
 from tests.web.serving import Web

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import requests
 
+from countersink.database.session import connect
 from countersink.metrics.endpoint import installation_samples
 from countersink.metrics.table import METRICS, Sample
-from countersink.database.session import connect
 from countersink.stream.connection import connect as connect_redis
 from countersink.web.endpoints import system
 from tests.metrics.test_exposition import Values, values

@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import pytest
 import requests
 
-from countersink.runtime.limits import cut_key
-from countersink.database.session import connect
 from countersink.counting.counters.all_counters import counter_names
 from countersink.database.migrate import migrate
+from countersink.database.session import connect
+from countersink.runtime.limits import cut_key
 from countersink.web.acknowledgement import Acknowledgements
 from countersink.web.badges import HitNumbers, badge
 from countersink.web.endpoints import hits

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import requests
 
+from countersink.database.sessions import open_tables
 from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.store import api_keys
-from countersink.database.sessions import open_tables
 from countersink.stream.connection import command
 from countersink.stream.decode import entry_id_of
 from countersink.stream.entry import Delivery

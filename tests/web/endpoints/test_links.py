@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import requests
 
-from countersink.store import api_keys, links
 from countersink.database.session import Session
-from countersink.store.errors import NoSuchKey, NoSuchLink, TooManyLinks
 from countersink.database.sessions import open_tables
+from countersink.store import api_keys, links
+from countersink.store.errors import NoSuchKey, NoSuchLink, TooManyLinks
 from countersink.web.app import ROUTES
 from countersink.web.auth import register
 from tests.support.waiting import eventually

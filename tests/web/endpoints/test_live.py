@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import requests
 
-from countersink.store import api_keys
 from countersink.database.migrate import migrate
 from countersink.database.sessions import open_tables
+from countersink.store import api_keys
 from countersink.web.endpoints import live
 from tests.support.factories import MySQLFactory
 from tests.support.waiting import eventually

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 import requests
 
-from countersink.store import notes
 from countersink.database.sessions import open_tables
+from countersink.store import notes
 from tests.web.serving import Web, serving
 
 VIEWS = "/v1/counters/views/notes"

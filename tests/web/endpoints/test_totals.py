@@ -10,10 +10,10 @@ from urllib.parse import quote
 import pytest
 import requests
 
+from countersink.database.sessions import open_tables
 from countersink.producers import Producer
 from countersink.runtime.times import iso
 from countersink.schedules.jobs.retention import roll_up
-from countersink.database.sessions import open_tables
 from countersink.stream.connection import command
 from countersink.stream.names import stream_key
 from countersink.web.endpoints import totals as routes

@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 
 from countersink.database.session import connect
-from tests.support.entries import applier
 from tests.counting.visitors.sightings import seen_entry
+from tests.support.entries import applier
 from tests.support.examples import MANY
 from tests.support.traffic import now_minute
 from tests.web.endpoints.test_totals import document, get, rows

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import requests
 
-from countersink.store import api_keys
 from countersink.database.sessions import open_tables
+from countersink.store import api_keys
 from countersink.web.app import ROUTES as EVERY_ROUTE
 from countersink.web.errors import CannotServe
 from countersink.web.http.headers import DATA

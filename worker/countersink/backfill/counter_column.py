@@ -21,9 +21,9 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.input import files
 from countersink.backfill.options import BackfillOptions
 from countersink.backfill.run import working
-from countersink.runtime.limits import check_counter
-from countersink.database.session import Session
 from countersink.counting.counters.catalog import Catalog
+from countersink.database.session import Session
+from countersink.runtime.limits import check_counter
 
 MOST_COUNTERS: Final = 1_000
 """Counters of one export: each is a run, which reads all of it."""

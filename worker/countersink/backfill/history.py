@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import Drift, Recipe
-from countersink.database.session import Session
 from countersink.counting.counters.catalog import load_scheme
+from countersink.database.session import Session
 from countersink.database.sql import label_of
 
 PAGE: Final = 1000

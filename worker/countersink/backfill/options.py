@@ -14,10 +14,10 @@ from typing import Final, Literal, Self
 
 import msgspec
 
-from countersink.logs.formats import LOG_FORMATS
-from countersink.logs.template import Condition
 from countersink.counting.counters.buckets import Width, width_of
 from countersink.database.sql import label_time
+from countersink.logs.formats import LOG_FORMATS
+from countersink.logs.template import Condition
 
 Mode = Literal["add", "reconcile"]
 INPUT_FORMATS: Final[tuple[str, ...]] = ("auto", *LOG_FORMATS, "csv", "ndjson")

@@ -20,9 +20,9 @@ from countersink.backfill import history
 from countersink.backfill.errors import BackfillError, WrongOption
 from countersink.backfill.history import RejectedLine
 from countersink.backfill.input.files import Input, trouble
-from countersink.logs.formats.reader import Rejected
 from countersink.database.session import Session
 from countersink.database.sql import parts
+from countersink.logs.formats.reader import Rejected
 
 KEPT: Final = 10
 """Rejected lines that are kept with their run."""

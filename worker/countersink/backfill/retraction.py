@@ -13,14 +13,14 @@ from functools import partial
 from typing import Final
 
 from countersink.backfill.count import sources, targets
-from countersink.runtime.limits import key_bytes, key_text
-from countersink.database import sql
 from countersink.counting.apply import cells
 from countersink.counting.apply.amounts import Amounts
 from countersink.counting.apply.control import Control, bump, exclusive, read_control
-from countersink.database.session import Connect, Session, rerun
 from countersink.counting.counters.catalog import unmark_days
+from countersink.database import sql
+from countersink.database.session import Connect, Session, rerun
 from countersink.database.sessions import KeptSession
+from countersink.runtime.limits import key_bytes, key_text
 
 ROWS: Final = 1000
 """Corrections that are taken back in a transaction."""

@@ -40,13 +40,13 @@ from countersink.backfill.options import (
 )
 from countersink.backfill.reconcile.correction import Corrected, compare
 from countersink.backfill.reconcile.scope import check_days
-from countersink.runtime.limits import check_counter
-from countersink.runtime.process import process_name
-from countersink.database.session import Session
 from countersink.counting.counters.buckets import Resolution
 from countersink.counting.counters.catalog import Catalog, load
 from countersink.database.errors import StoreError
+from countersink.database.session import Session
 from countersink.database.sessions import KeptSession, open_tables
+from countersink.runtime.limits import check_counter
+from countersink.runtime.process import process_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

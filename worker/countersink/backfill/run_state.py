@@ -9,9 +9,9 @@ from typing import Final
 from countersink.backfill.errors import RunEnded
 from countersink.backfill.options import BackfillOptions, SourceReport
 from countersink.counting.apply.control import read_control
-from countersink.database.session import Session
 from countersink.counting.counters.buckets import Resolution
 from countersink.counting.counters.catalog import load_scheme
+from countersink.database.session import Session
 
 _LONGEST_ERROR: Final = 1000
 _NOW: Final = "UTC_TIMESTAMP(3)"

@@ -21,9 +21,9 @@ from countersink.backfill.count import sources, targets
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import Run
 from countersink.backfill.retraction import ChunkUndo, Reached, TakenBack
+from countersink.counting.counters.catalog import load_scheme, marked_days
 from countersink.database import sql
 from countersink.database.session import Session, rerun
-from countersink.counting.counters.catalog import load_scheme, marked_days
 from countersink.database.sessions import KeptSession, open_tables
 
 _PAGE: Final = 100

@@ -33,7 +33,6 @@ from countersink.database.errors import Refused, StoreError
 from countersink.runtime.dead_letter import DeadReason, RowRefusal
 
 
-
 class RefusedMembers(StoreError):
     """Members of some rows cannot be united with those of their cells.
 

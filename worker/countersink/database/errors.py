@@ -67,16 +67,12 @@ class ReadInterrupted(Conflict):
     """The statement was cut off: by KILL QUERY, or by a limit of time."""
 
 
-
-
 class BadData(StoreError):
     """A value that the server will never take (:data:`BAD_DATA`). Whoever counts has checked each
     row before, so that this is a bug, and the transaction is undone.
     """
 
     advice = DOCTOR
-
-
 
 
 class DuplicateKey(StoreError):
@@ -89,8 +85,6 @@ class Refused(StoreError):
     """The server answered and said no, and not for the data's sake."""
 
     advice = DOCTOR
-
-
 
 
 class OtherWriter(Refused):
@@ -112,8 +106,6 @@ class OtherWriter(Refused):
         self.since = time.monotonic()
 
 
-
-
 class SchemaMismatch(StoreError):
     """The tables do not fit this program; the message names the command that helps.
 
@@ -130,28 +122,6 @@ class Misconfigured(StoreError, ValueError):
     """The URL, or a file that it names, cannot be used."""
 
     advice = "check COUNTERSINK_MYSQL_URL"
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
 
 
 BAD_DATA: Final = frozenset(
@@ -291,17 +261,3 @@ def _from_driver(error: driver.MySQLError) -> StoreError:
 
 def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
-
-
-
-
-
-
-
-
-
-
-
-
-
-

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from countersink.database.session import Session, rerun_transaction
+from countersink.database.app_connection import Done
 from countersink.database.errors import (
     DENIED,
     NO_SUCH_TABLE,
@@ -31,7 +31,7 @@ from countersink.database.errors import (
     SchemaMismatch,
     Unavailable,
 )
-from countersink.database.app_connection import Done
+from countersink.database.session import Session, rerun_transaction
 from countersink.database.sql import show
 
 FENCES: Final = 256

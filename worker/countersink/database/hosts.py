@@ -21,8 +21,8 @@ from countersink.database.errors import (
     StoreError,
     Unavailable,
 )
-from countersink.database.url import Settings
 from countersink.database.sql import GROUP, SEVERAL_PRIMARIES, is_on
+from countersink.database.url import Settings
 
 SLOW_S: Final = 1.0
 """A host that fails after more than so many seconds was silent."""

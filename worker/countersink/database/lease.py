@@ -7,8 +7,8 @@ A slot decides speed only: whoever was paused, and has lost its slot, may go on 
 import random
 from typing import Final
 
-from countersink.database.session import Session
 from countersink.database.errors import Conflict, DuplicateKey
+from countersink.database.session import Session
 from countersink.database.sql import NOW_MS
 
 FIRST_WORKER_SLOT: Final = 1

@@ -15,15 +15,15 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-from countersink.database.session import Session, connect, rerun
 from countersink.database.errors import (
     UNKNOWN_DATABASE,
     Refused,
     SchemaMismatch,
 )
+from countersink.database.session import Session, connect, rerun
 from countersink.database.sessions import VERSION, require_schema, schema_version
-from countersink.database.url import Settings
 from countersink.database.sql import quoted
+from countersink.database.url import Settings
 
 DDL_SECONDS: Final = 24 * 3600.0
 """Seconds a statement of a migration may take: it may rebuild a large table."""

@@ -9,10 +9,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from countersink.database.session import Connect, Session
-from countersink.database.errors import Conflict, Misconfigured, ReadInterrupted, Refused, SchemaMismatch, Unavailable
 from countersink.counting.errors import UnknownZone
+from countersink.database.errors import (
+    Conflict,
+    Misconfigured,
+    ReadInterrupted,
+    Refused,
+    SchemaMismatch,
+    Unavailable,
+)
 from countersink.database.migrate import identity
+from countersink.database.session import Connect, Session
 from countersink.database.sessions import Pool, Ready
 from countersink.database.url import Settings
 

@@ -28,6 +28,7 @@ from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
 
 from countersink.database import hosts
+from countersink.database.app_connection import Done, execute
 from countersink.database.errors import (
     Conflict,
     Misconfigured,
@@ -38,8 +39,6 @@ from countersink.database.errors import (
     Unavailable,
     translate,
 )
-from countersink.database.app_connection import Done, execute
-from countersink.database.url import Settings
 from countersink.database.sql import (
     GROUP,
     SEVERAL_PRIMARIES,
@@ -51,6 +50,7 @@ from countersink.database.sql import (
     parts,
     show,
 )
+from countersink.database.url import Settings
 
 Result = TypeVar("Result")
 Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]

@@ -12,14 +12,6 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
-from countersink.database.session import (
-    IDLE_SECONDS,
-    Connect,
-    Session,
-    SessionOptions,
-    connect,
-    rerun,
-)
 from countersink.database.errors import (
     NO_SUCH_TABLE,
     Conflict,
@@ -28,6 +20,14 @@ from countersink.database.errors import (
     Refused,
     SchemaMismatch,
     Unavailable,
+)
+from countersink.database.session import (
+    IDLE_SECONDS,
+    Connect,
+    Session,
+    SessionOptions,
+    connect,
+    rerun,
 )
 from countersink.database.url import Settings
 

@@ -5,10 +5,10 @@ import builtins
 from collections.abc import Sequence
 from dataclasses import replace
 
-from countersink.database.session import Connect, Session
 from countersink.counting.counters.settings import DEFAULT_APP_SLOTS
-from countersink.database.errors import StoreError
 from countersink.counting.errors import UnknownCounter
+from countersink.database.errors import StoreError
+from countersink.database.session import Connect, Session
 from countersink.database.sessions import Pool
 from countersink.row_counts import check, definitions, lifecycle
 from countersink.row_counts.check import Progress, RowDifference

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final, Literal
 
-from countersink.runtime.limits import key_text
-from countersink.database.session import SQL_MODE, Session, rerun
 from countersink.database.errors import Conflict, Refused
-from countersink.row_counts.errors import HiddenTriggers, TableChanged
+from countersink.database.session import SQL_MODE, Session, rerun
 from countersink.database.sql import LABEL, label_time, quoted, width_number
 from countersink.row_counts import privileges, triggers
 from countersink.row_counts.definitions import TrackedTable, read
 from countersink.row_counts.encoding import key_sql, label_of_number, number_sql
+from countersink.row_counts.errors import HiddenTriggers, TableChanged
 from countersink.row_counts.table import AppTable, read_table
 from countersink.row_counts.triggers import SQL_MODE as TRIGGER_MODE
+from countersink.runtime.limits import key_text
 
 MOST: Final = 100
 """Cells of a table that are told one by one; the last one says how many more there are."""

@@ -13,8 +13,8 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
-from countersink.database.session import Session
 from countersink.database.errors import BadData
+from countersink.database.session import Session
 from countersink.database.sql import EPOCH, parts
 from countersink.row_counts.table import BINARY_TYPES, INTEGER_TYPES, OWN_TEXT, Column
 

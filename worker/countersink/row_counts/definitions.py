@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from countersink.runtime.limits import is_name
+from countersink.counting.errors import UnknownCounter
 from countersink.database.session import Session
-from countersink.counting.errors import TrackedCounter, UnknownCounter
+from countersink.runtime.limits import is_name
 
 _COLUMNS: Final = (
     "counter, table_schema, table_name, by_columns, day_column, app_slots, triggers, created,"

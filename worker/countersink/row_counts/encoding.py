@@ -26,10 +26,10 @@ from collections.abc import Sequence
 from datetime import date
 from typing import Final
 
-from countersink.runtime.limits import DIGEST_DIGITS, MAX_KEY_BYTES
 from countersink.counting.counters.buckets import NUMBER
 from countersink.database.sql import day_label, quoted
 from countersink.row_counts.table import BINARY_TYPES, INTEGER_TYPES, TEXT_TYPES, Column, width
+from countersink.runtime.limits import DIGEST_DIGITS, MAX_KEY_BYTES
 
 NO_DAY: Final = date(1969, 12, 31)
 """The day of rows that have none, or one before 1970."""

@@ -11,7 +11,6 @@
 from countersink.database.errors import Conflict, Refused
 
 
-
 class TableChanged(Conflict):
     """A tracked table was truncated or altered while its rows were counted."""
 

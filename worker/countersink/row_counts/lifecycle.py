@@ -15,7 +15,6 @@ from functools import partial
 from secrets import token_hex
 
 from countersink.counting.apply.control import Control, bump, exclusive
-from countersink.database.session import Connect, Session
 from countersink.counting.counters.catalog import ZONE_STAYS
 from countersink.counting.counters.deletion_sql import EVERYTHING, delete_rows
 from countersink.counting.counters.settings import (
@@ -24,8 +23,9 @@ from countersink.counting.counters.settings import (
     is_posted,
     is_used,
 )
-from countersink.database.errors import Conflict, StoreError
 from countersink.counting.errors import UnknownCounter
+from countersink.database.errors import Conflict, StoreError
+from countersink.database.session import Connect, Session
 from countersink.database.sql import quoted
 from countersink.row_counts import definitions, privileges, recount, triggers
 from countersink.row_counts.check import Progress

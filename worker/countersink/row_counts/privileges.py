@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from countersink.database.session import Session
 from countersink.database.errors import Refused, StoreError
+from countersink.database.session import Session
 from countersink.database.sql import quoted
 
 _DENIED: Final = frozenset(

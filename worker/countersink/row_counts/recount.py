@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from countersink.database.session import Connect, Session, held, rerun, rerun_transaction
 from countersink.counting.counters.deletion_sql import EVERYTHING, delete_rows
-from countersink.database.errors import Unavailable
 from countersink.counting.errors import UnknownCounter
 from countersink.counting.ledger.postings import Posting, post
+from countersink.database.errors import Unavailable
+from countersink.database.session import Connect, Session, held, rerun, rerun_transaction
 from countersink.database.sql import CELLS_PER_STATEMENT, label_time, parts
 from countersink.row_counts.check import Cell, Progress, differences
 from countersink.row_counts.definitions import TrackedTable, read, set_counted

@@ -17,17 +17,17 @@ from contextlib import suppress
 from datetime import date
 from typing import Final, NamedTuple
 
-from countersink.runtime.limits import MAX_KEY_BYTES, cut_bytes
-from countersink.database.session import Session
-from countersink.database.errors import Refused
 from countersink.counting.errors import UnknownCounter
-from countersink.database.sql import day_label, label_time, marks, parts
 from countersink.counting.totals.selection import check_days
+from countersink.database.errors import Refused
+from countersink.database.session import Session
+from countersink.database.sql import day_label, label_time, marks, parts
 from countersink.row_counts import encoding
 from countersink.row_counts.condition import Alike, Condition, Exactly, condition
 from countersink.row_counts.definitions import TrackedTable, find, in_words, read_all
 from countersink.row_counts.encoding import LATE_DAY, NO_DAY, cut_values
 from countersink.row_counts.table import Column, read_columns
+from countersink.runtime.limits import MAX_KEY_BYTES, cut_bytes
 
 ENTRIES: Final = 500
 """Entries of the index that are read in a step: that takes about as long as asking for it."""

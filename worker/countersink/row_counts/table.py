@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from countersink.database.session import Session
 from countersink.database.migrate import migrations
+from countersink.database.session import Session
 
 INTEGER_TYPES: Final = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "bit"})
 BINARY_TYPES: Final = frozenset({"binary", "varbinary"})

@@ -12,8 +12,10 @@ from datetime import date
 from functools import partial
 from typing import TypeVar, Unpack
 
-from countersink.database.session import Connect, Session, rerun, rerun_transaction
 from countersink.database.app_connection import AppConnection
+from countersink.database.session import Connect, Session, rerun, rerun_transaction
+from countersink.database.sessions import Pool
+from countersink.database.sql import quoted
 from countersink.sequences import records
 from countersink.sequences.allocator import is_alive, take, take_in
 from countersink.sequences.options import (
@@ -24,8 +26,6 @@ from countersink.sequences.options import (
     number,
 )
 from countersink.sequences.records import TABLE, Period, Sequence
-from countersink.database.sessions import Pool
-from countersink.database.sql import quoted
 
 Result = TypeVar("Result")
 

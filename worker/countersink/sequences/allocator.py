@@ -6,14 +6,14 @@ One statement does where there are no periods; a first value, and others, take a
 from functools import partial
 from typing import Final
 
-from countersink.database.session import Session
-from countersink.database.errors import HELD, Conflict, ReadInterrupted, StoreError, Unavailable
-from countersink.sequences.errors import SequenceExhausted, SequenceUncertain
 from countersink.counting.errors import UnknownZone
 from countersink.database.app_connection import AppConnection, as_one, execute, query
+from countersink.database.errors import HELD, Conflict, ReadInterrupted, StoreError, Unavailable
+from countersink.database.session import Session
+from countersink.database.sessions import Pool
+from countersink.sequences.errors import SequenceExhausted, SequenceUncertain
 from countersink.sequences.options import ValueRequest
 from countersink.sequences.records import ADDED, add, hand_out
-from countersink.database.sessions import Pool
 
 NOT_BEGUN: Final = frozenset(
     {

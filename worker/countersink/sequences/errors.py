@@ -11,7 +11,6 @@
 from countersink.database.errors import StoreError
 
 
-
 class SequenceUncertain(StoreError):
     """The connection broke before the server's reply, or the statement was interrupted (KILL QUERY,
     ``max_statement_time``), so it may have handed out a value that nobody got. It is not handed out

@@ -10,8 +10,8 @@ from datetime import date, timedelta
 from typing import Any, Final, Literal, TypedDict, get_args
 
 from countersink.counting.counters import buckets
-from countersink.sequences.errors import SequenceExhausted
 from countersink.counting.errors import UnknownZone
+from countersink.sequences.errors import SequenceExhausted
 
 MIN_VALUE: Final = -(2**63)
 MAX_VALUE: Final = 2**63 - 1

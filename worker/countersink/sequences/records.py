@@ -21,8 +21,9 @@ from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any, Final
 
-from countersink.database.session import Session, rerun_transaction
 from countersink.database.errors import Conflict
+from countersink.database.session import Session, rerun_transaction
+from countersink.database.sql import marks
 from countersink.sequences.options import (
     ALL_TIME,
     DEFAULTS,
@@ -37,7 +38,6 @@ from countersink.sequences.options import (
     name_text,
     next_values,
 )
-from countersink.database.sql import marks
 
 Execute = Callable[[str], object]
 Query = Callable[[str], list[tuple[Any, ...]]]

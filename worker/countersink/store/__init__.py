@@ -16,8 +16,27 @@ except ModuleNotFoundError as error:
         "countersink.store needs PyMySQL: pip install 'countersink[server]'", name=error.name
     ) from error
 
-from countersink.database.errors import BadData, Conflict, DuplicateKey, Misconfigured, Refused, SchemaMismatch, StoreError, Unavailable
-from countersink.counting.errors import DamagedSketch, IncompleteBreakdown, InexactZone, NoSketches, NotUnique, RolledUp, TrackedCounter, UnknownCounter, UnknownDimension
+from countersink.counting.errors import (
+    DamagedSketch,
+    IncompleteBreakdown,
+    InexactZone,
+    NoSketches,
+    NotUnique,
+    RolledUp,
+    TrackedCounter,
+    UnknownCounter,
+    UnknownDimension,
+)
+from countersink.database.errors import (
+    BadData,
+    Conflict,
+    DuplicateKey,
+    Misconfigured,
+    Refused,
+    SchemaMismatch,
+    StoreError,
+    Unavailable,
+)
 from countersink.sequences.errors import SequenceExhausted, SequenceUncertain
 from countersink.store.store import Store
 

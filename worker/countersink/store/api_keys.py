@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from countersink.runtime.limits import is_name
 from countersink.database.session import Session
+from countersink.runtime.limits import is_name
 from countersink.store.errors import NoSuchKey
 
 Scope = Literal["ingest", "read", "admin", "share"]

@@ -11,7 +11,6 @@
 from countersink.runtime.errors import ExplainedError
 
 
-
 class NoSuchKey(ExplainedError, LookupError):
     """No key that is still valid has this id or name, or several have the name."""
 

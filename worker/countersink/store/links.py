@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
+from countersink.database.session import Session
 from countersink.runtime.limits import is_name
 from countersink.store import api_keys
 from countersink.store.api_keys import LIVE, VALID
-from countersink.database.session import Session
 from countersink.store.errors import NoSuchLink, TooManyLinks
 
 MOST: Final = 1_000

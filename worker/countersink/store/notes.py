@@ -6,8 +6,8 @@ from datetime import date, datetime
 from typing import Final
 
 from countersink.database.session import Session
-from countersink.store.errors import TooManyNotes
 from countersink.database.sql import marks
+from countersink.store.errors import TooManyNotes
 
 MAX_NOTE: Final = 500
 """Characters of a note."""

@@ -9,21 +9,21 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, TypeVar, Unpack
 
-from countersink.database import migrate as migrations
-from countersink.database.session import LOCK_WAIT, Session, SessionOptions
 from countersink.counting.counters.counters import Counters
-from countersink.database.errors import Misconfigured
+from countersink.counting.totals import Totals
+from countersink.database import migrate as migrations
 from countersink.database.app_connection import AppConnection
-from countersink.transactions.increments import Increments
+from countersink.database.errors import Misconfigured
 from countersink.database.replicas import ReplicaPool
+from countersink.database.session import LOCK_WAIT, Session, SessionOptions
+from countersink.database.sessions import Pool, open_tables
+from countersink.database.url import Settings
+from countersink.row_counts import TrackedTables, row_count
+from countersink.row_counts.check import COUNT_SECONDS
 from countersink.sequences import Sequences
 from countersink.sequences.allocator import HANDING_IDLE_SECONDS
 from countersink.sequences.records import CHANGE_LOCK_WAIT
-from countersink.database.sessions import Pool, open_tables
-from countersink.database.url import Settings
-from countersink.counting.totals import Totals
-from countersink.row_counts import TrackedTables, row_count
-from countersink.row_counts.check import COUNT_SECONDS
+from countersink.transactions.increments import Increments
 
 ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
 READ_ENVIRONMENT: Final = "COUNTERSINK_MYSQL_READ_URL"

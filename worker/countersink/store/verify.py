@@ -26,21 +26,21 @@ from datetime import date
 from typing import Final
 
 from countersink.counting.apply.control import read_control
-from countersink.database.session import Session
 from countersink.counting.counters import breakdowns
 from countersink.counting.counters.buckets import date_at
 from countersink.counting.counters.catalog import DEFAULT, Scheme, read_schemes
 from countersink.counting.counters.settings import require
-from countersink.database.errors import Refused
 from countersink.counting.errors import UnknownCounter
 from countersink.counting.ledger import Difference, Problem, backfills
 from countersink.counting.ledger.balance import Side, between, last_of_next, read
+from countersink.counting.visitors.rows import faults, sketched
+from countersink.database.errors import Refused
+from countersink.database.session import Session
 from countersink.database.sessions import open_tables
-from countersink.database.url import Settings
 from countersink.database.sql import LABEL, label_time, marks
+from countersink.database.url import Settings
 from countersink.row_counts.check import RowDifference, check
 from countersink.row_counts.definitions import find, read_all, tracked_names
-from countersink.counting.visitors.rows import faults, sketched
 
 READ_SECONDS: Final = 3600.0
 """How long the sums of one group may take."""

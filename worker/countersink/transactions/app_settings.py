@@ -26,16 +26,15 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from countersink.runtime.limits import minute_of
 from countersink.counting.apply.control import read_control
-from countersink.database.session import Connect, Session, rerun
-from countersink.counting.counters.all_counters import known_names
+from countersink.counting.counters.all_counters import known_names, refuse_tracked
 from countersink.counting.counters.breakdowns import Dimensioned, read_dimensioned
 from countersink.counting.counters.catalog import Catalog, read_schemes
 from countersink.counting.errors import UnknownCounter
+from countersink.database.session import Connect, Session, rerun
 from countersink.database.sessions import Pool
 from countersink.database.sql import Dialect
-from countersink.counting.counters.all_counters import refuse_tracked
+from countersink.runtime.limits import minute_of
 
 KEPT_S: Final = 60.0
 """For how long settings are remembered."""

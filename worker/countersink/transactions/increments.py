@@ -11,20 +11,20 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from countersink.runtime.dimensions import RowKey, check_dimensions
-from countersink.runtime.limits import check_amount, check_key
 from countersink.counting.apply.amounts import Amounts, Cell
-from countersink.database.session import Connect
 from countersink.counting.counters import breakdowns
 from countersink.counting.counters.breakdowns import Dimensioned
 from countersink.counting.counters.settings import check_name
-from countersink.database.errors import Conflict
 from countersink.counting.errors import UnknownZone
-from countersink.transactions.app_settings import AppSettings, SettingsCache
-from countersink.database.app_connection import AppConnection, as_one, execute, query, slot
 from countersink.counting.ledger.postings import BucketSums, post_in
+from countersink.database.app_connection import AppConnection, as_one, execute, query, slot
+from countersink.database.errors import Conflict
+from countersink.database.session import Connect
 from countersink.database.sessions import Pool
 from countersink.database.sql import LABEL, label_text, parts, quoted, width_number
+from countersink.runtime.dimensions import RowKey, check_dimensions
+from countersink.runtime.limits import check_amount, check_key
+from countersink.transactions.app_settings import AppSettings, SettingsCache
 
 ROWS_PER_STATEMENT: Final = 1000
 _DELETIONS: Final = 20

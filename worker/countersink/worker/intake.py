@@ -18,10 +18,10 @@ from typing import Final
 
 import redis
 
-from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason
-from countersink.runtime.log import Log, error_text
 from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.dead import DeadRow
+from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason
+from countersink.runtime.log import Log, error_text
 from countersink.stream.connection import command, mapped
 from countersink.stream.decode import Decoded, decode, entry_id_of
 from countersink.stream.entry import Delivery

@@ -13,15 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import redis
 
-from countersink.runtime.errors import GivenUp
-from countersink.runtime.log import Log, error_text, logged
-from countersink.runtime.process import Stop, process_name, stop_by_signals
-from countersink.runtime.retry import Patience
 from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.apply import Applied, Applier
-from countersink.database.session import Session
 from countersink.database.errors import SchemaMismatch, StoreError
 from countersink.database.lease import lease_worker_slot, release_worker_slot, renew_worker_slot
+from countersink.database.session import Session
 from countersink.database.sessions import (
     BRIEF_READ_TIMEOUT_S,
     KeptSession,
@@ -30,6 +26,10 @@ from countersink.database.sessions import (
     require_schema,
 )
 from countersink.database.url import Settings
+from countersink.runtime.errors import GivenUp
+from countersink.runtime.log import Log, error_text, logged
+from countersink.runtime.process import Stop, process_name, stop_by_signals
+from countersink.runtime.retry import Patience
 from countersink.stream.connection import connect, is_cluster
 from countersink.stream.errors import StreamError
 from countersink.stream.group import Group

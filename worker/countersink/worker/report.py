@@ -14,16 +14,16 @@ from typing import Any, Final
 
 import redis
 
-from countersink.runtime.log import Log, error_text
-from countersink.runtime.members import Salt, encode_salts
 from countersink.counting.apply import queue_losses
 from countersink.counting.apply.apply import Applied
 from countersink.counting.apply.control import read_control
 from countersink.counting.apply.key_caps import OVERFLOW
-from countersink.database.session import Session
-from countersink.database.errors import Refused, StoreError
-from countersink.database.sessions import KeptSession
 from countersink.counting.visitors import salts
+from countersink.database.errors import Refused, StoreError
+from countersink.database.session import Session
+from countersink.database.sessions import KeptSession
+from countersink.runtime.log import Log, error_text
+from countersink.runtime.members import Salt, encode_salts
 from countersink.stream.connection import cluster_of, mapped
 from countersink.stream.errors import StreamError, StreamRefused
 from countersink.stream.names import (

@@ -18,10 +18,6 @@ from redis import Redis
 from countersink.cli import output, progress, settings
 from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.settings import COUNTER, EDGE, KEY, LAST, ZONE, Checked
-from countersink.reads import Reads
-from countersink.reads.formats import csv_bytes, ndjson_bytes, parquet_writer, replaced_file
-from countersink.runtime.times import iso
-from countersink.database.session import Session
 from countersink.counting.totals.answer import rows
 from countersink.counting.totals.query import (
     COLUMNS,
@@ -41,6 +37,10 @@ from countersink.counting.totals.selection import (
     wanted_keys,
 )
 from countersink.counting.totals.snapshot import Snapshot
+from countersink.database.session import Session
+from countersink.reads import Reads
+from countersink.reads.formats import csv_bytes, ndjson_bytes, parquet_writer, replaced_file
+from countersink.runtime.times import iso
 
 BY: Final = Checked("by", read_by)
 WHERE: Final = Checked("dimension", read_where)

@@ -16,11 +16,11 @@ from typing import Final
 
 import anyio
 
+from countersink.database.errors import StoreError
+from countersink.database.session import Session
+from countersink.database.sessions import open_tables
 from countersink.store import Store, api_keys
 from countersink.store.api_keys import SCOPES, Scope
-from countersink.database.session import Session
-from countersink.database.errors import StoreError
-from countersink.database.sessions import open_tables
 
 LOGGER: Final = logging.getLogger("countersink.web")
 REFRESH_S: Final = 2.0

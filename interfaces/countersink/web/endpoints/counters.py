@@ -9,6 +9,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from countersink.counting.counters.buckets import Resolution
+from countersink.counting.counters.settings import Counter
 from countersink.metrics.health import CachedAnswer
 from countersink.reads import ANYTHING
 from countersink.reads.formats import counter_document
@@ -24,8 +26,6 @@ from countersink.reads.overview import (
 )
 from countersink.runtime.limits import MAX_COUNTER_LENGTH
 from countersink.runtime.times import iso
-from countersink.counting.counters.buckets import Resolution
-from countersink.counting.counters.settings import Counter
 from countersink.web.auth.register import Identity
 from countersink.web.http.answers import freshness, json_answer
 from countersink.web.http.openapi import Closed, Day, Time, read_responses, words

@@ -10,12 +10,12 @@ from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from countersink.runtime.dead_letter import DeadReason
 from countersink.counting.apply import dead
 from countersink.counting.apply.dead import document
 from countersink.counting.apply.dead_retry import Retried, retry
-from countersink.database.session import Session
 from countersink.database.lease import any_slot
+from countersink.database.session import Session
+from countersink.runtime.dead_letter import DeadReason
 from countersink.stream.decode import decode_payload
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem

@@ -11,12 +11,12 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from countersink.counting.counters.all_counters import counter_names
+from countersink.database.errors import StoreError
 from countersink.metrics.health import CachedAnswer
 from countersink.producers import Increment
 from countersink.runtime.limits import check_counter, check_key
 from countersink.runtime.members import visitor_of
-from countersink.counting.counters.all_counters import counter_names
-from countersink.database.errors import StoreError
 from countersink.web.auth.register import Identity
 from countersink.web.badges import MAX_LABEL_LENGTH, HitNumbers, badge
 from countersink.web.endpoints.increments import accept, until

@@ -22,11 +22,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from countersink.database.errors import StoreError
 from countersink.metrics.health import CachedAnswer
 from countersink.reads.overview import today
 from countersink.runtime.limits import check_counter
 from countersink.runtime.times import iso
-from countersink.database.errors import StoreError
 from countersink.stream.errors import StreamError
 from countersink.web.auth.register import Identity
 from countersink.web.endpoints.counters import DayTotal

@@ -11,8 +11,8 @@ from starlette.responses import JSONResponse, Response
 
 from countersink.runtime.times import iso, read_day
 from countersink.store import notes
-from countersink.store.notes import EVERY, DayNote
 from countersink.store.errors import TooManyNotes
+from countersink.store.notes import EVERY, DayNote
 from countersink.web.auth.register import Identity
 from countersink.web.endpoints.counters import require_counter
 from countersink.web.errors import Problem

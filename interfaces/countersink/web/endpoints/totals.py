@@ -18,14 +18,21 @@ from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
+from countersink.counting.errors import UnknownCounter
+from countersink.counting.totals.query import (
+    COLUMNS,
+    DIMENSIONS,
+    Answer,
+    Query,
+    read_by,
+    read_where,
+)
+from countersink.counting.totals.selection import Selection, checked_where
 from countersink.reads import Moment
 from countersink.reads.formats import CONTENT_TYPE, TotalSample, csv_text, openmetrics_text
 from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.runtime.limits import check_counter
 from countersink.runtime.times import iso, read_day
-from countersink.counting.errors import UnknownCounter
-from countersink.counting.totals.query import COLUMNS, DIMENSIONS, Answer, Query, read_by, read_where
-from countersink.counting.totals.selection import Selection, checked_where
 from countersink.web.auth.register import Identity
 from countersink.web.http.answers import FRESHNESS, csv_answer, freshness, json_answer, wants_csv
 from countersink.web.http.openapi import Closed, Day, Time, read_responses, response, words

@@ -15,6 +15,8 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 from starlette.types import Scope
 
+from countersink.counting.counters import buckets
+from countersink.counting.totals.selection import KeyMatch, Keys, Last, check_range, wanted_keys
 from countersink.runtime.limits import (
     MAX_COUNTER_LENGTH,
     MAX_KEY_BYTES,
@@ -23,8 +25,6 @@ from countersink.runtime.limits import (
     text_bytes,
 )
 from countersink.runtime.times import read_day, read_edge
-from countersink.counting.counters import buckets
-from countersink.counting.totals.selection import KeyMatch, Keys, Last, check_range, wanted_keys
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import uvicorn
 
+from countersink.database.session import Session
+from countersink.database.sessions import open_tables
 from countersink.producers import Producer
 from countersink.runtime.log import Log
 from countersink.runtime.process import SIGNALS
 from countersink.store import api_keys
-from countersink.database.session import Session
-from countersink.database.sessions import open_tables
 from countersink.web.app import Application
 from countersink.web.errors import CannotServe
 from countersink.web.options import WebOptions

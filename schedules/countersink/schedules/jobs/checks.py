@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from countersink.schedules.errors import Alarm, RunStopped, TablesDiffer
-from countersink.schedules.jobs import Context, JobOutcome
-from countersink.counting.apply import queue_losses
-from countersink.counting.apply import dead
+from countersink.counting.apply import dead, queue_losses
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
+from countersink.schedules.errors import Alarm, RunStopped, TablesDiffer
+from countersink.schedules.jobs import Context, JobOutcome
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect, earliest_us
 from countersink.stream.errors import StreamError

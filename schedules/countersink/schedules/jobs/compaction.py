@@ -15,16 +15,16 @@ from datetime import date
 from functools import partial
 from typing import Final, Self
 
-from countersink.runtime.pace import Pace
-from countersink.schedules.jobs import Context, JobOutcome
-from countersink.schedules.jobs.move import Mover, PassDone, open_tables
-from countersink.schedules.jobs.ranges import counters, now_and_catalog, page
-from countersink.database.session import Connect
 from countersink.counting.counters.breakdowns import counter_of, names_of
 from countersink.counting.counters.settings import require
 from countersink.counting.errors import UnknownZone
 from countersink.counting.ledger import postings
+from countersink.database.session import Connect
 from countersink.database.sql import day_label
+from countersink.runtime.pace import Pace
+from countersink.schedules.jobs import Context, JobOutcome
+from countersink.schedules.jobs.move import Mover, PassDone, open_tables
+from countersink.schedules.jobs.ranges import counters, now_and_catalog, page
 
 RECENT_DAYS: Final = 3
 """Days of which the job looks at the buckets; ``retention`` looks at all of them."""

@@ -27,6 +27,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
+from countersink.counting.apply.control import read_control
+from countersink.counting.counters.buckets import width_of
+from countersink.counting.errors import DamagedSketch, NoSketches
+from countersink.counting.ledger.postings import BucketSums, post
+from countersink.counting.visitors import rows as sketches
+from countersink.database import sessions, sql
+from countersink.database.errors import Conflict
+from countersink.database.session import Connect, Session, rerun
+from countersink.database.sql import COMPACTED, datetime_of, label_of, width_number
 from countersink.runtime.pace import Pace
 from countersink.schedules.errors import Outdated
 from countersink.schedules.jobs import JobOutcome
@@ -38,16 +47,6 @@ from countersink.schedules.jobs.ranges import (
     next_part,
     small_ones,
 )
-from countersink.database import sessions
-from countersink.database import sql
-from countersink.counting.apply.control import read_control
-from countersink.database.session import Connect, Session, rerun
-from countersink.counting.counters.buckets import width_of
-from countersink.database.errors import Conflict
-from countersink.counting.errors import DamagedSketch, NoSketches
-from countersink.counting.ledger.postings import BucketSums, post
-from countersink.database.sql import COMPACTED, datetime_of, label_of, width_number
-from countersink.counting.visitors import rows as sketches
 
 LOCK_WAIT_S: Final = 1
 """Seconds that a statement after the first may wait for a lock."""

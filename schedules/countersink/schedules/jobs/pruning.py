@@ -10,12 +10,12 @@ after it was first sent cannot be told from what was counted: it goes to the dea
 from functools import partial
 from typing import Final
 
-from countersink.runtime.pace import Pace
-from countersink.schedules.errors import RunStopped
-from countersink.schedules.jobs import Context, JobOutcome
 from countersink.counting.apply import dead, guards, key_caps
 from countersink.database.session import LOCK_WAIT, Session, rerun
 from countersink.database.sessions import open_tables
+from countersink.runtime.pace import Pace
+from countersink.schedules.errors import RunStopped
+from countersink.schedules.jobs import Context, JobOutcome
 from countersink.stream import progress
 from countersink.stream.connection import connect, earliest_us
 from countersink.stream.errors import Interrupted, StreamError

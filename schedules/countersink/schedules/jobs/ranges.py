@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from countersink.database.session import Session
 from countersink.counting.counters.buckets import NUMBER, WIDTHS
 from countersink.counting.counters.catalog import Catalog, Reached, Scheme, load
+from countersink.database.session import Session
 from countersink.database.sql import (
     COMPACTED,
     LABEL,

@@ -12,6 +12,12 @@ from functools import partial
 from itertools import groupby
 from typing import Final
 
+from countersink.counting.apply.control import read_control
+from countersink.counting.counters import keep_steps
+from countersink.counting.counters.buckets import WIDTHS, Width, in_one_day, is_wider, width_of
+from countersink.counting.counters.catalog import SCHEME_COLUMNS, Scheme, scheme_of
+from countersink.database.session import Connect, Session
+from countersink.database.sql import NOW_MS, datetime_of, width_number
 from countersink.schedules.errors import Outdated
 from countersink.schedules.jobs import Context, JobOutcome, move
 from countersink.schedules.jobs.compaction import (
@@ -21,12 +27,6 @@ from countersink.schedules.jobs.compaction import (
 )
 from countersink.schedules.jobs.move import PassDone
 from countersink.schedules.jobs.ranges import Wider, finer_ones
-from countersink.counting.apply.control import read_control
-from countersink.database.session import Connect, Session
-from countersink.counting.counters import keep_steps
-from countersink.counting.counters.buckets import WIDTHS, Width, in_one_day, is_wider, width_of
-from countersink.counting.counters.catalog import SCHEME_COLUMNS, Scheme, scheme_of
-from countersink.database.sql import NOW_MS, datetime_of, width_number
 
 _TOGETHER: Final = 512
 """Counters whose buckets are looked for at once; of a list of 1000 MariaDB makes no ranges of an

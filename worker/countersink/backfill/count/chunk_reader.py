@@ -15,6 +15,8 @@ from countersink.backfill.count.samples import LineSamples, Samples
 from countersink.backfill.formats import Reader
 from countersink.backfill.input.spans import Span, SpanPiece, SpanReader, window_of
 from countersink.backfill.run_state import LineCounts
+from countersink.counting.counters.buckets import date_at
+from countersink.counting.counters.catalog import Scheme
 from countersink.logs.formats.reader import (
     RecordTally,
     Rejected,
@@ -24,8 +26,6 @@ from countersink.logs.formats.reader import (
 from countersink.runtime.dead_letter import RowRefusal
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Salt, member_hash
-from countersink.counting.counters.buckets import date_at
-from countersink.counting.counters.catalog import Scheme
 
 LabelKey = tuple[int, RowKey]
 """(bucket's label, key or dimensions) that lines are counted under."""

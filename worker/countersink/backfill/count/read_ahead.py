@@ -28,8 +28,8 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.input.content import PlainFile
 from countersink.backfill.input.spans import BYTES, LINES, Span, SpanPiece, SpanReader
 from countersink.backfill.options import Recipe
-from countersink.runtime.members import HASH_BYTES
 from countersink.counting.counters.catalog import Catalog, Scheme
+from countersink.runtime.members import HASH_BYTES
 
 FIRST: Final = 4
 """Chunks of a source that the thread reads: fewer are read in the time that processes take to

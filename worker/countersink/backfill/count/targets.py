@@ -22,17 +22,17 @@ from typing import Final
 
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import after_correction
-from countersink.database import sql
 from countersink.counting.apply import cells
 from countersink.counting.apply.amounts import Amounts, Cell
-from countersink.database.session import Session, rerun
 from countersink.counting.counters import breakdowns
 from countersink.counting.counters.breakdowns import is_breakdown
 from countersink.counting.counters.buckets import ONE_DAY, Resolution
 from countersink.counting.counters.catalog import Scheme, last_reconciles
 from countersink.counting.ledger.backfills import JournalEntry, journal_entries
-from countersink.row_counts.definitions import tracked_names
 from countersink.counting.visitors.rows import CellPlace
+from countersink.database import sql
+from countersink.database.session import Session, rerun
+from countersink.row_counts.definitions import tracked_names
 
 _CELLS: Final = 20_000
 """Cells per piece of a journal: some hundred kilobytes, compressed; 6 MB at the most."""

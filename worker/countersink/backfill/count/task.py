@@ -21,15 +21,15 @@ from countersink.backfill.input.spans import LINES
 from countersink.backfill.options import BackfillOptions, Progress, Recipe
 from countersink.backfill.rejects import RejectsFile
 from countersink.backfill.run_state import LineCounts, printable
-from countersink.runtime.members import Salt
-from countersink.runtime.pace import pause
 from countersink.counting.apply.control import read_control
-from countersink.database.session import Session
 from countersink.counting.counters.all_counters import known_names
 from countersink.counting.counters.buckets import MAX_MINUTE
 from countersink.counting.counters.catalog import Catalog, Scheme, load
-from countersink.database.sessions import KeptSession
 from countersink.counting.visitors.salts import kept
+from countersink.database.session import Session
+from countersink.database.sessions import KeptSession
+from countersink.runtime.members import Salt
+from countersink.runtime.pace import pause
 
 NO_RUN: Final = -1
 """The run of what is only tried: no row of a table has this number."""

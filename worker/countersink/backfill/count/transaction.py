@@ -16,14 +16,14 @@ from countersink.backfill.count.samples import NumberedLine, too_many
 from countersink.backfill.count.sources import Source
 from countersink.backfill.count.task import require_unique, salts_of
 from countersink.backfill.errors import BackfillError, Overtaken, SourceDiffers, TooManyRejects
-from countersink.runtime.dead_letter import DeadReason
 from countersink.counting.apply import cells, key_caps
 from countersink.counting.apply.amounts import BucketAmounts
 from countersink.counting.apply.key_caps import Capped
-from countersink.database.session import Session
 from countersink.counting.counters.buckets import ONE_DAY
 from countersink.counting.errors import RefusedMembers
 from countersink.counting.visitors.rows import CellPlace
+from countersink.database.session import Session
+from countersink.runtime.dead_letter import DeadReason
 
 _NAMED: Final = 3
 

@@ -24,9 +24,9 @@ from countersink.backfill.reconcile.correction import Corrected, Correction, con
 from countersink.backfill.reconcile.scope import DayBuckets, choose, each_day, left_out
 from countersink.backfill.run_state import require_running
 from countersink.counting.apply.control import Control, bump, exclusive
-from countersink.database.session import Session
 from countersink.counting.counters.buckets import Resolution
 from countersink.counting.counters.catalog import mark_days
+from countersink.database.session import Session
 from countersink.database.sessions import KeptSession
 from countersink.database.sql import parts
 from countersink.stream.connection import connect as connect_redis

@@ -31,13 +31,12 @@ from countersink.backfill.errors import RolledUpMeanwhile
 from countersink.backfill.options import BackfillOptions, Drift, Progress
 from countersink.backfill.reconcile.scope import DayBuckets, choose, each_day
 from countersink.backfill.run_state import LineCounts
-from countersink.runtime.limits import key_text
 from countersink.counting.apply import cells
 from countersink.counting.apply.amounts import Amounts
 from countersink.counting.apply.control import read_control
-from countersink.database.session import Connect, Session
 from countersink.counting.counters.buckets import ONE_DAY, Resolution
 from countersink.database.errors import Conflict
+from countersink.database.session import Connect, Session
 from countersink.database.sessions import KeptSession, open_tables
 from countersink.database.sql import (
     KEYS_PER_STATEMENT,
@@ -48,6 +47,7 @@ from countersink.database.sql import (
     parts,
     width_number,
 )
+from countersink.runtime.limits import key_text
 
 ROWS: Final = 1000
 """Rows of a range, of the truth and of the counter, to begin with; or those of one key."""

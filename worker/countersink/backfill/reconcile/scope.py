@@ -15,10 +15,8 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.input.files import Input
 from countersink.backfill.input.spans import SpanReader, window_of
 from countersink.backfill.options import BackfillOptions, Progress
-from countersink.logs.formats.reader import RecordTally
 from countersink.counting.apply import key_caps
 from countersink.counting.apply.key_caps import OVERFLOW
-from countersink.database.session import Session
 from countersink.counting.counters.buckets import (
     FINER,
     MINUTES,
@@ -31,7 +29,9 @@ from countersink.counting.counters.buckets import (
     intervals,
 )
 from countersink.counting.counters.catalog import Scheme, load_scheme
+from countersink.database.session import Session
 from countersink.database.sql import datetime_of, day_label, labels_where
+from countersink.logs.formats.reader import RecordTally
 
 MOST_DAYS: Final = 40_000
 """More than a hundred years; workers keep their marks in memory."""

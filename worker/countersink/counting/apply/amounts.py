@@ -5,11 +5,11 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Any
 
-from countersink.runtime.dimensions import RowKey
-from countersink.runtime.members import Seen
 from countersink.counting.apply.dead import DeadRow
 from countersink.counting.counters.breakdowns import Dimensioned
 from countersink.counting.counters.catalog import Catalog
+from countersink.runtime.dimensions import RowKey
+from countersink.runtime.members import Seen
 
 Row = tuple[int, str, RowKey, int, int]
 """(position in its entry from 0, counter, key or dimensions, event time in whole Unix minutes,

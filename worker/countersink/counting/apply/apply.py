@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason, RowRefusal
 from countersink.counting.apply import dead, guards
 from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.cells import RowName, run_again, upsert
@@ -22,11 +21,12 @@ from countersink.counting.apply.control import Control, read_control
 from countersink.counting.apply.dead import DeadRow
 from countersink.counting.apply.key_caps import Capped
 from countersink.counting.apply.refusals import dead_row, refuse
-from countersink.database.session import Connect, Session, rerun
 from countersink.counting.counters.catalog import Catalog, load
-from countersink.database.errors import Conflict, DuplicateKey, StoreError
 from countersink.counting.errors import UnknownZone
+from countersink.database.errors import Conflict, DuplicateKey, StoreError
+from countersink.database.session import Connect, Session, rerun
 from countersink.database.sessions import KeptSession, open_tables
+from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason, RowRefusal
 
 POINTS: Final = ("begun", "guarded", "upserted", "before_commit", "committed")
 """Where ``reached`` is called, in this order; for tests that kill the process there."""

@@ -13,17 +13,17 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from zlib import crc32
 
-from countersink.runtime.dead_letter import RowRefusal
-from countersink.runtime.limits import text_bytes
-from countersink.database import sql
 from countersink.counting.apply import key_caps
 from countersink.counting.apply.amounts import Amounts, Cell, Incoming, merged
 from countersink.counting.apply.key_caps import Capped
-from countersink.database.session import Session
 from countersink.counting.counters.catalog import Catalog
 from countersink.counting.errors import RefusedMembers, RowsMissing
 from countersink.counting.ledger.postings import BucketSums, post
 from countersink.counting.visitors.rows import CellPlace, unite
+from countersink.database import sql
+from countersink.database.session import Session
+from countersink.runtime.dead_letter import RowRefusal
+from countersink.runtime.limits import text_bytes
 
 FIRST_SLOT: Final = 512
 SLOTS: Final = 512

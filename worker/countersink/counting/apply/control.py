@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from countersink.database.session import LOCK_WAIT, Session, rerun
 from countersink.database.errors import Refused
+from countersink.database.session import LOCK_WAIT, Session, rerun
 from countersink.database.sql import NOW_MS
 
 EXCLUSIVE_LOCK_WAIT: Final = 1

@@ -17,10 +17,10 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
-from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason
-from countersink.runtime.times import iso, iso_ms
 from countersink.database.session import Session, rerun, rerun_transaction
 from countersink.database.sql import marks, parts
+from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason
+from countersink.runtime.times import iso, iso_ms
 
 MAX_PAYLOAD: Final = 4 * 1024 * 1024
 """Bytes of a payload that are kept."""

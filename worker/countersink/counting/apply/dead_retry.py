@@ -8,16 +8,16 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from countersink.runtime.dead_letter import MAYBE_COUNTED, WHOLE_ENTRY, Bad, DeadReason, RowRefusal
-from countersink.runtime.members import Seen
 from countersink.counting.apply import dead
 from countersink.counting.apply.amounts import Incoming, Row
 from countersink.counting.apply.cells import RowName, run_again, upsert
 from countersink.counting.apply.control import read_control
 from countersink.counting.apply.dead import DeadRow, Key
 from countersink.counting.apply.refusals import refuse
-from countersink.database.session import Session, rerun
 from countersink.counting.counters.catalog import load
+from countersink.database.session import Session, rerun
+from countersink.runtime.dead_letter import MAYBE_COUNTED, WHOLE_ENTRY, Bad, DeadReason, RowRefusal
+from countersink.runtime.members import Seen
 
 PAGE: Final = 25
 """Dead rows per transaction."""

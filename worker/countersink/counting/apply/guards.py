@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final
 
 from countersink.counting.apply.control import EXCLUSIVE_ATTEMPTS, Control, exclusive, read_control
-from countersink.database.session import Session, rerun
 from countersink.database.errors import Refused
+from countersink.database.session import Session, rerun
 from countersink.database.sql import marks, parts
 
 IDS_PER_STATEMENT: Final = 1000

@@ -32,15 +32,14 @@ from datetime import date, datetime
 from functools import partial
 from typing import Final
 
-from countersink.runtime.limits import OVERFLOW as OVERFLOW
 from countersink.counting.apply.amounts import Amounts
-from countersink.database.session import Session, rerun
 from countersink.counting.counters import buckets
 from countersink.counting.counters.breakdowns import counter_of, names_of
 from countersink.counting.counters.buckets import NUMBER
 from countersink.counting.counters.catalog import Catalog
-from countersink.database.errors import Conflict
 from countersink.counting.errors import RowsMissing
+from countersink.database.errors import Conflict
+from countersink.database.session import Session, rerun
 from countersink.database.sql import (
     EPOCH,
     KEYS_PER_STATEMENT,
@@ -52,6 +51,7 @@ from countersink.database.sql import (
     month_label,
     parts,
 )
+from countersink.runtime.limits import OVERFLOW as OVERFLOW
 
 Place = tuple[str, date]
 """(counter, day of its own time zone)."""

@@ -14,18 +14,18 @@ from functools import partial
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from countersink.runtime.dead_letter import Bad, DeadReason, RowRefusal, row_fault
-from countersink.runtime.limits import MAX_KEY_BYTES, cut_key, is_name
-from countersink.runtime.members import HASH_BYTES, hashes_text
 from countersink.counting.apply.amounts import Incoming, Row
 from countersink.counting.apply.cells import RowName
 from countersink.counting.apply.dead import DeadRow
-from countersink.database.session import Session
 from countersink.counting.counters.all_counters import known_names
 from countersink.counting.counters.breakdowns import Dimensioned
 from countersink.counting.counters.catalog import Catalog, SaltPeriod, accepted
 from countersink.counting.errors import UnknownDimension
 from countersink.counting.visitors import salts
+from countersink.database.session import Session
+from countersink.runtime.dead_letter import Bad, DeadReason, RowRefusal, row_fault
+from countersink.runtime.limits import MAX_KEY_BYTES, cut_key, is_name
+from countersink.runtime.members import HASH_BYTES, hashes_text
 
 _KEY: Final = itemgetter(2)
 

@@ -6,8 +6,9 @@ by the ledger.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from countersink.database.session import Session
 from countersink.counting.counters.breakdowns import is_breakdown
+from countersink.counting.errors import TrackedCounter
+from countersink.database.session import Session
 from countersink.database.sql import marks, parts
 
 NAMES_PER_QUERY: Final = 10_000

@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeVar
 
+from countersink.counting.apply.control import bump
+from countersink.counting.errors import UnknownDimension
+from countersink.database.session import Session
+from countersink.database.sql import datetime_of, unix_seconds
 from countersink.runtime.dimensions import (
     MAX_DIMENSIONS,
     SEPARATOR,
@@ -21,10 +25,6 @@ from countersink.runtime.dimensions import (
     check_name,
     part,
 )
-from countersink.counting.apply.control import bump
-from countersink.database.session import Session
-from countersink.counting.errors import UnknownDimension
-from countersink.database.sql import datetime_of, unix_seconds
 
 T = TypeVar("T")
 

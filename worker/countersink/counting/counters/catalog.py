@@ -19,14 +19,12 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final, cast
 
-from countersink.runtime.dimensions import RowKey
-from countersink.runtime.times import iso
 from countersink.counting.apply.control import read_control
-from countersink.database.session import Session
 from countersink.counting.counters import buckets
 from countersink.counting.counters.breakdowns import Breakdown, Dimensioned, read_dimensioned
 from countersink.counting.counters.buckets import NUMBER, RESOLUTIONS, WIDTHS, Resolution, Width
 from countersink.counting.errors import UnknownZone
+from countersink.database.session import Session
 from countersink.database.sql import (
     LABEL,
     datetime_of,
@@ -36,6 +34,8 @@ from countersink.database.sql import (
     unix_seconds,
     width_number,
 )
+from countersink.runtime.dimensions import RowKey
+from countersink.runtime.times import iso
 
 Reached = tuple[tuple[Width, int], ...]
 """By width Unix seconds; of those widths that have any."""

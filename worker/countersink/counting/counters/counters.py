@@ -7,16 +7,16 @@ from typing import TypeVar
 
 from countersink.counting.apply import key_caps
 from countersink.counting.apply.control import Control, bump, exclusive, read_control
-from countersink.database.session import Connect, Session, held
 from countersink.counting.counters import breakdowns as declared
 from countersink.counting.counters import buckets, deletion, keep_steps, settings
+from countersink.counting.counters.all_counters import refuse_tracked
 from countersink.counting.counters.breakdowns import check_breakdowns, check_dimensions
 from countersink.counting.counters.buckets import Resolution
 from countersink.counting.counters.deletion import Deleted
 from countersink.counting.counters.settings import Counter, MaxKeys, SettingsChange
-from countersink.database.sessions import Pool
-from countersink.counting.counters.all_counters import refuse_tracked
 from countersink.counting.visitors.salts import check_salt_days
+from countersink.database.session import Connect, Session, held
+from countersink.database.sessions import Pool
 
 __all__ = ["Counter", "Counters", "Deleted"]
 

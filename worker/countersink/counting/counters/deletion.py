@@ -21,16 +21,16 @@ from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
-from countersink.runtime.limits import key_bytes
-from countersink.store import links
 from countersink.counting.apply.control import Control, bump, exclusive, short_waits
-from countersink.database.session import Session, held, rerun
 from countersink.counting.counters import deletion_sql
+from countersink.counting.counters.all_counters import refuse_tracked
 from countersink.counting.counters.breakdowns import names_of
 from countersink.counting.counters.catalog import ZONE_STAYS, load
 from countersink.counting.counters.deletion_sql import Deleted as Deleted
 from countersink.database.errors import Conflict
-from countersink.counting.counters.all_counters import refuse_tracked
+from countersink.database.session import Session, held, rerun
+from countersink.runtime.limits import key_bytes
+from countersink.store import links
 
 ROWS: Final = 1000
 """Rows per transaction."""

@@ -15,11 +15,11 @@ from datetime import datetime
 from typing import Final
 
 from countersink.counting.apply.cells import FIRST_SLOT
-from countersink.database.session import Session
-from countersink.database.errors import Conflict
 from countersink.counting.ledger.postings import BucketSums, Posting, post
-from countersink.database.sql import LABEL, label_time
 from countersink.counting.visitors import rows as sketches
+from countersink.database.errors import Conflict
+from countersink.database.session import Session
+from countersink.database.sql import LABEL, label_time
 
 Position = tuple[datetime, bytes]
 """The bucket and the key of a row."""

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, Literal
 
-from countersink.runtime.limits import is_name
 from countersink.counting.apply import key_caps
 from countersink.counting.apply.control import Control, bump
-from countersink.database.session import Session
 from countersink.counting.counters import breakdowns, buckets, keep_steps
-from countersink.counting.counters.all_counters import counter_names
+from countersink.counting.counters.all_counters import counter_names, refuse_tracked
 from countersink.counting.counters.breakdowns import Breakdown, Dimensioned, counter_of
 from countersink.counting.counters.buckets import NUMBER, Resolution, Width
 from countersink.counting.counters.catalog import (
@@ -25,11 +23,12 @@ from countersink.counting.counters.catalog import (
     next_midnight,
 )
 from countersink.counting.counters.keep_steps import Steps
-from countersink.database.errors import Refused
 from countersink.counting.errors import UnknownCounter
-from countersink.database.sql import LABEL, NOW_MS, datetime_of, label_time
-from countersink.counting.counters.all_counters import refuse_tracked
 from countersink.counting.visitors import salts
+from countersink.database.errors import Refused
+from countersink.database.session import Session
+from countersink.database.sql import LABEL, NOW_MS, datetime_of, label_time
+from countersink.runtime.limits import is_name
 
 DEFAULT_APP_SLOTS: Final = 16
 _NOT_MADE: Final = (None, DEFAULT_APP_SLOTS, None)

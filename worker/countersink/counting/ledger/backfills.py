@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from countersink.counting.apply.cells import FIRST_SLOT
-from countersink.database.session import Session
 from countersink.counting.counters.breakdowns import is_breakdown
-from countersink.database.app_connection import FIRST_OWN
 from countersink.counting.ledger import Difference
+from countersink.database.app_connection import FIRST_OWN
+from countersink.database.session import Session
 from countersink.database.sql import marks
 
 _EXAMPLES: Final = 3

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from countersink.database.session import Session
 from countersink.counting.ledger.postings import CHECKSUM, MODULUS, Posting
+from countersink.database.session import Session
 
 _ORDER: Final = {
     "counter_slot": "counter, bucket, counter_key, width, slot",

@@ -25,8 +25,8 @@ from operator import itemgetter
 from typing import Final
 from zlib import crc32
 
-from countersink.database.session import Session
 from countersink.database.app_connection import FIRST_OWN, AppConnection, execute, own_slot
+from countersink.database.session import Session
 from countersink.database.sql import label_text, width_number
 
 _ROWS_PER_STATEMENT: Final = 500

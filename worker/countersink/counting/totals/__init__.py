@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Unpack
 
-from countersink.database.sessions import Pool
 from countersink.counting.totals import sums
 from countersink.counting.totals.answer import answer
 from countersink.counting.totals.query import DIMENSIONS, Answer, Query, Row
@@ -21,6 +20,7 @@ from countersink.counting.totals.selection import (
 from countersink.counting.totals.series import Unit
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.counting.visitors.sketch import Visitors
+from countersink.database.sessions import Pool
 
 
 class Totals:

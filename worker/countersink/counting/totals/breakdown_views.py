@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
-from countersink.runtime.dimensions import SEPARATOR, part, values_of
-from countersink.runtime.limits import OVERFLOW, text_bytes
 from countersink.counting.counters import buckets
 from countersink.counting.counters.breakdowns import Breakdown, Dimensioned, read_dimensioned
-from countersink.database.errors import StoreError
 from countersink.counting.totals.selection import KeyMatch, Selection
 from countersink.counting.totals.snapshot import Snapshot
+from countersink.database.errors import StoreError
+from countersink.runtime.dimensions import SEPARATOR, part, values_of
+from countersink.runtime.limits import OVERFLOW, text_bytes
 
 
 @dataclass(frozen=True, slots=True)

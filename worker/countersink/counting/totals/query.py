@@ -8,11 +8,11 @@ from dataclasses import KW_ONLY, dataclass, field
 from datetime import date, datetime
 from typing import Any, Final
 
-from countersink.runtime.dimensions import UNIQUE_COLUMNS, check_name
-from countersink.runtime.times import iso
 from countersink.counting.totals.selection import Selection
 from countersink.counting.totals.series import UNITS
 from countersink.counting.totals.windows import TimeWindow, window_of
+from countersink.runtime.dimensions import UNIQUE_COLUMNS, check_name
+from countersink.runtime.times import iso
 
 DIMENSIONS: Final = "dimensions"
 """What rows are by that are by dimensions."""

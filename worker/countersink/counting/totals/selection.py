@@ -10,10 +10,10 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, TypedDict, Unpack
 
-from countersink.runtime.dimensions import check_dimensions
-from countersink.runtime.limits import key_bytes, text_bytes
 from countersink.counting.counters.buckets import MAX_MINUTE, UNITS, unix
 from countersink.database.sql import day_label, marks, parts
+from countersink.runtime.dimensions import check_dimensions
+from countersink.runtime.limits import key_bytes, text_bytes
 
 MAX_PARTS: Final = 1_000
 """Keys and prefixes of one match: more would make a statement that no index is used for."""

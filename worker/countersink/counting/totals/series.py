@@ -12,7 +12,6 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from operator import itemgetter
 from typing import Any, Final, Literal
 
-from countersink.runtime.times import moment_text
 from countersink.counting.counters import buckets
 from countersink.counting.counters.buckets import (
     FINER,
@@ -29,6 +28,7 @@ from countersink.counting.totals.selection import Selection
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.counting.totals.sums import Scope, by_label
 from countersink.counting.totals.views import View
+from countersink.runtime.times import moment_text
 
 Unit = Literal["day", "hour", "minute", "month"]
 UNITS: Final[tuple[Unit, ...]] = ("day", "hour", "minute", "month")

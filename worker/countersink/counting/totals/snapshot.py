@@ -14,14 +14,15 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, Final
 
-from countersink.runtime.limits import is_name, key_bytes, stored_form
-from countersink.database.session import Session
 from countersink.counting.counters import buckets
 from countersink.counting.counters.all_counters import counter_names
 from countersink.counting.counters.breakdowns import is_breakdown
 from countersink.counting.counters.buckets import NUMBER, is_wider
 from countersink.counting.counters.catalog import DEFAULT, SCHEME_COLUMNS, Scheme, scheme_of
 from countersink.counting.errors import UnknownCounter, UnknownZone
+from countersink.counting.totals.selection import KeyMatch, Keys, Selection
+from countersink.counting.totals.views import NOTHING, Ranges, View
+from countersink.database.session import Session
 from countersink.database.sql import (
     LABEL,
     NOW_MS,
@@ -31,8 +32,7 @@ from countersink.database.sql import (
     marks,
     width_number,
 )
-from countersink.counting.totals.selection import KeyMatch, Keys, Selection
-from countersink.counting.totals.views import NOTHING, Ranges, View
+from countersink.runtime.limits import is_name, key_bytes, stored_form
 
 SIZE: Final = 500
 """Counters that are read together, at most."""

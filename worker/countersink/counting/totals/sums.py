@@ -27,9 +27,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final
 
-from countersink.runtime.limits import key_bytes, key_text, stored_form
 from countersink.counting.counters.buckets import NUMBER, Width
-from countersink.database.sql import LABEL, marks, width_number
 from countersink.counting.totals.selection import (
     ANY,
     ChosenKeys,
@@ -41,6 +39,8 @@ from countersink.counting.totals.selection import (
 )
 from countersink.counting.totals.snapshot import MAX_ROWS, Snapshot, SumRows
 from countersink.counting.totals.views import Ranges, View, condition
+from countersink.database.sql import LABEL, marks, width_number
+from countersink.runtime.limits import key_bytes, key_text, stored_form
 
 _KEYS_PER_QUERY: Final = 500
 """Ranges per query: far more than this and MySQL gives up on ranges and reads the index whole."""

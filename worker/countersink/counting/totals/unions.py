@@ -19,8 +19,6 @@ from functools import partial
 from math import inf
 from typing import Any, Final, TypeVar
 
-from countersink.runtime.limits import key_text, text_bytes
-from countersink.database.session import Session
 from countersink.counting.counters import buckets
 from countersink.counting.counters.breakdowns import counter_of
 from countersink.counting.counters.buckets import month_of
@@ -33,6 +31,8 @@ from countersink.counting.totals.views import View, condition
 from countersink.counting.visitors.rows import StoredSketch, number, stored
 from countersink.counting.visitors.salts import periods_of
 from countersink.counting.visitors.sketch import SketchUnion, Visitors
+from countersink.database.session import Session
+from countersink.runtime.limits import key_text, text_bytes
 
 G = TypeVar("G")
 

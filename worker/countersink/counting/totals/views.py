@@ -13,9 +13,15 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Final, Protocol
 
-from countersink.runtime.times import moment_text
 from countersink.counting.counters import buckets
-from countersink.counting.counters.buckets import FINER, MINUTES, NUMBER, Width, is_wider, month_ends
+from countersink.counting.counters.buckets import (
+    FINER,
+    MINUTES,
+    NUMBER,
+    Width,
+    is_wider,
+    month_ends,
+)
 from countersink.counting.counters.catalog import Scheme
 from countersink.counting.errors import InexactZone, RolledUp
 from countersink.database.errors import Refused, StoreError
@@ -27,6 +33,7 @@ from countersink.database.sql import (
     parts,
     width_number,
 )
+from countersink.runtime.times import moment_text
 
 _LABELS_PER_QUERY: Final = 1_000
 _LONGEST: Final[dict[Width, int]] = {

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from countersink.runtime.times import iso
 from countersink.counting.counters import buckets
 from countersink.counting.counters.buckets import FINER, MINUTES, ONE_DAY
 from countersink.counting.counters.catalog import Scheme
@@ -21,6 +20,7 @@ from countersink.counting.errors import InexactZone, RolledUp
 from countersink.counting.totals.selection import Last, Selection
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.counting.totals.views import View
+from countersink.runtime.times import iso
 
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -11,13 +11,13 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from countersink.runtime.dead_letter import RowRefusal
-from countersink.runtime.limits import key_text, text_bytes
+from countersink.counting.errors import DamagedSketch, NoSketches, RefusedMembers
+from countersink.counting.visitors.sketch import MOST_EXACT, SketchUnion, checksum
 from countersink.database import sql
 from countersink.database.session import Session
-from countersink.counting.errors import DamagedSketch, NoSketches, RefusedMembers
 from countersink.database.sql import COMPACTED, LABEL, label_time, marks, parts, width_number
-from countersink.counting.visitors.sketch import MOST_EXACT, SketchUnion, checksum
+from countersink.runtime.dead_letter import RowRefusal
+from countersink.runtime.limits import key_text, text_bytes
 
 CellPlace = tuple[str, int, str]
 """(counter, label of the bucket, key) of a cell."""

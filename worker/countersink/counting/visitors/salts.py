@@ -12,13 +12,13 @@ from contextlib import suppress
 from datetime import date
 from typing import Final
 
-from countersink.runtime.members import SALT_BYTES, Salt
 from countersink.counting.apply.control import read_control
-from countersink.database.session import Session
 from countersink.counting.counters import buckets
 from countersink.counting.counters.catalog import Catalog, SaltPeriod, load_scheme
 from countersink.database.errors import Refused
+from countersink.database.session import Session
 from countersink.database.sql import marks, parts
+from countersink.runtime.members import SALT_BYTES, Salt
 
 MOST_SALT_DAYS: Final = 366
 BEGINNING: Final = -(2**31)

@@ -17,8 +17,8 @@ from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.progress import stopped_by_signals
 from countersink.cli.settings import COUNTER
-from countersink.runtime.times import iso
 from countersink.database.session import Session
+from countersink.runtime.times import iso
 
 RUN = click.IntRange(1)
 

@@ -12,9 +12,9 @@ import click
 from countersink.cli import output, settings
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, MOMENT, NAME, TEXT, Checked
+from countersink.counting.counters.settings import require
 from countersink.runtime.times import iso
 from countersink.store import api_keys, links
-from countersink.counting.counters.settings import require
 
 _KEY: Final = ("id", "name", "state", "scopes", "counters", "max_counters", "created", "expires")
 _HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}

@@ -12,8 +12,6 @@ import click
 from countersink.cli import output, progress, settings
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, KEY, ZONE, Checked
-from countersink.reads.formats import breakdown_begins, counter_document
-from countersink.store import Store, UnknownCounter
 from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.counting.counters.breakdowns import Breakdown, check_breakdowns, check_dimensions
 from countersink.counting.counters.buckets import RESOLUTIONS
@@ -21,6 +19,8 @@ from countersink.counting.counters.counters import Counter
 from countersink.counting.counters.keep_steps import parse, text_of
 from countersink.counting.counters.settings import MAX_APP_SLOTS, NO_CAP, MaxKeys, check_max_keys
 from countersink.counting.visitors.salts import MOST_SALT_DAYS
+from countersink.reads.formats import breakdown_begins, counter_document
+from countersink.store import Store, UnknownCounter
 from countersink.stream.errors import StreamError
 from countersink.stream.names import remove_salts
 

@@ -13,10 +13,9 @@ import redis
 from countersink.cli import output, settings
 from countersink.cli.commands.maintain import job_runs
 from countersink.cli.errors import Misuse
-from countersink.runtime.times import iso_ms
-from countersink.counting.apply import queue_losses
-from countersink.counting.apply import dead, key_caps
+from countersink.counting.apply import dead, key_caps, queue_losses
 from countersink.database.session import Session
+from countersink.runtime.times import iso_ms
 from countersink.stream.connection import cluster_of, mapped, time_us
 from countersink.stream.errors import StreamError, StreamRefused, StreamUnavailable
 from countersink.stream.names import (

@@ -12,6 +12,11 @@ import click
 from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.settings import COUNTER, DAY
+from countersink.counting.counters.buckets import width_of
+from countersink.database.errors import StoreError
+from countersink.database.session import Session
+from countersink.database.sessions import open_tables
+from countersink.database.sql import label_text, width_number
 from countersink.runtime.times import iso
 from countersink.schedules import runs
 from countersink.schedules.cron import OFF
@@ -19,11 +24,6 @@ from countersink.schedules.jobs import JOBS, move
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone
 from countersink.schedules.jobs.ranges import BucketKey
-from countersink.database.session import Session
-from countersink.counting.counters.buckets import width_of
-from countersink.database.errors import StoreError
-from countersink.database.sessions import open_tables
-from countersink.database.sql import label_text, width_number
 
 COLUMNS: Final = (
     *("job", "planned", "state", "attempts", "started", "ended"),

@@ -8,15 +8,13 @@ from typing import Final
 
 from countersink.cli import output
 from countersink.cli.commands.repair.doctor import Finding, clock, fail, of, ok, warn
-from countersink.counting.apply import queue_losses
-from countersink.database import galera
-from countersink.database import hosts
-from countersink.counting.apply import dead, key_caps
-from countersink.database.session import Session, connect
+from countersink.counting.apply import dead, key_caps, queue_losses
+from countersink.database import galera, hosts
 from countersink.database.errors import SchemaMismatch, StoreError
+from countersink.database.session import Session, connect
 from countersink.database.sessions import require_schema, schema_version
-from countersink.database.url import Settings
 from countersink.database.sql import NOW_MS, SEVERAL_PRIMARIES, is_galera, is_on
+from countersink.database.url import Settings
 
 _LEAST_NODES: Final = 3
 """Of a Galera cluster, or members of a group: with one away the others are more than half."""

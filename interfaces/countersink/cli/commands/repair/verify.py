@@ -11,10 +11,10 @@ import click
 from countersink.cli import output, progress, settings
 from countersink.cli.errors import Exit, Misuse, sentence_of, values_checked
 from countersink.cli.settings import COUNTER, NAME
-from countersink.store import Store, StoreError, Unavailable
 from countersink.row_counts.check import RowDifference
 from countersink.row_counts.definitions import TrackedTable
 from countersink.row_counts.recount import Repaired
+from countersink.store import Store, StoreError, Unavailable
 from countersink.store.verify import Verified, open_session, verify
 
 

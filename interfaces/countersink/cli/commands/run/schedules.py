@@ -14,11 +14,11 @@ from countersink.metrics.health import Health, probes
 from countersink.metrics.table import JOBS_STATES, SCHEDULER_STATES, Sample, Samples, one_of
 from countersink.runtime.log import logged
 from countersink.schedules.cron import parse
+from countersink.schedules.job_process import run as run_jobs
 from countersink.schedules.jobs import JOBS
 from countersink.schedules.options import JobOptions, JobsOptions, SchedulerOptions, Times
 from countersink.schedules.report import ProcessVitals
-from countersink.schedules.runner.process import run as run_jobs
-from countersink.schedules.scheduler.process import run as run_scheduler
+from countersink.schedules.scheduler import run as run_scheduler
 
 
 def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:

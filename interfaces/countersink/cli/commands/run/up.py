@@ -29,11 +29,11 @@ from countersink.cli.servers.base import (
     is_free,
     write_private,
 )
+from countersink.database.migrate import migrate
+from countersink.database.sessions import open_tables
 from countersink.runtime.process import SignalQueue, signal_queue
 from countersink.statsd.options import PORT as STATSD_PORT
 from countersink.store import api_keys
-from countersink.database.migrate import migrate
-from countersink.database.sessions import open_tables
 from countersink.web.options import PORT as WEB_PORT
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

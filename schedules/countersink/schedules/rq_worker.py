@@ -28,14 +28,14 @@ from countersink.runtime.log import Log
 from countersink.runtime.process import SIGNALS, Stop
 from countersink.runtime.retry import Outage
 from countersink.schedules.errors import NotOurs, RunFailed
+from countersink.schedules.job_process import shared_moment
 from countersink.schedules.jobs import Registry
 from countersink.schedules.options import JobsOptions
 from countersink.schedules.report import ProcessVitals, ScheduleAction
-from countersink.schedules.runner.heartbeat import shared_moment
 from countersink.stream.connection import check_single, connect, mapped
 
 QUEUE: Final = "countersink"
-FUNCTION: Final = "countersink.schedules.runner.run.perform"
+FUNCTION: Final = "countersink.schedules.run_process.perform"
 """What RQ calls, with the name of a job, the planned time, the attempt and the time limit."""
 TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 """Of a planned time in RQ's queue."""

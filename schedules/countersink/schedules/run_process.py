@@ -11,6 +11,9 @@ from typing import Final, NoReturn, TypeVar
 
 from rq.timeouts import BaseTimeoutException
 
+from countersink.database.errors import StoreError
+from countersink.database.session import rerun
+from countersink.database.sessions import brief_session, passes
 from countersink.runtime.errors import GivenUp
 from countersink.runtime.log import MAX_ERROR, error_text
 from countersink.runtime.pace import pause
@@ -18,14 +21,11 @@ from countersink.runtime.process import process_name
 from countersink.runtime.retry import Outage, retry
 from countersink.schedules import runs
 from countersink.schedules.errors import JobFailed, RunFailed, RunStopped
+from countersink.schedules.job_process import RunHeartbeat
 from countersink.schedules.jobs import Context, load
 from countersink.schedules.report import ScheduleAction
-from countersink.schedules.runner.heartbeat import RunHeartbeat
-from countersink.schedules.runner.rq import TIME_FORMAT, Process, installed
+from countersink.schedules.rq_worker import TIME_FORMAT, Process, installed
 from countersink.schedules.runs import Attempt, Begun, OpenRun
-from countersink.database.session import rerun
-from countersink.database.errors import StoreError
-from countersink.database.sessions import brief_session, passes
 from countersink.stream.errors import StreamError
 
 LOOK_EVERY_S: Final = 0.2

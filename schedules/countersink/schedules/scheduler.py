@@ -1,6 +1,10 @@
-"""The look of a scheduler at what is due: plans runs, hands those that are due to RQ, and gives
-back those whose process has fallen silent; which missed times are planned (``RECENT``), and log
-lines. How often: ``schedules/options.py``.
+"""The scheduler process: every few seconds and at each planned time it plans the runs that are due,
+hands them to RQ, and gives back runs whose process no longer shows signs of life; waiting for
+servers that are away, which missed times are planned (``RECENT``), exit status, log lines. How
+often: ``schedules/options.py``.
+
+APScheduler wakes it at planned times, so that runs begin at once. It decides nothing: its clock is
+the host's, and the database says what is due.
 
 Any number of schedulers do the same at once: what is due follows from the tables, and each
 statement of :mod:`countersink.schedules.runs` has one winner. A run is written before it is handed
@@ -9,26 +13,130 @@ Redis later, is found by the next look. An attempt that RQ has twice starts once
 """
 
 import logging
+import os
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
-from countersink.runtime.log import Log
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from countersink.database.errors import SchemaMismatch, StoreError
+from countersink.database.session import Session, rerun
+from countersink.database.sessions import KeptSession, brief_session
+from countersink.database.url import Settings
+from countersink.runtime.log import Log, error_text
+from countersink.runtime.process import Stop, process_name, stop_by_signals
 from countersink.runtime.retry import Outage
 from countersink.schedules import runs
 from countersink.schedules.cron import OFF, Cron, parse
 from countersink.schedules.options import SchedulerOptions, Times
-from countersink.schedules.report import ScheduleAction
-from countersink.schedules.runner.rq import RunQueue
+from countersink.schedules.report import (
+    LOGGER,
+    ProcessVitals,
+    ScheduleAction,
+    adopt,
+)
+from countersink.schedules.rq_worker import RunQueue, connect_queue
 from countersink.schedules.runs import JobRow, OpenRun
-from countersink.database.session import Session, rerun
-from countersink.database.errors import StoreError
-from countersink.database.sessions import KeptSession
 from countersink.stream.errors import StreamError
+
+DONE: Final = 0
+FAILED: Final = 1
+
+
+def run(
+    options: SchedulerOptions, *, stop: Stop | None = None, vitals: ProcessVitals | None = None
+) -> int:
+    """Schedule until told to stop (SIGTERM, SIGINT or ``stop``); the exit status.
+
+    Servers that are away are waited for.
+
+    Args:
+        options: the settings.
+        stop: to stop it from another thread.
+        vitals: written while it runs, for whoever watches it.
+
+    Returns:
+        0; 1 when the tables are too new for this program, or after a bug.
+
+    Raises:
+        Misconfigured, StreamMisconfigured: one of the URLs cannot be used.
+    """
+    Settings.parse(options.mysql_url)
+    name = process_name()
+    log, stop = Log(LOGGER, process=name), stop or Stop()
+    logging.getLogger("apscheduler").setLevel(logging.ERROR)
+    adopt(log, "apscheduler")
+    alarm = _Alarm()
+    with (
+        connect_queue(options.redis_url, client_name="countersink-scheduler") as client,
+        stop_by_signals(
+            stop, log, options.stop_within_s, doing="ending in good order", asked=alarm.wake
+        ),
+    ):
+        vitals = vitals or ProcessVitals()
+        log(ScheduleAction.STARTED, "a scheduler starts", pid=os.getpid())
+        session = brief_session(options.mysql_url)
+        planner = Planner(session, RunQueue(client, vitals), options, log)
+        outage, status = Outage("MySQL", log), DONE
+        while not stop.requested:
+            try:
+                alarm.ring_in(planner.look())
+                outage.over()
+                if vitals.looked is None:
+                    log(ScheduleAction.READY, "planning")
+                vitals.step("planning", time.time())
+            except StoreError as error:
+                if isinstance(error, SchemaMismatch) and error.newer:
+                    log(ScheduleAction.SCHEMA_TOO_NEW, error_text(error), level=logging.ERROR)
+                    status = FAILED
+                    break
+                outage.failed(error)
+                vitals.step("waiting", vitals.looked)
+            except Exception as error:
+                what = "an unexpected error ends the scheduler"
+                log(ScheduleAction.CRASHED, what, level=logging.CRITICAL, bug=error)
+                status = FAILED
+                break
+            alarm.rings(options.look_every_s)
+        alarm.close()
+        session.close()
+        log(ScheduleAction.STOPPED, "a scheduler ends")
+    return status
+
+
+class _Alarm:
+    """Wakes the process at a planned time."""
+
+    def __init__(self) -> None:
+        self._awake = threading.Event()
+        # However late: a host that was frozen looks at once.
+        self._timer = BackgroundScheduler(timezone=UTC, job_defaults={"misfire_grace_time": None})
+        self._timer.start()
+
+    def ring_in(self, seconds: float) -> None:
+        """Wake after so many seconds, and at no other planned time."""
+        at = datetime.now(UTC) + timedelta(seconds=seconds)
+        self._timer.add_job(self.wake, "date", run_date=at, id="next", replace_existing=True)
+
+    def wake(self) -> None:
+        """Wake now; from any thread."""
+        self._awake.set()
+
+    def rings(self, seconds: float) -> None:
+        """Wait until then, for so long at most."""
+        self._awake.wait(seconds)
+        self._awake.clear()
+
+    def close(self) -> None:
+        """Wake nobody any more."""
+        self._timer.shutdown(wait=False)
+
 
 RECENT: Final = timedelta(seconds=60)
 """How late each time of a job is planned; of earlier ones the first alone."""

@@ -1,1 +1,0 @@
-"""The job process: takes runs from RQ's queue and does them."""
