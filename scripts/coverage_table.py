@@ -14,14 +14,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "build/coverage/report.json"
 KEPT = ROOT / "tests/coverage.json"
-SPLIT = ("producers", "store")
+SPLIT = ("producers", "counting")
 """Packages that are told by their sub-packages."""
 TOLERANCE = 0.3
 """Points of a per cent by which a figure varies from run to run: processes are killed at random."""
 
 
 def package(path: str) -> str:
-    """``store.apply`` for ``worker/countersink/counting/apply/apply.py``."""
+    """``counting.apply`` for ``worker/countersink/counting/apply/apply.py``."""
     parts = Path(path).parts[2:-1]
     return ".".join(parts[: 2 if parts[0] in SPLIT else 1])
 

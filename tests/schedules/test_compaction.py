@@ -7,7 +7,8 @@ from functools import partial
 
 import pytest
 
-from countersink.counting.errors import UnknownCounter, UnknownZone
+from countersink.counting.errors import UnknownCounter
+from countersink.database.errors import UnknownZone
 from countersink.runtime.pace import Pace
 from countersink.schedules.jobs import Context, compaction, retention
 from countersink.schedules.jobs.compaction import CompactOptions, compact

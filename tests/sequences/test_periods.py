@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from countersink.counting.errors import UnknownZone
+from countersink.database.errors import UnknownZone
 from countersink.database.session import Session
 from countersink.sequences import Sequences
 from countersink.sequences.options import PeriodLength, SequenceOptions

@@ -16,10 +16,11 @@ from countersink.counting.counters.all_counters import (
     ledger_totals,
     names_in_parts,
 )
-from countersink.counting.errors import InexactZone, RolledUp, UnknownZone
+from countersink.counting.errors import InexactZone, RolledUp
 from countersink.counting.totals.selection import Selection
 from countersink.counting.totals.series import series
 from countersink.counting.totals.snapshot import SIZE, Snapshot
+from countersink.database.errors import UnknownZone
 from countersink.database.sql import parts
 from countersink.runtime.limits import is_name
 

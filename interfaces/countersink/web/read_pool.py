@@ -24,9 +24,8 @@ from countersink.counting.errors import (
     RolledUp,
     UnknownCounter,
     UnknownDimension,
-    UnknownZone,
 )
-from countersink.database.errors import ReadInterrupted, StoreError
+from countersink.database.errors import ReadInterrupted, StoreError, UnknownZone
 from countersink.database.sessions import Cancellation
 from countersink.reads.errors import QueueReadStopped, QueueTooLong
 from countersink.web.auth.register import Identity

@@ -28,7 +28,7 @@ from countersink.runtime.log import Log
 from countersink.runtime.process import SIGNALS, Stop
 from countersink.runtime.retry import Outage
 from countersink.schedules.errors import NotOurs, RunFailed
-from countersink.schedules.job_process import shared_moment
+from countersink.schedules.heartbeat import shared_moment
 from countersink.schedules.jobs import Registry
 from countersink.schedules.options import JobsOptions
 from countersink.schedules.report import ProcessVitals, ScheduleAction

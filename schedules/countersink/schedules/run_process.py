@@ -21,7 +21,7 @@ from countersink.runtime.process import process_name
 from countersink.runtime.retry import Outage, retry
 from countersink.schedules import runs
 from countersink.schedules.errors import JobFailed, RunFailed, RunStopped
-from countersink.schedules.job_process import RunHeartbeat
+from countersink.schedules.heartbeat import RunHeartbeat
 from countersink.schedules.jobs import Context, load
 from countersink.schedules.report import ScheduleAction
 from countersink.schedules.rq_worker import TIME_FORMAT, Process, installed

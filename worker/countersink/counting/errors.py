@@ -3,8 +3,6 @@
 ::
 
     StoreError
-    ├── Refused
-    │   └── UnknownZone      a counter's time zone that this machine does not know
     ├── RefusedMembers   members that cannot be united with those in a cell: roll back, and run
     │                    again without the rows that bring them
     ├── TrackedCounter   a counter that a table's triggers count: nobody else may; also a ValueError
@@ -29,7 +27,7 @@ from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from typing import Any, Final
 
-from countersink.database.errors import Refused, StoreError
+from countersink.database.errors import StoreError
 from countersink.runtime.dead_letter import DeadReason, RowRefusal
 
 
@@ -43,10 +41,6 @@ class RefusedMembers(StoreError):
     def __init__(self, refused: Mapping[Any, RowRefusal]) -> None:
         super().__init__(next(iter(refused.values())).detail)
         self.refused = refused
-
-
-class UnknownZone(Refused):
-    """A counter counts in a time zone that this machine does not know."""
 
 
 class TrackedCounter(StoreError, ValueError):

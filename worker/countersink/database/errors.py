@@ -12,6 +12,7 @@ data, and the advice by number (``_ADVICE``); the pause before a retry is in ``s
     ├── DuplicateKey     the row is there already
     ├── Refused          everything else (disk full, revoked grant, bad password): say so, wait,
     │   │                try again
+    │   ├── UnknownZone      a counter's time zone that this machine does not know
     │   └── OtherWriter      a Galera node, but another one takes our writes
     ├── SchemaMismatch   the tables are older or newer than this program; says what to run
     └── Misconfigured    the URL or a TLS file cannot be used; also a ValueError
@@ -85,6 +86,10 @@ class Refused(StoreError):
     """The server answered and said no, and not for the data's sake."""
 
     advice = DOCTOR
+
+
+class UnknownZone(Refused):
+    """A counter counts in a time zone that this machine does not know."""
 
 
 class OtherWriter(Refused):

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from countersink.counting.errors import UnknownZone
 from countersink.database.errors import (
     Conflict,
     Misconfigured,
@@ -17,6 +16,7 @@ from countersink.database.errors import (
     Refused,
     SchemaMismatch,
     Unavailable,
+    UnknownZone,
 )
 from countersink.database.migrate import identity
 from countersink.database.session import Connect, Session

@@ -6,9 +6,15 @@ One statement does where there are no periods; a first value, and others, take a
 from functools import partial
 from typing import Final
 
-from countersink.counting.errors import UnknownZone
 from countersink.database.app_connection import AppConnection, as_one, execute, query
-from countersink.database.errors import HELD, Conflict, ReadInterrupted, StoreError, Unavailable
+from countersink.database.errors import (
+    HELD,
+    Conflict,
+    ReadInterrupted,
+    StoreError,
+    Unavailable,
+    UnknownZone,
+)
 from countersink.database.session import Session
 from countersink.database.sessions import Pool
 from countersink.sequences.errors import SequenceExhausted, SequenceUncertain

@@ -10,7 +10,7 @@ from datetime import date, timedelta
 from typing import Any, Final, Literal, TypedDict, get_args
 
 from countersink.counting.counters import buckets
-from countersink.counting.errors import UnknownZone
+from countersink.database.errors import UnknownZone
 from countersink.sequences.errors import SequenceExhausted
 
 MIN_VALUE: Final = -(2**63)

@@ -9,13 +9,6 @@ applying of entries.
     store.totals.daily("page_views", key="/home")
 """
 
-try:
-    import pymysql  # noqa: F401
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "countersink.store needs PyMySQL: pip install 'countersink[server]'", name=error.name
-    ) from error
-
 from countersink.counting.errors import (
     DamagedSketch,
     IncompleteBreakdown,

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
+from countersink.counting.counters.deletion_sql import LINKED_COUNTER
 from countersink.database.session import Session
 from countersink.runtime.limits import is_name
 from countersink.store import api_keys
@@ -24,7 +25,6 @@ MOST_DAYS: Final = 366
 """Days until a link ends, at most."""
 PAGE: Final = "/shared"
 """Path of the page that shows what a link shows."""
-_COUNTER: Final = "COALESCE(JSON_UNQUOTE(JSON_EXTRACT(counters, '$[0]')), '')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +112,9 @@ def revoke_all(session: Session) -> int:
     return _revoke(session, "TRUE")
 
 
-def delete_of(session: Session, counter: str) -> None:
-    """Delete the links to a counter."""
-    session.execute(f"DELETE FROM api_key WHERE scopes = 'share' AND {_COUNTER} = %s", (counter,))
-
-
 def _links(session: Session, which: str, *args: object) -> list[ShareLink]:
     rows = session.query(
-        f"SELECT id, {_COUNTER}, parent, created, expires FROM api_key"
+        f"SELECT id, {LINKED_COUNTER}, parent, created, expires FROM api_key"
         f" WHERE scopes = 'share' AND {which} ORDER BY expires DESC, id",
         args,
     )

@@ -15,10 +15,9 @@ from countersink.counting.apply.amounts import Amounts, Cell
 from countersink.counting.counters import breakdowns
 from countersink.counting.counters.breakdowns import Dimensioned
 from countersink.counting.counters.settings import check_name
-from countersink.counting.errors import UnknownZone
 from countersink.counting.ledger.postings import BucketSums, post_in
 from countersink.database.app_connection import AppConnection, as_one, execute, query, slot
-from countersink.database.errors import Conflict
+from countersink.database.errors import Conflict, UnknownZone
 from countersink.database.session import Connect
 from countersink.database.sessions import Pool
 from countersink.database.sql import LABEL, label_text, parts, quoted, width_number

@@ -17,8 +17,8 @@ from typing import Final, Self
 
 from countersink.counting.counters.breakdowns import counter_of, names_of
 from countersink.counting.counters.settings import require
-from countersink.counting.errors import UnknownZone
 from countersink.counting.ledger import postings
+from countersink.database.errors import UnknownZone
 from countersink.database.session import Connect
 from countersink.database.sql import day_label
 from countersink.runtime.pace import Pace

@@ -22,8 +22,7 @@ from countersink.counting.apply.dead import DeadRow
 from countersink.counting.apply.key_caps import Capped
 from countersink.counting.apply.refusals import dead_row, refuse
 from countersink.counting.counters.catalog import Catalog, load
-from countersink.counting.errors import UnknownZone
-from countersink.database.errors import Conflict, DuplicateKey, StoreError
+from countersink.database.errors import Conflict, DuplicateKey, StoreError, UnknownZone
 from countersink.database.session import Connect, Session, rerun
 from countersink.database.sessions import KeptSession, open_tables
 from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason, RowRefusal

@@ -23,7 +23,7 @@ from countersink.counting.apply.control import read_control
 from countersink.counting.counters import buckets
 from countersink.counting.counters.breakdowns import Breakdown, Dimensioned, read_dimensioned
 from countersink.counting.counters.buckets import NUMBER, RESOLUTIONS, WIDTHS, Resolution, Width
-from countersink.counting.errors import UnknownZone
+from countersink.database.errors import UnknownZone
 from countersink.database.session import Session
 from countersink.database.sql import (
     LABEL,

@@ -30,7 +30,6 @@ from countersink.counting.counters.deletion_sql import Deleted as Deleted
 from countersink.database.errors import Conflict
 from countersink.database.session import Session, held, rerun
 from countersink.runtime.limits import key_bytes
-from countersink.store import links
 
 ROWS: Final = 1000
 """Rows per transaction."""
@@ -127,7 +126,10 @@ class _Deleting:
         )
         for table in _ABOUT_A_COUNTER:
             self.session.execute(f"DELETE FROM {table} WHERE counter = %s", (self.counter,))
-        links.delete_of(*place)
+        self.session.execute(
+            f"DELETE FROM api_key WHERE scopes = 'share' AND {deletion_sql.LINKED_COUNTER} = %s",
+            (self.counter,),
+        )
         # Applications may go on counting in a breakdown for a minute: its row stays until it is
         # deleted once more.
         old = (

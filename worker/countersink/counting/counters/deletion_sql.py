@@ -27,6 +27,9 @@ Position = tuple[datetime, bytes]
 EVERYTHING: Final = 2**31 - 1
 """As a number of rows: all there are."""
 
+LINKED_COUNTER: Final = "COALESCE(JSON_UNQUOTE(JSON_EXTRACT(counters, '$[0]')), '')"
+"""The counter that a link shows, of a row of ``api_key``."""
+
 _ORDER: Final = "bucket, counter_key, width, slot"
 
 

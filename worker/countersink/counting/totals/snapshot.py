@@ -19,9 +19,10 @@ from countersink.counting.counters.all_counters import counter_names
 from countersink.counting.counters.breakdowns import is_breakdown
 from countersink.counting.counters.buckets import NUMBER, is_wider
 from countersink.counting.counters.catalog import DEFAULT, SCHEME_COLUMNS, Scheme, scheme_of
-from countersink.counting.errors import UnknownCounter, UnknownZone
+from countersink.counting.errors import UnknownCounter
 from countersink.counting.totals.selection import KeyMatch, Keys, Selection
 from countersink.counting.totals.views import NOTHING, Ranges, View
+from countersink.database.errors import UnknownZone
 from countersink.database.session import Session
 from countersink.database.sql import (
     LABEL,

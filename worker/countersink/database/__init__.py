@@ -1,0 +1,8 @@
+"""The database: URLs, sessions and pools of them, errors, dialects of SQL, migrations, leases."""
+
+try:
+    import pymysql  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "countersink.store needs PyMySQL: pip install 'countersink[server]'", name=error.name
+    ) from error
