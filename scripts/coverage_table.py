@@ -21,7 +21,7 @@ TOLERANCE = 0.3
 
 
 def package(path: str) -> str:
-    """``counting.apply`` for ``worker/countersink/counting/apply/apply.py``."""
+    """``counting.apply`` for ``worker/countersink/counting/apply/applier.py``."""
     parts = Path(path).parts[2:-1]
     return ".".join(parts[: 2 if parts[0] in SPLIT else 1])
 

@@ -20,7 +20,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, settings
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.totals import Totals
 from countersink.database.session import Session, connect
 from countersink.database.url import Settings

@@ -15,7 +15,7 @@ from typing import Final
 from benchmarks.processes import Interrupted, answer, first_message, next_message
 from benchmarks.workload import COUNTER, zipf_keys
 from countersink.counting.apply.amounts import Incoming, Row
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.store import StoreError
 
 EVENTS: Final = 1_000

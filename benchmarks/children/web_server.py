@@ -17,7 +17,7 @@ from benchmarks.processes import answer, first_message, next_message
 from countersink.producers import Producer
 from countersink.web.app import Application
 from countersink.web.options import WebOptions
-from countersink.web.server.process import listen, make_server
+from countersink.web.server import listen, make_server
 
 NO_LIMIT = 1e9
 """Requests per second: one client of the benchmark sends more than any should."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.database.session import Session
 from countersink.store import Store
 from tests.backfill.helpers import Logs

@@ -20,7 +20,7 @@ from countersink.backfill.history import RejectedLine
 from countersink.backfill.options import BackfillOptions, BackfillReport, Recipe
 from countersink.backfill.run import backfill
 from countersink.backfill.undo import Undone, undo
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.counters.buckets import width_of
 from countersink.counting.counters.settings import Counter
 from countersink.database.sessions import open_tables

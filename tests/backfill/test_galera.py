@@ -12,7 +12,7 @@ import pymysql
 import pytest
 
 from countersink.backfill.reconcile.correction import GREATEST, Correction, DayKeys, connect_for
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.database.migrate import migrate
 from countersink.store import Store
 from countersink.store.verify import open_session, verify

@@ -12,7 +12,7 @@ from countersink.backfill.options import Progress
 from countersink.backfill.reconcile import correction
 from countersink.backfill.run import clear
 from countersink.counting.apply import dead
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.counting.counters.buckets import ONE_DAY, width_of
 from countersink.database.sql import label_time

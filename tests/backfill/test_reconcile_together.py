@@ -10,7 +10,7 @@ import pytest
 
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.reconcile import correction
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.database import sessions
 from countersink.database.errors import Conflict, Unavailable
 from countersink.database.session import connect

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from countersink.backfill import retraction
+from countersink.backfill import undo
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.retraction import TakenBack
+from countersink.backfill.undo import TakenBack
 from countersink.counting.counters.buckets import width_of
 from countersink.database.sessions import open_tables
 from countersink.database.sql import day_label
@@ -42,14 +42,14 @@ def run(scene: Scene) -> int:
 @pytest.fixture
 def singly(monkeypatch: pytest.MonkeyPatch) -> None:
     """One correction in a transaction."""
-    monkeypatch.setattr(retraction, "ROWS", 1)
+    monkeypatch.setattr(undo, "ROWS", 1)
 
 
 def take_back(scene: Scene, run: int, url: str = "", **asides: Any) -> TakenBack:
     """Take corrections back of a run that is being undone."""
     opened = partial(open_tables, url or scene.url)
     scene.execute("UPDATE backfill_run SET state = 'undoing'")
-    return retraction.take_corrections_back(opened, run, **asides)
+    return undo.take_corrections_back(opened, run, **asides)
 
 
 def test_what_was_before_is_there_again_and_what_came_since_stays(scene: Scene, run: int) -> None:

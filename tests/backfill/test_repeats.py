@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from countersink.backfill.count import samples
+from countersink.backfill.count import chunks
 from countersink.backfill.dry_run import FirstSources
 from countersink.backfill.options import BackfillReport
 from countersink.logs.template import Condition
@@ -57,7 +57,7 @@ def lines_of(first: int, end: int, host: str = "a") -> list[bytes]:
 
 
 A, B, C = lines_of(0, 60), lines_of(60, 120), lines_of(120, 180)
-SIZE = 3 * samples.FEW
+SIZE = 3 * chunks.FEW
 BIG = lines_of(0, SIZE)
 PART = BIG[SIZE // 3 : SIZE // 6 * 5]
 
@@ -110,7 +110,7 @@ def test_a_dry_run_keeps_of_samples_what_a_dict_would() -> None:
     kept, expected = FirstSources(), dict[bytes, int]()
     for _ in range(20_000):
         # Of few bytes, so that parts of entries are found where others are looked for.
-        sample = bytes(chance.choices(b"\0\1\xff", k=samples.SAMPLE_BYTES))
+        sample = bytes(chance.choices(b"\0\1\xff", k=chunks.SAMPLE_BYTES))
         assert kept.get(sample) == expected.get(sample)
         source = chance.choice((-1, 1, -256, 2**40))
         kept.add(sample, source)

@@ -20,7 +20,7 @@ from countersink.backfill.count import read_ahead
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import BackfillReport, Progress
 from countersink.counting.apply import cells
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.counters.catalog import load
 from countersink.counting.visitors import salts
 from countersink.counting.visitors.sketch import SketchUnion

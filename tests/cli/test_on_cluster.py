@@ -14,7 +14,7 @@ from countersink.database.session import connect as connect_mysql
 from countersink.metrics.health import answering, probes
 from countersink.producers import Producer
 from countersink.schedules.errors import Alarm
-from countersink.schedules.jobs import Context, checks, pruning
+from countersink.schedules.jobs import Context, checks, retention
 from countersink.schedules.options import JobOptions
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamUnavailable
@@ -145,7 +145,7 @@ def test_nothing_is_decided_on_what_a_silent_master_may_hold(
     shard = cluster.shards[1]
     gone(shard, "hangs")
     with pytest.raises(StreamUnavailable, match="nothing was pruned"):
-        pruning.prune(context)
+        retention.prune(context)
     assert watermark(servers) == 0
     with pytest.raises(Alarm, match="has waited and what Redis lost is not known"):
         checks.alarms(context)
@@ -156,7 +156,7 @@ def test_nothing_is_decided_on_what_a_silent_master_may_hold(
     assert "how fresh this is is not known" in plain.err
     shard.master.thaw()
     eventually(cluster.is_whole)
-    pruning.prune(context)
+    retention.prune(context)
     assert watermark(servers) > 0
 
 
@@ -187,7 +187,7 @@ def test_a_master_that_is_away_holds_up_nobody(
     assert servers.call("dead", "list").status == 0
     assert answering(probes(redis=cluster.url)) == {"redis": True}
     with pytest.raises(StreamUnavailable, match="nothing was pruned"):
-        pruning.prune(context)
+        retention.prune(context)
     shard.master.thaw()
     shard.master.start()
     eventually(cluster.is_whole)
@@ -392,7 +392,7 @@ def test_processes_need_the_documented_rights_alone(
         options=JobOptions(),
         stop=lambda: False,
     )
-    pruning.prune(job)
+    retention.prune(job)
     checks.alarms(job)
     refused = [entry for server in cluster.servers for entry in cluster.ask(server, "ACL", "LOG")]
     assert refused == []

@@ -3,7 +3,7 @@
 import pytest
 
 from countersink.backfill.options import Progress
-from countersink.cli import progress
+from countersink.cli import output
 from countersink.cli.commands.count.backfill import words_of
 
 Captured = pytest.CaptureFixture[str]
@@ -16,7 +16,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_terminal_there_is_none(capsys: Captured) -> None:
-    with progress.rows("counting") as shown:
+    with output.progress_of_rows("counting") as shown:
         shown(500, 1000)
     assert capsys.readouterr() == ("", "")
 
@@ -25,10 +25,10 @@ def test_a_share_and_words_are_shown_beside_the_bar(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_terminal(monkeypatch)
-    with progress.bar("verifying") as show:
+    with output.progress_bar("verifying") as show:
         show(None, "the rows of {x} [red]")
     assert "the rows of {x} [red]" in capsys.readouterr().err
-    with progress.bar("compacting") as show:
+    with output.progress_bar("compacting") as show:
         show(0.5, "500 of about 1,000 rows")
     out, err = capsys.readouterr()
     assert out == ""

@@ -11,7 +11,7 @@ import pytest
 from countersink.cli.commands.repair.spool import COLUMNS
 from countersink.producers import Producer
 from countersink.producers.spool import list_segments
-from countersink.producers.spool.record import FILE_HEADER_SIZE
+from countersink.producers.spool.segment import FILE_HEADER_SIZE
 from countersink.stream.connection import connect
 from tests.cli.command import Servers, call, one_sentence
 from tests.logs.tailing import FIRST, write

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.producers import Producer
 from countersink.store import Store
 from tests.cli.command import Result, Servers, one_sentence

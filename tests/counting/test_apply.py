@@ -10,7 +10,7 @@ import pytest
 
 from countersink.counting.apply import dead, guards
 from countersink.counting.apply.amounts import Incoming
-from countersink.counting.apply.apply import POINTS, Applied, Applier
+from countersink.counting.apply.applier import POINTS, Applied, Applier
 from countersink.counting.apply.dead import MAX_PAYLOAD, DeadRow
 from countersink.counting.apply.dead_retry import retry
 from countersink.database.errors import Refused, Unavailable

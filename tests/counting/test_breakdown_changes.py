@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.counters import catalog, deletion
 from countersink.counting.counters.buckets import Resolution
 from countersink.counting.counters.deletion import Deleted
 from countersink.counting.errors import IncompleteBreakdown
 from countersink.database.errors import Conflict
 from countersink.database.session import Session
-from countersink.reads.frames import frame
+from countersink.reads.formats import frame
 from countersink.runtime.dimensions import RowKey
 from countersink.store import Store
 from countersink.store.verify import verify

@@ -13,10 +13,10 @@ import pytest
 
 from countersink.counting.apply import dead
 from countersink.counting.apply.amounts import Row
-from countersink.counting.apply.apply import Applied, Applier
+from countersink.counting.apply.applier import Applied, Applier
 from countersink.counting.apply.key_caps import OVERFLOW, overflown_by_counter
 from countersink.counting.errors import TrackedCounter, UnknownCounter, UnknownDimension
-from countersink.counting.ledger.postings import Posting, key_weight
+from countersink.counting.ledger import Posting, key_weight
 from countersink.database.session import Session
 from countersink.database.sql import LABEL
 from countersink.runtime.dimensions import RowKey, check_dimensions, composite, values_of

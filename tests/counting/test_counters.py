@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import countersink.store
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.database.session import Session
 from countersink.store import Misconfigured, Store, StoreError, UnknownCounter
 from tests.support.entries import Database, entry, row, together

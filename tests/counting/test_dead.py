@@ -7,7 +7,7 @@ import pytest
 
 from countersink.counting.apply import dead
 from countersink.counting.apply.amounts import Incoming
-from countersink.counting.apply.apply import Applied, Applier
+from countersink.counting.apply.applier import Applied, Applier
 from countersink.counting.apply.dead import (
     MOST_BYTES,
     MOST_COUNTERS,

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from countersink.counting.apply.amounts import Row
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.counters import deletion
 from countersink.counting.counters.deletion import Deleted, delete_counter, delete_key
 from countersink.database.errors import Conflict

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from countersink.counting.apply import dead, guards
-from countersink.counting.apply.apply import POINTS, Applied, Applier
+from countersink.counting.apply.applier import POINTS, Applied, Applier
 from countersink.counting.apply.control import read_control
 from countersink.database.errors import Conflict, Refused
 from countersink.database.session import Session

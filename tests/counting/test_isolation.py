@@ -6,7 +6,7 @@ import pytest
 
 from countersink.counting.apply import dead
 from countersink.counting.apply.amounts import Incoming, Row
-from countersink.counting.apply.apply import Applied, Applier
+from countersink.counting.apply.applier import Applied, Applier
 from countersink.database.errors import BadData
 from countersink.database.session import Session
 from countersink.runtime.dimensions import check_dimensions

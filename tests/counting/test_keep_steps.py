@@ -10,7 +10,7 @@ import pymysql
 import pytest
 
 from countersink.counting.apply import dead
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.dead import DeadRow
 from countersink.counting.apply.dead_retry import retry
 from countersink.counting.counters import keep_steps

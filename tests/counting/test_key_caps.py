@@ -10,7 +10,7 @@ import pytest
 
 from countersink.counting.apply import dead, key_caps
 from countersink.counting.apply.amounts import Incoming, Row
-from countersink.counting.apply.apply import POINTS, Applied, Applier
+from countersink.counting.apply.applier import POINTS, Applied, Applier
 from countersink.counting.apply.dead_retry import retry
 from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.counting.counters.catalog import KeyMemory

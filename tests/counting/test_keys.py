@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.totals import sums
 from countersink.counting.totals.answer import answer
 from countersink.counting.totals.query import Query

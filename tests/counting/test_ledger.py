@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from countersink.counting.ledger.postings import Posting, fold, foldable, post
+from countersink.counting.ledger import Posting, fold, foldable, post
 from countersink.database.app_connection import own_slot
 from countersink.database.session import Session, rerun
 from countersink.schedules.jobs.compaction import CompactOptions, compact

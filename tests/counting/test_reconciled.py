@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from countersink.counting.apply import dead
-from countersink.counting.apply.apply import Applied, Applier
+from countersink.counting.apply.applier import Applied, Applier
 from countersink.counting.apply.control import bump, exclusive
 from countersink.counting.apply.dead_retry import Retried, retry
 from countersink.counting.counters import catalog

@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.totals import Totals
+from countersink.counting.totals.query import window_of
 from countersink.counting.totals.selection import Selection
-from countersink.counting.totals.windows import window_of
 from countersink.database.session import Session, connect
 from countersink.database.sessions import Pool
 from countersink.store import Store, UnknownCounter

@@ -3,7 +3,7 @@
 import json
 
 from countersink.counting.apply import dead
-from countersink.counting.apply.apply import Applied
+from countersink.counting.apply.applier import Applied
 from countersink.counting.apply.dead_retry import retry
 from countersink.database.session import Session, connect
 from countersink.database.url import Settings

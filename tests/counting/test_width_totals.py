@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.counters import buckets
 from countersink.counting.errors import InexactZone, RolledUp
 from countersink.counting.totals import Totals

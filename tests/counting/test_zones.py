@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.counters.catalog import Scheme
 from countersink.counting.errors import InexactZone
 from countersink.counting.totals import Totals

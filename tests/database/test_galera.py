@@ -13,7 +13,7 @@ import pytest
 
 from countersink.cli.commands.repair import doctor_mysql
 from countersink.cli.commands.repair.doctor import Finding
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.control import bump, exclusive
 from countersink.database import galera, hosts, sessions
 from countersink.database import session as connection

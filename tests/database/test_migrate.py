@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.database import migrate as module
 from countersink.database import sessions
 from countersink.database.errors import SchemaMismatch

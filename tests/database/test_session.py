@@ -14,7 +14,7 @@ import pytest
 
 from countersink.counting.apply import dead, guards
 from countersink.counting.apply.amounts import Incoming
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.database.errors import (
     BadData,
     Conflict,

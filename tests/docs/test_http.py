@@ -11,7 +11,7 @@ from countersink.web.http.headers import MAX_HEADERS
 from countersink.web.http.route import Route
 from countersink.web.options import WebOptions
 from countersink.web.read_pool import MAX_PENDING_READS, MAX_READS
-from countersink.web.server.process import STOP_WITHIN_S
+from countersink.web.server import STOP_WITHIN_S
 from countersink.web.server.protocol import MAX_HEAD_BYTES
 from tests.cli.command import Servers
 from tests.docs.console import check_served

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 
 from countersink.counting.apply import dead, guards
 from countersink.counting.apply.amounts import Incoming
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.dead import DeadRow
 from countersink.counting.apply.dead_retry import retry
 from countersink.database.errors import StoreError

@@ -13,7 +13,7 @@ import redis
 
 from countersink.cli.commands.repair import doctor_mysql
 from countersink.counting.apply.amounts import Incoming
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.database.errors import Refused, Unavailable
 from countersink.database.migrate import migrate
 from countersink.database.session import connect

@@ -14,9 +14,10 @@ from tests.support.processes import PROJECT, SOURCE_ROOTS
 
 _PROBE = """
 import subprocess, sys
-import countersink.runtime.log, countersink.schedules.cron, countersink.database.sql
+import countersink.runtime.log, countersink.schedules.options, countersink.database.sql
 import tests.support.processes as processes
-for module in countersink.runtime.log, countersink.database.sql, countersink.schedules.cron, processes:
+from countersink import database, runtime, schedules
+for module in runtime.log, database.sql, schedules.options, processes:
     print(module.__file__)
 if len(sys.argv) > 1:
     command = [sys.executable, "-c", sys.argv[1]]

@@ -9,15 +9,15 @@ import pytest
 from countersink.producers.outbox import Parcel
 from countersink.producers.spool import SpoolError, list_segments
 from countersink.producers.spool.directory import new_segment_path, segment_paths
-from countersink.producers.spool.record import (
+from countersink.producers.spool.replay import Backlog
+from countersink.producers.spool.segment import (
     FILE_HEADER_SIZE,
     RECORD_HEADER_SIZE,
+    Segment,
     file_header,
     pack_slot,
     unpack_slot,
 )
-from countersink.producers.spool.replay import Backlog
-from countersink.producers.spool.segment import Segment
 from countersink.producers.spool.writer import Spool
 from countersink.runtime.log import Log
 from countersink.stream.entry import encode_rows, new_entry_id

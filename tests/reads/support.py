@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, time
 import redis
 
 from countersink.counting.apply.amounts import Incoming
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.database.session import Session
 from countersink.store import Store
 from countersink.stream.decode import decode

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.counters.buckets import ONE_DAY
 from countersink.counting.totals.query import DIMENSIONS, Query
 from countersink.counting.totals.selection import Selection

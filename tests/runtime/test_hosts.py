@@ -1,6 +1,6 @@
 """Hosts: what leads to this machine alone."""
 
-from countersink.runtime.hosts import host_name, is_loopback
+from countersink.runtime.process import header_host, is_loopback
 
 
 def test_loopback() -> None:
@@ -17,4 +17,4 @@ def test_the_name_in_a_host_header() -> None:
         ("[::1]:9100", "::1"),
         *((wrong, "") for wrong in ("", "a b", "[::1", "x:99999", "a/b", "me@localhost", "a:1:1")),
     ):
-        assert host_name(header) == name, header
+        assert header_host(header) == name, header

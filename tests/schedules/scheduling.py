@@ -10,8 +10,7 @@ import redis
 from countersink.database.session import Session
 from countersink.database.sessions import brief_session
 from countersink.runtime.log import Log
-from countersink.schedules.cron import parse
-from countersink.schedules.options import SchedulerOptions, Times
+from countersink.schedules.options import SchedulerOptions, Times, parse
 from countersink.schedules.report import LOGGER
 from countersink.schedules.rq_worker import RunQueue
 from countersink.schedules.scheduler import Planner

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from countersink.counting.apply.amounts import Row
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.database.sql import label_of
 from countersink.schedules.jobs.move import PassDone, open_tables
 from countersink.schedules.jobs.retention import roll_up

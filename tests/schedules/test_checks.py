@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from countersink.counting.apply import dead, queue_losses
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.dead import DeadRow
 from countersink.database.errors import Unavailable
 from countersink.database.session import connect

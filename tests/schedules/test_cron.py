@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.schedules.cron import Cron, parse
+from countersink.schedules.options import Cron, parse
 from tests.support.examples import examples
 
 NOON = datetime(2026, 11, 21, 12, 0, 5, tzinfo=UTC)  # a Saturday

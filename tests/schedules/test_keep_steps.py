@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.database.errors import Refused
 from countersink.database.sql import unix_seconds
 from countersink.schedules.jobs.move import PassDone

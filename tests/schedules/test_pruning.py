@@ -9,14 +9,14 @@ import redis
 
 from countersink.counting.apply import dead, guards
 from countersink.counting.apply.amounts import Incoming
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.dead import DeadRow
 from countersink.database.errors import Refused
 from countersink.database.session import Session, connect
 from countersink.database.sessions import open_tables
 from countersink.runtime.pace import Pace
 from countersink.schedules.errors import JobFailed
-from countersink.schedules.jobs import Context, JobOutcome, pruning
+from countersink.schedules.jobs import Context, JobOutcome, retention
 from countersink.schedules.options import JobOptions
 from countersink.stream.decode import decode_rows
 from countersink.stream.entry import Sealed
@@ -72,7 +72,7 @@ class Queue:
 
     def prune(self) -> int:
         """How many guards go."""
-        return pruning.prune(self.context).rows
+        return retention.prune(self.context).rows
 
     def forgotten(self, days: int = LEDGER_DAYS, *, within_ms: int = 0) -> None:
         """Assert that what was sent before is told no more from what was counted."""
@@ -95,7 +95,7 @@ def test_guards_older_than_the_ledger_days_go(queue: Queue) -> None:
     queue.send(9, 5, 4, 2, 1)
     queue.count()
     queue.age()
-    done = pruning.prune(queue.context)
+    done = retention.prune(queue.context)
     assert done == JobOutcome(rows=3, detail="3 guard rows and 0 runs deleted")
     queue.forgotten(within_ms=60_000)
     assert queue.prune() == 0
@@ -190,10 +190,10 @@ def test_without_redis_nothing_is_pruned(queue: Queue) -> None:
     queue.age()
     nowhere = replace(queue.context, redis_url="redis://127.0.0.1:1/0")
     with pytest.raises(StreamUnavailable, match="nothing was pruned"):
-        pruning.prune(nowhere)
+        retention.prune(nowhere)
     stopping = replace(queue.context, stop=lambda: True)
     with pytest.raises(JobFailed, match="nothing was pruned"):
-        pruning.prune(stopping)
+        retention.prune(stopping)
     assert guards.watermark(queue.session) == 0
     assert guard_count(queue.session) == 1
 
@@ -206,7 +206,7 @@ def test_clocks_apart_prune_nothing(queue: Queue, monkeypatch: pytest.MonkeyPatc
         session.execute("SET SESSION timestamp = %s", (queue.now // 1000 + 3600,))
         return session
 
-    monkeypatch.setattr(pruning, "open_tables", ahead)
+    monkeypatch.setattr(retention, "open_tables", ahead)
     with pytest.raises(Refused, match=r"clocks of MySQL and Redis differ by 3,[56]"):
         queue.prune()
     assert guards.watermark(queue.session) == 0
@@ -218,15 +218,15 @@ def test_runs_that_ended_long_ago_go(session: Session) -> None:
             add_run(session, timedelta(days=days, minutes=minute), state)
     for state in ("planned", "running"):
         add_run(session, timedelta(days=12), state)
-    assert pruning.delete_runs(session, 8.5, Pace(), chunk=2) == (9, True)
-    assert pruning.delete_runs(session, 8.5, Pace()) == (0, True)
+    assert retention.delete_runs(session, 8.5, Pace(), chunk=2) == (9, True)
+    assert retention.delete_runs(session, 8.5, Pace()) == (0, True)
     assert session.query("SELECT state, COUNT(*) FROM job_run GROUP BY state ORDER BY 1") == [
         ("done", 3),
         ("planned", 1),
         ("running", 1),
     ]
-    assert pruning.delete_runs(session, 2.0**53 - 1, Pace()) == (0, True)
-    assert pruning.delete_runs(session, 0, Pace()) == (3, True)
+    assert retention.delete_runs(session, 2.0**53 - 1, Pace()) == (0, True)
+    assert retention.delete_runs(session, 0, Pace()) == (3, True)
 
 
 def test_a_run_that_is_cut_off_between_transactions_says_so(
@@ -238,7 +238,7 @@ def test_a_run_that_is_cut_off_between_transactions_says_so(
     def gone() -> bool:
         return guard_count(session) < 10_001
 
-    done = pruning.prune(replace(context, stop=gone))
+    done = retention.prune(replace(context, stop=gone))
     assert (done.rows, done.finished) == (10_000, False)
     assert done.detail.endswith("0 runs deleted; stopped early, the next run goes on")
 
@@ -268,13 +268,13 @@ def test_dead_letters_older_than_the_dead_days_go(context: Context, session: Ses
     set_aside(session, 3, timedelta(days=89), "bad_minute")
     session.execute("INSERT INTO dead_group VALUES ('empty', '', 0, UTC_TIMESTAMP(3))")
     keeping = replace(context, options=JobOptions(dead_days=0, compact_share=1.0))
-    assert pruning.prune(keeping).detail == "0 guard rows and 0 runs deleted"
+    assert retention.prune(keeping).detail == "0 guard rows and 0 runs deleted"
     assert dead.count(session) == {"bad_key": 350, "bad_minute": 3}
     assert session.query("SELECT reason FROM dead_group ORDER BY reason") == [
         ("bad_key",),
         ("bad_minute",),
     ]
-    done = pruning.prune(context)
+    done = retention.prune(context)
     assert done == JobOutcome(350, "0 guard rows and 0 runs deleted, 350 dead letters")
     assert dead.count(session) == {"bad_minute": 3}
     assert dead.not_kept(session) == {("bad_minute", "bad_minute"): 3}

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from countersink.counting.apply import key_caps
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.ranges import BucketKey
 from tests.schedules.tables import Kept, label_at, rolled_up, spread

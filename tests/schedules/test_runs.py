@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from countersink.database.session import Session, connect
-from countersink.schedules.job_process import RunHeartbeat, shared_moment
 from countersink.schedules.options import JobsOptions
+from countersink.schedules.report import RunHeartbeat, shared_moment
 from countersink.schedules.runs import (
     STALE,
     Attempt,

@@ -13,7 +13,7 @@ import redis
 
 from countersink.database.session import Session, connect
 from countersink.schedules import runs
-from countersink.schedules.cron import parse
+from countersink.schedules.options import parse
 from countersink.schedules.rq_worker import RunJob
 from countersink.schedules.runs import Attempt, Begun
 from tests.schedules.scheduling import SchedulerAt, queued

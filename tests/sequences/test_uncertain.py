@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
+import countersink.sequences
 from countersink.database.app_connection import AppConnection, Done, execute
 from countersink.database.session import Session, connect
-from countersink.sequences import allocator
 from countersink.store import (
     Conflict,
     Refused,
@@ -178,7 +178,7 @@ def test_a_connection_that_went_away_without_a_word(
     behind: Store, proxy: MySQLProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a while it is asked; nothing is lost if it does not answer."""
-    monkeypatch.setattr(allocator, "PING_AFTER", 0.0)
+    monkeypatch.setattr(countersink.sequences, "PING_AFTER", 0.0)
     pings = proxy.when("*", Phase.BEFORE, Deed.CUT, where=lambda request, _: request.text == "DO 0")
     assert behind.sequences.next("a") == 2
     assert pings.acted == 1

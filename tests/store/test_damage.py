@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from countersink.backfill.run import backfill
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.ledger import Difference
 from countersink.database.migrate import migrate
 from countersink.database.session import Session, connect

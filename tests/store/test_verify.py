@@ -8,7 +8,7 @@ import pytest
 
 from countersink.backfill.count import task
 from countersink.backfill.undo import undo
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.ledger import Difference
 from countersink.database.errors import Refused
 from countersink.database.session import Session, connect

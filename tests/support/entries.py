@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from countersink.counting.apply.amounts import Incoming, Row
-from countersink.counting.apply.apply import Applied, Applier
+from countersink.counting.apply.applier import Applied, Applier
 from countersink.database.session import Session
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone, open_tables

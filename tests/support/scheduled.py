@@ -16,11 +16,10 @@ from rq import get_current_job
 from countersink.database.session import Session, connect
 from countersink.runtime.log import set_up
 from countersink.schedules import scheduler as process
-from countersink.schedules.cron import parse
 from countersink.schedules.errors import JobFailed
 from countersink.schedules.job_process import run as run_jobs
 from countersink.schedules.jobs import Context, JobOutcome, Kind, Registry
-from countersink.schedules.options import JobsOptions, SchedulerOptions, Times
+from countersink.schedules.options import JobsOptions, SchedulerOptions, Times, parse
 from countersink.schedules.scheduler import run as run_scheduler
 from tests.support.processes import Child, Children
 

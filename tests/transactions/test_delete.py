@@ -10,11 +10,11 @@ import pytest
 from pymysql.constants.FIELD_TYPE import NEWDECIMAL
 from pymysql.converters import conversions
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.counters.buckets import NUMBER
 from countersink.database.session import Session, connect
 from countersink.store import Store
-from countersink.transactions.increments import DELETED_PER_STATEMENT
+from countersink.transactions import DELETED_PER_STATEMENT
 from tests.support.app_connection import Connection, open_app, run
 from tests.support.entries import Database, entry, keys, row, rows, says, together
 from tests.support.ledger import held, post_planted, posted

@@ -16,8 +16,7 @@ from countersink.database.sql import quoted
 from countersink.database.url import Settings
 from countersink.store import Store
 from countersink.store.verify import open_session, verify
-from countersink.transactions import app_settings
-from countersink.transactions.increments import ROWS_PER_STATEMENT
+from countersink.transactions import ROWS_PER_STATEMENT, app_settings
 from tests.support.app_connection import (
     MOST,
     Connection,

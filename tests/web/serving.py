@@ -25,7 +25,7 @@ from countersink.stream.connection import connect
 from countersink.web.app import ROUTES, Application
 from countersink.web.http.route import Route
 from countersink.web.options import WebOptions
-from countersink.web.server.process import WebServer, listen, make_server, url_of
+from countersink.web.server import WebServer, listen, make_server, url_of
 from countersink.web.services import Services
 from countersink.worker import WorkerOptions, run
 from tests.support.waiting import eventually

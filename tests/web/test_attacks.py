@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 import requests
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.store import Store
 from tests.support.entries import entry
 from tests.support.examples import MANY

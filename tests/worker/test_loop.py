@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.runtime.log import JsonFormatter, Log, TextFormatter
 from countersink.stream.decode import Decoded, decode
 from countersink.stream.entry import Delivery, Sealed, encode_rows, new_entry_id

@@ -37,7 +37,7 @@ from countersink.metrics.table import METRICS, RUN_STATES, WORKER_STATES, Kind, 
 from countersink.producers.errors import SpoolError
 from countersink.producers.producer import Producer
 from countersink.producers.spool.directory import used_bytes
-from countersink.runtime.hosts import host_name, is_loopback
+from countersink.runtime.process import header_host, is_loopback
 
 SILENT_S: Final = 5.0
 """Seconds after which a connection is ended that sends nothing, or takes nothing."""
@@ -142,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer."""
         health, host = self.server.health, self.headers.get("Host")
         path = self.path.partition("?")[0]
-        if self.server.local and host is not None and not is_loopback(host_name(host)):
+        if self.server.local and host is not None and not is_loopback(header_host(host)):
             self._answer(HTTPStatus.MISDIRECTED_REQUEST, "ask for this by a name of loopback\n")
         elif path == "/livez":
             stuck = "" if health.lives() else "stuck: its main loop does not move\n"

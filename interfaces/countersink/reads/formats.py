@@ -1,6 +1,6 @@
 """How totals are written: CSV (safe for spreadsheets where asked for), NDJSON, Parquet, OpenMetrics
 text with its metric names, and a counter as JSON; names of columns are in
-``counting/totals/query.py``.
+``counting/totals/query.py``. Totals as a pandas DataFrame.
 
 https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md: label values are
 UTF-8 with backslash, quote and newline escaped; a counter's samples end in ``_total`` and are never
@@ -9,6 +9,13 @@ UTF-8 looks like another one, and has its bytes in a label of its own.
 
 A Prometheus counter cannot be negative, and one of ours can: a total below zero goes to a gauge
 instead for as long as it is so.
+
+::
+
+    from countersink.reads.formats import frame
+    from countersink.store import Store
+
+    daily = frame(Store.from_env(), "page_views", by="day")
 """
 
 import csv
@@ -19,18 +26,24 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+import pandas as pd
+
 from countersink.counting.counters.breakdowns import Breakdown
-from countersink.counting.counters.counters import Counter
 from countersink.counting.counters.keep_steps import by_width
-from countersink.counting.totals.query import Row, documents
+from countersink.counting.counters.settings import Counter
+from countersink.counting.totals.answer import rows
+from countersink.counting.totals.query import EXPORTED, Answer, Query, Row, documents, read_by
+from countersink.counting.totals.selection import ANY, KeyMatch, Selection, selection_of
+from countersink.counting.totals.snapshot import Snapshot
 from countersink.database.sql import datetime_of
 from countersink.reads.errors import TotalTooLarge
 from countersink.runtime.times import iso
+from countersink.store import Store
 
 _AT_ONCE: Final = 1000
 """Rows that are written at once."""
@@ -277,3 +290,64 @@ def _mode(target: Path) -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
+
+
+def frame(
+    store: Store,
+    counter: str | Sequence[str],
+    *,
+    by: str = "day",
+    keys: Sequence[str] | None = None,
+    start: date | None = None,
+    end: date | None = None,
+    time_zone: str | None = None,
+    match: KeyMatch = ANY,
+    where: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
+    """The totals of one counter or of several, all of one snapshot; memory grows with them.
+
+    Args:
+        store: where the totals are.
+        counter: a name, or names; of one counter there is no column ``counter``.
+        by: ``day``, ``hour``, ``minute``, ``month``, ``key``, ``key-day``, ``key-month`` or
+            ``total``, or dimensions, such as ``page,country``: the columns, as of ``countersink
+            export``. Days and months (their first days) are ``datetime64``, hours and minutes are
+            in UTC.
+        keys: these keys only.
+        match: or those that match.
+        where: or events with these values of dimensions: ``{"country": "DE"}``.
+        start, end: days, both inclusive. By day, hour and key-day a counter of which retention
+            has rolled up days to months takes a ``start``, else it is a RolledUp error, whose
+            ``rolled_up_to`` is the first that can be.
+        time_zone: whose days, hours and months; default: each counter's own.
+
+    Raises:
+        UnknownCounter, InexactZone, RolledUp, IncompleteBreakdown, StoreError, ValueError: as
+            :class:`countersink.counting.totals.Totals`.
+    """
+    layout, dimensions = read_by(by, EXPORTED)
+    names = [counter] if isinstance(counter, str) else list(counter)
+    found: list[tuple[object, ...]] = []
+    columns = Query(Selection(), by=layout, dimensions=dimensions, streamed=True).columns
+    with store.reading() as session:
+        for name in names:
+            wanted = selection_of(
+                name,
+                keys=keys,
+                match=match,
+                start=start,
+                end=end,
+                time_zone=time_zone,
+                where=where,
+            )
+            query = Query(wanted, by=layout, dimensions=dimensions, strict=True, streamed=True)
+            # One for each: what it remembers of a counter grows with its buckets.
+            found += [(name, *row) for row in rows(Snapshot(session), query, Answer(columns))]
+    made = pd.DataFrame.from_records(found, columns=list(columns))
+    for column in ("day", "month"):
+        if column in made:
+            made[column] = pd.to_datetime(made[column])
+    for column in ("hour", "minute"):
+        if column in made:
+            made[column] = pd.to_datetime(made[column], utc=True)
+    return made.drop(columns="counter") if isinstance(counter, str) else made

@@ -24,8 +24,7 @@ from countersink.database.errors import StoreError
 from countersink.stream.connection import mapped
 from countersink.stream.errors import StreamError
 from countersink.stream.names import stream_keys
-from countersink.web.acknowledgement import Acknowledgements
-from countersink.web.services import Services
+from countersink.web.services import Acknowledgements, Services
 
 FRESH_S: Final = 2.0
 """Seconds for which a number from MySQL is good."""

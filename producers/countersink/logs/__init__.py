@@ -3,6 +3,6 @@ the formats are in ``formats/``, keys and conditions in ``template.py``."""
 
 from countersink.logs.errors import Malformed
 from countersink.logs.formats.reader import Rejected
-from countersink.logs.parser import Counts, Parser
+from countersink.logs.lines import Counts, Parser
 
 __all__ = ["Counts", "Malformed", "Parser", "Rejected"]

@@ -1,5 +1,6 @@
 """A process's name (host, pid, random), and its stop on SIGTERM or SIGINT: in order, or forced with
-exit status 1 at a second signal or after the time limit.
+exit status 1 at a second signal or after the time limit. Hosts: the name in a ``Host`` header, and
+whether a name or an address leads to this machine alone (loopback).
 
 A Python-level signal handler runs between two instructions of the main thread only: late where that
 thread hangs in a call, and maybe while it holds a lock that the handler needs. So the handlers here
@@ -7,8 +8,10 @@ do nothing but be there, and CPython's C handler writes the signal's number to a
 (:func:`signal.set_wakeup_fd`) that any thread can read.
 """
 
+import ipaddress
 import logging
 import os
+import re
 import select
 import signal
 import socket
@@ -189,3 +192,30 @@ def _briefly(work: Callable[[], object]) -> None:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(_PATIENCE_S)
+
+
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9_.-]{1,253})(?::([0-9]{1,5}))?")
+_LOCAL: Final = frozenset(("localhost", "ip6-localhost", "localhost.localdomain"))
+
+
+def header_host(header: str) -> str:
+    """The name or address in a ``Host`` header in lower case, without port and brackets; empty
+    where it is malformed.
+    """
+    match = _HOST.fullmatch(header)
+    if match is None or int(match[2] or 0) > 65_535:
+        return ""
+    return match[1].lower().rstrip(".").strip("[]")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens at a name or an address."""
+    name = host.lower()
+    if name in _LOCAL or name.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)

@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass
 from typing import Final
 
-from countersink.runtime.hosts import is_loopback
+from countersink.runtime.process import is_loopback
 from countersink.statsd.errors import NotLoopback
 
 PORT: Final = 8125

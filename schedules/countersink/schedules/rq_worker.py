@@ -28,10 +28,9 @@ from countersink.runtime.log import Log
 from countersink.runtime.process import SIGNALS, Stop
 from countersink.runtime.retry import Outage
 from countersink.schedules.errors import NotOurs, RunFailed
-from countersink.schedules.heartbeat import shared_moment
 from countersink.schedules.jobs import Registry
 from countersink.schedules.options import JobsOptions
-from countersink.schedules.report import ProcessVitals, ScheduleAction
+from countersink.schedules.report import ProcessVitals, ScheduleAction, shared_moment
 from countersink.stream.connection import check_single, connect, mapped
 
 QUEUE: Final = "countersink"

@@ -21,9 +21,8 @@ from countersink.runtime.process import process_name
 from countersink.runtime.retry import Outage, retry
 from countersink.schedules import runs
 from countersink.schedules.errors import JobFailed, RunFailed, RunStopped
-from countersink.schedules.heartbeat import RunHeartbeat
 from countersink.schedules.jobs import Context, load
-from countersink.schedules.report import ScheduleAction
+from countersink.schedules.report import RunHeartbeat, ScheduleAction
 from countersink.schedules.rq_worker import TIME_FORMAT, Process, installed
 from countersink.schedules.runs import Attempt, Begun, OpenRun
 from countersink.stream.errors import StreamError

@@ -33,8 +33,7 @@ from countersink.runtime.log import Log, error_text
 from countersink.runtime.process import Stop, process_name, stop_by_signals
 from countersink.runtime.retry import Outage
 from countersink.schedules import runs
-from countersink.schedules.cron import OFF, Cron, parse
-from countersink.schedules.options import SchedulerOptions, Times
+from countersink.schedules.options import OFF, Cron, SchedulerOptions, Times, parse
 from countersink.schedules.report import (
     LOGGER,
     ProcessVitals,

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from countersink.counting.apply import dead
-from countersink.counting.apply.apply import Applied, Applier
+from countersink.counting.apply.applier import Applied, Applier
 from countersink.counting.apply.dead_retry import retry
 from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.counting.errors import DamagedSketch

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.counters import deletion
 from countersink.counting.counters.deletion import delete_key
 from countersink.counting.errors import DamagedSketch

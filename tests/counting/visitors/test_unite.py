@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.dead_retry import retry
 from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.counting.totals import unions as module_of_unions

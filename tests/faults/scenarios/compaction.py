@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from countersink.counting.apply.amounts import Row
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.store import Store
 from tests.faults.stage import Stage
 from tests.support.entries import entry

@@ -9,9 +9,9 @@ from datetime import date, datetime, timedelta
 from functools import partial
 from random import Random
 
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.schedules.errors import RunStopped
-from countersink.schedules.jobs import Context, pruning
+from countersink.schedules.jobs import Context, retention
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone, open_tables
 from countersink.schedules.jobs.retention import roll_up
@@ -171,7 +171,7 @@ def _prune(stage: Stage, stopping: threading.Event) -> None:
     )
     while not stopping.wait(0.005):
         with suppress(RunStopped):
-            pruning.prune(context)
+            retention.prune(context)
 
 
 def _check_busy(stage: Stage, committed: int) -> None:

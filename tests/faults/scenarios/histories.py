@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 import pymysql
 
 from countersink.counting.apply.amounts import Incoming
-from countersink.counting.apply.apply import Applier
+from countersink.counting.apply.applier import Applier
 from countersink.counting.errors import UnknownCounter
 from countersink.database.migrate import migrate
 from countersink.store import Store

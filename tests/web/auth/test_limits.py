@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from countersink.web.auth.credentials import TokenBuckets
 from countersink.web.auth.origins import UNKNOWN, Addresses
-from countersink.web.server.process import OTHER_FILES, allow_files
+from countersink.web.server import OTHER_FILES, allow_files
 from tests.web.routes import ROUTES
 from tests.web.serving import serving
 

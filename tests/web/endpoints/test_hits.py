@@ -14,10 +14,10 @@ from countersink.counting.counters.all_counters import counter_names
 from countersink.database.migrate import migrate
 from countersink.database.session import connect
 from countersink.runtime.limits import cut_key
-from countersink.web.acknowledgement import Acknowledgements
 from countersink.web.badges import HitNumbers, badge
 from countersink.web.endpoints import hits
 from countersink.web.endpoints.hits import GIF
+from countersink.web.services import Acknowledgements
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.waiting import eventually
 from tests.web.serving import Web, serving

@@ -21,13 +21,13 @@ from countersink.stream.connection import command
 from countersink.stream.decode import entry_id_of
 from countersink.stream.entry import Delivery
 from countersink.stream.group import Group
-from countersink.web.acknowledgement import Acknowledgements
 from countersink.web.auth.register import Identity
 from countersink.web.endpoints import increments
 from countersink.web.endpoints.increments import read_increments
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
 from countersink.web.options import WebOptions
+from countersink.web.services import Acknowledgements
 from tests.support.factories import RedisFactory
 from tests.support.waiting import eventually
 from tests.web.serving import Web, serving
@@ -306,7 +306,7 @@ def test_who_waits_in_vain_is_told_that_it_will_come(redis_url: str, mysql_url: 
 def test_applied_is_answered_however_far_behind_the_workers_stay(
     patient: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("countersink.web.acknowledgement.ROUND_S", 0.05)
+    monkeypatch.setattr("countersink.web.services.ROUND_S", 0.05)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(send, patient, {"counter": "c"}, 200, wait="applied")
         group = Group(patient.services.redis, [STREAM], "behind")

@@ -13,9 +13,8 @@ from typing import Final
 
 from countersink.backfill.count import chunks, targets
 from countersink.backfill.count.chunk_reader import ReadChunk
-from countersink.backfill.count.chunks import Chunk
+from countersink.backfill.count.chunks import SAMPLE_BYTES, Chunk
 from countersink.backfill.count.read_ahead import ReadAhead
-from countersink.backfill.count.samples import SAMPLE_BYTES
 from countersink.backfill.count.sources import Source, Sources, alike
 from countersink.backfill.count.task import NO_RUN
 from countersink.backfill.count.transaction import path_of, refuse_repeats

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from countersink.backfill import formats, reconcile, rejects, run_state
+from countersink.backfill import formats, history, reconcile, rejects
 from countersink.backfill.count import targets
 from countersink.backfill.count.reader_pool import ReaderPool
 from countersink.backfill.count.source_count import SourceOutcome, count_source
@@ -88,7 +88,7 @@ class BackfillRun:
         if self.trial is None:
             names = [source.name for source in found]
             holder = process_name()
-            work.run, resolution = work.link.run(run_state.begin, options, names, holder)
+            work.run, resolution = work.link.run(history.begin, options, names, holder)
         try:
             if options.mode == "reconcile":
                 work.target = TruthTarget(work.run, resolution)
@@ -155,7 +155,7 @@ class BackfillRun:
         notices += filter(None, [work.rejects.notice])
         if trial is None:
             why = error or next((one.detail for one in reports if one.outcome == "failed"), "")
-            work.link.run(run_state.end, work.run, state, why)
+            work.link.run(history.end, work.run, state, why)
             work.link.run(clear, options.counter)
         days = {} if trial is None else trial.days
         said = report(
@@ -182,7 +182,7 @@ class BackfillRun:
             contextlib.suppress(StoreError, BackfillError),
             KeptSession(partial(open_tables, self.work.mysql_url), lambda: True).open() as link,
         ):
-            link.run(run_state.end, self.work.run, "failed", why)
+            link.run(history.end, self.work.run, "failed", why)
             link.run(clear, self.work.options.counter)
 
 
@@ -292,6 +292,6 @@ def clear(session: Session, counter: str) -> None:
     unseen = "state = 'running' AND seen < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
     for (run,) in session.query(f"{own} AND {unseen}", (counter,)):
         # From then on nothing of it is committed, should it be there after all.
-        run_state.end(session, run, "failed", "its process is gone")
+        history.end(session, run, "failed", "its process is gone")
     for (run,) in session.query(f"{own} AND state <> 'running'", (counter,)):
         targets.discard_truth(session, run)

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from countersink.database.errors import Conflict, Refused
 from countersink.database.session import SQL_MODE, Session, rerun
 from countersink.database.sql import LABEL, label_time, quoted, width_number
-from countersink.row_counts import privileges, triggers
+from countersink.row_counts import triggers
 from countersink.row_counts.definitions import TrackedTable, read
 from countersink.row_counts.encoding import key_sql, label_of_number, number_sql
 from countersink.row_counts.errors import HiddenTriggers, TableChanged
@@ -155,7 +155,7 @@ def _triggers(
         )
         yield RowDifference(tracked, "no_trigger", detail)
     for definer in sorted({trigger.definer for trigger in there}):
-        if privileges.is_gone(session, definer):
+        if triggers.is_gone(session, definer):
             detail = (
                 f"its triggers run as {definer}, who does not exist any more: writes that fire"
                 " them fail (error 1449)"

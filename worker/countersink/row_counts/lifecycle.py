@@ -27,7 +27,7 @@ from countersink.counting.errors import UnknownCounter
 from countersink.database.errors import Conflict, StoreError
 from countersink.database.session import Connect, Session
 from countersink.database.sql import quoted
-from countersink.row_counts import definitions, privileges, recount, triggers
+from countersink.row_counts import definitions, recount, triggers
 from countersink.row_counts.check import Progress
 from countersink.row_counts.definitions import TrackedTable
 from countersink.row_counts.recount import Repaired
@@ -75,7 +75,7 @@ def make_plan(
         raise ValueError(f"{table} cannot be the name of a counter: give one (--counter)")
     found = read_table(session, schema, name, database)
     # First: columns that this user may not see are not in the table.
-    privileges.require_before(session, found.schema, found.name, database)
+    triggers.require_before(session, found.schema, found.name, database)
     columns, of_day = found.counted_by(by, day)
     wanted = TrackedTable(
         counter=check_name(counter),
@@ -90,7 +90,7 @@ def make_plan(
     )
     definition = same_or_free(session, wanted)
     reads = _reads(found, definition)
-    with privileges.explaining(session, found.schema, found.name):
+    with triggers.explaining(session, found.schema, found.name):
         read = ", ".join(map(quoted, reads)) or "1"
         session.query(f"SELECT {read} FROM {quoted(found.schema)}.{quoted(found.name)} LIMIT 0")
     return Plan(
@@ -276,7 +276,7 @@ def _look(
     """The table, and which triggers to drop, then to make, so that all run as this user."""
     table = read_table(session, tracked.schema, tracked.table, database)
     table.counted_by(tracked.by, tracked.day)
-    privileges.require_before(session, table.schema, table.name, database)
+    triggers.require_before(session, table.schema, table.name, database)
     ((user,),) = session.query("SELECT CURRENT_USER()")
     should_be = triggers.wanted(tracked, table, database)
     drop, make = triggers.split(_all(session, tracked), should_be, user)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from countersink.counting.counters.deletion_sql import EVERYTHING, delete_rows
 from countersink.counting.errors import UnknownCounter
-from countersink.counting.ledger.postings import Posting, post
+from countersink.counting.ledger import Posting, post
 from countersink.database.errors import Unavailable
 from countersink.database.session import Connect, Session, held, rerun, rerun_transaction
 from countersink.database.sql import CELLS_PER_STATEMENT, label_time, parts

@@ -1,6 +1,7 @@
 """The SQL of the triggers that count a table's rows: which rows and changes count (``check.py``
 reads the same rows); comparing them with those that exist; changing them: lock wait, tries, pauses
-and error messages.
+and error messages. Rights that triggers need, and the sentences that say what to GRANT where one is
+missing.
 
 They run after the row was written, so that neither a row that an INSERT IGNORE leaves out nor what
 another trigger still changes is counted wrongly. Each adds 1 or -1 in the application's own
@@ -18,6 +19,9 @@ becomes a warning (and a difference that verification finds) instead of an error
 A statement that makes or drops a trigger waits until no transaction uses the table, and whoever
 comes to use it meanwhile waits behind it, readers too. So it waits for a second at most, lets the
 others pass for at least as long, and tries again.
+
+The server is asked by trying: what triggers read and write is tried beforehand, without a row;
+whether they may be made is what it says to CREATE TRIGGER.
 """
 
 import random
@@ -31,12 +35,94 @@ from countersink.database import app_connection as connection
 from countersink.database.errors import Conflict, Refused, StoreError
 from countersink.database.session import Connect, Session
 from countersink.database.sql import quoted
-from countersink.row_counts import privileges
 from countersink.row_counts.definitions import TrackedTable
 from countersink.row_counts.encoding import DAY, bucket_sql, key_sql
 from countersink.row_counts.errors import HiddenTriggers
 from countersink.row_counts.table import AppTable
 from countersink.runtime.limits import MAX_KEY_BYTES
+
+_DENIED: Final = frozenset(
+    {
+        1044,  # Access denied to database
+        1142,  # TRIGGER command denied to user for table
+        1143,  # … for column
+    }
+)
+
+
+def require_before(session: Session, schema: str, table: str, database: str) -> None:
+    """Check that triggers made by this user can read a table, and can count.
+
+    Args:
+        session: of the user whose triggers they will be.
+        schema: the database that the table is in.
+        table: its name.
+        database: where the tables of countersink are.
+
+    Raises:
+        Refused: they cannot; says what to grant.
+    """
+    # With no rights but those that a trigger has: on MariaDB none of a role.
+    ((role,),) = session.query("SELECT CURRENT_ROLE()")
+    by_role = role is not None and session.dialect.name == "mariadb"
+    if by_role:
+        session.execute("SET ROLE NONE")
+    try:
+        with explaining(session, schema, table):
+            session.query(f"SELECT 1 FROM {quoted(schema)}.{quoted(table)} LIMIT 0")
+        with explaining(session, database, "counter_slot", ("SELECT", "INSERT", "UPDATE")):
+            session.execute(
+                f"INSERT INTO {quoted(database)}.counter_slot SELECT * FROM"
+                f" {quoted(database)}.counter_slot AS t WHERE FALSE"
+                " ON DUPLICATE KEY UPDATE amount = t.amount"
+            )
+    finally:
+        if by_role:
+            session.execute(f"SET ROLE {quoted(role)}")
+
+
+@contextmanager
+def explaining(
+    session: Session, schema: str, table: str, needed: Sequence[str] = ("SELECT", "TRIGGER")
+) -> Iterator[None]:
+    """An error within that is about a missing right says what to grant."""
+    try:
+        yield
+    except StoreError as error:
+        if error.code not in _DENIED:
+            raise
+        # Without what a general advice would say behind it.
+        said, _, _ = str(error).partition(" (error ")
+        raise Refused(
+            f"triggers on {schema}.{table} need rights of their own, which a role does not give:"
+            f" {grant(session, schema, table, needed)}; the server said: {said}",
+            code=error.code,
+        ) from error
+
+
+def grant(session: Session, schema: str, table: str, needed: Sequence[str]) -> str:
+    """What an administrator has to run for this user, in words."""
+    ((user,),) = session.query("SELECT CURRENT_USER()")
+    name, _, host = user.rpartition("@")
+    return (
+        f"let an administrator run GRANT {', '.join(needed)} ON"
+        f" {quoted(schema)}.{quoted(table)} TO {quoted(name)}@{quoted(host)}"
+    )
+
+
+def is_gone(session: Session, definer: str) -> bool:
+    """Whether there is no user ``definer`` (``user@host``) any more, as whom triggers run; False
+    where this user may not look at others.
+    """
+    accounts = {
+        account
+        for (account,) in session.query("SELECT grantee FROM information_schema.user_privileges")
+    }
+    ((user,),) = session.query("SELECT CURRENT_USER()")
+    name, _, host = definer.rpartition("@")
+    # Whoever may not read the grants sees only its own.
+    return f"'{name}'@'{host}'" not in accounts and (len(accounts) > 1 or definer == user)
+
 
 SQL_MODE: Final = ""
 """Of the session that makes triggers, and so of the triggers."""
@@ -187,7 +273,7 @@ def existing(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
                 raise
             raise HiddenTriggers(
                 f"this user may not see the triggers of {tracked.name}, which are there:"
-                f" {privileges.grant(session, tracked.schema, tracked.table, ('TRIGGER',))}",
+                f" {grant(session, tracked.schema, tracked.table, ('TRIGGER',))}",
                 code=error.code,
             ) from error
     return found
@@ -257,7 +343,7 @@ def change(session: Session, trigger: Trigger | InstalledTrigger, notice: Notice
     table = f"{trigger.schema}.{trigger.table}"
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with privileges.explaining(session, trigger.schema, trigger.table):
+            with explaining(session, trigger.schema, trigger.table):
                 session.execute(statement)
             return
         except Conflict as error:

@@ -20,10 +20,9 @@ from countersink.database.sessions import Pool, open_tables
 from countersink.database.url import Settings
 from countersink.row_counts import TrackedTables, row_count
 from countersink.row_counts.check import COUNT_SECONDS
-from countersink.sequences import Sequences
-from countersink.sequences.allocator import HANDING_IDLE_SECONDS
+from countersink.sequences import HANDING_IDLE_SECONDS, Sequences
 from countersink.sequences.records import CHANGE_LOCK_WAIT
-from countersink.transactions.increments import Increments
+from countersink.transactions import Increments
 
 ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
 READ_ENVIRONMENT: Final = "COUNTERSINK_MYSQL_READ_URL"

@@ -4,10 +4,10 @@ status: ``cli/commands/repair/verify.py``.
 
 For every counter: its rows = what was posted to the ledger, in amounts and in checksums, by which
 it is noticed that a key, a bucket or two amounts were exchanged (see
-:mod:`countersink.counting.ledger`). Everything that moves, adds or deletes rows posts it in the same
-transaction, so both sides are equal in any snapshot, however much is going on; each group of
+:mod:`countersink.counting.ledger`). Everything that moves, adds or deletes rows posts it in the
+same transaction, so both sides are equal in any snapshot, however much is going on; each group of
 counters is looked at in one of its own. The same holds of what backfills wrote down, see
-:mod:`countersink.counting.ledger.backfills`.
+:mod:`countersink.counting.ledger.balance`.
 
 Of each day the sum of a breakdown = that of the events with dimensions in its counter, which are
 under the key ``''``. Left out are days that are in months of either, and those before the first
@@ -31,7 +31,7 @@ from countersink.counting.counters.buckets import date_at
 from countersink.counting.counters.catalog import DEFAULT, Scheme, read_schemes
 from countersink.counting.counters.settings import require
 from countersink.counting.errors import UnknownCounter
-from countersink.counting.ledger import Difference, Problem, backfills
+from countersink.counting.ledger import Difference, Problem, balance
 from countersink.counting.ledger.balance import Side, between, last_of_next, read
 from countersink.counting.visitors.rows import faults, sketched
 from countersink.database.errors import Refused
@@ -207,7 +207,7 @@ def _sides(session: Session, where: str, args: Sequence[object]) -> Verified:
         # A tracked table is what its counter is held against, not the ledger.
         if name not in tracked:
             differences += _against_ledger(name, tables, ledger)
-    differences += backfills.mismatches(session, where, args)
+    differences += balance.mismatches(session, where, args)
     return Verified(len(found), sum(tables.rows for tables, _ in found.values()), differences)
 
 

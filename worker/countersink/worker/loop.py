@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import redis
 
 from countersink.counting.apply.amounts import Incoming
-from countersink.counting.apply.apply import Applied, Applier
+from countersink.counting.apply.applier import Applied, Applier
 from countersink.database.errors import SchemaMismatch, StoreError
 from countersink.database.lease import lease_worker_slot, release_worker_slot, renew_worker_slot
 from countersink.database.session import Session
@@ -75,8 +75,8 @@ def run(
         options: the settings.
         stop: to stop it from another thread.
         reached: called at each named point of a batch: ``read``, those of
-            :data:`countersink.counting.apply.apply.POINTS`, ``acknowledged``. For tests that kill the
-            process there.
+            :data:`countersink.counting.apply.applier.POINTS`, ``acknowledged``. For tests that kill
+            the process there.
         vitals: written while it runs, for whoever watches it.
 
     Returns:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import redis
 
 from countersink.counting.apply import queue_losses
-from countersink.counting.apply.apply import Applied
+from countersink.counting.apply.applier import Applied
 from countersink.counting.apply.control import read_control
 from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.counting.visitors import salts

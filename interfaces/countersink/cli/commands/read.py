@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import click
 from redis import Redis
 
-from countersink.cli import output, progress, settings
+from countersink.cli import output, settings
 from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.settings import COUNTER, EDGE, KEY, LAST, ZONE, Checked
 from countersink.counting.totals.answer import rows
@@ -250,13 +250,13 @@ def _show(
     with values_checked():
         answer = Reads(store, _queue("countersink-totals")).ask(query)
     if answer.unknown_because is not None:
-        progress.say(f"how fresh this is is not known: {answer.unknown_because}")
+        output.say(f"how fresh this is is not known: {answer.unknown_because}")
     listed = list(answer.documents())
     document = {"counter": selection.counter, "rows": listed, **answer.limits()}
     show = partial(_print, answer, listed, top)
     output.write_result(document, show, csv=(answer.columns, listed))
     for limit in _limits(answer, by):
-        progress.say(limit)
+        output.say(limit)
 
 
 def _limits(answer: Answer, by: By) -> Iterator[str]:
@@ -420,10 +420,10 @@ def export_command(
         for limit in _limits(limits, by):
             limited.setdefault(limit, []).append(name)
     for limit, named in limited.items():
-        progress.say(f"{output.few(named)}: {limit}")
+        output.say(f"{output.few(named)}: {limit}")
     fresh = f"complete up to {iso(complete)}" if complete else "how fresh it is is not known"
     of = f"{len(found):,} counter{'s' * (len(found) != 1)}"
-    progress.say(f"{number:,} row{'s' * (number != 1)} of {of}, {fresh}")
+    output.say(f"{number:,} row{'s' * (number != 1)} of {of}, {fresh}")
 
 
 def _export_writer(format: str) -> Write:

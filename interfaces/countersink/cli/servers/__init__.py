@@ -6,7 +6,6 @@ ends with the process that started it, even when that is killed.
 """
 
 from countersink.cli.errors import ServerError, ServerFailed, ServerMissing
-from countersink.cli.servers.mariadb import MariaDBServer
-from countersink.cli.servers.redis import RedisServer
+from countersink.cli.servers.mariadb import MariaDBServer, RedisServer
 
 __all__ = ["MariaDBServer", "RedisServer", "ServerError", "ServerFailed", "ServerMissing"]

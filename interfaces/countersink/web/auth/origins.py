@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
-from countersink.runtime.hosts import host_name, is_loopback
+from countersink.runtime.process import header_host, is_loopback
 from countersink.web.errors import Problem
 
 _WITH_PORT: Final = re.compile(r"\[(?P<v6>[0-9A-Fa-f:.%]+)\](?::[0-9]*)?|(?P<v4>[0-9.]+):[0-9]*")
@@ -53,7 +53,7 @@ class Hosts:
         Raises:
             Problem: 400 it is no host; 421 it is somebody else's.
         """
-        name = host_name(host)
+        name = header_host(host)
         if not name:
             raise Problem(400, "The Host header is missing or malformed")
         if not self._is_ours(name):

@@ -20,7 +20,6 @@ from countersink.producers import Increment, InvalidBatch
 from countersink.producers.batch import Asked
 from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.runtime.members import SALT_SECONDS
-from countersink.web.acknowledgement import Acknowledgements
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import bodies
@@ -29,7 +28,7 @@ from countersink.web.http.openapi import Closed, response, schema_of, words
 from countersink.web.http.parameters import COUNTER_NAME, choice
 from countersink.web.http.route import Route
 from countersink.web.options import DAY_S, WebOptions
-from countersink.web.services import Services
+from countersink.web.services import Acknowledgements, Services
 
 State = Literal["accepted", "stored", "applied", "unknown"]
 RETRY_AFTER_S: Final = 1

@@ -1,6 +1,6 @@
 """``/v1/counters/{counter}/totals, daily, hourly, minutely, top``, ``/v1/totals`` and
 ``/v1/export/openmetrics``: parameters, most rows, schemas, the file name of a CSV, what a shared
-link shows; names of columns: ``counting/totals/query.py``, statuses of errors: ``web/read_pool.py``.
+link shows; names of columns: ``counting/totals/query.py``, statuses: ``web/read_pool.py``.
 
 The options, the rows and the errors are those of ``countersink totals``. The same totals, of chosen
 counters, for Prometheus to scrape: ``/v1/export/openmetrics``.

@@ -81,7 +81,7 @@ def freshness(limits: dict[str, Any]) -> dict[str, str]:
     """The headers that say how fresh and how whole an answer is, in JSON and CSV alike.
 
     Args:
-        limits: as :meth:`countersink.counting.totals.query.Answer.limits` has them, or some of them.
+        limits: all or some of :meth:`countersink.counting.totals.query.Answer.limits`.
     """
     values = limits | {"complete_up_to": limits["complete_up_to"] or "unknown"}
     return {

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from countersink.producers.errors import SpoolError
-from countersink.producers.spool.record import Records, failing_as
-from countersink.producers.spool.segment import DAMAGED_SUFFIX, OwnFile
+from countersink.producers.spool.segment import DAMAGED_SUFFIX, OwnFile, Records, failing_as
 
 SUFFIX: Final = ".spool"
 

@@ -15,8 +15,7 @@ from countersink.producers.errors import SpoolError
 from countersink.producers.outbox import PARCELS_AT_A_TIME, Parcel
 from countersink.producers.redis_link import deliver
 from countersink.producers.spool.directory import segment_paths
-from countersink.producers.spool.record import Record
-from countersink.producers.spool.segment import Segment
+from countersink.producers.spool.segment import Record, Segment
 from countersink.runtime.log import Log
 from countersink.stream.clock import RedisClock
 from countersink.stream.names import PartitionRoute

@@ -13,9 +13,13 @@ from countersink.producers.buffer.rows import RowBuffer
 from countersink.producers.errors import SpoolError
 from countersink.producers.outbox import PARCELS_AT_A_TIME, Outbox, Parcel
 from countersink.producers.spool.directory import new_segment_path, segment_paths, used_bytes
-from countersink.producers.spool.record import FILE_HEADER_SIZE, RECORD_HEADER_SIZE, failing_as
 from countersink.producers.spool.replay import Backlog
-from countersink.producers.spool.segment import Segment
+from countersink.producers.spool.segment import (
+    FILE_HEADER_SIZE,
+    RECORD_HEADER_SIZE,
+    Segment,
+    failing_as,
+)
 from countersink.producers.threads import Lock, WorkThread, sleep
 from countersink.runtime.log import Log
 

@@ -80,7 +80,7 @@ JOBS: Final[Registry] = {
         does="compacts all buckets, and rolls up what is older than its counter keeps",
     ),
     "prune": Kind(
-        path="countersink.schedules.jobs.pruning:prune",
+        path="countersink.schedules.jobs.retention:prune",
         cron="40 * * * *",
         limit_s=3600,
         does="deletes old guards, runs and dead letters",

@@ -15,9 +15,9 @@ from datetime import date
 from functools import partial
 from typing import Final, Self
 
+from countersink.counting import ledger
 from countersink.counting.counters.breakdowns import counter_of, names_of
 from countersink.counting.counters.settings import require
-from countersink.counting.ledger import postings
 from countersink.database.errors import UnknownZone
 from countersink.database.session import Connect
 from countersink.database.sql import day_label
@@ -247,10 +247,10 @@ class Pass:
 
     def _fold(self) -> None:
         """Fold what applications have posted, of those that have been idle for long."""
-        for name in self.mover.run(postings.foldable):
+        for name in self.mover.run(ledger.foldable):
             after: int | None = -1 if self._what.counter in (None, counter_of(name)) else None
             while after is not None and not self.pace.stopped:
-                after = self.mover.run(partial(postings.fold, counter=name, after=after))
+                after = self.mover.run(partial(ledger.fold, counter=name, after=after))
                 self._rest()
 
     def _rest(self) -> None:

@@ -30,7 +30,7 @@ from typing import Final, TypeVar
 from countersink.counting.apply.control import read_control
 from countersink.counting.counters.buckets import width_of
 from countersink.counting.errors import DamagedSketch, NoSketches
-from countersink.counting.ledger.postings import BucketSums, post
+from countersink.counting.ledger import BucketSums, post
 from countersink.counting.visitors import rows as sketches
 from countersink.database import sessions, sql
 from countersink.database.errors import Conflict

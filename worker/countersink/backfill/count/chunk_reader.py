@@ -11,10 +11,10 @@ from datetime import date
 from types import MappingProxyType
 from typing import Final
 
-from countersink.backfill.count.samples import LineSamples, Samples
+from countersink.backfill.count.chunks import LineSamples, Samples
 from countersink.backfill.formats import Reader
+from countersink.backfill.history import LineCounts
 from countersink.backfill.input.spans import Span, SpanPiece, SpanReader, window_of
-from countersink.backfill.run_state import LineCounts
 from countersink.counting.counters.buckets import date_at
 from countersink.counting.counters.catalog import Scheme
 from countersink.logs.formats.reader import (
@@ -163,7 +163,7 @@ def read_chunk(
         reader: of the source, which has seen what stands before.
         bucket: says to which buckets of the counter it adds; with salts where the reader tells
             visitors: lines of a time that has none of them are rejected.
-        scope: of the samples, from :func:`countersink.backfill.count.samples.scope_of`.
+        scope: of the samples, from :func:`countersink.backfill.count.chunks.scope_of`.
         refused: lines that are counted under these are rejected.
 
     Raises:

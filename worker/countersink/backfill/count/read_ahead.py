@@ -21,8 +21,8 @@ from countersink.backfill.count.chunk_reader import (
     pieces_from,
     read_chunk,
 )
+from countersink.backfill.count.chunks import NumberedLine, tally_of
 from countersink.backfill.count.reader_pool import Handed, ReaderPool
-from countersink.backfill.count.samples import NumberedLine, tally_of
 from countersink.backfill.count.task import OpenSource, Work, reader_of
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.input.content import PlainFile

@@ -17,9 +17,9 @@ from countersink.backfill.errors import (
     SourceDiffers,
     TooManyRejects,
 )
+from countersink.backfill.history import LineCounts
 from countersink.backfill.input.files import Input
 from countersink.backfill.options import SourceReport
-from countersink.backfill.run_state import LineCounts
 from countersink.database.session import Session
 
 _LEFT: Final = (

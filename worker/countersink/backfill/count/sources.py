@@ -12,8 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from countersink.backfill.count import chunks
-from countersink.backfill.count.chunks import Chunk
-from countersink.backfill.count.samples import scope_of
+from countersink.backfill.count.chunks import Chunk, scope_of
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.input.content import Content
 from countersink.backfill.input.spans import digest

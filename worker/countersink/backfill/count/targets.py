@@ -28,7 +28,7 @@ from countersink.counting.counters import breakdowns
 from countersink.counting.counters.breakdowns import is_breakdown
 from countersink.counting.counters.buckets import ONE_DAY, Resolution
 from countersink.counting.counters.catalog import Scheme, last_reconciles
-from countersink.counting.ledger.backfills import JournalEntry, journal_entries
+from countersink.counting.ledger.balance import JournalEntry, journal_entries
 from countersink.counting.visitors.rows import CellPlace
 from countersink.database import sql
 from countersink.database.session import Session, rerun

@@ -15,12 +15,12 @@ from countersink.backfill.count.sources import KNOWN_BYTES, Source, Sources
 from countersink.backfill.count.targets import CounterTarget, Target
 from countersink.backfill.errors import BackfillError, WrongOption
 from countersink.backfill.formats import Reader, check_head, make_reader, recipe_for
+from countersink.backfill.history import LineCounts, printable
 from countersink.backfill.input.content import Content, head_of, open_content
 from countersink.backfill.input.files import Input
 from countersink.backfill.input.spans import LINES
 from countersink.backfill.options import BackfillOptions, Progress, Recipe
 from countersink.backfill.rejects import RejectsFile
-from countersink.backfill.run_state import LineCounts, printable
 from countersink.counting.apply.control import read_control
 from countersink.counting.counters.all_counters import known_names
 from countersink.counting.counters.buckets import MAX_MINUTE

@@ -7,12 +7,11 @@ from datetime import date
 from functools import partial
 from typing import Final
 
-from countersink.backfill import rejects, run_state
+from countersink.backfill import history, rejects
 from countersink.backfill.count import chunks, sources, targets
 from countersink.backfill.count.chunk_reader import LabelKey, ReadChunk, Refused
-from countersink.backfill.count.chunks import Chunk
+from countersink.backfill.count.chunks import Chunk, NumberedLine, too_many
 from countersink.backfill.count.read_ahead import ReadAhead
-from countersink.backfill.count.samples import NumberedLine, too_many
 from countersink.backfill.count.sources import Source
 from countersink.backfill.count.task import require_unique, salts_of
 from countersink.backfill.errors import BackfillError, Overtaken, SourceDiffers, TooManyRejects
@@ -97,10 +96,10 @@ def _count(
     lines = rejects.named(source.path, found.rejects[: rejects.KEPT])
     # Nothing is added to the totals by reading what is true of them.
     added = 0 if work.target.truth_of else counted.amount
-    run_state.record(session, work.run, replace(counted, amount=added))
+    history.record(session, work.run, replace(counted, amount=added))
     # No other chunk of the run is committed meanwhile.
     most = work.options.rejects_allowed
-    if lines and run_state.rejects_of(session, work.run) > most:
+    if lines and history.rejects_of(session, work.run) > most:
         raise TooManyRejects(
             f"more than {most:,} lines were rejected: look at why, then run it again,"
             " which goes on where this stopped",

@@ -207,7 +207,7 @@ class CsvRecords(LineReader):
 
     def _no_record(self, number: int, reason: str, line: bytes, tally: RecordTally) -> None:
         if self._others_reject:
-            tally.filtered += 1  # of no counter: see countersink.backfill.counter_column
+            tally.filtered += 1  # of no counter: see countersink.backfill.count.targets
         else:
             tally.reject(number, reason, line)
 

@@ -18,11 +18,11 @@ from typing import Final
 import redis
 
 from countersink.backfill.errors import BackfillError, RolledUpMeanwhile
+from countersink.backfill.history import require_running
 from countersink.backfill.options import BackfillOptions, Progress, SourceReport
 from countersink.backfill.reconcile import correction
 from countersink.backfill.reconcile.correction import Corrected, Correction, connect_for
 from countersink.backfill.reconcile.scope import DayBuckets, choose, each_day, left_out
-from countersink.backfill.run_state import require_running
 from countersink.counting.apply.control import Control, bump, exclusive
 from countersink.counting.counters.buckets import Resolution
 from countersink.counting.counters.catalog import mark_days

@@ -24,13 +24,13 @@ from dataclasses import astuple, dataclass
 from datetime import date
 from typing import Final
 
-from countersink.backfill import run_state
+from countersink.backfill import history
 from countersink.backfill.count.sources import hold_counter
 from countersink.backfill.count.targets import refuse_breakdowns, refuse_tracked
 from countersink.backfill.errors import RolledUpMeanwhile
+from countersink.backfill.history import LineCounts
 from countersink.backfill.options import BackfillOptions, Drift, Progress
 from countersink.backfill.reconcile.scope import DayBuckets, choose, each_day
-from countersink.backfill.run_state import LineCounts
 from countersink.counting.apply import cells
 from countersink.counting.apply.amounts import Amounts
 from countersink.counting.apply.control import read_control
@@ -176,7 +176,7 @@ class Correction:
                 cells.add(session, cells.slot_of(session), amounts)
                 self._write_down(session, found)
             changed = LineCounts(amount=sum(one.should_be - one.had for one in found))
-            run_state.record(session, self.run, changed, corrections=len(found))
+            history.record(session, self.run, changed, corrections=len(found))
 
     def differences(
         self, session: Session, labels: Iterable[int], keys: DayKeys

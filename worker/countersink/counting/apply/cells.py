@@ -18,7 +18,7 @@ from countersink.counting.apply.amounts import Amounts, Cell, Incoming, merged
 from countersink.counting.apply.key_caps import Capped
 from countersink.counting.counters.catalog import Catalog
 from countersink.counting.errors import RefusedMembers, RowsMissing
-from countersink.counting.ledger.postings import BucketSums, post
+from countersink.counting.ledger import BucketSums, post
 from countersink.counting.visitors.rows import CellPlace, unite
 from countersink.database import sql
 from countersink.database.session import Session
@@ -49,7 +49,8 @@ class CellWriter:
         self.slot = slot
 
     def write(self, cells: Sequence[Cell]) -> None:
-        """Upsert cells by one statement, :data:`countersink.database.sql.CELLS_PER_STATEMENT` at most.
+        """Upsert cells by one statement: at most
+        :data:`countersink.database.sql.CELLS_PER_STATEMENT`.
 
         Raises:
             StoreError: as any statement.

@@ -28,7 +28,7 @@ class Counters:
 
     Workers follow a change at once and exactly: what they count after :meth:`set` has returned goes
     by it; applications' own transactions do within a minute. Every method raises what
-    :mod:`countersink.database.errors` lists; Conflict says that others were in the way all the time.
+    :mod:`countersink.database.errors` lists; Conflict: others were in the way all the time.
 
     Args:
         connect: makes sessions at REPEATABLE READ whose tables were checked.

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Final
 
 from countersink.counting.apply.cells import FIRST_SLOT
-from countersink.counting.ledger.postings import BucketSums, Posting, post
+from countersink.counting.ledger import BucketSums, Posting, post
 from countersink.counting.visitors import rows as sketches
 from countersink.database.errors import Conflict
 from countersink.database.session import Session

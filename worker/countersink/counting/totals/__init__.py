@@ -28,7 +28,7 @@ class Totals:
 
     They may be of times: ``start`` and ``end`` as aware datetimes, from the one to before the
     other, or ``last="24h"`` (``"90m"``, ``"7d"``), the window that ends now:
-    :mod:`countersink.counting.totals.windows`. Where a counter's buckets do not tell, it is an
+    :mod:`countersink.counting.totals.query`. Where a counter's buckets do not tell, it is an
     InexactZone error that names the resolution which would.
 
     Days are those of the counter's own time zone (UTC, where nobody has set another), or, with

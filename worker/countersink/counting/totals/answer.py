@@ -13,13 +13,20 @@ from countersink.counting.counters.buckets import ONE_DAY, month_ends, month_of
 from countersink.counting.errors import AnswerTooLarge, IncompleteBreakdown, InexactZone, RolledUp
 from countersink.counting.totals import sums, unions
 from countersink.counting.totals.breakdown_views import BreakdownView, view_of
-from countersink.counting.totals.query import DIMENSIONS, Answer, Query, Row
+from countersink.counting.totals.query import (
+    DIMENSIONS,
+    Answer,
+    Query,
+    Row,
+    TimeWindow,
+    settled,
+    window_of,
+)
 from countersink.counting.totals.selection import KeyMatch, Selection
 from countersink.counting.totals.series import UNITS, Unit, series, told_by
 from countersink.counting.totals.snapshot import SIZE, Snapshot
 from countersink.counting.totals.sums import Scope, bucket_labels, keyed
 from countersink.counting.totals.views import View, intersected
-from countersink.counting.totals.windows import TimeWindow, settled, window_of
 from countersink.database.sql import parts
 from countersink.runtime.limits import key_bytes, text_bytes
 from countersink.runtime.times import iso

@@ -237,7 +237,7 @@ class Selection:
         start, end: days, both inclusive; or times, aware and whole minutes: the range begins with
             the one, and ends before the other.
         last: instead of both, the window that ends now:
-            :func:`countersink.counting.totals.windows.settled` says which that is.
+            :func:`countersink.counting.totals.query.settled` says which that is.
         time_zone: whose days; None for the counter's own zone.
         where: (dimension, value): only events that have these; instead of ``keys``.
         visible: where all counters are asked for, tells which of them may be seen.

@@ -1,8 +1,8 @@
 """How many different members there are: in a range, by day, hour, minute, month, key or group of
 keys; unions of sketches, and the errors where they cannot be united (``NotUnique``).
 
-As :mod:`countersink.counting.totals.sums` and :mod:`countersink.counting.totals.series`, whose errors
-they raise, of the same ranges and zones; beside those, each function:
+Ranges, zones and errors are those of :mod:`countersink.counting.totals.sums` and
+:mod:`countersink.counting.totals.series`; beside these errors each function raises:
 
     NotUnique: the counter does not count its different members; or those of what was asked for
         were hashed with several salts, so that nobody can tell which are the same.

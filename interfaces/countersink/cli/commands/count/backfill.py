@@ -21,8 +21,8 @@ from countersink.backfill.options import (
     SourceReport,
 )
 from countersink.backfill.run import backfill
-from countersink.cli import output, progress, settings
-from countersink.cli.commands.count import backfill_options, backfills
+from countersink.cli import output, settings
+from countersink.cli.commands.count import backfills, log_options
 from countersink.cli.commands.count.log_options import Allowance
 from countersink.cli.errors import Exit, Misuse
 from countersink.database.sessions import open_tables
@@ -31,7 +31,7 @@ _STRAYS_SHOWN: Final = 20
 
 
 @click.command("backfill", cls=settings.Command)
-@backfill_options.options
+@log_options.backfill_options
 @settings.of_mysql("table", "json")
 @settings.urls("redis_url")
 def command(allow_rejects: Allowance | None, **given: Any) -> int:
@@ -55,11 +55,11 @@ def command(allow_rejects: Allowance | None, **given: Any) -> int:
     `countersink backfills undo` undoes a run. Details and examples of each format:
     docs/backfill.md.
     """
-    options = backfill_options.read(given)
+    options = log_options.read(given)
     url = settings.mysql_url()
     if options.mode == "reconcile":
         settings.redis_url()
-    with progress.stopped_by_signals() as asked:
+    with output.stopped_by_signals() as asked:
         call = _Call(url, asked, allow_rejects or Allowance())
         if options.recipe.counter_column:
             return call.run_each_counter(options)
@@ -79,7 +79,7 @@ class _Call:
     """What one call of the command works with, for as many runs as it makes."""
 
     url: str
-    asked: progress.StopRequest
+    asked: output.StopRequest
     allowed: Allowance
 
     @property
@@ -122,7 +122,7 @@ class _Call:
             told.append(notice)
             self.say(notice)
 
-        with progress.bar("counting") as show:
+        with output.progress_bar("counting") as show:
             try:
                 report = backfill(
                     self.url,

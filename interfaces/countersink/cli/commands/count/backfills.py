@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import click
 
-from countersink.backfill import history, run_state
+from countersink.backfill import history
 from countersink.backfill.history import Run, RunSource
 from countersink.backfill.options import Drift
 from countersink.backfill.undo import Undone, undo
-from countersink.cli import output, progress, settings
+from countersink.cli import output, settings
 from countersink.cli.errors import Exit, Failure, Misuse
-from countersink.cli.progress import stopped_by_signals
+from countersink.cli.output import stopped_by_signals
 from countersink.cli.settings import COUNTER
 from countersink.database.session import Session
 from countersink.runtime.times import iso
@@ -70,7 +70,7 @@ def show_command(run: int, rejects: bool, drift: bool) -> None:
 
 def _show_rejects(opened: Session, run: Run) -> None:
     rows = [asdict(one) for one in history.rejects(opened, run.id)]
-    more = run_state.rejects_of(opened, run.id) - len(rows)
+    more = history.rejects_of(opened, run.id) - len(rows)
     document = {"run": run.id, "rejects": rows, "more": more}
     output.write_result(document, partial(_show_rejected, rows, more), csv=(REJECTED, rows))
 
@@ -97,7 +97,7 @@ def undo_command(runs: tuple[int, ...]) -> int:
     on behind it in the same source are undone together with it: give their numbers, too.
     """
     url = settings.mysql_url()
-    with stopped_by_signals() as asked, progress.bar("undoing") as show:
+    with stopped_by_signals() as asked, output.progress_bar("undoing") as show:
         done = undo(
             url,
             *runs,

@@ -13,8 +13,7 @@ import click
 from countersink.cli import metrics, settings
 from countersink.cli.commands.count import log_options
 from countersink.cli.errors import Exit, Failure, Misuse, values_checked
-from countersink.cli.output import printable, write_result
-from countersink.cli.progress import stopped_by_signals
+from countersink.cli.output import printable, stopped_by_signals, write_result
 from countersink.cli.settings import COUNTER, TEXT
 from countersink.logs import Parser, Rejected
 from countersink.logs.errors import LogError, PositionError, TailError, UnknownFormat

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import output, progress, settings
+from countersink.cli import output, settings
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, NAME
 from countersink.counting.counters.settings import DEFAULT_APP_SLOTS, MAX_APP_SLOTS
@@ -75,8 +75,8 @@ def track_command(
             plan = store.tracked.plan(table, **how)
             output.write_result(_plan_document(plan), partial(_show_plan, plan))
             return
-        with progress.rows(f"counting {table}") as shown:
-            made = store.tracked.track(table, **how, progress=shown, notice=progress.say)
+        with output.progress_of_rows(f"counting {table}") as shown:
+            made = store.tracked.track(table, **how, progress=shown, notice=output.say)
     rows = store.row_count(made.counter)
     output.write_result(
         {**_document(made), "rows": rows}, f"tracking {_described(made)}: {rows:,} rows"
@@ -99,7 +99,7 @@ def untrack_command(table_or_counter: str | None, counter: str | None) -> None:
         raise Misuse("name a table or a counter, or give --counter")
     store = settings.open_store()
     with values_checked():
-        gone = store.tracked.untrack(table_or_counter, counter=counter, notice=progress.say)
+        gone = store.tracked.untrack(table_or_counter, counter=counter, notice=output.say)
     output.write_result(_document(gone), f"tracking no more: {_described(gone)}")
 
 

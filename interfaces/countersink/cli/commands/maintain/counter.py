@@ -9,15 +9,20 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import output, progress, settings
+from countersink.cli import output, settings
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, KEY, ZONE, Checked
 from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.counting.counters.breakdowns import Breakdown, check_breakdowns, check_dimensions
 from countersink.counting.counters.buckets import RESOLUTIONS
-from countersink.counting.counters.counters import Counter
 from countersink.counting.counters.keep_steps import parse, text_of
-from countersink.counting.counters.settings import MAX_APP_SLOTS, NO_CAP, MaxKeys, check_max_keys
+from countersink.counting.counters.settings import (
+    MAX_APP_SLOTS,
+    NO_CAP,
+    Counter,
+    MaxKeys,
+    check_max_keys,
+)
 from countersink.counting.visitors.salts import MOST_SALT_DAYS
 from countersink.reads.formats import breakdown_begins, counter_document
 from countersink.store import Store, UnknownCounter
@@ -198,7 +203,7 @@ def _remove_salts(counter: str) -> None:
     try:
         remove_salts(settings.open_queue("countersink-counter"), counter)
     except (Misuse, StreamError) as error:
-        progress.say(
+        output.say(
             f"the salts of {counter} are still in Redis ({error}): do not make it again before a"
             " worker has run for 30 s, to take them out"
         )

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import output, progress, settings
+from countersink.cli import output, settings
 from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.settings import COUNTER, DAY
 from countersink.counting.counters.buckets import width_of
@@ -19,11 +19,11 @@ from countersink.database.sessions import open_tables
 from countersink.database.sql import label_text, width_number
 from countersink.runtime.times import iso
 from countersink.schedules import runs
-from countersink.schedules.cron import OFF
 from countersink.schedules.jobs import JOBS, move
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone
 from countersink.schedules.jobs.ranges import BucketKey
+from countersink.schedules.options import OFF
 
 COLUMNS: Final = (
     *("job", "planned", "state", "attempts", "started", "ended"),
@@ -309,7 +309,7 @@ def compact_command(**what: Any) -> int:
     members cannot be read, or their width is unknown.
     """
     connect = partial(move.open_tables, settings.mysql_url())
-    with progress.bar("compacting") as show:
+    with output.progress_bar("compacting") as show:
 
         def shown(done: PassDone) -> None:
             show(done.share, f"{done.rows_before:,} rows became {done.rows_after:,}")

@@ -1,5 +1,5 @@
-"""``countersink dead list, retry, drop``: flags, columns and texts; which rows are selected is
-decided in ``counting/apply/dead.py``, and what a retry counts in ``counting/apply/dead_retry.py``."""
+"""``countersink dead list, retry, drop``: flags, columns and texts; which rows are selected:
+``counting/apply/dead.py``; what a retry counts: ``counting/apply/dead_retry.py``."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from countersink.cli import output, progress, settings
+from countersink.cli import output, settings
 from countersink.cli.errors import Exit
 from countersink.producers.spool import Replayed, SegmentInfo, list_segments, replay
 from countersink.runtime.times import iso_ms
@@ -59,7 +59,7 @@ def replay_command(directory: Path) -> int:
     there were any, or if a file could not be read.
     """
     client = settings.open_queue("countersink-spool")
-    with progress.stopped_by_signals() as asked, progress.bar("replaying") as show, _said():
+    with output.stopped_by_signals() as asked, output.progress_bar("replaying") as show, _said():
         done = replay(
             directory,
             client,
@@ -80,7 +80,7 @@ def _said() -> Iterator[None]:
 
     class Said(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            progress.say(record.getMessage())
+            output.say(record.getMessage())
 
     logger, handler = logging.getLogger("countersink.producers"), Said(logging.WARNING)
     logger.addHandler(handler)

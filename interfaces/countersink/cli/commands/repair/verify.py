@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from countersink.cli import output, progress, settings
+from countersink.cli import output, settings
 from countersink.cli.errors import Exit, Misuse, sentence_of, values_checked
 from countersink.cli.settings import COUNTER, NAME
 from countersink.row_counts.check import RowDifference
@@ -66,18 +66,18 @@ def command(table: str | None, counter: str | None, repair: bool) -> int:
 
 
 def _verify(url: str, counter: str | None, table: str | None) -> Verified:
-    with open_session(url) as session, progress.bar("verifying") as show:
+    with open_session(url) as session, output.progress_bar("verifying") as show:
         return verify(session, counter, table=table, looking=partial(show, None))
 
 
 def _repair(url: str, found: Verified) -> Mending:
     """Mend each tracked table that something is wrong with."""
     repaired, failed = [], dict[str, str]()
-    with Store(url) as store, progress.rows("counting rows") as shown:
+    with Store(url) as store, output.progress_of_rows("counting rows") as shown:
         for counter in sorted(_wrong(store, found)):
             try:
                 repaired.append(
-                    store.tracked.repair(counter=counter, progress=shown, notice=progress.say)
+                    store.tracked.repair(counter=counter, progress=shown, notice=output.say)
                 )
             except Unavailable:
                 raise

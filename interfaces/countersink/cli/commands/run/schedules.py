@@ -13,10 +13,9 @@ from countersink.cli.errors import values_checked
 from countersink.metrics.health import Health, probes
 from countersink.metrics.table import JOBS_STATES, SCHEDULER_STATES, Sample, Samples, one_of
 from countersink.runtime.log import logged
-from countersink.schedules.cron import parse
 from countersink.schedules.job_process import run as run_jobs
 from countersink.schedules.jobs import JOBS
-from countersink.schedules.options import JobOptions, JobsOptions, SchedulerOptions, Times
+from countersink.schedules.options import JobOptions, JobsOptions, SchedulerOptions, Times, parse
 from countersink.schedules.report import ProcessVitals
 from countersink.schedules.scheduler import run as run_scheduler
 

@@ -98,7 +98,7 @@ def command(log_format: str, **options: Any) -> int:
     if missing:
         raise Failure(f"countersink web needs {', '.join(missing)}: pip install 'countersink[web]'")
     from countersink.web.errors import CannotServe
-    from countersink.web.server.process import run
+    from countersink.web.server import run
 
     redis_url, mysql_url = settings.redis_url(), settings.mysql_url()
     options["mysql_read_url"] = settings.noted("mysql_read_url")
