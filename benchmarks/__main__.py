@@ -60,7 +60,7 @@ from benchmarks.rows import (
 from benchmarks.series import QUERIES, Reads
 from benchmarks.site import Site, open_site, why_unavailable
 from benchmarks.unique_year import UniqueYear
-from countersink.cli.servers import ServerError
+from countersink.cli.errors import ServerError
 from tests.support.servers import Kind
 
 OUTPUT: Final = Path(__file__).with_name("results.json")

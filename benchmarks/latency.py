@@ -21,7 +21,7 @@ from rich.table import Table
 from benchmarks.measuring import Wrong
 from benchmarks.processes import Child
 from benchmarks.workload import NAMES
-from countersink.cli.servers import ServerError
+from countersink.cli.errors import ServerError
 from tests.support.servers import RedisServer
 
 CALLS_PER_SECOND: Final = 100_000

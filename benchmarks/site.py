@@ -11,8 +11,8 @@ from typing import Final
 import redis
 
 from benchmarks.database import connect, server_version
-from countersink.cli.servers import ServerMissing
-from countersink.cli.servers.base import mariadbd
+from countersink.cli.errors import ServerMissing
+from countersink.cli.servers import mariadbd
 from tests.support.servers import Kind, MySQLServer, RedisServer, mysqld
 from tests.support.trees import why_missing
 

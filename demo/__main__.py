@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from countersink.cli.servers import ServerError
+from countersink.cli.errors import ServerError
 from demo.report import Report
 from demo.show import Failed, of_log, of_traffic
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from countersink.backfill.formats import RecordTally, make_reader
-from countersink.backfill.input.spans import split
 from countersink.backfill.options import Recipe
+from countersink.backfill.spans import split
 from countersink.logs import Counts, Malformed, Parser
 from countersink.logs.formats.reader import LONGEST_REASON, Window
 from countersink.logs.template import Condition, Operator

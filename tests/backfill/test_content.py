@@ -20,10 +20,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from countersink.backfill.content import GROWS_S, Content, Input, head_of, open_content
 from countersink.backfill.errors import Unreadable
-from countersink.backfill.input.content import GROWS_S, Content, head_of, open_content
-from countersink.backfill.input.files import Input
-from countersink.backfill.input.spans import Quoting, SpanReader
+from countersink.backfill.spans import Quoting, SpanReader
 from countersink.logs.file import PACKINGS, Unpacker
 from tests.support.examples import examples
 from tests.support.processes import child_environment
@@ -318,7 +317,7 @@ def test_the_copy_of_a_pipe_has_no_name_and_leaves_room(
     with fed(tmp_path, [SAMPLE]) as source, open_content(source) as content:
         assert list(folder.iterdir()) == []
         assert rest(content) == SAMPLE
-    monkeypatch.setattr("countersink.backfill.input.content.RESERVE", 2**62)
+    monkeypatch.setattr("countersink.backfill.content.RESERVE", 2**62)
     with filled(tmp_path, b"a\n") as source, pytest.raises(Unreadable) as told:
         open_content(source)
     assert f"cannot be kept in {folder}: less than" in str(told.value)
@@ -358,10 +357,10 @@ READER = """
 import sys
 from pathlib import Path
 from typing import Any
-from countersink.backfill.input.content import open_content
-from countersink.backfill.input.files import Input
-from countersink.backfill.input.spans import Quoting
-from countersink.backfill.input.spans import SpanReader, window_of
+from countersink.backfill.content import open_content
+from countersink.backfill.content import Input
+from countersink.backfill.spans import Quoting
+from countersink.backfill.spans import SpanReader, window_of
 name, quoted = sys.argv[1], Quoting(",") if sys.argv[2] == "quoted" else None
 at, line, lines, rejected = 0, 1, [], []
 with open_content(Input(name, None if name == "-" else Path(name), None)) as content:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from countersink.backfill.input.content import open_content
-from countersink.backfill.input.files import Input, expand
+from countersink.backfill.content import Input, expand, open_content
 
 NOBODY = 65_534
 

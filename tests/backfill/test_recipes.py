@@ -11,8 +11,8 @@ from countersink.backfill import formats
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import Recipe
 from countersink.cli.app import app
-from countersink.cli.commands.count.backfill import command
-from countersink.cli.commands.count.log_options import read
+from countersink.cli.commands.backfill import command
+from countersink.cli.commands.log_options import read
 from countersink.logs import template
 from countersink.logs.template import Condition
 from tests.backfill.format_helpers import where

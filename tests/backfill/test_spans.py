@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from countersink.backfill import spans
+from countersink.backfill.content import Content
 from countersink.backfill.errors import Unreadable
-from countersink.backfill.input import spans
-from countersink.backfill.input.content import Content
-from countersink.backfill.input.spans import (
+from countersink.backfill.spans import (
     Quoting,
     Span,
     SpanReader,

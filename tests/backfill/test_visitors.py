@@ -19,11 +19,11 @@ import pytest
 from countersink.backfill.count import read_ahead
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import BackfillReport, Progress
+from countersink.counting import visitors
 from countersink.counting.apply import cells
 from countersink.counting.apply.applier import Applier
 from countersink.counting.counters.catalog import load
-from countersink.counting.visitors import salts
-from countersink.counting.visitors.sketch import SketchUnion
+from countersink.counting.visitors import SketchUnion
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.schedules.jobs.compaction import CompactOptions, compact
@@ -329,7 +329,7 @@ def test_a_salt_that_ends_within_a_bucket_is_told_by_the_minute(logs: Visitors) 
     logs.set_counter(salt_days=1)
     ends = Visit(NOON + timedelta(minutes=30)).minute
     logs.query("DELETE FROM visitor_salt")
-    for begins, end, salt in (salts.BEGINNING, ends, b"1" * 16), (ends, None, b"2" * 16):
+    for begins, end, salt in (visitors.BEGINNING, ends, b"1" * 16), (ends, None, b"2" * 16):
         logs.query(
             "INSERT INTO visitor_salt (counter, begins, ends, salt) VALUES (%s, %s, %s, %s)",
             *(COUNTER, begins, end, salt),

@@ -7,7 +7,7 @@ import pytest
 import redis
 import requests
 
-from countersink.cli.servers.base import free_port
+from countersink.cli.servers import free_port
 from countersink.store import Store
 from tests.cli.command import Servers, Start
 from tests.producers.helpers import STREAM

@@ -12,8 +12,7 @@ import redis
 from countersink.counting.apply.dead import DeadRow, insert
 from countersink.database.session import connect
 from countersink.producers import Increment, Producer
-from countersink.statsd.name_map import read
-from countersink.statsd.options import StatsdOptions
+from countersink.statsd.options import StatsdOptions, read
 from countersink.statsd.tally import StatsdTally
 from countersink.store import Store
 from countersink.stream.connection import connect as connected

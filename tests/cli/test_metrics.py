@@ -13,7 +13,7 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from countersink.cli.commands.run.worker import health
+from countersink.cli.commands.processes import health
 from countersink.metrics import health as health_module
 from countersink.metrics.endpoint import Endpoint
 from countersink.metrics.table import METRICS

@@ -4,7 +4,7 @@ import pytest
 
 from countersink.backfill.options import Progress
 from countersink.cli import output
-from countersink.cli.commands.count.backfill import words_of
+from countersink.cli.commands.backfill import words_of
 
 Captured = pytest.CaptureFixture[str]
 

@@ -15,8 +15,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from countersink.cli.servers import ServerFailed, ServerMissing, base
-from countersink.cli.servers.base import free_port
+from countersink.cli import servers
+from countersink.cli.errors import ServerFailed, ServerMissing
+from countersink.cli.servers import free_port
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.processes import is_running
 from tests.support.servers import Kind, MySQLServer, RedisServer
@@ -141,7 +142,7 @@ def test_a_drawn_port_that_was_taken_meanwhile_is_drawn_again(
     taken = own_redis_server().port
     drawn = iter([taken, taken])
     monkeypatch.setattr(
-        "countersink.cli.servers.base.free_port", lambda: next(drawn, None) or free_port()
+        "countersink.cli.servers.servers.free_port", lambda: next(drawn, None) or free_port()
     )
     with RedisServer(tmp_path) as server:
         assert server.port != taken
@@ -205,7 +206,7 @@ def test_a_killed_process_leaves_no_server_behind(
 def test_a_missing_program_is_one_line_that_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "find_program", lambda program: None)
+    monkeypatch.setattr(servers, "find_program", lambda program: None)
     monkeypatch.delenv("COUNTERSINK_REDIS_SERVER", raising=False)
     with pytest.raises(ServerMissing, match="install the package redis-server"):
         RedisServer(tmp_path / "r").start()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from countersink.cli.commands.repair.spool import COLUMNS
+from countersink.cli.commands.operate.spool import COLUMNS
 from countersink.producers import Producer
 from countersink.producers.spool import list_segments
 from countersink.producers.spool.segment import FILE_HEADER_SIZE
@@ -24,7 +24,7 @@ from tests.support.waiting import eventually
 AWAY = "redis://127.0.0.1:1/0"
 HOST = """
 import json, sys, time
-from countersink.cli.commands.repair.spool import COLUMNS
+from countersink.cli.commands.operate.spool import COLUMNS
 from countersink.producers import Producer
 producer = Producer(sys.argv[1], spool=sys.argv[2], flush_interval=0.01)
 for number in range(int(sys.argv[3])):

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.cli.commands.run import up as up_module
-from countersink.cli.commands.run.up import COMMANDS
-from countersink.cli.servers import base
+from countersink.cli import servers
+from countersink.cli.commands import up as up_module
+from countersink.cli.commands.up import COMMANDS
 from countersink.database.sessions import open_tables
 from countersink.producers import Producer
 from countersink.schedules.jobs import JOBS
@@ -34,7 +34,7 @@ MARIADB_ONLY = pytest.mark.skipif(
 )
 
 PROGRAM = """
-from countersink.cli.commands.run import up
+from countersink.cli.commands import up
 from countersink.cli.entry import main
 up.COMMANDS = {}
 main()
@@ -296,7 +296,7 @@ def test_a_data_directory_of_another_user_is_refused(tmp_path: Path) -> None:
 def test_a_missing_server_program_is_one_line_that_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "find_program", lambda name: None)
+    monkeypatch.setattr(servers, "find_program", lambda name: None)
     done = call("up", "--data", str(tmp_path / "data"))
     assert done.status == 1
     assert done.err.splitlines()[-1] == (

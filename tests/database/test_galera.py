@@ -11,8 +11,8 @@ from typing import TypeVar
 import pymysql
 import pytest
 
-from countersink.cli.commands.repair import doctor_mysql
-from countersink.cli.commands.repair.doctor import Finding
+from countersink.cli.commands.operate import doctor_mysql
+from countersink.cli.commands.operate.doctor import Finding
 from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.control import bump, exclusive
 from countersink.database import galera, hosts, sessions

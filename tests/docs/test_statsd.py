@@ -6,8 +6,7 @@ import subprocess
 from pathlib import Path
 
 from countersink.producers.testing import RecordingProducer
-from countersink.statsd.name_map import Rules, load
-from countersink.statsd.options import StatsdOptions
+from countersink.statsd.options import Rules, StatsdOptions, load
 from countersink.statsd.tally import StatsdTally
 from tests.cli.command import Servers
 from tests.cli.listener import listener

@@ -18,7 +18,7 @@ from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.store import Store
 from countersink.store.verify import verify
-from countersink.transactions.app_settings import KEPT_S, Clocks
+from countersink.transactions import KEPT_S, Clocks
 from tests.drivers.test_drivers import DRIVERS, Open
 from tests.support.app_connection import commit_one, open_app
 from tests.support.entries import keys, together

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from countersink.backfill.input.spans import LINES
+from countersink.backfill.spans import LINES
 from countersink.database.errors import StoreError
 from countersink.store.verify import open_session, verify
 from countersink.stream.connection import connect

@@ -13,7 +13,7 @@ from threading import Event, Thread
 import pytest
 import redis
 
-from countersink.cli.commands.count.increment import send_one
+from countersink.cli.commands.increment import send_one
 from countersink.cli.errors import Failure
 from countersink.logs import Parser
 from countersink.logs.lines import Hits, Summary

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 import redis
 
-from countersink.cli.commands.repair import doctor_mysql
+from countersink.cli.commands.operate import doctor_mysql
 from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.applier import Applier
 from countersink.database.errors import Refused, Unavailable

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 import requests
 
-from countersink.cli.servers.base import free_port
+from countersink.cli.servers import free_port
 from countersink.metrics import endpoint as module
 from countersink.metrics.endpoint import AT_ONCE, Endpoint
 from countersink.metrics.health import LIVES_WITHIN_S, Health

@@ -14,10 +14,11 @@ from tests.support.processes import PROJECT, SOURCE_ROOTS
 
 _PROBE = """
 import subprocess, sys
-import countersink.runtime.log, countersink.schedules.options, countersink.database.sql
-import tests.support.processes as processes
-from countersink import database, runtime, schedules
-for module in runtime.log, database.sql, schedules.options, processes:
+from countersink.database import sql
+from countersink.runtime import log
+from countersink.schedules import options
+from tests.support import processes
+for module in log, sql, options, processes:
     print(module.__file__)
 if len(sys.argv) > 1:
     command = [sys.executable, "-c", sys.argv[1]]

@@ -8,8 +8,7 @@ import pytest
 
 from countersink.producers.outbox import Parcel
 from countersink.producers.spool import SpoolError, list_segments
-from countersink.producers.spool.directory import new_segment_path, segment_paths
-from countersink.producers.spool.replay import Backlog
+from countersink.producers.spool.replay import Backlog, new_segment_path, segment_paths
 from countersink.producers.spool.segment import (
     FILE_HEADER_SIZE,
     RECORD_HEADER_SIZE,

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import redis
 
+import countersink.reads
 from countersink.counting.apply.control import bump, exclusive
 from countersink.counting.counters.catalog import mark_days
 from countersink.counting.totals.query import Query
 from countersink.counting.totals.selection import Selection
 from countersink.database.session import Session
-from countersink.reads import ANYTHING, Moment, Reads, pending
+from countersink.reads import ANYTHING, Bounds, Folding, Moment, Queue, Reads, read_queue
 from countersink.reads.errors import QueueReadStopped, QueueTooLong
-from countersink.reads.pending import Bounds, Folding, Queue, read_queue
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
 from countersink.stream.names import PARTITIONS_KEY
 from tests.reads.support import DAYS, Ground, minute_of
@@ -32,7 +32,7 @@ def times_read(monkeypatch: pytest.MonkeyPatch) -> list[Queue]:
         found.append(read(client, folding, bounds))
         return found[-1]
 
-    monkeypatch.setattr("countersink.reads.pending.read_queue", counted)
+    monkeypatch.setattr("countersink.reads.read_queue", counted)
     return found
 
 
@@ -74,7 +74,7 @@ def test_no_more_of_the_queue_is_read_than_may_be(ground: Ground) -> None:
 def test_reading_the_queue_ends_between_pages(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pending, "_PAGE", 2)
+    monkeypatch.setattr(countersink.reads, "_PAGE", 2)
     for _ in range(6):
         ground.queue(("views", "/", 0, 1))
     asked: list[bool] = []
@@ -142,6 +142,6 @@ def test_a_day_that_is_reconciled_while_the_queue_is_read(
             mark(ground.session, now)
         return found
 
-    monkeypatch.setattr("countersink.reads.pending.read_queue", read_and_mark)
+    monkeypatch.setattr("countersink.reads.read_queue", read_and_mark)
     found = reads.counters(include_pending=True)
     assert (found.value, times) == ({}, 2)

@@ -21,7 +21,7 @@ from countersink.counting.totals import unions
 from countersink.counting.totals.query import Query
 from countersink.counting.totals.selection import Selection
 from countersink.counting.totals.snapshot import Snapshot
-from countersink.counting.visitors.sketch import SketchUnion, Visitors
+from countersink.counting.visitors import SketchUnion, Visitors
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
 from countersink.store import NotUnique

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from countersink.cli.commands.run.up import COMMANDS
+from countersink.cli.commands.up import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
 

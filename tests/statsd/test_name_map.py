@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import check_counter, cut_key
 from countersink.statsd.errors import MapError
-from countersink.statsd.name_map import Rules, counter_name, load, read
+from countersink.statsd.options import Rules, counter_name, load, read
 from tests.support.examples import examples
 
 MAP = r"""

@@ -10,8 +10,7 @@ import pytest
 from countersink.producers.testing import RecordingProducer
 from countersink.runtime.limits import MAX_AMOUNT
 from countersink.statsd import tally as tally_module
-from countersink.statsd.name_map import Rules, read
-from countersink.statsd.options import MAX_AMOUNT_LIMIT, StatsdOptions
+from countersink.statsd.options import MAX_AMOUNT_LIMIT, Rules, StatsdOptions, read
 from countersink.statsd.sockets import BATCH, LARGEST
 from countersink.statsd.tally import (
     DELIVER_LINES,

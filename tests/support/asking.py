@@ -12,9 +12,8 @@ from countersink.counting.totals.query import DIMENSIONS, Answer, Query
 from countersink.counting.totals.selection import Selection, selection_of
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.database.session import Session
-from countersink.reads import ANYTHING, Reads
+from countersink.reads import ANYTHING, UNBOUNDED, Bounds, Reads
 from countersink.reads.overview import Glance, Overview, overview, today
-from countersink.reads.pending import UNBOUNDED, Bounds
 from countersink.store import Store
 
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
 
-from countersink.cli.servers.base import LOOPBACK, find_program, write_private
+from countersink.cli.servers import LOOPBACK, find_program, write_private
 from countersink.database.errors import StoreError
 from countersink.database.session import connect
 from tests.support.ports import Ports

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from countersink.cli.servers.base import LOOPBACK, PrivateServer
+from countersink.cli.servers import LOOPBACK, PrivateServer
 from countersink.database.errors import StoreError
 from countersink.database.session import connect
 from tests.support.servers import mysql_tree, mysqld

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from countersink.cli import servers
+from countersink.cli import server_programs
 from countersink.cli.errors import ServerFailed, ServerMissing
-from countersink.cli.servers.base import (
+from countersink.cli.servers import (
     PrivateServer,
     configured_program,
     find_program,
@@ -66,7 +66,7 @@ class FragileServer(PrivateServer):
             self._process.send(signal.SIGCONT)
 
 
-class RedisServer(FragileServer, servers.RedisServer):
+class RedisServer(FragileServer, server_programs.RedisServer):
     """Redis with an append-only file and ``noeviction``.
 
     ``extra`` are further lines of redis.conf, given as on its command line
@@ -85,7 +85,7 @@ class RedisServer(FragileServer, servers.RedisServer):
         self.appendfsync = appendfsync
 
 
-class MySQLServer(FragileServer, servers.MariaDBServer):
+class MySQLServer(FragileServer, server_programs.MariaDBServer):
     """MySQL or MariaDB with durable commits.
 
     ``extra`` are further options of mysqld; the last one of a name wins. ``template`` is a data

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import datasketches as hll
 
-from countersink.counting.visitors.sketch import LG_K, SketchUnion
+from countersink.counting.visitors import LG_K, SketchUnion
 
 _REGISTERS = 1 << LG_K
 _ARRAY = 2

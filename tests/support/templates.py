@@ -9,8 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from countersink.cli.servers import mariadb
-from countersink.cli.servers.base import mariadbd
+from countersink.cli import server_programs
+from countersink.cli.servers import mariadbd
 from tests.support import servers
 from tests.support.servers import FAST, Kind, MySQLServer, mysqld
 
@@ -32,7 +32,7 @@ def template(kind: Kind) -> Path:
     version = subprocess.run(
         [*program, "--version"], capture_output=True, text=True, check=True
     ).stdout
-    recipes = (mariadb.__file__, servers.__file__)
+    recipes = (server_programs.__file__, servers.__file__)
     made_by = "".join(Path(recipe).read_text() for recipe in recipes) + repr(SMALL[kind])
     key = hashlib.sha256((version + made_by).encode()).hexdigest()[:12]
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")

@@ -16,7 +16,7 @@ from countersink.database.session import Session, connect
 from countersink.database.url import Settings
 from countersink.store import Store, TrackedCounter, UnknownCounter
 from countersink.store.verify import verify
-from countersink.transactions.app_settings import KEPT_S, Clocks
+from countersink.transactions import KEPT_S, Clocks
 from tests.counting.test_tracked_refusals import track
 from tests.support.app_connection import (
     Connection,

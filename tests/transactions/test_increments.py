@@ -11,12 +11,13 @@ import pytest
 from pymysql.constants import CLIENT
 from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
+import countersink.transactions
 from countersink.database.session import connect
 from countersink.database.sql import quoted
 from countersink.database.url import Settings
 from countersink.store import Store
 from countersink.store.verify import open_session, verify
-from countersink.transactions import ROWS_PER_STATEMENT, app_settings
+from countersink.transactions import ROWS_PER_STATEMENT
 from tests.support.app_connection import (
     MOST,
     Connection,
@@ -313,7 +314,7 @@ def test_without_a_transaction_none_is_left_open(db: Database, completion: str) 
 
 
 def test_the_settings_remembered_are_bounded(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_settings, "REMEMBERED", 3)
+    monkeypatch.setattr(countersink.transactions, "REMEMBERED", 3)
     for number in range(5):
         for _ in range(2):
             commit_one(db.store, db.app, f"counter-{number}")

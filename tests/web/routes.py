@@ -7,8 +7,7 @@ from starlette.responses import JSONResponse, Response
 
 from countersink.database.errors import Refused, Unavailable
 from countersink.web.auth.register import Identity
-from countersink.web.http import bodies
-from countersink.web.http.route import Route
+from countersink.web.http import Route, bodies
 from countersink.web.services import Services
 
 SECRET = "the inside of the server"

@@ -15,15 +15,15 @@ from typing import Any
 import requests
 import uvloop
 
-from countersink.cli.commands.maintain.info import found
-from countersink.cli.commands.maintain.job_runs import act
+from countersink.cli.commands.operate.info import found
+from countersink.cli.commands.operate.job_runs import act
 from countersink.database.sessions import open_tables
 from countersink.producers import Producer
 from countersink.store import Store, api_keys
 from countersink.store.api_keys import SCOPES
 from countersink.stream.connection import connect
 from countersink.web.app import ROUTES, Application
-from countersink.web.http.route import Route
+from countersink.web.http import Route
 from countersink.web.options import WebOptions
 from countersink.web.server import WebServer, listen, make_server, url_of
 from countersink.web.services import Services

@@ -16,8 +16,7 @@ import requests
 
 from countersink.counting.totals.query import Answer, Query
 from countersink.database.session import Session
-from countersink.reads import Reads
-from countersink.reads.pending import Bounds, Folding, Queue, read_queue
+from countersink.reads import Bounds, Folding, Queue, Reads, read_queue
 from countersink.web import read_pool
 from tests.database.test_session import locked, waiting
 from tests.support.waiting import eventually
@@ -188,7 +187,7 @@ def test_one_at_a_time_reads_the_queue(small: Web, monkeypatch: pytest.MonkeyPat
         held.hold()
         return read(client, folding, bounds)
 
-    monkeypatch.setattr("countersink.reads.pending.read_queue", held_read)
+    monkeypatch.setattr("countersink.reads.read_queue", held_read)
     monkeypatch.setattr(read_pool, "MAX_PENDING_READS", 2)
     send(small)
     limiter = small.services.read_pool.queue

@@ -13,7 +13,7 @@ from countersink.cli.errors import Exit
 
 GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "Run": (
-        "run",
+        "",
         {
             "up": "Run everything here: all processes, and private servers where no URL is"
             " configured.",
@@ -25,7 +25,7 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
     "Count": (
-        "count",
+        "",
         {
             "increment": "Add to a counter, through the same queue as an app.",
             "tail": "Count the lines of a web server's access log.",
@@ -38,7 +38,7 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
     "Read": (
-        "read",
+        "",
         {
             "totals": "Show totals: by day, hour, minute or month, by key, by dimensions, by"
             " counter, or one figure.",
@@ -48,7 +48,7 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
     "Check and repair": (
-        "repair",
+        "operate.",
         {
             "doctor": "Check the servers and their settings, and say what to do.",
             "verify": "Prove that nothing was lost or doubled in the tables.",
@@ -57,7 +57,7 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
     "Look after": (
-        "maintain",
+        "operate.",
         {
             "info": "Show the backlog, the workers and how far behind they are.",
             "partitions": "Show the partitions of the queue, or set how many there are.",
@@ -70,24 +70,26 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
 }
-"""Under each heading of ``countersink --help`` the folder of its modules (of ``Read`` its one
-module), in ``countersink.cli.commands``, and its commands, each with its line; a test holds that
-equal to the command's own help."""
+"""Under each heading of ``countersink --help`` the folder of its modules, in
+``countersink.cli.commands`` (empty: that itself), and its commands, each with its line; a test
+holds that equal to the command's own help."""
 
 _ELSEWHERE: Final = {
-    "migrate": "run.up:migrate_command",
-    "runs": "maintain.job_runs:command",
-    "schedule": "maintain.job_runs:schedule_group",
-    "compact": "maintain.job_runs:compact_command",
-    "scheduler": "run.schedules:scheduler_command",
-    "jobs": "run.schedules:jobs_command",
-    "track": "count.track:track_command",
-    "untrack": "count.track:untrack_command",
+    "migrate": "up:migrate_command",
+    "worker": "processes:worker_command",
+    "scheduler": "processes:scheduler_command",
+    "jobs": "processes:jobs_command",
+    "web": "processes:web_command",
+    "runs": "operate.job_runs:command",
+    "schedule": "operate.job_runs:schedule_group",
+    "compact": "operate.job_runs:compact_command",
+    "track": "track:track_command",
+    "untrack": "track:untrack_command",
     "totals": "read:totals_command",
     "top": "read:top_command",
     "export": "read:export_command",
-    "key": "maintain.access:key_group",
-    "link": "maintain.access:link_group",
+    "key": "operate.access:key_group",
+    "link": "operate.access:link_group",
 }
 """Module, in ``countersink.cli.commands``, and name of a command; any other is ``command`` in the
 module of its name in the folder of its heading."""
@@ -107,7 +109,7 @@ class App(click.Group):
         """The command, imported now; None when there is none of that name."""
         for folder, commands in GROUPS.values():
             if cmd_name in commands:
-                place = _ELSEWHERE.get(cmd_name, f"{folder}.{cmd_name}:command")
+                place = _ELSEWHERE.get(cmd_name, f"{folder}{cmd_name}:command")
                 module, _, name = place.partition(":")
                 found = import_module(f"countersink.cli.commands.{module}")
                 command = getattr(found, name)

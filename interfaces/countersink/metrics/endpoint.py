@@ -36,7 +36,7 @@ from countersink.metrics.health import Health
 from countersink.metrics.table import METRICS, RUN_STATES, WORKER_STATES, Kind, Sample, Samples
 from countersink.producers.errors import SpoolError
 from countersink.producers.producer import Producer
-from countersink.producers.spool.directory import used_bytes
+from countersink.producers.spool.replay import used_bytes
 from countersink.runtime.process import header_host, is_loopback
 
 SILENT_S: Final = 5.0

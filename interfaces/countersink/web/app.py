@@ -24,8 +24,7 @@ from countersink.database.errors import Conflict, ReadInterrupted, Unavailable
 from countersink.database.migrate import identity
 from countersink.database.sessions import is_cancelled
 from countersink.producers import Producer
-from countersink.reads import Reads
-from countersink.reads.pending import Bounds
+from countersink.reads import Bounds, Reads
 from countersink.store import Store
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamUnavailable
@@ -40,18 +39,17 @@ from countersink.web.endpoints import (
     increments,
     links,
     live,
-    notes,
     pages,
     sequences,
     system,
     totals,
 )
 from countersink.web.errors import Problem
+from countersink.web.http import Route, RouteTable
 from countersink.web.http.answers import compress
 from countersink.web.http.headers import complete, decode_target, read_headers
 from countersink.web.http.openapi import openapi_route
 from countersink.web.http.parameters import read_parameters
-from countersink.web.http.route import Route, RouteTable
 from countersink.web.options import WebOptions
 from countersink.web.read_pool import ReadPool
 from countersink.web.services import Services
@@ -68,7 +66,7 @@ _BY_TAG: Final = {
     "sequences": sequences.ROUTES,
     "reading": (*counters.ROUTES, *totals.ROUTES),
     "system": (*live.ROUTES, *system.ROUTES, *dead.ROUTES),
-    "notes": notes.ROUTES,
+    "notes": counters.NOTE_ROUTES,
     "sharing": links.ROUTES,
     "health": system.HEALTH_ROUTES,
     "": pages.ROUTES,

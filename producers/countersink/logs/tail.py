@@ -1,6 +1,6 @@
 """``countersink tail``: reads a log to its end or follows it, decides when the position is stored
 (``STORE_AFTER``), and goes on after rotation and truncation; flags are in
-``cli/commands/count/tail.py``.
+``cli/commands/tail.py``.
 
 Each batch of lines is written to the position file before it is sent, with the place behind it
 (``position.py``), so a run that was killed anywhere goes on where it stopped: no line is skipped

@@ -16,8 +16,7 @@ from threading import Thread
 from typing import Final, Self
 
 from countersink.statsd.errors import CannotListen, MapError
-from countersink.statsd.name_map import Rules, load
-from countersink.statsd.options import DRAIN_SECONDS, Address, StatsdOptions, addresses
+from countersink.statsd.options import DRAIN_SECONDS, Address, Rules, StatsdOptions, addresses, load
 from countersink.statsd.sockets import Datagrams, Streams
 from countersink.statsd.tally import CountingProducer, Figures, StatsdAction, StatsdTally
 

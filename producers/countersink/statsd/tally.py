@@ -21,8 +21,7 @@ from countersink.runtime.dimensions import RowKey
 from countersink.runtime.log import Log
 from countersink.statsd.errors import MalformedMetric
 from countersink.statsd.line import UNIT, Metric, parse
-from countersink.statsd.name_map import Rules
-from countersink.statsd.options import StatsdOptions
+from countersink.statsd.options import Rules, StatsdOptions
 
 LOGGER: Final = logging.getLogger("countersink.statsd")
 SHOWN_BYTES: Final = 80

@@ -10,7 +10,7 @@ from countersink.counting.apply import dead
 from countersink.counting.apply.amounts import Incoming, Row
 from countersink.counting.apply.dead import DeadRow
 from countersink.counting.apply.key_caps import OVERFLOW
-from countersink.counting.visitors.sketch import SketchUnion, checksum
+from countersink.counting.visitors import SketchUnion, checksum
 from countersink.database.session import Session
 from countersink.database.sql import LABEL, day_label
 from countersink.runtime.dimensions import RowKey

@@ -11,7 +11,7 @@ from countersink.counting.apply.applier import Applier
 from countersink.counting.counters import deletion
 from countersink.counting.counters.deletion import delete_key
 from countersink.counting.errors import DamagedSketch
-from countersink.counting.visitors.sketch import SketchUnion, checksum
+from countersink.counting.visitors import SketchUnion, checksum
 from countersink.database.session import Session, connect
 from countersink.store import Store
 from countersink.store.verify import verify

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from countersink.counting.visitors import salts
+from countersink.counting import visitors
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.store import Store
@@ -47,7 +47,7 @@ def periods(session: Session, counter: str = "v") -> list[Period]:
 
 
 def require_contiguous(found: list[Period]) -> None:
-    assert found[0][0] == salts.BEGINNING
+    assert found[0][0] == visitors.BEGINNING
     for (_, ends), (begins, _) in pairwise(found):
         assert ends == begins
 
@@ -55,10 +55,10 @@ def require_contiguous(found: list[Period]) -> None:
 def test_one_salt_lasts_for_ever(store: Store, session: Session) -> None:
     made = store.counters.set("v", salt_days=0)
     assert made.salt_days == 0
-    assert periods(session) == [(salts.BEGINNING, None)]
+    assert periods(session) == [(visitors.BEGINNING, None)]
     ((number, salt),) = session.query("SELECT number, salt FROM visitor_salt")
-    ((published,),) = salts.keep(session).values()
-    assert published == (number, salts.BEGINNING, None, bytes(salt))
+    ((published,),) = visitors.keep(session).values()
+    assert published == (number, visitors.BEGINNING, None, bytes(salt))
     store.counters.set("v", salt_days=0)
     assert session.query("SELECT number, salt FROM visitor_salt") == [(number, salt)]
 
@@ -99,20 +99,20 @@ def test_where_nothing_is_lacking_nobody_is_waited_for(store: Store, db: Databas
 
 def _keep(mysql_url: str) -> None:
     with open_tables(mysql_url) as session:
-        salts.keep(session)
+        visitors.keep(session)
 
 
 def test_salts_that_ended_more_than_a_day_ago_are_forgotten(store: Store, session: Session) -> None:
     store.counters.set("v", salt_days=1)
     first, second = (number for (number,) in session.query("SELECT number FROM visitor_salt"))
-    ended = minute(now()) - salts.KEPT_MINUTES
+    ended = minute(now()) - visitors.KEPT_MINUTES
     session.execute("UPDATE visitor_salt SET made = %s", (ended - 1440,))
     session.execute("UPDATE visitor_salt SET ends = %s WHERE number = %s", (ended + 5, first))
-    assert [one.number for one in salts.keep(session)["v"]][:2] == [first, second]
+    assert [one.number for one in visitors.keep(session)["v"]][:2] == [first, second]
     session.execute("UPDATE visitor_salt SET ends = %s WHERE number = %s", (ended - 5, first))
-    assert first not in [one.number for one in salts.keep(session)["v"]]
+    assert first not in [one.number for one in visitors.keep(session)["v"]]
     assert session.query("SELECT salt FROM visitor_salt WHERE number = %s", (first,)) == [(None,)]
-    assert periods(session)[0] == (salts.BEGINNING, ended - 5)
+    assert periods(session)[0] == (visitors.BEGINNING, ended - 5)
 
 
 def test_salts_of_missed_days_are_kept_for_a_day_after_they_were_made(
@@ -120,13 +120,13 @@ def test_salts_of_missed_days_are_kept_for_a_day_after_they_were_made(
 ) -> None:
     store.counters.set("v", salt_days=1)
     days_ago(session, 5)
-    numbers = [one.number for one in salts.keep(session)["v"]]
+    numbers = [one.number for one in visitors.keep(session)["v"]]
     made = [number for (number,) in session.query("SELECT number FROM visitor_salt")][2:]
     assert numbers == made
     assert len(made) == 5
-    assert [one.number for one in salts.keep(session)["v"]] == made
-    session.execute("UPDATE visitor_salt SET made = made - %s", (salts.KEPT_MINUTES + 5,))
-    assert [one.number for one in salts.keep(session)["v"]] == made[-3:]  # as ever
+    assert [one.number for one in visitors.keep(session)["v"]] == made
+    session.execute("UPDATE visitor_salt SET made = made - %s", (visitors.KEPT_MINUTES + 5,))
+    assert [one.number for one in visitors.keep(session)["v"]] == made[-3:]  # as ever
 
 
 def days_ago(session: Session, days: int) -> None:
@@ -136,7 +136,7 @@ def days_ago(session: Session, days: int) -> None:
         [days * 1440] * 3,
     )
     session.execute(
-        "UPDATE visitor_salt SET begins = %s ORDER BY begins LIMIT 1", (salts.BEGINNING,)
+        "UPDATE visitor_salt SET begins = %s ORDER BY begins LIMIT 1", (visitors.BEGINNING,)
     )
 
 
@@ -147,7 +147,7 @@ def test_an_endless_salt_ends_at_the_next_midnight_once_salts_are_renewed(
     store.counters.set("v", salt_days=2)
     found = periods(session)
     require_contiguous(found)
-    soon = minute(now()) + salts.NOTICE_MINUTES
+    soon = minute(now()) + visitors.NOTICE_MINUTES
     assert found[0][1] in (midnight("Asia/Kolkata", 1), midnight("Asia/Kolkata", 2))
     assert found[0][1] is not None
     assert found[0][1] > soon - 5
@@ -183,7 +183,7 @@ def test_months_and_renewal_exclude_each_other(store: Store, session: Session) -
         store.counters.set("w", salt_days=7)
     assert store.counters.show("v").keep == ()
     assert store.counters.show("w").salt_days == 0
-    assert periods(session, "w") == [(salts.BEGINNING, None)]
+    assert periods(session, "w") == [(visitors.BEGINNING, None)]
     store.counters.set("w", keep="forever", salt_days=7)
     assert store.counters.show("w").salt_days == 7
 
@@ -198,8 +198,8 @@ def test_nothing_is_published_of_counters_that_count_no_members(
     store: Store, session: Session
 ) -> None:
     store.counters.set("plain")
-    assert salts.keep(session) == {}
+    assert visitors.keep(session) == {}
     store.counters.set("v", salt_days=0)
-    assert set(salts.keep(session)) == {"v"}
+    assert set(visitors.keep(session)) == {"v"}
     store.counters.delete("v")
-    assert salts.keep(session) == {}
+    assert visitors.keep(session) == {}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from countersink.counting.errors import DamagedSketch, NoSketches
-from countersink.counting.visitors.sketch import (
+from countersink.counting.visitors import (
     MOST_EXACT,
     MOST_UNITED,
     SketchUnion,

@@ -11,7 +11,7 @@ from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.dead_retry import retry
 from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.counting.totals import unions as module_of_unions
-from countersink.counting.visitors.sketch import Visitors
+from countersink.counting.visitors import Visitors
 from countersink.database.session import Session
 from countersink.runtime.members import Seen
 from countersink.stream.decode import decode_payload

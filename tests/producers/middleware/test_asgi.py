@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from countersink.producers.middleware import ROUTE, ASGIMiddleware
+from countersink.producers.middleware import ASGIMiddleware
 from countersink.producers.middleware.asgi import Message, Receive, Scope, Send
+from countersink.producers.middleware.count import ROUTE
 from countersink.producers.testing import RecordingProducer
 from tests.producers.middleware.asgi_calls import (
     DISCONNECT,

@@ -6,7 +6,8 @@ from wsgiref.util import setup_testing_defaults
 import pytest
 
 from countersink.producers import Producer
-from countersink.producers.middleware import ROUTE, ASGIMiddleware, WSGIMiddleware
+from countersink.producers.middleware import ASGIMiddleware, WSGIMiddleware
+from countersink.producers.middleware.count import ROUTE
 from countersink.producers.testing import RecordingProducer
 from countersink.runtime.members import visitor_of
 from tests.producers.helpers import Queue, play

@@ -8,7 +8,8 @@ from wsgiref.validate import validator
 
 import pytest
 
-from countersink.producers.middleware import ROUTE, WSGIMiddleware
+from countersink.producers.middleware import WSGIMiddleware
+from countersink.producers.middleware.count import ROUTE
 from countersink.producers.testing import RecordingProducer
 
 HEADERS = [("Content-Type", "text/plain")]

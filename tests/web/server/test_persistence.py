@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from countersink.web.auth.register import Identity
-from countersink.web.http.route import Route
+from countersink.web.http import Route
 from countersink.web.services import Services
 from tests.web.raw import connected, exchange, status
 from tests.web.routes import ROUTES

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from countersink.web.auth.register import Identity
 from countersink.web.endpoints.hits import MAX_BEACON_BYTES
-from countersink.web.http.route import Route
+from countersink.web.http import Route
 from countersink.web.server import protocol
 from countersink.web.server.protocol import FREE_BYTES, MAX_HELD, MOST_OVER
 from countersink.web.services import Services

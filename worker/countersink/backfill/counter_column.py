@@ -12,13 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from countersink.backfill import formats
+from countersink.backfill import content, formats
 from countersink.backfill.count.source_count import count_source
 from countersink.backfill.count.targets import TruthTarget
 from countersink.backfill.count.task import NO_RUN, refuse, require_unique
 from countersink.backfill.dry_run import Trial
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.input import files
 from countersink.backfill.options import BackfillOptions
 from countersink.backfill.run import working
 from countersink.counting.counters.catalog import Catalog
@@ -85,7 +84,7 @@ def exported(
         rejects=None,
         dry_run=True,
     )
-    found, failed = files.expand(options.sources)
+    found, failed = content.expand(options.sources)
     if failed:
         raise BackfillError(f"{failed[0].source}: {failed[0].detail}")
     lines, trial = Counter[str](), Trial()

@@ -1,5 +1,5 @@
 """Reads past backfills: runs, their sources, first rejected lines and corrections; how they are
-shown is in ``cli/commands/count/backfills.py``. The row of a run in ``backfill_run``: its states
+shown is in ``cli/commands/backfills.py``. The row of a run in ``backfill_run``: its states
 and sums, and the name of its process.
 
 Corrections are read in pages, each in its own transaction, in the order of the primary key: a run

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
 from countersink.backfill import history
+from countersink.backfill.content import Input, trouble
 from countersink.backfill.errors import BackfillError, WrongOption
 from countersink.backfill.history import RejectedLine
-from countersink.backfill.input.files import Input, trouble
 from countersink.database.session import Session
 from countersink.database.sql import parts
 from countersink.logs.formats.reader import Rejected

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from countersink.backfill import formats, history, reconcile, rejects
+from countersink.backfill import content, formats, history, reconcile, rejects
+from countersink.backfill.content import Input
 from countersink.backfill.count import targets
 from countersink.backfill.count.reader_pool import ReaderPool
 from countersink.backfill.count.source_count import SourceOutcome, count_source
@@ -28,8 +29,6 @@ from countersink.backfill.count.task import (
 from countersink.backfill.count.transaction import count_chunk
 from countersink.backfill.dry_run import Trial
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.input import files
-from countersink.backfill.input.files import Input
 from countersink.backfill.options import (
     STOPPED,
     BackfillOptions,
@@ -218,7 +217,7 @@ def backfill(
         check_counter(options.counter)
     except ValueError as error:
         raise BackfillError(str(error)) from error
-    found, failed = files.expand(options.sources)
+    found, failed = content.expand(options.sources)
     trial = Trial() if options.dry_run else None
     with working(mysql_url, options, found, trial or Sources(), on_progress, stop) as work:
         work.link.run(_refuse, work.catalog, options)

@@ -1,1 +1,1 @@
-"""Counting: entries applied each once, counters and their settings, the ledger, totals, visitors."""
+"""Counting: entries applied once each, counters and settings, the ledger, totals, visitors."""

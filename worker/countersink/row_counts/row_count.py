@@ -23,9 +23,16 @@ from countersink.database.errors import Refused
 from countersink.database.session import Session
 from countersink.database.sql import day_label, label_time, marks, parts
 from countersink.row_counts import encoding
-from countersink.row_counts.condition import Alike, Condition, Exactly, condition
 from countersink.row_counts.definitions import TrackedTable, find, in_words, read_all
-from countersink.row_counts.encoding import LATE_DAY, NO_DAY, cut_values
+from countersink.row_counts.encoding import (
+    LATE_DAY,
+    NO_DAY,
+    Alike,
+    Condition,
+    Exactly,
+    condition,
+    cut_values,
+)
 from countersink.row_counts.table import Column, read_columns
 from countersink.runtime.limits import MAX_KEY_BYTES, cut_bytes
 
@@ -55,7 +62,7 @@ def row_count(
         database: where a table is that is named without a database.
         table: as it was given when it was tracked, or its counter.
         where: values of columns that it is tracked by, None for NULL; compared as the column's own
-            collation does. Types as for :func:`countersink.row_counts.condition.condition`.
+            collation does. Types as for :func:`countersink.row_counts.encoding.condition`.
         start, end: days of its day column, both inclusive. Rows without a day, or with one before
             1970, are on 1969-12-31.
 

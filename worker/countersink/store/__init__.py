@@ -1,5 +1,6 @@
 """The database, for applications and processes: ``Store``, totals, counters, sequences, migrations,
-applying of entries.
+applying of entries. ``Store``, what an application opens to read totals, count in its own
+transactions and set counters: its URL variable with the errors, and time limits of reads.
 
 ::
 
@@ -9,6 +10,15 @@ applying of entries.
     store.totals.daily("page_views", key="/home")
 """
 
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from datetime import date, datetime
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Final, TypeVar, Unpack
+
+from countersink.counting.counters.counters import Counters
 from countersink.counting.errors import (
     DamagedSketch,
     IncompleteBreakdown,
@@ -20,6 +30,9 @@ from countersink.counting.errors import (
     UnknownCounter,
     UnknownDimension,
 )
+from countersink.counting.totals import Totals
+from countersink.database import migrate as migrations
+from countersink.database.app_connection import AppConnection
 from countersink.database.errors import (
     BadData,
     Conflict,
@@ -30,8 +43,16 @@ from countersink.database.errors import (
     StoreError,
     Unavailable,
 )
+from countersink.database.replicas import ReplicaPool
+from countersink.database.session import LOCK_WAIT, Session, SessionOptions
+from countersink.database.sessions import Pool, open_tables
+from countersink.database.url import Settings
+from countersink.row_counts import TrackedTables, row_count
+from countersink.row_counts.check import COUNT_SECONDS
+from countersink.sequences import HANDING_IDLE_SECONDS, Sequences
 from countersink.sequences.errors import SequenceExhausted, SequenceUncertain
-from countersink.store.store import Store
+from countersink.sequences.records import CHANGE_LOCK_WAIT
+from countersink.transactions import Increments
 
 __all__ = [
     "BadData",
@@ -55,3 +76,280 @@ __all__ = [
     "UnknownCounter",
     "UnknownDimension",
 ]
+
+
+ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
+READ_ENVIRONMENT: Final = "COUNTERSINK_MYSQL_READ_URL"
+READ_SECONDS: Final = 300.0
+"""How long a read may take: a sum over years is no frozen server."""
+
+LONG_READ_SECONDS: Final = 3600.0
+"""How long the server may take for the first row of what is read for long."""
+PAUSE_SECONDS: Final = 600
+"""For how long whoever reads row by row may pause."""
+SUMS_BYTES: Final = 64 * 1024 * 1024
+"""Bytes that the sums of one question may take in the server's memory, before they go to disk."""
+
+Result = TypeVar("Result")
+
+
+class Store(AbstractContextManager["Store", None]):
+    """The database of counts. Connects when first used; thread-safe and fork-safe."""
+
+    def __init__(
+        self, url: str, *, read_url: str | None = None, statement_seconds: float | None = None
+    ) -> None:
+        """``url``: ``mysql://user:password@host:3306/database``; more in :meth:`Settings.parse`.
+
+        Args:
+            url: the database.
+            read_url: replicas of it, which answer for totals as long as they have what the database
+                has committed; None: there are none.
+            statement_seconds: after which the server gives up a query that reads, with
+                ReadInterrupted; None: it does not.
+
+        Raises:
+            Misconfigured: the URL cannot be used.
+        """
+        self._settings = Settings.parse(url)
+        if self._settings.database is None:
+            raise Misconfigured("the MySQL URL names no database: add /name to it")
+        connect = partial(_connect, self._settings, statement_seconds)
+        self._pool = Pool(connect)
+        self._replicas: ReplicaPool | None = None
+        if read_url:
+            try:
+                found = Settings.parse(read_url)
+            except Misconfigured as error:
+                raise Misconfigured(f"{READ_ENVIRONMENT}: {error}") from error
+            if found.database is None:
+                database = self._settings.database
+                raise Misconfigured(f"{READ_ENVIRONMENT} names no database: add /{database} to it")
+            replica = partial(_connect, statement_seconds=statement_seconds, to_read=True)
+            self._replicas = ReplicaPool(connect, found, replica)
+        self._database = self._settings.database
+        self._sequences: dict[int, Sequences] = {}
+
+    @classmethod
+    def from_env(cls) -> "Store":
+        """The store at ``COUNTERSINK_MYSQL_URL``, or in the file ``COUNTERSINK_MYSQL_URL_FILE``;
+        its replicas at ``COUNTERSINK_MYSQL_READ_URL``, where that is set.
+
+        Raises:
+            Misconfigured: neither or both are set, or it cannot be used.
+        """
+        url = _from_environment(ENVIRONMENT)
+        if not url:
+            raise Misconfigured(f"set {ENVIRONMENT}, such as mysql://user:password@host/database")
+        return cls(url, read_url=_from_environment(READ_ENVIRONMENT))
+
+    # Each part is made when it is first asked for. Two threads that ask at the same moment may each
+    # get one of their own: that costs a connection, and nothing else.
+
+    @cached_property
+    def totals(self) -> Totals:
+        """What was counted."""
+        return Totals(self._replicas or self._pool)
+
+    @cached_property
+    def counters(self) -> Counters:
+        """The counters and their settings."""
+        return Counters(partial(_connect, self._settings), self._pool)
+
+    @property
+    def sequences(self) -> Sequences:
+        """Numbers that are handed out once."""
+        return self.sequences_waiting(LOCK_WAIT)
+
+    def sequences_waiting(self, lock_wait: int) -> Sequences:
+        """The same, with a number of seconds for which a try to hand out waits for a lock."""
+        found = self._sequences.get(lock_wait)
+        if found is None:
+            idle = HANDING_IDLE_SECONDS
+            found = self._sequences[lock_wait] = Sequences(
+                partial(open_tables, self._settings, idle_seconds=idle, lock_wait=lock_wait),
+                partial(open_tables, self._settings, lock_wait=CHANGE_LOCK_WAIT),
+                self._pool,
+                self._database,
+            )
+        return found
+
+    @cached_property
+    def tracked(self) -> TrackedTables:
+        """Tables whose rows are counted by triggers."""
+        connect = partial(_connect, self._settings, read_timeout=COUNT_SECONDS)
+        return TrackedTables(connect, self._pool, self._database)
+
+    @cached_property
+    def _increments(self) -> Increments:
+        return Increments(partial(_connect, self._settings), self._pool, self._database)
+
+    def migrate(self) -> list[str]:
+        """Create the database and bring its tables up to date; what was applied."""
+        return migrations.migrate(self._settings)
+
+    def increment(
+        self,
+        connection: AppConnection,
+        counter: str,
+        key: str | Mapping[str, str] = "",
+        amount: int = 1,
+        *,
+        at: datetime | None = None,
+    ) -> None:
+        """Add ``amount`` to ``key`` of ``counter``, in the transaction of ``connection``.
+
+        The count is there when the application's own rows are, and rolled back with them.
+        ``docs/transactions.md`` says which errors to retry, and which rights it takes.
+
+        Args:
+            connection: the application's, of any DB-API driver, to the server of this store.
+            counter: 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
+            key: any text. One of more than 255 bytes of UTF-8 is counted under its beginning and a
+                digest of the whole: :func:`countersink.runtime.limits.cut_key`. Or dimensions that
+                the counter has declared: ``{"page": "/home", "country": "DE"}``.
+            amount: a signed 64-bit integer; 0 makes the key without counting.
+            at: when it happened, an aware datetime, at most 366 days ahead. Default: now on the
+                database server's clock, in whole minutes.
+
+        Raises:
+            TypeError, ValueError: an argument is not as above. Nothing was sent.
+            UnknownCounter: strict mode is on, and the counter was neither made nor ever counted.
+            TrackedCounter: it is the row count of a tracked table.
+            UnknownDimension: the counter has not declared a dimension.
+            StoreError: the counter's settings could not be read.
+            Exception: the driver's own, as it is: roll back, and retry a deadlock (1213, 1020) or a
+                lock wait (1205).
+        """
+        self._increments.add(connection, counter, [(key, amount)], at)
+
+    def increment_many(
+        self,
+        connection: AppConnection,
+        counter: str,
+        amounts: Mapping[str, int],
+        *,
+        at: datetime | None = None,
+    ) -> None:
+        """Add ``amounts[key]`` to each key of ``counter``, in the transaction of ``connection``.
+
+        All or nothing, and in one order whatever that of ``amounts`` is. Arguments and errors are
+        those of :meth:`increment`.
+        """
+        if not isinstance(amounts, Mapping):
+            raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
+        # A list of it: another thread may be changing it.
+        self._increments.add(connection, counter, list(amounts.items()), at)
+
+    def delete(self, connection: AppConnection, counter: str, key: str) -> None:
+        """Take away all that a key was ever counted, in the transaction of ``connection``.
+
+        Others that count the key wait until the transaction ends. Arguments and errors are those of
+        :meth:`increment`, but of an unknown counter there is nothing to delete.
+        """
+        self._increments.delete(connection, counter, key)
+
+    def row_count(
+        self,
+        table: str,
+        *,
+        start: date | None = None,
+        end: date | None = None,
+        where: Mapping[str, object] | None = None,
+        **values: object,
+    ) -> int:
+        """How many rows a tracked table has: what COUNT(*) gives, without counting.
+
+        ``store.row_count("shop.orders", status="paid")`` is ``SELECT COUNT(*) FROM shop.orders
+        WHERE status = 'paid'``; more in
+        :func:`countersink.row_counts.row_count.row_count`, which says what is raised, too.
+
+        Args:
+            table: as it was given when it was tracked, or its counter.
+            start, end: days of its day column, both inclusive.
+            where: values of columns that it is tracked by, None for NULL.
+            values: the same, for columns whose names are Python's, too.
+        """
+        given = {**(where or {}), **values}
+        if twice := sorted(values.keys() & (where or {}).keys()):
+            raise ValueError(f"{', '.join(twice)}: given in where, too")
+
+        def work(session: Session) -> int:
+            return row_count.row_count(session, self._database, table, given, start, end)
+
+        return self._pool.read(work)
+
+    def snapshot(self, work: Callable[[Session], Result]) -> Result:
+        """What ``work`` reads, with the functions of :mod:`countersink.counting.totals.sums` and
+        others, in one snapshot of the database. It may be run twice, where a connection was lost.
+
+        Raises:
+            StoreError: MySQL did not do its part.
+        """
+        return self._pool.read(work)
+
+    def replica_snapshot(self, work: Callable[[Session], Result]) -> Result:
+        """As :meth:`snapshot`, maybe on a replica, which has all that was committed before."""
+        return (self._pool if self._replicas is None else self._replicas).read(work)
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """A session of its own in one snapshot of the database, or of a replica that has all that
+        was committed, for what reads for long, and may pause while it writes down what it has read.
+        Nothing is run twice.
+
+        Old versions of rows are kept by the server until it ends.
+
+        Raises:
+            StoreError: MySQL did not do its part.
+        """
+        long = partial(_connect, read_timeout=LONG_READ_SECONDS, idle_seconds=PAUSE_SECONDS)
+        found = None
+        if self._replicas is not None:
+            found = self._replicas.opened(partial(long, to_read=True))
+        with found or long(self._settings) as session:
+            session.execute(f"SET SESSION net_write_timeout = {PAUSE_SECONDS}")
+            with session.transaction(snapshot=True):
+                yield session
+
+    def close(self) -> None:
+        """Close the connections."""
+        for sequences in self._sequences.values():
+            sequences.close()
+        self._pool.close()
+        if self._replicas is not None:
+            self._replicas.close()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Store({str(self._settings)!r})"
+
+
+def _connect(
+    settings: Settings, statement_seconds: float | None = None, **given: Unpack[SessionOptions]
+) -> Session:
+    options: SessionOptions = {"isolation": "REPEATABLE READ", "read_timeout": READ_SECONDS}
+    options.update(given)
+    session = open_tables(settings, **options)
+    # MariaDB keeps 16 MB of sums by key in memory, and is ten times slower beyond.
+    session.execute(
+        f"SET SESSION tmp_table_size = {SUMS_BYTES}, SESSION max_heap_table_size = {SUMS_BYTES}"
+    )
+    if statement_seconds is not None:
+        session.execute(session.dialect.limit_statements(statement_seconds))
+    return session
+
+
+def _from_environment(variable: str) -> str | None:
+    """What a variable says, or the file that ``<VARIABLE>_FILE`` names; None: neither is set."""
+    value, file = os.environ.get(variable), os.environ.get(f"{variable}_FILE")
+    if value and file:
+        raise Misconfigured(f"{variable} and {variable}_FILE are both set: unset one")
+    if not file:
+        return value or None
+    try:
+        return Path(file).read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise Misconfigured(f"{variable}_FILE cannot be read: {error}") from error

@@ -1,6 +1,6 @@
 """What ``verify`` compares (counters with the ledger, breakdowns, sketches, backfills, tracked
 tables) and the sentences of differences; kinds of problems: ``ledger/__init__.py``; output and exit
-status: ``cli/commands/repair/verify.py``.
+status: ``cli/commands/operate/verify.py``.
 
 For every counter: its rows = what was posted to the ledger, in amounts and in checksums, by which
 it is noticed that a key, a bucket or two amounts were exchanged (see

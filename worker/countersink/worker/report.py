@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import redis
 
+from countersink.counting import visitors
 from countersink.counting.apply import queue_losses
 from countersink.counting.apply.applier import Applied
 from countersink.counting.apply.control import read_control
 from countersink.counting.apply.key_caps import OVERFLOW
-from countersink.counting.visitors import salts
 from countersink.database.errors import Refused, StoreError
 from countersink.database.session import Session
 from countersink.database.sessions import KeptSession
@@ -336,7 +336,7 @@ class SaltPublisher(_Upkeep):
             version = read_control(self._session(), lock="").catalog_version
             if version == self._version and clock < self._keep_at:
                 return
-            self._published = salts.keep(self._session())
+            self._published = visitors.keep(self._session())
             self._version, self._keep_at = version, clock + KEEP_EVERY_S
         except StoreError as error:
             self._session.close()

@@ -12,7 +12,7 @@ from countersink.web.auth import origins
 from countersink.web.auth.credentials import TokenBuckets, holder_of, shown_key
 from countersink.web.auth.register import EVERYBODY, NOBODY, Identity
 from countersink.web.errors import Problem
-from countersink.web.http.route import Route
+from countersink.web.http import Route
 from countersink.web.services import Services
 
 BURST_S: Final = 2.0

@@ -19,10 +19,10 @@ from countersink.runtime.dead_letter import DeadReason
 from countersink.stream.decode import decode_payload
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
+from countersink.web.http import Handler, Route
 from countersink.web.http.bodies import read_object
 from countersink.web.http.openapi import Count, closed_object, json_body, words
 from countersink.web.http.parameters import Parameter, number
-from countersink.web.http.route import Handler, Route
 from countersink.web.services import Services
 
 MAX_ROWS: Final = 500

@@ -21,10 +21,9 @@ from countersink.web.auth.register import Identity
 from countersink.web.badges import MAX_LABEL_LENGTH, HitNumbers, badge
 from countersink.web.endpoints.increments import accept, until
 from countersink.web.errors import Problem
-from countersink.web.http import bodies
+from countersink.web.http import Handler, Route, bodies
 from countersink.web.http.openapi import response
 from countersink.web.http.parameters import Parameter, choice, counter_of_path, short_text
-from countersink.web.http.route import Handler, Route
 from countersink.web.services import Services
 
 GIF: Final = bytes.fromhex(

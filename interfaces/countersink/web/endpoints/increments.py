@@ -22,11 +22,10 @@ from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.runtime.members import SALT_SECONDS
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
-from countersink.web.http import bodies
+from countersink.web.http import Route, bodies
 from countersink.web.http.bodies import read_json
 from countersink.web.http.openapi import Closed, response, schema_of, words
 from countersink.web.http.parameters import COUNTER_NAME, choice
-from countersink.web.http.route import Route
 from countersink.web.options import DAY_S, WebOptions
 from countersink.web.services import Acknowledgements, Services
 

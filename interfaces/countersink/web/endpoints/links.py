@@ -22,10 +22,10 @@ from countersink.web.auth.register import Identity
 from countersink.web.endpoints.counters import require_counter
 from countersink.web.endpoints.pages import page
 from countersink.web.errors import Problem
+from countersink.web.http import Route
 from countersink.web.http.bodies import read_object
 from countersink.web.http.openapi import Closed, Time, json_body, words
 from countersink.web.http.parameters import COUNTER_NAME, require_own
-from countersink.web.http.route import Route
 from countersink.web.services import Services
 
 DEFAULT_DAYS: Final = 7

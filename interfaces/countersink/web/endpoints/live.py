@@ -31,9 +31,9 @@ from countersink.stream.errors import StreamError
 from countersink.web.auth.register import Identity
 from countersink.web.endpoints.counters import DayTotal
 from countersink.web.errors import Problem
+from countersink.web.http import Route
 from countersink.web.http.openapi import Closed, Time, response, schema_of
 from countersink.web.http.parameters import COUNTER_NAME, Parameter
-from countersink.web.http.route import Route
 from countersink.web.services import Services
 
 LOGGER: Final = logging.getLogger("countersink.web")

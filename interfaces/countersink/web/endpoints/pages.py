@@ -31,10 +31,9 @@ from countersink.store import api_keys
 from countersink.web.auth.credentials import holder_of
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
-from countersink.web.http import bodies
+from countersink.web.http import Route, bodies
 from countersink.web.http.answers import accepts_gzip
 from countersink.web.http.headers import policy
-from countersink.web.http.route import Route
 from countersink.web.services import Services
 
 FOREVER: Final = "public, max-age=31536000, immutable"

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from countersink.sequences.errors import SequenceExhausted, SequenceUncertain
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
-from countersink.web.http import bodies
+from countersink.web.http import Route, bodies
 from countersink.web.http.openapi import (
     Closed,
     json_body,
@@ -25,7 +25,6 @@ from countersink.web.http.openapi import (
     schema_of,
     words,
 )
-from countersink.web.http.route import Route
 from countersink.web.services import Services
 
 MAX_BLOCK: Final = 1_000_000

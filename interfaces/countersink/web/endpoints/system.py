@@ -18,9 +18,9 @@ from countersink.metrics.health import CachedAnswer, Health, probes
 from countersink.metrics.table import Sample, Samples
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
+from countersink.web.http import Route
 from countersink.web.http.bodies import MAX_OBJECT_BYTES, read
 from countersink.web.http.openapi import response, words
-from countersink.web.http.route import Route
 from countersink.web.services import Services
 
 SYSTEM_KEPT_S: Final = 1.0

@@ -34,6 +34,7 @@ from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.runtime.limits import check_counter
 from countersink.runtime.times import iso, read_day
 from countersink.web.auth.register import Identity
+from countersink.web.http import Handler, Route
 from countersink.web.http.answers import FRESHNESS, csv_answer, freshness, json_answer, wants_csv
 from countersink.web.http.openapi import Closed, Day, Time, read_responses, response, words
 from countersink.web.http.parameters import (
@@ -56,7 +57,6 @@ from countersink.web.http.parameters import (
     refuse,
     require_own,
 )
-from countersink.web.http.route import Handler, Route
 from countersink.web.read_pool import read_problems
 from countersink.web.services import Services
 

@@ -20,9 +20,9 @@ from starlette.responses import Response
 from countersink.metrics.health import installed_version
 from countersink.web.auth.register import Identity
 from countersink.web.errors import MEDIA_TYPE
+from countersink.web.http import Described, Route
 from countersink.web.http.answers import CSV, FRESHNESS
 from countersink.web.http.parameters import IN_PATH, TEXT
-from countersink.web.http.route import Described, Route
 from countersink.web.services import Services
 
 PATH: Final = "/openapi.json"

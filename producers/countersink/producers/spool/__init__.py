@@ -6,7 +6,6 @@ writer is dead.
 """
 
 from countersink.producers.errors import SpoolError
-from countersink.producers.spool.directory import SegmentInfo, list_segments
-from countersink.producers.spool.replay import Replayed, replay
+from countersink.producers.spool.replay import Replayed, SegmentInfo, list_segments, replay
 
 __all__ = ["Replayed", "SegmentInfo", "SpoolError", "list_segments", "replay"]

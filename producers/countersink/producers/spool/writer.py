@@ -12,8 +12,7 @@ from typing import Final
 from countersink.producers.buffer.rows import RowBuffer
 from countersink.producers.errors import SpoolError
 from countersink.producers.outbox import PARCELS_AT_A_TIME, Outbox, Parcel
-from countersink.producers.spool.directory import new_segment_path, segment_paths, used_bytes
-from countersink.producers.spool.replay import Backlog
+from countersink.producers.spool.replay import Backlog, new_segment_path, segment_paths, used_bytes
 from countersink.producers.spool.segment import (
     FILE_HEADER_SIZE,
     RECORD_HEADER_SIZE,

@@ -14,7 +14,7 @@ from typing import Final
 from countersink.backfill.count.chunks import LineSamples, Samples
 from countersink.backfill.formats import Reader
 from countersink.backfill.history import LineCounts
-from countersink.backfill.input.spans import Span, SpanPiece, SpanReader, window_of
+from countersink.backfill.spans import Span, SpanPiece, SpanReader, window_of
 from countersink.counting.counters.buckets import date_at
 from countersink.counting.counters.catalog import Scheme
 from countersink.logs.formats.reader import (

@@ -20,7 +20,7 @@ from itertools import compress
 from typing import Any, Final
 
 from countersink.backfill.history import LineCounts
-from countersink.backfill.input.spans import Span
+from countersink.backfill.spans import Span
 from countersink.database.session import Session
 from countersink.logs.formats.reader import LineReader, RecordTally, Window
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Final, Self
 
+from countersink.backfill.content import PlainFile
 from countersink.backfill.count.chunk_reader import (
     NONE_REFUSED,
     MinuteLabels,
@@ -25,9 +26,8 @@ from countersink.backfill.count.chunks import NumberedLine, tally_of
 from countersink.backfill.count.reader_pool import Handed, ReaderPool
 from countersink.backfill.count.task import OpenSource, Work, reader_of
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.input.content import PlainFile
-from countersink.backfill.input.spans import BYTES, LINES, Span, SpanPiece, SpanReader
 from countersink.backfill.options import Recipe
+from countersink.backfill.spans import BYTES, LINES, Span, SpanPiece, SpanReader
 from countersink.counting.counters.catalog import Catalog, Scheme
 from countersink.runtime.members import HASH_BYTES
 

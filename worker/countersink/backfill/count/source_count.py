@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from countersink.backfill.content import Input
 from countersink.backfill.count.chunk_reader import MinuteLabels, ReadChunk, Start
 from countersink.backfill.count.chunks import Chunk
 from countersink.backfill.count.read_ahead import ReadAhead
@@ -18,7 +19,6 @@ from countersink.backfill.errors import (
     TooManyRejects,
 )
 from countersink.backfill.history import LineCounts
-from countersink.backfill.input.files import Input
 from countersink.backfill.options import SourceReport
 from countersink.database.session import Session
 

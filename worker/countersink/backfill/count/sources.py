@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from countersink.backfill.content import Content
 from countersink.backfill.count import chunks
 from countersink.backfill.count.chunks import Chunk, scope_of
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.input.content import Content
-from countersink.backfill.input.spans import digest
 from countersink.backfill.options import Recipe
+from countersink.backfill.spans import digest
 from countersink.database.session import Session, rerun
 
 LONGEST_PATH: Final = 4096

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import Final
 
+from countersink.backfill.content import Content, Input, head_of, open_content
 from countersink.backfill.count import targets
 from countersink.backfill.count.reader_pool import ReaderPool
 from countersink.backfill.count.sources import KNOWN_BYTES, Source, Sources
@@ -16,16 +17,14 @@ from countersink.backfill.count.targets import CounterTarget, Target
 from countersink.backfill.errors import BackfillError, WrongOption
 from countersink.backfill.formats import Reader, check_head, make_reader, recipe_for
 from countersink.backfill.history import LineCounts, printable
-from countersink.backfill.input.content import Content, head_of, open_content
-from countersink.backfill.input.files import Input
-from countersink.backfill.input.spans import LINES
 from countersink.backfill.options import BackfillOptions, Progress, Recipe
 from countersink.backfill.rejects import RejectsFile
+from countersink.backfill.spans import LINES
 from countersink.counting.apply.control import read_control
 from countersink.counting.counters.all_counters import known_names
 from countersink.counting.counters.buckets import MAX_MINUTE
 from countersink.counting.counters.catalog import Catalog, Scheme, load
-from countersink.counting.visitors.salts import kept
+from countersink.counting.visitors import kept
 from countersink.database.session import Session
 from countersink.database.sessions import KeptSession
 from countersink.runtime.members import Salt

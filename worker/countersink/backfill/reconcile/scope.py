@@ -9,12 +9,12 @@ from datetime import date
 from functools import lru_cache
 from typing import Final
 
+from countersink.backfill.content import Input
 from countersink.backfill.count import targets
 from countersink.backfill.count.task import Work, opened, reader_of
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.input.files import Input
-from countersink.backfill.input.spans import SpanReader, window_of
 from countersink.backfill.options import BackfillOptions, Progress
+from countersink.backfill.spans import SpanReader, window_of
 from countersink.counting.apply import key_caps
 from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.counting.counters.buckets import (

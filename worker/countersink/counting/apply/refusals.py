@@ -14,6 +14,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from countersink.counting import visitors
 from countersink.counting.apply.amounts import Incoming, Row
 from countersink.counting.apply.cells import RowName
 from countersink.counting.apply.dead import DeadRow
@@ -21,7 +22,6 @@ from countersink.counting.counters.all_counters import known_names
 from countersink.counting.counters.breakdowns import Dimensioned
 from countersink.counting.counters.catalog import Catalog, SaltPeriod, accepted
 from countersink.counting.errors import UnknownDimension
-from countersink.counting.visitors import salts
 from countersink.database.session import Session
 from countersink.runtime.dead_letter import Bad, DeadReason, RowRefusal, row_fault
 from countersink.runtime.limits import MAX_KEY_BYTES, cut_key, is_name
@@ -86,7 +86,7 @@ def refuse(
         catalog,
         late,
         _not_counted(session, entries, catalog),
-        salts.known_periods(session, catalog, numbers),
+        visitors.known_periods(session, catalog, numbers),
         left_out,
     )
     kept, dead = list[Incoming](), list[DeadRow]()

@@ -14,7 +14,7 @@ from countersink.counting.counters.breakdowns import check_breakdowns, check_dim
 from countersink.counting.counters.buckets import Resolution
 from countersink.counting.counters.deletion import Deleted
 from countersink.counting.counters.settings import Counter, MaxKeys, SettingsChange
-from countersink.counting.visitors.salts import check_salt_days
+from countersink.counting.visitors import check_salt_days
 from countersink.database.session import Connect, Session, held
 from countersink.database.sessions import Pool
 

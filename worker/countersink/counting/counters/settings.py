@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, Literal
 
+from countersink.counting import visitors
 from countersink.counting.apply import key_caps
 from countersink.counting.apply.control import Control, bump
 from countersink.counting.counters import breakdowns, buckets, keep_steps
@@ -24,7 +25,6 @@ from countersink.counting.counters.catalog import (
 )
 from countersink.counting.counters.keep_steps import Steps
 from countersink.counting.errors import UnknownCounter
-from countersink.counting.visitors import salts
 from countersink.database.errors import Refused
 from countersink.database.session import Session
 from countersink.database.sql import LABEL, NOW_MS, datetime_of, label_time
@@ -175,7 +175,7 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
     _set_options(session, wanted)
     _set_scheme(session, wanted, control.now)
     if wanted.salt_days is not None:
-        salts.set_days(session, name, wanted.salt_days, control.now // 60_000)
+        visitors.set_days(session, name, wanted.salt_days, control.now // 60_000)
     _check_steps(session, name, control.now)
     if wanted.dimensions is not None or wanted.breakdowns is not None:
         since = next_midnight(session, name, control.now) if _may_be_counted(session, name) else 0

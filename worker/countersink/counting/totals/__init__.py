@@ -19,7 +19,7 @@ from countersink.counting.totals.selection import (
 )
 from countersink.counting.totals.series import Unit
 from countersink.counting.totals.snapshot import Snapshot
-from countersink.counting.visitors.sketch import Visitors
+from countersink.counting.visitors import Visitors
 from countersink.database.sessions import Pool
 
 

@@ -5,7 +5,8 @@ So a caller can ask several questions in one snapshot; it needs one, or nobody w
 meanwhile. Ranges are local days and include both ends; None means from, or to, where the data
 begins or ends. Without ``time_zone`` days are those of the counter's own. An answer is exact, or an
 error (never for buckets that are days, shown as such): :mod:`countersink.counting.totals.views`.
-Keys are str here and bytes in the table (undecodable bytes become lone surrogates, as in file names).
+Keys are str here and bytes in the table (undecodable bytes become lone surrogates, as in file
+names).
 
 Every function that takes a :class:`countersink.counting.totals.selection.Selection` raises, beside
 what it names:

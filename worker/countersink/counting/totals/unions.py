@@ -28,9 +28,8 @@ from countersink.counting.totals.series import SECONDS, Unit
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.counting.totals.sums import Scope
 from countersink.counting.totals.views import View, condition
+from countersink.counting.visitors import SketchUnion, Visitors, periods_of
 from countersink.counting.visitors.rows import StoredSketch, number, stored
-from countersink.counting.visitors.salts import periods_of
-from countersink.counting.visitors.sketch import SketchUnion, Visitors
 from countersink.database.session import Session
 from countersink.runtime.limits import key_text, text_bytes
 

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from countersink.counting.errors import DamagedSketch, NoSketches, RefusedMembers
-from countersink.counting.visitors.sketch import MOST_EXACT, SketchUnion, checksum
+from countersink.counting.visitors import MOST_EXACT, SketchUnion, checksum
 from countersink.database import sql
 from countersink.database.session import Session
 from countersink.database.sql import COMPACTED, LABEL, label_time, marks, parts, width_number

@@ -17,8 +17,8 @@ from operator import itemgetter
 from typing import Final
 
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.input.spans import quoting
 from countersink.backfill.options import Recipe
+from countersink.backfill.spans import quoting
 from countersink.logs.errors import Malformed
 from countersink.logs.file import BOM
 from countersink.logs.formats.reader import (

@@ -11,7 +11,7 @@ import click
 import redis
 
 from countersink.cli import output, settings
-from countersink.cli.commands.maintain import job_runs
+from countersink.cli.commands.operate import job_runs
 from countersink.cli.errors import Misuse
 from countersink.counting.apply import dead, key_caps, queue_losses
 from countersink.database.session import Session

@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from countersink.cli import metrics, settings
-from countersink.cli.commands.count import log_options
+from countersink.cli.commands import log_options
 from countersink.cli.errors import Exit, Failure, Misuse, values_checked
 from countersink.cli.output import printable, stopped_by_signals, write_result
 from countersink.cli.settings import COUNTER, TEXT

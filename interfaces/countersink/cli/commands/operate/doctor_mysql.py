@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from countersink.cli import output
-from countersink.cli.commands.repair.doctor import Finding, clock, fail, of, ok, warn
+from countersink.cli.commands.operate.doctor import Finding, clock, fail, of, ok, warn
 from countersink.counting.apply import dead, key_caps, queue_losses
 from countersink.database import galera, hosts
 from countersink.database.errors import SchemaMismatch, StoreError

@@ -25,8 +25,8 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Final
 
+from countersink.backfill.content import Content
 from countersink.backfill.errors import Unreadable
-from countersink.backfill.input.content import Content
 from countersink.logs.file import BOM
 from countersink.logs.formats.reader import Rejected, Window
 from countersink.logs.lines import LONGEST, TOO_LONG, WINDOW

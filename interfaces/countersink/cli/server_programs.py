@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from countersink.cli.errors import ServerFailed
-from countersink.cli.servers.base import (
+from countersink.cli.servers import (
     LOOPBACK,
     PrivateServer,
     mariadb_install_db,

@@ -9,7 +9,7 @@ import click
 import redis
 
 from countersink.cli import output, settings
-from countersink.cli.commands.maintain.info import look_around, stream_states
+from countersink.cli.commands.operate.info import look_around, stream_states
 from countersink.cli.errors import Misuse
 from countersink.stream import names
 from countersink.stream.connection import cluster_of, mapped

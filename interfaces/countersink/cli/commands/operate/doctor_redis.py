@@ -12,9 +12,9 @@ import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS
 
 from countersink.cli import output
-from countersink.cli.commands.maintain import partitions
-from countersink.cli.commands.maintain.info import as_text, queue
-from countersink.cli.commands.repair.doctor import Finding, clock, fail, of, ok, warn
+from countersink.cli.commands.operate import partitions
+from countersink.cli.commands.operate.doctor import Finding, clock, fail, of, ok, warn
+from countersink.cli.commands.operate.info import as_text, queue
 from countersink.stream.clock import offset_ms
 from countersink.stream.connection import cluster_of, command, mapped
 from countersink.stream.errors import StreamError

@@ -23,7 +23,7 @@ from countersink.counting.counters.settings import (
     MaxKeys,
     check_max_keys,
 )
-from countersink.counting.visitors.salts import MOST_SALT_DAYS
+from countersink.counting.visitors import MOST_SALT_DAYS
 from countersink.reads.formats import breakdown_begins, counter_document
 from countersink.store import Store, UnknownCounter
 from countersink.stream.errors import StreamError

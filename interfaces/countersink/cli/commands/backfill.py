@@ -22,8 +22,8 @@ from countersink.backfill.options import (
 )
 from countersink.backfill.run import backfill
 from countersink.cli import output, settings
-from countersink.cli.commands.count import backfills, log_options
-from countersink.cli.commands.count.log_options import Allowance
+from countersink.cli.commands import backfills, log_options
+from countersink.cli.commands.log_options import Allowance
 from countersink.cli.errors import Exit, Misuse
 from countersink.database.sessions import open_tables
 

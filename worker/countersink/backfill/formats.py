@@ -12,10 +12,10 @@ from datetime import date
 from functools import partial
 from typing import Final, Protocol
 
+from countersink.backfill.csv_records import CsvRecords, clock_of, times_of
 from countersink.backfill.errors import BackfillError
-from countersink.backfill.formats.csv_records import CsvRecords, clock_of, times_of
-from countersink.backfill.input.spans import Quoting, SpanPiece, last_end, window_of
 from countersink.backfill.options import INPUT_FORMATS, Recipe
+from countersink.backfill.spans import Quoting, SpanPiece, last_end, window_of
 from countersink.logs.errors import UnknownFormat
 from countersink.logs.file import BOM, wide_text
 from countersink.logs.formats import line_reader

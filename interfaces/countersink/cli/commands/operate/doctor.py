@@ -76,7 +76,7 @@ def command() -> int:
 
 def _lines(redis_url: str | None, mysql_url: str | None) -> Iterator[Finding]:
     # here, since both make findings
-    from countersink.cli.commands.repair import doctor_mysql, doctor_redis
+    from countersink.cli.commands.operate import doctor_mysql, doctor_redis
 
     if redis_url:
         try:

@@ -20,8 +20,8 @@ import click
 from countersink.cli import settings
 from countersink.cli.errors import Failure, ServerError, remember_url, scrub
 from countersink.cli.output import write_result
-from countersink.cli.servers import MariaDBServer, RedisServer
-from countersink.cli.servers.base import (
+from countersink.cli.server_programs import MariaDBServer, RedisServer
+from countersink.cli.servers import (
     ChildProcess,
     PrivateServer,
     Restartable,

@@ -1,2 +1,0 @@
-"""The commands that count: ``increment``, ``tail``, ``statsd``, ``backfill``, ``backfills``,
-``sequence``, ``track``, ``untrack``."""

@@ -1,0 +1,359 @@
+"""``countersink worker``: flags with help, in which states it is not ready (``_NOT_READY``), and
+its samples for metrics; defaults and bounds are in ``worker/options.py``. ``countersink scheduler``
+and ``countersink jobs``: flags with help, in which states they are not ready, and their samples for
+metrics; defaults are in ``schedules/options.py``. ``countersink web``: flags with help, and the
+message about missing packages; defaults and bounds are in ``web/options.py``."""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, Final
+
+import click
+
+from countersink.cli import metrics, settings
+from countersink.cli.commands.operate.info import found
+from countersink.cli.commands.operate.job_runs import act
+from countersink.cli.errors import Failure, values_checked
+from countersink.metrics.health import Health, probes
+from countersink.metrics.table import (
+    JOBS_STATES,
+    SCHEDULER_STATES,
+    WORKER_STATES,
+    Sample,
+    Samples,
+    one_of,
+)
+from countersink.producers import Producer
+from countersink.runtime.log import logged
+from countersink.schedules.job_process import run as run_jobs
+from countersink.schedules.jobs import JOBS
+from countersink.schedules.options import JobOptions, JobsOptions, SchedulerOptions, Times, parse
+from countersink.schedules.report import ProcessVitals
+from countersink.schedules.scheduler import run as run_scheduler
+from countersink.stream.connection import connect
+from countersink.web.options import WebOptions
+from countersink.worker import Vitals, WorkerOptions, run
+
+_NOT_READY: Final = ("starting", "waiting", "stopping")
+"""States in which it does not work although both servers answer."""
+
+
+@click.command("worker", cls=settings.Command)
+@settings.one_off("--drain", is_flag=True, help="Stop when everything in the queue is applied.")
+@settings.numbers(
+    WorkerOptions,
+    batch_entries="Entries to read at once from each stream.",
+    batch_rows="Rows at which a batch is full.",
+    batch_wait_ms="Milliseconds that one read waits for entries.",
+    claim_idle_ms="Milliseconds after which another worker's idle entries are taken over.",
+    claim_every_s="Seconds between two searches for such entries.",
+    consumer_idle_ms="Milliseconds after which an idle consumer is removed.",
+    stop_within_s="Seconds after SIGTERM within which the worker always ends.",
+)
+@metrics.options
+@settings.log_format
+@settings.urls("redis_url", "mysql_url")
+def worker_command(**options: Any) -> int:
+    """Move increments from Redis into MySQL until stopped.
+
+    Run one per core; each takes its own slot. On SIGTERM and Ctrl-C it finishes the current batch.
+    While a server is away, the worker waits, logs that, and goes on by itself.
+    """
+    with values_checked():
+        chosen = WorkerOptions(
+            redis_url=settings.redis_url(), mysql_url=settings.mysql_url(), **options
+        )
+    vitals = Vitals()
+
+    def said(url: str) -> None:
+        with logged(chosen.log_format):  # the worker sets up its log later
+            metrics.log(url)
+
+    with metrics.served(partial(health, chosen, vitals), said):
+        return run(chosen, vitals=vitals)
+
+
+def health(options: WorkerOptions, vitals: Vitals) -> Health:
+    """The health of a worker that runs with these."""
+    return Health(
+        process="worker",
+        samples=lambda: _samples(vitals),
+        probes=probes(redis=options.redis_url, mysql=options.mysql_url),
+        moved=lambda: vitals.moved,
+        busy=lambda: vitals.figures.state if vitals.figures.state in _NOT_READY else "",
+    )
+
+
+def _samples(vitals: Vitals) -> Samples:
+    """Its own figures."""
+    figures = vitals.figures
+    yield from one_of("countersink_worker_state", WORKER_STATES, figures.state)
+    if figures.slot is not None:
+        yield Sample("countersink_worker_slot", figures.slot)
+    outcomes = {
+        "applied": figures.entries,
+        "duplicate": figures.duplicates,
+        "too_old": figures.too_old,
+        "lost": figures.lost,
+    }
+    for outcome, entries in outcomes.items():
+        yield Sample("countersink_worker_entries_total", entries, {"outcome": outcome})
+    yield Sample("countersink_worker_rows_total", figures.rows, {"outcome": "applied"})
+    yield Sample("countersink_worker_rows_total", figures.dead, {"outcome": "dead"})
+    yield Sample("countersink_worker_keys_overflown_total", figures.overflown)
+    yield Sample("countersink_worker_cells_total", figures.cells)
+    yield Sample(
+        "countersink_worker_batch_duration_seconds",
+        vitals.batch_seconds,
+        observations=vitals.batches,
+    )
+    if figures.last_batch:
+        yield Sample("countersink_worker_last_batch_timestamp_seconds", figures.last_batch / 1000)
+    yield Sample(
+        "countersink_worker_partitions_away", len(figures.away.split(",")) if figures.away else 0
+    )
+    if figures.last_error_at:
+        yield Sample(
+            "countersink_worker_last_error_timestamp_seconds", figures.last_error_at / 1000
+        )
+
+
+def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:
+    """The options of every job."""
+    for name, kind in JOBS.items():
+        yield settings.setting(
+            f"--{name}-cron",
+            default=kind.cron,
+            metavar="CRON",
+            help=f"When {name} runs: it {kind.does}.",
+        )
+        yield settings.setting(
+            f"--{name}-limit-s",
+            type=click.IntRange(1, 7 * 86_400),
+            default=kind.limit_s,
+            metavar="SECONDS",
+            help=f"How long a run of {name} may take.",
+        )
+
+
+@click.command("scheduler", cls=settings.Command)
+@settings.together(*_times())
+@settings.setting(
+    "--time-zone",
+    default="UTC",
+    metavar="ZONE",
+    help="Time zone of the cron expressions: an IANA name.",
+)
+@settings.numbers(
+    SchedulerOptions,
+    look_every_s="Seconds between two looks at what is due, at most.",
+    stop_within_s="Seconds after SIGTERM within which the scheduler ends.",
+)
+@metrics.options
+@settings.log_format
+@settings.urls("jobs_redis_url", "redis_url", "mysql_url")
+def scheduler_command(time_zone: str, log_format: str, **options: Any) -> int:
+    """Plan the scheduled jobs until stopped.
+
+    Run two or more for safety: all plan, and no run is planned twice. The one that was started last
+    says when the jobs run. A CRON expression has five fields (minute, hour, day of month, month,
+    day of week), or six with seconds first; "off" turns a job off. countersink jobs runs what is
+    planned.
+    """
+    queue_url, mysql_url = settings.jobs_redis_url(), settings.mysql_url()
+    with values_checked():
+        jobs = {
+            name: Times(
+                cron=parse(options.pop(f"{name}_cron"), time_zone),
+                time_zone=time_zone,
+                limit_s=options.pop(f"{name}_limit_s"),
+            )
+            for name in JOBS
+        }
+        chosen = SchedulerOptions(mysql_url=mysql_url, redis_url=queue_url, jobs=jobs, **options)
+    vitals = ProcessVitals()
+    health = partial(_health, "scheduler", _scheduler_samples, vitals, queue_url, mysql_url)
+    with logged(log_format), metrics.served(health):
+        return run_scheduler(chosen, vitals=vitals)
+
+
+@click.command("jobs", cls=settings.Command)
+@settings.numbers(
+    JobOptions,
+    compact_grace_s="Seconds from a bucket's end until it counts as closed, for late events.",
+    compact_threshold="Slot rows per key above which an open bucket is also compacted.",
+    compact_rows="Slot rows that one transaction moves; up to 8 times as many while nobody waits.",
+    compact_share="Share of the time, up to 1, that compaction, retention and pruning work.",
+    ledger_days="Days that guards are kept, so that resends and replays do not count twice.",
+    alarm_lag_s="Seconds that an event may wait in the queue before there is an alarm.",
+    alarm_dead="Dead rows that may exist before there is an alarm.",
+    runs_days="Days that ended runs are kept.",
+    dead_days="Days that dead letters are kept; 0: until they are retried or dropped.",
+)
+@settings.numbers(
+    JobsOptions,
+    attempts="How often a run is started at most, if it fails or its process dies.",
+    retry_after_s="Seconds from the first failed attempt to the second; doubled each time.",
+    wait_s="Seconds that a run waits for the previous run of its job.",
+    stop_within_s="Seconds after SIGTERM within which the process ends.",
+)
+@metrics.options
+@settings.log_format
+@settings.urls("jobs_redis_url", "redis_url", "mysql_url")
+def jobs_command(log_format: str, **options: Any) -> int:
+    """Run the scheduled jobs, one at a time, until stopped.
+
+    Any number of these processes may run. SIGTERM tells the current run to end in good order; if it
+    does not, another process takes it over later. While a server is away, the process waits, logs
+    that, and goes on.
+    """
+    queue_url, mysql_url = settings.jobs_redis_url(), settings.mysql_url()
+    with values_checked():
+        chosen = JobsOptions(
+            redis_url=settings.redis_url(),
+            mysql_url=mysql_url,
+            jobs_redis_url=queue_url,
+            jobs=JobOptions(**{each.name: options.pop(each.name) for each in fields(JobOptions)}),
+            **options,
+        )
+    vitals = ProcessVitals()
+    health = partial(_health, "jobs", _jobs_samples, vitals, queue_url, mysql_url)
+    with logged(log_format), metrics.served(health):
+        return run_jobs(chosen, vitals=vitals)
+
+
+def _scheduler_samples(vitals: ProcessVitals) -> Samples:
+    """A scheduler's own figures."""
+    yield from one_of("countersink_scheduler_state", SCHEDULER_STATES, vitals.state)
+    if vitals.looked is not None:
+        yield Sample("countersink_scheduler_last_look_timestamp_seconds", vitals.looked)
+    yield Sample("countersink_scheduler_runs_enqueued_total", vitals.runs)
+
+
+def _jobs_samples(vitals: ProcessVitals) -> Samples:
+    """A job process's own figures."""
+    yield from one_of("countersink_jobs_state", JOBS_STATES, vitals.state)
+    yield Sample("countersink_jobs_runs_started_total", vitals.runs)
+
+
+def _health(
+    process: str,
+    samples: Callable[[ProcessVitals], Samples],
+    vitals: ProcessVitals,
+    redis: str,
+    mysql: str,
+) -> Health:
+    """A process is not ready while it starts, or a server is away."""
+    return Health(
+        process=process,
+        samples=lambda: samples(vitals),
+        probes=probes(redis=redis, mysql=mysql),
+        moved=lambda: vitals.moved,
+        busy=lambda: vitals.state if vitals.state in ("starting", "waiting") else "",
+    )
+
+
+MODULES: Final = ("starlette", "uvicorn", "uvloop", "httptools")
+"""What only the ``web`` extra installs."""
+
+
+def _several(
+    flag: str, name: str, metavar: str, help: str
+) -> Callable[[settings.Decorated], settings.Decorated]:
+    return settings.setting(flag, name, multiple=True, metavar=metavar, help=help)
+
+
+@click.command("web", cls=settings.Command)
+@settings.setting("--host", default="127.0.0.1", help="Address to listen at.")
+@settings.numbers(
+    WebOptions,
+    port="Port to listen at; 0 for any free one.",
+)
+@settings.setting(
+    "--without-keys",
+    is_flag=True,
+    help="Serve requests that have no key, too: everybody may do everything.",
+)
+@_several(
+    "--allowed-host",
+    "allowed_hosts",
+    "NAME",
+    "A name by which clients reach it, such as counters.example.com; * for any. Repeatable.",
+)
+@_several(
+    "--public-counter",
+    "public_counters",
+    "PATTERN",
+    "Counters to which anybody may add 1 without a key, by pixel, badge or beacon: a name, or a"
+    " shell pattern that matches existing counters. Repeatable.",
+)
+@_several(
+    "--hit-visitors",
+    "hit_visitors",
+    "PATTERN",
+    "Counters of different visitors (counter set --unique) whose pixels, badges and beacons tell"
+    " the visitor: address and user agent, hashed. A name or a shell pattern. Repeatable.",
+)
+@_several(
+    "--trusted-proxy",
+    "trusted_proxies",
+    "ADDRESS",
+    "Address or network of a proxy whose X-Forwarded-For and -Proto are believed. Repeatable.",
+)
+@settings.numbers(
+    WebOptions,
+    max_body_bytes="Most bytes of a body, before and after decompression.",
+    max_counters="Names of counters that one key may use while the server runs; of sequences too.",
+    max_items="Most increments in one request.",
+    max_amount="Largest amount that one increment may add or subtract.",
+    max_ahead_s="Seconds that an event's time may be ahead of this machine's clock.",
+    max_age_days="Days that an event's time may be in the past; 0 for no limit.",
+    rate_per_key="Most requests per second with one key; 0 for no limit.",
+    rate_per_address="Most requests per second without a key from one address; 0 for no limit.",
+    failures_per_minute="Wrong keys per minute that one address may send.",
+    max_connections="Most connections at once.",
+    request_timeout_s="Seconds within which a request must arrive.",
+    read_timeout_s="Seconds that a read may take; after that the answer is 503.",
+    wait_s="Most seconds that a request with ?wait= waits.",
+    max_pending_entries="Most entries in the queue with which include_pending is answered.",
+    threads="Requests that may read totals at once; as many others may run beside them.",
+    session_hours="Hours that a login to the dashboard lasts.",
+)
+@settings.log_format
+@settings.urls("redis_url", "mysql_url", "mysql_read_url")
+def web_command(log_format: str, **options: Any) -> int:
+    """Serve HTTP: increments in, totals out, and the dashboard.
+
+    Every request needs a key. Where none is valid, it makes one and prints it, if it runs on a
+    terminal; else it ends: countersink key create makes one. On SIGTERM and Ctrl-C it answers the
+    open requests and stores what was accepted. Details: docs/http.md.
+    """
+    missing = [name for name in MODULES if find_spec(name) is None]
+    if missing:
+        raise Failure(f"countersink web needs {', '.join(missing)}: pip install 'countersink[web]'")
+    from countersink.web.errors import CannotServe
+    from countersink.web.server import run
+
+    redis_url, mysql_url = settings.redis_url(), settings.mysql_url()
+    options["mysql_read_url"] = settings.noted("mysql_read_url")
+    with values_checked():
+        chosen = WebOptions(redis_url=redis_url, mysql_url=mysql_url, **options)
+        producing = settings.producer_options(redis_url)
+    try:
+        with (
+            logged(log_format) as handler,
+            connect(redis_url, client_name="countersink-web-info") as client,
+        ):
+            return run(
+                chosen,
+                producer=partial(Producer, redis_url, **asdict(producing)),
+                system=partial(found, client, mysql_url),
+                schedule=partial(act, mysql_url),
+                announce=lambda text: handler.write(f"countersink web: {text}\n"),
+                terminal=sys.stderr.isatty(),
+            )
+    except CannotServe as error:
+        raise Failure(str(error)) from error

@@ -1,1 +1,0 @@
-"""The commands that check and mend: ``verify``, ``dead``, ``spool``, ``doctor``."""

@@ -1,2 +1,0 @@
-"""The commands that run until stopped, and ``migrate``: ``up``, ``worker``, ``scheduler``,
-``jobs``, ``web``."""
