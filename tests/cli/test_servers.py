@@ -142,7 +142,7 @@ def test_a_drawn_port_that_was_taken_meanwhile_is_drawn_again(
     taken = own_redis_server().port
     drawn = iter([taken, taken])
     monkeypatch.setattr(
-        "countersink.cli.servers.servers.free_port", lambda: next(drawn, None) or free_port()
+        "countersink.cli.servers.free_port", lambda: next(drawn, None) or free_port()
     )
     with RedisServer(tmp_path) as server:
         assert server.port != taken

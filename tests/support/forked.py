@@ -30,8 +30,7 @@ from tests.support.processes import COUNTERSINK, MAIN, PROJECT, Child, Children,
 PRELOADED: Final = (
     *(f"tests.support.{name}" for name in ("run_worker", "run_moves", "run_chunks", "run_seller")),
     *("tests.support.run_table_writer", "tests.support.scheduled"),
-    *(f"countersink.cli.commands.{name}" for name in ("count.backfill", "count.backfills")),
-    *(f"countersink.cli.commands.{name}" for name in ("run.schedules", "run.worker")),
+    *(f"countersink.cli.commands.{name}" for name in ("backfill", "backfills", "processes")),
 )
 MODULE: Final = "import sys; from {} import main; sys.exit(main())"
 _PDEATHSIG: Final = 1
