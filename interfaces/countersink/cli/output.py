@@ -23,7 +23,7 @@ import click
 from countersink.cli import settings
 from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.runtime.process import Stop
-from countersink.runtime.times import iso
+from countersink.runtime.texts import iso
 
 Row = Mapping[str, object]
 Columns = Sequence[str]

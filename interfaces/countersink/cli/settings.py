@@ -33,7 +33,7 @@ from click.core import ParameterSource
 from countersink.cli.errors import Misuse, remember_url
 from countersink.runtime import limits
 from countersink.runtime.dimensions import check_name
-from countersink.runtime.times import read_day, read_edge
+from countersink.runtime.texts import read_day, read_edge
 
 if TYPE_CHECKING:
     import redis

@@ -42,7 +42,7 @@ from countersink.counting.totals.selection import ANY, KeyMatch, Selection, sele
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.database.sql import datetime_of
 from countersink.reads.errors import TotalTooLarge
-from countersink.runtime.times import iso
+from countersink.runtime.texts import iso
 from countersink.store import Store
 
 _AT_ONCE: Final = 1000

@@ -12,7 +12,7 @@ import requests
 
 from countersink.database.sessions import open_tables
 from countersink.producers import Producer
-from countersink.runtime.times import iso
+from countersink.runtime.texts import iso
 from countersink.schedules.jobs.retention import roll_up
 from countersink.stream.connection import command
 from countersink.stream.names import stream_key

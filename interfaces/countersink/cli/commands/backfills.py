@@ -18,7 +18,7 @@ from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.output import stopped_by_signals
 from countersink.cli.settings import COUNTER
 from countersink.database.session import Session
-from countersink.runtime.times import iso
+from countersink.runtime.texts import iso
 
 RUN = click.IntRange(1)
 

@@ -40,7 +40,7 @@ from countersink.counting.totals.snapshot import Snapshot
 from countersink.database.session import Session
 from countersink.reads import Reads
 from countersink.reads.formats import csv_bytes, ndjson_bytes, parquet_writer, replaced_file
-from countersink.runtime.times import iso
+from countersink.runtime.texts import iso
 
 BY: Final = Checked("by", read_by)
 WHERE: Final = Checked("dimension", read_where)

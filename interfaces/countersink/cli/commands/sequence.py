@@ -13,7 +13,7 @@ import click
 from countersink.cli import output, settings
 from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.settings import DAY, ZONE, Checked
-from countersink.runtime.times import iso
+from countersink.runtime.texts import iso
 from countersink.sequences import Sequences
 from countersink.sequences.options import DEFAULTS, FIELDS, PERIODS, name_bytes, number
 from countersink.sequences.records import Sequence as StoredSequence

@@ -29,7 +29,7 @@ from countersink.reads.overview import (
     standing,
 )
 from countersink.runtime.limits import MAX_COUNTER_LENGTH
-from countersink.runtime.times import iso, read_day
+from countersink.runtime.texts import iso, read_day
 from countersink.store import notes
 from countersink.store.errors import TooManyNotes
 from countersink.store.notes import EVERY, DayNote

@@ -14,7 +14,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from countersink.runtime.times import iso
+from countersink.runtime.texts import iso
 from countersink.store import links
 from countersink.store.errors import NoSuchLink, TooManyLinks
 from countersink.store.links import ShareLink

@@ -26,7 +26,7 @@ from countersink.database.errors import StoreError
 from countersink.metrics.health import CachedAnswer
 from countersink.reads.overview import today
 from countersink.runtime.limits import check_counter
-from countersink.runtime.times import iso
+from countersink.runtime.texts import iso
 from countersink.stream.errors import StreamError
 from countersink.web.auth.register import Identity
 from countersink.web.endpoints.counters import DayTotal

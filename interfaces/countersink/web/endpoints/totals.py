@@ -32,7 +32,7 @@ from countersink.reads import Moment
 from countersink.reads.formats import CONTENT_TYPE, TotalSample, csv_text, openmetrics_text
 from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.runtime.limits import check_counter
-from countersink.runtime.times import iso, read_day
+from countersink.runtime.texts import iso, read_day
 from countersink.web.auth.register import Identity
 from countersink.web.http import Handler, Route
 from countersink.web.http.answers import FRESHNESS, csv_answer, freshness, json_answer, wants_csv

@@ -24,7 +24,7 @@ from countersink.runtime.limits import (
     stored_form,
     text_bytes,
 )
-from countersink.runtime.times import read_day, read_edge
+from countersink.runtime.texts import read_day, read_edge
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 

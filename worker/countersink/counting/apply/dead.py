@@ -20,7 +20,7 @@ from typing import Any, Final
 from countersink.database.session import Session, rerun, rerun_transaction
 from countersink.database.sql import marks, parts
 from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason
-from countersink.runtime.times import iso, iso_ms
+from countersink.runtime.texts import iso, iso_ms
 
 MAX_PAYLOAD: Final = 4 * 1024 * 1024
 """Bytes of a payload that are kept."""

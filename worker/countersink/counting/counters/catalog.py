@@ -35,7 +35,7 @@ from countersink.database.sql import (
     width_number,
 )
 from countersink.runtime.dimensions import RowKey
-from countersink.runtime.times import iso
+from countersink.runtime.texts import iso
 
 Reached = tuple[tuple[Width, int], ...]
 """By width Unix seconds; of those widths that have any."""

@@ -29,7 +29,7 @@ from countersink.counting.totals.sums import Scope, bucket_labels, keyed
 from countersink.counting.totals.views import View, intersected
 from countersink.database.sql import parts
 from countersink.runtime.limits import key_bytes, text_bytes
-from countersink.runtime.times import iso
+from countersink.runtime.texts import iso
 
 T = TypeVar("T")
 Question = Callable[[Snapshot, Selection], T]

@@ -25,7 +25,7 @@ from countersink.counting.totals.series import UNITS
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.counting.totals.views import View
 from countersink.runtime.dimensions import UNIQUE_COLUMNS, check_name
-from countersink.runtime.times import iso
+from countersink.runtime.texts import iso
 
 DIMENSIONS: Final = "dimensions"
 """What rows are by that are by dimensions."""

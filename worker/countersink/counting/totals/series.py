@@ -28,7 +28,7 @@ from countersink.counting.totals.selection import Selection
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.counting.totals.sums import Scope, by_label
 from countersink.counting.totals.views import View
-from countersink.runtime.times import moment_text
+from countersink.runtime.texts import moment_text
 
 Unit = Literal["day", "hour", "minute", "month"]
 UNITS: Final[tuple[Unit, ...]] = ("day", "hour", "minute", "month")

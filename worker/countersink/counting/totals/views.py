@@ -33,7 +33,7 @@ from countersink.database.sql import (
     parts,
     width_number,
 )
-from countersink.runtime.times import moment_text
+from countersink.runtime.texts import moment_text
 
 _LABELS_PER_QUERY: Final = 1_000
 _LONGEST: Final[dict[Width, int]] = {

@@ -13,7 +13,7 @@ from countersink.cli import output, settings
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, MOMENT, NAME, TEXT, Checked
 from countersink.counting.counters.settings import require
-from countersink.runtime.times import iso
+from countersink.runtime.texts import iso
 from countersink.store import api_keys, links
 
 _KEY: Final = ("id", "name", "state", "scopes", "counters", "max_counters", "created", "expires")

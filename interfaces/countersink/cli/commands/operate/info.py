@@ -15,7 +15,7 @@ from countersink.cli.commands.operate import job_runs
 from countersink.cli.errors import Misuse
 from countersink.counting.apply import dead, key_caps, queue_losses
 from countersink.database.session import Session
-from countersink.runtime.times import iso_ms
+from countersink.runtime.texts import iso_ms
 from countersink.stream.connection import cluster_of, mapped, time_us
 from countersink.stream.errors import StreamError, StreamRefused, StreamUnavailable
 from countersink.stream.names import (

@@ -17,7 +17,7 @@ from countersink.database.errors import StoreError
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.database.sql import label_text, width_number
-from countersink.runtime.times import iso
+from countersink.runtime.texts import iso
 from countersink.schedules import runs
 from countersink.schedules.jobs import JOBS, move
 from countersink.schedules.jobs.compaction import CompactOptions, compact

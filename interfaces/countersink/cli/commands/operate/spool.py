@@ -14,7 +14,7 @@ import click
 from countersink.cli import output, settings
 from countersink.cli.errors import Exit
 from countersink.producers.spool import Replayed, SegmentInfo, list_segments, replay
-from countersink.runtime.times import iso_ms
+from countersink.runtime.texts import iso_ms
 
 COLUMNS: Final = ("segment", "state", "since", ">bytes", ">entries", ">increments", "what")
 DIRECTORY: Final = click.Path(exists=True, file_okay=False, path_type=Path)

@@ -1,5 +1,6 @@
-"""Times as texts: in ISO 8601 for programs (``iso``), and for messages (``moment_text``); and how
-days and times that users give are read, with the messages for those that cannot be.
+"""Texts of times and of numbers of things: ISO 8601 for programs (``iso``), times for messages
+(``moment_text``), numbers with their noun (``plural``); days and times that users write, and the
+errors for texts that are none.
 """
 
 import re
@@ -55,3 +56,8 @@ def read_edge(text: str) -> date:
     raise ValueError(
         f"{text[:40]!r} is neither a day such as 2026-11-21 nor a time such as 2026-11-21T08:00Z"
     )
+
+
+def plural(number: int, noun: str, many: str = "") -> str:
+    """A number with its noun: ``1 key``, ``2,000 keys``; ``many``: an irregular plural."""
+    return f"{number:,} {noun if number == 1 else many or f'{noun}s'}"
