@@ -200,6 +200,7 @@ def test_a_wrong_password_is_waited_for_and_told_without_it(
 
 
 def test_close_stores_and_refuses_from_then_on(queue: Queue) -> None:
+    before = threading.enumerate()  # those of other tests in this process
     producer = Producer(queue.url, flush_interval=3600)
     producer.increment("hits")
     assert producer.close()
@@ -216,7 +217,8 @@ def test_close_stores_and_refuses_from_then_on(queue: Queue) -> None:
     assert producer.flush()
     stats = producer.stats()
     assert (stats.accepted, stats.stored, stats.dropped) == (1, 1, 0)
-    assert not any(thread.name.startswith("countersink") for thread in threading.enumerate())
+    after = [thread.name for thread in threading.enumerate() if thread not in before]
+    assert not any(name.startswith("countersink") for name in after)
 
 
 def test_what_cannot_be_stored_at_close_is_counted_as_dropped_and_logged(
