@@ -77,38 +77,12 @@ def settings_of(path: tuple[str, ...], command: click.Command) -> list[Setting]:
 
 
 def settings_table() -> str:
-    """docs/configuration.md: all settings of all commands, and those of producers."""
-    parts = []
-    for path, command in commands():
-        own = settings_of(path, command)
-        if not own:
-            continue
-        context = context_of(path, command)
-        rows: list[Sequence[str]] = [
-            (
-                f"`{option.opts[-1]}`",
-                f"`{option.variable(context)}`",
-                f"`{option.name}`",
-                _default(option),
-                (option.help or "").replace("|", "\\|"),
-            )
-            for option in own
-        ]
-        table = f"[{'.'.join(path[1:])}]"
-        parts.append(
-            f"### {' '.join(path)}\n\nTable `{table}` of the file.\n\n"
-            + _table(("flag", "variable", "key", "default", "meaning"), rows)
-        )
+    """docs/configuration.md: the settings of producers."""
     rows = [
         (f"`{field.name}`", f"`{PREFIX}{field.name.upper()}`", _shown(field.default), meaning)
         for field, meaning in zip(fields(Options), _meanings(), strict=True)
     ]
-    parts.append(
-        "### Producers\n\nArguments of `Producer`; the variables are read by "
-        "`Producer.from_env()`, the file is not.\n\n"
-        + _table(("argument", "variable", "default", "meaning"), rows)
-    )
-    return "\n\n".join(parts)
+    return _table(("argument", "variable", "default", "meaning"), rows)
 
 
 GENERATED = {"cli": reference, "configuration": settings_table}
@@ -130,18 +104,6 @@ def _meanings() -> list[str]:
     text = text.replace("``", "`")
     names = "|".join(field.name for field in fields(Options))
     return [part.strip() for part in re.split(rf"(?:^|(?<=\. ))(?:{names}): ", text)[1:]]
-
-
-_VALUES = str, int, float, Path
-
-
-def _default(option: Setting) -> str:
-    if option.required:
-        return "required"
-    if option.is_flag:
-        return "on" if option.default is True else "off"
-    # Without one it is None, or (from click 8.3 on) a mark of click's own.
-    return _shown(option.default if isinstance(option.default, _VALUES) else None)
 
 
 def _shown(value: object) -> str:
