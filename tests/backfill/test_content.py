@@ -200,7 +200,7 @@ def test_a_compressed_file_is_not_begun_again_while_its_lines_are_read(
             assert reader.span is not None
             at_byte, number = reader.span.end, reader.span.next_line
         assert at_byte == len(data)
-        with pytest.raises(Unreadable, match="something else"):
+        with pytest.raises(Unreadable, match="other data follows"):
             content.read_at(1, 0)
 
 
@@ -248,7 +248,7 @@ def test_damage_is_told_behind_what_can_be_read(source: Source, kind: str) -> No
     assert len(data) >= 256 * 1024
     with source.of(PACKERS[kind](SAMPLE) + b"a line\n") as content:
         data, told = until_damage(content)
-    assert f"after its {kind} data stands something else" in told
+    assert f"other data follows its {kind} data" in told
     assert data == SAMPLE
 
 

@@ -91,8 +91,8 @@ def test_a_path_that_is_missing_in_json_is_the_empty_value() -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"dimensions": PAGE, "key": "{path}"}, "in the place of a key"),
-    ({"dimensions": PAGE, "key_column": "a", **CSV}, "in the place of a key"),
+    ({"dimensions": PAGE, "key": "{path}"}, "takes the place of a key"),
+    ({"dimensions": PAGE, "key_column": "a", **CSV}, "takes the place of a key"),
     ({"dimensions": (("page", "nothing"),)}, "nothing"),
     ({"dimensions": (("page", ""),)}, "names no field"),
     ({"dimensions": (*PAGE, ("page", "host"))}, "given twice"),

@@ -162,7 +162,7 @@ def test_caddys_other_loggers_tell_of_no_requests() -> None:
     assert counts == {("/a", NOON): 3}
     assert list(rejected) == [4, 5, 6, 7]
     assert "Caddy's logger 'http.log.error', no request" in rejected[4]
-    assert "--where 'logger~http.log.access*' leaves such out" in rejected[4]
+    assert "--where 'logger~http.log.access*' leaves these out" in rejected[4]
     asked = replace(recipe, where=(where("logger", "~", "http.log.access*"),))
     assert both(asked, lines) == ({("/a", NOON): 2}, {})
 
@@ -466,7 +466,7 @@ def test_lines_of_cloudfront_are_known_without_their_fields() -> None:
         ("192.0.2.4 /a?q=42 400", NOON): 2,
         ("192.0.2.1 /b?q=1 200", NOON): 1,
     }
-    assert rejected == dict.fromkeys((3, 4), "no #Fields: directive stands before it")
+    assert rejected == dict.fromkeys((3, 4), "there is no #Fields: directive before it")
 
 
 HTTPSLOG = (

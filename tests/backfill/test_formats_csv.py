@@ -82,7 +82,7 @@ def test_a_header_that_cannot_be_used_says_why(head: bytes, says: str) -> None:
         (f"/a,{WHEN}", "it has 2 columns, the header 3"),
         (f"/a,{WHEN},1,2", "it has 4 columns, the header 3"),
         ("/a,yesterday,1", "the time 'yesterday' cannot be"),
-        ("/a,2015-05-17 10:05:03,1", "no time zone; say which by --time-zone"),
+        ("/a,2015-05-17 10:05:03,1", "no time zone; give one by --time-zone"),
         ("/a,,1", "there is no time"),
         (f"/a,{WHEN},", "there is no amount"),
         (f"/a,{WHEN},1e3", "the amount '1e3' is no whole number"),

@@ -60,7 +60,7 @@ def test_busy_rows_are_left_for_the_next_run_which_is_no_failure(
     with tables.held(KEYS[3]):
         done = servers.call("compact")
     assert done.status == 0
-    assert "Keys left for the next run, as others held them: 1" in done.out
+    assert "Keys left for the next run, as other transactions held them: 1" in done.out
 
 
 def test_counter_and_before_choose(servers: Servers, tables: Tables) -> None:

@@ -19,7 +19,7 @@ from countersink.metrics.endpoint import Endpoint
 from countersink.metrics.table import METRICS
 from countersink.producers import Producer
 from countersink.schedules.job_process import run as run_jobs
-from countersink.schedules.options import JobsOptions, SchedulerOptions
+from countersink.schedules.options import JobProcessOptions, SchedulerOptions
 from countersink.schedules.report import ProcessVitals
 from countersink.schedules.scheduler import run as run_scheduler
 from countersink.worker import Stop, Vitals, WorkerOptions, run
@@ -258,7 +258,7 @@ def test_waiting_for_servers_is_living() -> None:
         ),
         partial(
             run_jobs,
-            JobsOptions(mysql_url=mysql_url, redis_url=redis_url, jobs_redis_url=redis_url),
+            JobProcessOptions(mysql_url=mysql_url, redis_url=redis_url, jobs_redis_url=redis_url),
             stop=stop,
             vitals=of_jobs,
         ),

@@ -147,7 +147,7 @@ def test_nothing_is_decided_on_what_a_silent_master_may_hold(
     with pytest.raises(StreamUnavailable, match="nothing was pruned"):
         retention.prune(context)
     assert watermark(servers) == 0
-    with pytest.raises(Alarm, match="has waited and what Redis lost is not known"):
+    with pytest.raises(Alarm, match="entries lost by Redis are unknown"):
         checks.alarms(context)
     refused = servers.call("totals", "--all", "--include-pending")
     assert address(shard.master) in one_sentence(refused, 1)

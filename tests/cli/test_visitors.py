@@ -162,7 +162,7 @@ def test_tail_counts_hits_whose_salt_was_forgotten_without_their_visitors(visits
     visits.log.write_bytes(line("192.0.2.1", "A") * 2 + line("192.0.2.1", "A", minute=1))
     done = visits.tail("--visitor", "host")
     assert (done.status, done.out) == (0, "visitors: counted 3, rejected 0\n")
-    assert "2 hits were counted without their visitors: the salt of their time was" in done.err
+    assert "2 hits counted without visitors: the salt of that time was" in done.err
     counts, hashes = found(visits.client)
     assert counts == {("visitors", "/", MINUTE): 2, ("visitors", "/", MINUTE + 1): 1}
     assert hashes == {("visitors", "/", MINUTE + 1, 4): {hashed("192.0.2.1")}}

@@ -37,7 +37,7 @@ REFUSED = {
         "--rate nan": "is no finite number",
         "--key '{path}\udcff'": "'--key': it is no UTF-8",
         "--allow-rejects=x": "such as 1%",
-        "--dimension page=path --key '{path}'": "in the place of a key",
+        "--dimension page=path --key '{path}'": "the place of a key",
         "--dimension page=nothing --input-format combined": "nothing",
         "--dimension page=path --mode reconcile": "--dimension is for --mode add",
         "--visitor host,host": "each once, divided by commas",

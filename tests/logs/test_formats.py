@@ -22,12 +22,12 @@ REST = PLAIN.partition(b"192.0.2.1")[2]
         (b"web-1 | " + PLAIN, "--envelope compose reads it"),
         (b'"' + PLAIN + b'"', "--envelope quotes reads it"),
         (b"shop.example:80 " + PLAIN, "--input-format vhost_combined reads it"),
-        (b"some words in front client.example" + REST, "else than client, ident and user"),
-        (b".0.2.1" + REST, "else than client, ident and user"),
-        (b"2001:db8:::1" + REST, "else than client, ident and user"),
-        (b"192.0.2.1," + REST, r"else than client, .* \(--log-format reads other layouts\)"),
-        (b"192.0.2.1 - fr [10/Oc" + PLAIN, "else than client, ident and user"),
-        (b"192.0.2.1 - - [10/Oct/2000" + PLAIN, "else than client, ident and user"),
+        (b"some words in front client.example" + REST, "is not client, ident and user"),
+        (b".0.2.1" + REST, "is not client, ident and user"),
+        (b"2001:db8:::1" + REST, "is not client, ident and user"),
+        (b"192.0.2.1," + REST, r"is not client, .* \(--log-format reads other layouts\)"),
+        (b"192.0.2.1 - fr [10/Oc" + PLAIN, "is not client, ident and user"),
+        (b"192.0.2.1 - - [10/Oct/2000" + PLAIN, "is not client, ident and user"),
     ],
 )
 def test_a_line_under_a_wrong_client_is_rejected_and_says_what_reads_it(
@@ -105,13 +105,13 @@ def test_a_user_name_tells_no_format() -> None:
     [
         ("%h %y %t", "%y at character 4"),
         ("%h %", "the % at character 4"),
-        ("%h%u %t", "nothing stands between %h at character 1 and %u|%h"),
+        ("%h%u %t", "no text between %h at character 1 and %u|%h"),
         ("%h %i %t", "%i at character 4 .* needs a name"),
         ("%h %{%H:%Q}t", "time format '%H:%Q': 'Q' is a bad directive"),
         ("%h %r", "has no time"),
         ("%h %{%H:%M:%S}t", "has no year"),
-        ("%h %{%Y-%m-%d}t %{%H:%M:%S}t", "say by --time-zone"),
-        ("$remote_addr$uri [$time_local]", "nothing stands between|.uri"),
+        ("%h %{%Y-%m-%d}t %{%H:%M:%S}t", "by --time-zone"),
+        ("$remote_addr$uri [$time_local]", "no text between|.uri"),
         ("log_format a escape=json '{$uri}'", "--input-format nginx-json"),
         ("%h $remote_addr", "begin it with LogFormat or with log_format"),
         ("combined", "neither directives of Apache"),
@@ -159,7 +159,7 @@ def test_words_that_cannot_be_read_say_where(text: str, says: str) -> None:
 def test_servers_words(text: str, line: bytes, key: str, expected: str) -> None:
     parser = Parser(key, log_format=text)
     if not expected:
-        with pytest.raises(Malformed, match="does not stand"):
+        with pytest.raises(Malformed, match="is missing"):
             cell(parser, line)
         return
     assert cell(parser, line) == (expected, 971211336 // 60)
@@ -173,7 +173,7 @@ def test_a_format_of_a_thousand_words_says_at_once_what_a_line_lacks() -> None:
     assert cell(parser, begin + b" ".join(values)) == ("192.0.2.1", 971211336 // 60)
     for lacking in (0, 500, 999):
         ends = "';'" if lacking == 999 else "'; '"
-        with pytest.raises(Malformed, match=rf"{ends} does not stand after %{{x-{lacking}}}i"):
+        with pytest.raises(Malformed, match=rf"{ends} is missing after %{{x-{lacking}}}i"):
             cell(parser, begin + b" ".join([*values[:lacking], b"without"]))
 
 

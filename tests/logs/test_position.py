@@ -50,7 +50,7 @@ def test_an_emptied_redis_gets_nothing_that_workers_may_have_forgotten(
     """Guards of entries are kept for some days only."""
     tailing.count("/a")
     tailing.client.flushall()
-    monkeypatch.setattr(sender, "AGAIN_MS", -60_000)  # whatever clocks differ by
+    monkeypatch.setattr(sender, "RESEND_MS", -60_000)  # whatever clocks differ by
     assert tailing.count("/b").counted == 1
     assert counted(tailing.client) == {"/b": 1}
 

@@ -340,7 +340,7 @@ class TestExactlyOnce:
                 write(log, "/d")
                 rival.run()
         write(log, "/e")
-        with pytest.raises(PositionError, match="is older, or of another reader"):
+        with pytest.raises(PositionError, match="is older, or another reader's"):
             tailing.run()
         assert counted(tailing.client) == {"/a": 1, "/b": 1, "/c": 1, "/d": 1}
 
@@ -462,7 +462,7 @@ class TestWaiting:
                 eventually(lambda: any("waiting for Redis" in n for n in tailing.told.notices))
                 tailing.stop.request()
                 thread.join(30)
-            assert "is not stored" in str(failure[0])
+            assert "are not stored" in str(failure[0])
 
     def test_following_waits_for_a_log_to_appear(self, tailing: Tailing) -> None:
         with tailing.following():

@@ -59,7 +59,7 @@ class SchedulerAt:
         """The look at a time, at which the server's clock stands still; what it returns."""
         shown = at(moment) if isinstance(moment, str) else moment
         self.session().execute("SET timestamp = %s", (shown.timestamp(),))
-        return self.planner.look()
+        return self.planner.plan_once()
 
 
 def planned(session: Session, job: str = "j") -> list[str]:

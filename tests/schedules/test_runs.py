@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from countersink.database.session import Session, connect
-from countersink.schedules.options import JobsOptions
+from countersink.schedules.options import JobProcessOptions
 from countersink.schedules.report import RunHeartbeat, shared_moment
 from countersink.schedules.runs import (
     STALE,
@@ -184,10 +184,10 @@ def test_a_run_whose_process_dies_every_time_ends_as_failed(session: Session) ->
     for number in range(1, MOST + 1):
         assert begun(session, attempt(number, holder=f"h{number}")) is Begun.STARTED
         left_behind(session)
-    assert begun(session, attempt(MOST + 1)) is Begun.WORN
+    assert begun(session, attempt(MOST + 1)) is Begun.EXHAUSTED
     state, attempts, why = shown(session, "state", "attempts", "detail")
     assert (state, attempts) == ("failed", MOST)
-    assert "3 times in all" in why
+    assert "last of 3 attempts" in why
     assert begun(session, attempt(MOST + 1)) is Begun.NOTHING
 
 
@@ -248,7 +248,9 @@ def test_a_run_that_is_put_back_starts_again_once_as_the_same_attempt(session: S
 def test_a_run_that_was_given_back_or_frozen_right_after_it_began_is_lost_to_its_process(
     mysql_url: str, session: Session
 ) -> None:
-    options = JobsOptions(mysql_url=mysql_url, redis_url="", jobs_redis_url="", beat_every_s=0.05)
+    options = JobProcessOptions(
+        mysql_url=mysql_url, redis_url="", jobs_redis_url="", beat_every_s=0.05
+    )
     since, one = time.monotonic(), started(session)
     with RunHeartbeat(shared_moment(), options, one, since - options.silent_s) as heartbeat:
         assert heartbeat.lost

@@ -19,7 +19,7 @@ import yaml
 from countersink.cli.servers import free_port
 from countersink.database.migrate import migrate
 from countersink.producers.options import PREFIX, Options
-from countersink.schedules.options import JobsOptions, SchedulerOptions
+from countersink.schedules.options import JobProcessOptions, SchedulerOptions
 from countersink.worker.options import WorkerOptions
 from tests.cli.command import call
 from tests.cli.reference import commands, settings_of
@@ -48,7 +48,7 @@ HALF_MINUTE = 30
 OPTIONS: dict[str, Any] = {
     "worker": WorkerOptions,
     "scheduler": SchedulerOptions,
-    "jobs": JobsOptions,
+    "jobs": JobProcessOptions,
 }
 """Of the commands that end in the time that an option names."""
 Document = dict[str, Any]

@@ -19,7 +19,7 @@ from countersink.schedules import scheduler as process
 from countersink.schedules.errors import JobFailed
 from countersink.schedules.job_process import run as run_jobs
 from countersink.schedules.jobs import Context, JobOutcome, Kind, Registry
-from countersink.schedules.options import JobsOptions, SchedulerOptions, Times, parse
+from countersink.schedules.options import JobProcessOptions, SchedulerOptions, Times, parse
 from countersink.schedules.scheduler import run as run_scheduler
 from tests.support.processes import Child, Children
 
@@ -157,4 +157,4 @@ def main(what: str, clock_step: int = 0, **plan: Any) -> int:
     step_clock(clock_step)
     if what == "scheduler":
         return run_scheduler(scheduler_options(plan))
-    return run_jobs(JobsOptions(**plan), registry=registry())
+    return run_jobs(JobProcessOptions(**plan), registry=registry())

@@ -1,5 +1,6 @@
-"""Access logs for ``countersink tail`` and backfill: names of lines, keys and counts that both use;
-the formats are in ``formats/``, keys and conditions in ``template.py``."""
+"""Access logs for ``countersink tail`` and backfill: the parser of their lines, its counts and its
+errors. See ``formats/`` for the formats, ``template.py`` for keys and conditions.
+"""
 
 from countersink.logs.errors import Malformed
 from countersink.logs.formats.reader import Rejected

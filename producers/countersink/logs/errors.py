@@ -1,15 +1,15 @@
-"""Errors of reading access logs; the messages are worded where they are raised.
+"""Errors of reading access logs; the code that raises them words the messages.
 
 ::
 
     Exception
     ├── ValueError
     │   └── Malformed         a line of an access log cannot be counted: reject it, go on
-    │       └── Misread       an option for the whole source has to say how it is read
+    │       └── Misread       the value is ambiguous: an option has to say how to read all lines
     ├── LogError              an access log cannot be opened or read
     ├── Damaged               compressed data cannot be unpacked
-    ├── UnknownFormat         the format of its lines cannot be told
-    ├── PositionError         its position, in Redis or in the position file, cannot be used
+    ├── UnknownFormat         the format of the lines is not recognized
+    ├── PositionError         the position, in Redis or in the position file, cannot be used
     └── TailError             `countersink tail` cannot go on
 """
 
@@ -21,8 +21,8 @@ class Malformed(ValueError):
 
 
 class Misread(Malformed):
-    """A value that can be read, but in another way than the options say, or in two: what an option
-    has to say of all lines alike.
+    """A value that contradicts the options, or that can be read in two ways: an option has to say
+    how it is read in all lines.
     """
 
 
@@ -31,11 +31,11 @@ class LogError(ExplainedError):
 
 
 class Damaged(Exception):
-    """Compressed data that cannot be unpacked any further; the message says why, as a phrase."""
+    """Compressed data that cannot be unpacked any further; the message, a phrase, says why."""
 
 
 class UnknownFormat(Exception):
-    """The format cannot be told; the message says what to do."""
+    """The format of a log is not recognized; the message names the options to give."""
 
 
 class PositionError(ExplainedError):
@@ -43,4 +43,4 @@ class PositionError(ExplainedError):
 
 
 class TailError(ExplainedError):
-    """Reading cannot go on; the message says what to do. What was stored stays stored."""
+    """``countersink tail`` cannot go on; the message says what to do. Stored hits stay stored."""

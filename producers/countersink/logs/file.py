@@ -1,10 +1,9 @@
-"""Reading a log file, plain or compressed, or a plain pipe: recognizes compressions
-(``PACKINGS``) and UTF-16/32 by the first bytes, unpacks block by block, and holds the errors about
-files that cannot be read.
+"""Log files, plain or compressed, and plain pipes, read by offset: compressions (``PACKINGS``) and
+UTF-16/32 recognized by the first bytes, unpacking block by block, errors of unreadable files.
 
-Offsets are in uncompressed bytes everywhere. gzip, bzip2, zstd and xz may be several streams one
-after the other (``cat a.gz b.gz``); gzip's may be padded with zeros. Memory stays flat whatever
-they unpack to. Formats: RFC 1952, RFC 8878; those of bzip2 and xz are written by their libraries.
+Offsets are in uncompressed bytes everywhere. gzip, bzip2, zstd and xz data may consist of several
+streams (``cat a.gz b.gz``); gzip may be padded with zeros. Memory is bounded whatever the data
+unpacks to. Formats: RFC 1952, RFC 8878; bzip2 and xz are defined by their libraries.
 """
 
 import bz2
@@ -21,9 +20,9 @@ from typing import Final, Protocol, Self
 from countersink.logs.errors import Damaged, LogError
 
 BOM: Final = b"\xef\xbb\xbf"
-"""The mark that some programs put before UTF-8."""
-LOOKED_AT: Final = 256
-"""First bytes that tell all there is to tell."""
+"""The byte order mark that some programs put before UTF-8."""
+HEAD_BYTES: Final = 256
+"""First bytes of a file that identify its compression and encoding."""
 
 _MARKS: Final = {
     # The marks of UTF-32 come first: one of them begins as one of UTF-16 does.
@@ -36,18 +35,17 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 _SNIFFED: Final = 8
 """First bytes of a pipe that are waited for; a line of a log is longer."""
 _PIPE_WAIT: Final = 0.2
-"""Seconds until a silent pipe is called idle."""
+"""Seconds after which a silent pipe is idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """A compression: its name, the program that unpacks it, and the first bytes by which it is
-    known.
+    """A compression: its name, the program that unpacks it, and its first bytes.
 
     Attributes:
         name: for people.
         tool: the command that unpacks it to its standard output.
-        magic: what it begins with.
+        magic: the pattern of its first bytes.
     """
 
     name: str
@@ -71,19 +69,19 @@ PACKINGS: Final = tuple(
 
 
 def packing(first: bytes) -> Packing | None:
-    """How what begins with ``first``, 16 bytes or all there is, is compressed; None: it is not."""
+    """The compression of data that begins with ``first`` (16 bytes, or all there are), or None."""
     return next((one for one in PACKINGS if one.magic.match(first)), None)
 
 
 EXTENSIONS: Final = (".gz", ".bz2", ".zst", ".xz", ".lz4", ".Z", ".zip", ".7z")
-"""Ends of the names of compressed files."""
+"""File name extensions of compressed files."""
 
 
 def check_begun(first: bytes, name: str) -> None:
-    """Refuse a file of 0 bytes whose name is a compressed file's: such a file is never empty.
+    """Refuse a file of 0 bytes with a compressed file's name: a compressed file is never empty.
 
     Raises:
-        LogError: it is one.
+        LogError: the file has 0 bytes and such a name.
     """
     if not first and name.endswith(EXTENSIONS):
         raise LogError(
@@ -100,11 +98,13 @@ SNIFF: Final = 16
 _XZ_BYTES: Final = 256 * 1024 * 1024
 """Memory that an xz file may ask for; ``xz -9`` asks for 65 MiB."""
 _SLICE: Final = 256
-"""Compressed bytes unpacked at once: zlib, zstd and lzma make of them whatever they stand for (of
-the most hostile, zstd 8 MiB)."""
+"""Compressed bytes unpacked at once: zlib, zstd and lzma return all that they unpack to (zstd at
+worst 8 MiB).
+"""
 _KEPT: Final = 2 * 1024 * 1024
-"""Uncompressed bytes that are kept before the ones read last: more than a reader of lines goes
-back, which is the longest line and a window."""
+"""Uncompressed bytes kept before those read last: more than a reader of lines goes back, which is
+the longest line and a window.
+"""
 
 
 class _Decoder(Protocol):
@@ -118,10 +118,10 @@ class _Decoder(Protocol):
 
 
 def _zstd() -> tuple[_Decoder, type[Exception]]:
-    # Not of the base install, whose applications read no logs.
+    # Not in the base install: its applications read no logs.
     import zstandard  # noqa: PLC0415 (few read .zst)
 
-    # Not its stream_reader: at the end of the input, it does not say whether the frame is whole.
+    # Not its stream_reader: it does not say whether the input ends with a complete frame.
     return zstandard.ZstdDecompressor().decompressobj(), zstandard.ZstdError
 
 
@@ -133,30 +133,30 @@ _DECODERS: Final[Mapping[str, Callable[[], tuple[_Decoder, type[Exception]]]]] =
 }
 """Decoders by the name of the compression, each with its error about corrupt data.
 
-Not the files of ``bz2`` and ``lzma``: they pass over what stands behind a stream, damaged or not.
+Not the file classes of ``bz2`` and ``lzma``: they ignore data behind a stream, damaged or not.
 """
 
 
-def is_read(packed: Packing) -> bool:
-    """Whether it can be unpacked here."""
+def can_unpack(packed: Packing) -> bool:
+    """Whether this process can unpack the compression."""
     return packed.name in _DECODERS
 
 
 def _unpacked(packed: Packing, read: Callable[[], bytes]) -> Iterator[bytes]:
-    """The uncompressed bytes of what ``read`` gives up to b"", in blocks; some are empty.
+    """The uncompressed bytes of the blocks of ``read`` (b"" ends them), in blocks; some are empty.
 
     Raises:
-        Damaged: what follows is corrupt, cut off, or something else.
+        Damaged: the rest is corrupt, cut off, or not of this compression.
         Exception: from ``read``.
     """
     data = b""
     while True:
         while len(data) < SNIFF and (more := read()):
-            data = (data + more).lstrip(b"\0")  # what tapes and block devices are filled up with
+            data = (data + more).lstrip(b"\0")  # tapes and block devices are padded with NULs
         if not data:
             return
         if not packed.magic.match(data):
-            raise Damaged(f"after its {packed.name} data stands something else")
+            raise Damaged(f"other data follows its {packed.name} data")
         (decoder, corrupt), rest = _DECODERS[packed.name](), memoryview(data)
         while not decoder.eof:
             rest = rest or memoryview(read())
@@ -167,7 +167,7 @@ def _unpacked(packed: Packing, read: Callable[[], bytes]) -> Iterator[bytes]:
                 if not isinstance(decoder, bz2.BZ2Decompressor):
                     yield decoder.decompress(part)
                     continue
-                yield decoder.decompress(part, BLOCK)  # 45 bytes may stand for 45 MB
+                yield decoder.decompress(part, BLOCK)  # 45 bytes may unpack to 45 MB
                 while not (decoder.needs_input or decoder.eof):
                     yield decoder.decompress(b"", BLOCK)
             except corrupt as error:
@@ -176,15 +176,16 @@ def _unpacked(packed: Packing, read: Callable[[], bytes]) -> Iterator[bytes]:
 
 
 class Unpacker:
-    """The uncompressed bytes of a compressed file. Going far back begins at its beginning again.
+    """The uncompressed bytes of a compressed file. Reading far back unpacks from its beginning
+    again.
 
     Args:
-        packed: how it is compressed.
-        read: the file as it is: up to so many bytes from an offset on; b"" at the end.
+        packed: the compression.
+        read: up to so many bytes of the compressed file from an offset on; b"" at the end.
 
     Attributes:
-        end: the offset up to which it was unpacked.
-        position: bytes of the file that were read for it.
+        end: the uncompressed offset up to which it was unpacked.
+        position: bytes of the compressed file that were read for it.
     """
 
     def __init__(self, packed: Packing, read: Callable[[int, int], bytes]) -> None:
@@ -203,7 +204,7 @@ class Unpacker:
 
         Raises:
             Damaged: there are none, for the compressed data is corrupt, cut off, or followed by
-                something else. What stands before was handed out.
+                other data. The bytes before were returned by earlier calls.
             Exception: from the file.
         """
         if offset < self._start:
@@ -220,36 +221,36 @@ class Unpacker:
                 if len(self._recent) > 3 * _KEPT:
                     self._forget(offset)
         except Exception as error:
-            self._error = error  # no blocks come after it, which is not the end
+            self._error = error  # no blocks come after an error, and that is not the end
             if self.end <= offset:
                 raise
         begin = offset - self._start
         return bytes(self._recent[begin : begin + size])
 
     def _forget(self, offset: int) -> None:
-        """Forget what stands far before ``offset``."""
+        """Drop the bytes far before ``offset``."""
         forgotten = max(0, min(offset, self.end) - _KEPT - self._start)
         del self._recent[:forgotten]
         self._start += forgotten
 
     def _next(self) -> bytes:
-        """The next bytes of the file as it is."""
+        """The next bytes of the compressed file."""
         data = self._file(BLOCK, self.position)
         self.position += len(data)
         return data
 
 
 def _packing(head: bytes, name: str, *, piped: bool = False) -> Packing | None:
-    """How a log that begins so is compressed; None: it is plain.
+    """The compression of a log that begins with ``head``; None: plain.
 
     Raises:
-        LogError: in a way that is not read here, as none is from a pipe; or it is no ASCII.
+        LogError: the compression is not supported (none is in a pipe), or the text is UTF-16/32.
     """
     check_begun(head, name)
     packed = packing(head)
-    if packed is not None and (piped or not is_read(packed)):
+    if packed is not None and (piped or not can_unpack(packed)):
         raise LogError(
-            f"{name} is compressed by {packed.name}, which is not read here: unpack it first"
+            f"{name} is compressed by {packed.name}, which is not supported: unpack it first"
             f" ({packed.tool})"
         )
     if packed is None and (reason := wide_text(head, name, "tail")):
@@ -262,12 +263,12 @@ class LogFile:
 
     Attributes:
         path: the name it was opened by.
-        device, inode: which file that was.
-        compressed: whether it is, told by its first bytes and not by its name.
+        device, inode: identify the file.
+        compressed: by the first bytes, not by the name.
 
     Raises:
-        LogError: it cannot be opened, is no regular file, or is compressed or encoded in a way that
-            is not read.
+        LogError: the file cannot be opened, is no regular file, or has an unsupported compression
+            or encoding.
     """
 
     def __init__(self, path: str) -> None:
@@ -282,7 +283,7 @@ class LogFile:
             raise LogError(f"cannot read {path}: it is not a file")
         self.device, self.inode = status.st_dev, status.st_ino
         try:
-            packed = _packing(self._pread(LOOKED_AT, 0), path)
+            packed = _packing(self._pread(HEAD_BYTES, 0), path)
         except LogError:
             os.close(self._fd)
             raise
@@ -307,22 +308,22 @@ class LogFile:
             return self._unpacker.read(size, offset)
         except Damaged as error:
             raise LogError(
-                f"{self.path} is damaged or not complete: {error}. What stands before is counted;"
-                " put a whole copy in its place, or move it away"
+                f"{self.path} is damaged or not complete: {error}. Lines before the damage are"
+                " counted; put a whole copy in its place, or move it away"
             ) from error
 
     def holds(self, offset: int) -> bool:
-        """Whether it is at least ``offset`` bytes long."""
+        """Whether the log is at least ``offset`` bytes long."""
         if not self.compressed:
             return os.fstat(self._fd).st_size >= offset
         return offset == 0 or len(self.read(1, offset - 1)) == 1
 
     def changed_ns(self) -> int:
-        """When it was last written to, in Unix nanoseconds."""
+        """Time of the last write, in Unix nanoseconds."""
         return os.fstat(self._fd).st_mtime_ns
 
     def close(self) -> None:
-        """Close it; once more does no harm."""
+        """Close the file; closing twice is harmless."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -335,44 +336,44 @@ class LogFile:
 
 
 class Pipe:
-    """A pipe, terminal or socket, read without getting stuck in it.
+    """A pipe, terminal or socket, read without blocking for long.
 
     Args:
-        fd: what to read from; stays open.
+        fd: to read from; stays open.
     """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._head = b""
-        self._looked_at = False
+        self._recognized = False
 
     def take(self, size: int) -> bytes | None:
         """Up to ``size`` bytes; None while nothing comes, empty at the end.
 
         Raises:
-            LogError: it is compressed, or encoded in a way that is not read.
+            LogError: the data is compressed, or UTF-16 or UTF-32.
         """
         ready, _, _ = select.select([self._fd], [], [], _PIPE_WAIT)
         if not ready:
             return None
         data = os.read(self._fd, size)
-        if self._looked_at:
+        if self._recognized:
             return data
         self._head += data
         if data and len(self._head) < _SNIFFED:
             return None
-        self._looked_at = True
+        self._recognized = True
         _packing(self._head, "it", piped=True)
         return self._head
 
 
 def wide_text(head: bytes, name: str, command: str) -> str:
-    """Why ``name``, which begins so, cannot be read, and how to convert it for ``command``: its
-    byte order mark is that of UTF-16 or UTF-32. Empty: it has none.
+    """Why a file that begins with ``head`` cannot be read, and how to convert it for ``command``:
+    it has the byte order mark of UTF-16 or UTF-32. Empty: it has none.
     """
     for mark, encoding in _MARKS.items():
-        # Two odd bytes alone may be anything.
-        if head.startswith(mark) and b"\0" in head[2:LOOKED_AT]:
+        # The two bytes of a mark without NULs behind them are no evidence.
+        if head.startswith(mark) and b"\0" in head[2:HEAD_BYTES]:
             return (
                 f"{name} is {encoding}; convert it first: iconv -f {encoding} -t UTF-8 FILE |"
                 f" countersink {command} -"

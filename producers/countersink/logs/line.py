@@ -1,5 +1,5 @@
 r"""Parts of one line in common or combined format: patterns of addresses, request and time,
-unescaping of bytes to text, and the reason why a line is rejected (``diagnosis``).
+unescaping of bytes to text, and the reason of a rejected line (``diagnosis``).
 
 ::
 
@@ -10,10 +10,9 @@ Further fields after the agent are allowed (nginx's ``main`` format has one) and
 Formats: https://httpd.apache.org/docs/2.4/mod/mod_log_config.html and
 https://nginx.org/en/docs/http/ngx_http_log_module.html
 
-**How a log's bytes become text.** Servers write ``"``, ``\`` and unprintable bytes as ``\"``,
-``\\``, ``\xhh`` and the like; that is undone, so that the text is what the client sent. A byte that
-is not part of valid UTF-8 becomes ``%HH``, the way a URL spells it. Percent-escapes that the client
-sent stay as they are.
+**Text of a log's bytes.** Servers write ``"``, ``\`` and unprintable bytes as ``\"``, ``\\``,
+``\xhh`` and the like; these escapes are undone, so that the text is as the client sent it. A byte
+that is not part of valid UTF-8 becomes ``%HH``, as in a URL. Percent-escapes of the client stay.
 """
 
 import codecs
@@ -27,8 +26,9 @@ from countersink.logs.errors import Malformed
 from countersink.runtime.limits import check_event_minute
 
 ESCAPED: Final = rb'[^"\\\n]*+(?>(?:\\.[^"\\\n]*+)*)'
-"""What stands between quotes, where any character may be escaped. Not ``(?:…)*+``: such groups go
-wrong before Python 3.11.5 (python/cpython#106052)."""
+"""Text between quotes in which any character may be escaped. Not ``(?:…)*+``: such groups go wrong
+before Python 3.11.5 (python/cpython#106052).
+"""
 
 # No pattern here backtracks, so that a hostile line costs no more than its length.
 # Four octets written out are matched faster than a repeated group, and a set faster than \d.
@@ -42,7 +42,7 @@ IPV6: Final = (
     rb")(?:%[\w.-]+)?"
 )
 HOST_NAME: Final = rb"(?!(?>(?:[\w-]+\.)*)\d+\.?(?![\w.-]))[\w-]+(?>(?:\.[\w-]+)*)\.?"
-"""Labels of which the last is no number: that would be what is left of an address."""
+"""Labels, the last of which is no number: a number there is the rest of an address."""
 _ONE_CLIENT: Final = (
     rb"(?:" + IPV4 + rb"(?::\d{1,5})?"
     rb"|" + IPV6 + rb"|\[" + IPV6 + rb"\](?::\d{1,5})?"
@@ -51,12 +51,13 @@ _ONE_CLIENT: Final = (
 CLIENT: Final = (
     rb"(?:" + IPV4 + rb"(?= )|" + _ONE_CLIENT + rb"(?>(?:, ?(?!-)" + _ONE_CLIENT + rb")*)(?!,))"
 )
-"""An address, with its port or without, or a host name. ``unix:`` and ``-`` stand for none. Also
-several as in X-Forwarded-For, of which the first is the client."""
+"""An address, with or without a port, or a host name; ``unix:`` and ``-`` for none. Also a list of
+them as in X-Forwarded-For, the first of which is the client.
+"""
 ADDRESS: Final = (
     rb"(?:" + IPV4 + rb"|" + IPV6 + rb"|\[" + IPV6 + rb"\]|" + HOST_NAME + rb"|unix:|-)"
 )
-"""The same without a port, whatever follows."""
+"""A client without a port, whatever follows."""
 _ADDRESS_AND_SPACE: Final = (
     rb"(?:" + IPV4 + rb"(?::\d{1,5})?"
     rb"|\[?[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:\]:\d{1,5})?),? "
@@ -68,17 +69,19 @@ _ZONE: Final = rb"[+-]\d{4}"
 _TIME: Final = rb"\[(" + _MINUTE + rb")" + _SECOND + rb"(" + _ZONE + rb")\] "
 _QUOTED: Final = rb'"' + ESCAPED + rb'"'
 _URL: Final = rb'[A-Za-z][A-Za-z0-9+.-]*+://[^ "\n]*+'
-"""A referer that stands without quotes."""
+"""A referer without quotes."""
 LAST_QUOTED: Final = rb'(?>(?:(?!\] "|"\s*\Z).)*)'
-"""What stands between quotes, also such as are not escaped, at the end of a line. A time and a
-request in it are those of another line, whose beginning was torn off."""
+"""Text between quotes, also with unescaped quotes in it, at the end of a line. A time and a request
+in it belong to another line whose beginning was torn off.
+"""
 
 USER: Final = (
     rb"(?:-(?= \[\d\d/)|(?!- )[^ \n]*+"
     rb"(?>(?: (?!\[\d\d/|- |" + _ADDRESS_AND_SPACE + rb")[^ \n]*+)*))"
 )
-"""A user before the time, who may hold spaces. What looks like another line's client, ident and
-user is none: there is something in front of the line then."""
+"""A user before the time; may contain spaces. A text that looks like another line's client, ident
+and user is none: then other text precedes the line.
+"""
 
 
 def line_pattern(
@@ -91,18 +94,17 @@ def line_pattern(
     """The pattern of a line in either format, without its end.
 
     Nothing in it backtracks (possessive, atomic), so that a hostile line costs no more than its
-    length, and a time or request that a client wrote into its referer is never taken for the real.
-    Not to be used with ``re.DOTALL``.
+    length, and a time or request that a client wrote into its referer is never taken for the real
+    one. Not to be used with ``re.DOTALL``.
 
     Args:
-        captured: which fields become named groups, of ``host ident user time minute zone request
+        captured: fields that become named groups, of ``host ident user time minute zone request
             status size referer agent``, the last two with their quotes. ``minute`` and ``zone``
-            are what :func:`minute_of` takes, one after the other. Groups are numbered in this
-            order.
+            joined are the argument of :func:`minute_of`. Groups are numbered in this order.
         between_quotes: the pattern of a quoted text without its quotes.
-        only: a pattern of some of the times; lines with others do not match, nor some with spaces
+        only: a pattern of some times; lines with other times do not match, nor do some with spaces
             in the user. Then no part of the time can be captured.
-        agent: the pattern of the agent without its quotes; None: as of all others.
+        agent: the pattern of the agent without its quotes; None: ``between_quotes``.
     """
 
     def field(name: str, pattern: bytes) -> bytes:
@@ -113,7 +115,7 @@ def line_pattern(
         time = field("time", field("minute", _MINUTE) + _SECOND + field("zone", _ZONE))
         user = field("user", USER)
     else:
-        # No spaces, so that what follows is the first time of the line, whichever it is.
+        # No spaces, so that the time after the user is the first time of the line.
         time, user = only, field("user", rb"[^ \n]++")
     quoted = b'(?:"' + between_quotes + b'"'
     agent = quoted if agent is None else b'(?:"' + agent + b'"'
@@ -129,7 +131,7 @@ def line_pattern(
         )
     )
     if not {"status", "size", "referer", "agent"}.intersection(captured):
-        # The first is but faster than the second.
+        # The first alternative is only faster than the second.
         plain = rb"\d\d\d \d++ " + quoted + b") " + agent + rb")(?=\n)"
         behind = b"(?:" + plain + b"|" + behind + b")"
     return b"".join(
@@ -143,7 +145,7 @@ def line_pattern(
 
 
 _METHOD: Final = re.compile(r"[!#$&'*+.^_`|~0-9A-Za-z-]+")
-"""A token of RFC 9110 without the percent sign, which stands for bytes that are no text."""
+"""A token of RFC 9110 without the percent sign, which stands for bytes that are no UTF-8."""
 _VERSION: Final = re.compile(r"HTTP/[0-9](?:\.[0-9]+)?")
 _TARGET: Final = re.compile(r"/|\*\Z|[A-Za-z][A-Za-z0-9+.-]*://|[^\s/?#@]+:[0-9]+\Z")
 _ORIGIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
@@ -166,15 +168,15 @@ _MONTHS: Final = {
 
 
 def split_request(request: str) -> tuple[str, str, str]:
-    """Method, target and version in a request line.
+    """Method, target and version of a request line.
 
     A line without a version is HTTP/0.9: its version is empty. Spaces inside the target, which some
-    servers let pass, are kept.
+    servers accept, are kept.
 
     Raises:
-        Malformed: it is no request line.
+        Malformed: the text is no request line.
     """
-    method, _, rest = asked(request).rstrip(" ").partition(" ")
+    method, _, rest = check_target(request).rstrip(" ").partition(" ")
     target, _, version = rest.rpartition(" ")
     versioned = _VERSION.fullmatch(version) is not None
     target = (target if versioned else rest).strip(" ")
@@ -185,11 +187,11 @@ def split_request(request: str) -> tuple[str, str, str]:
     return method, target, version if versioned else ""
 
 
-def asked(target: str) -> str:
-    """A request target that is there.
+def check_target(target: str) -> str:
+    """The request target itself, checked.
 
     Raises:
-        Malformed: it is empty or ``-``, as servers write of a client that asked for nothing.
+        Malformed: the target is empty or ``-``: the client sent no request.
     """
     if target in ("-", ""):
         raise Malformed("the client sent no request")
@@ -197,13 +199,13 @@ def asked(target: str) -> str:
 
 
 def path_of(target: str) -> str:
-    """A request target without its query string; of an absolute one the path alone.
+    """A request target without its query string; of an absolute URL only the path.
 
     Raises:
-        Malformed: as :func:`asked`.
+        Malformed: as :func:`check_target`.
     """
     if not target.startswith("/"):
-        origin = _ORIGIN.match(asked(target))
+        origin = _ORIGIN.match(check_target(target))
         if origin is not None:
             target = target[origin.end() :]
             if not target.startswith("/"):
@@ -212,22 +214,22 @@ def path_of(target: str) -> str:
 
 
 TARGET_PARTS: Final[Mapping[str, Callable[[str], str]]] = {
-    "target": asked,
+    "target": check_target,
     "path": path_of,
-    "query": lambda target: asked(target).partition("?")[2],
+    "query": lambda target: check_target(target).partition("?")[2],
 }
-"""Field names of a request target: the functions that take each from it."""
+"""Functions that take a field from a request target, by the field's name."""
 
 
 def text(raw: bytes) -> str:
-    """What the client sent, of what the server wrote: see the module's docstring."""
+    """The text that the client sent, from the server's bytes: see the module's docstring."""
     if _BACKSLASH in raw:
         raw = _ESCAPE.sub(_unescaped, raw)
     return decoded(raw)
 
 
 def decoded(raw: bytes) -> str:
-    """The same where nothing is escaped."""
+    """The text of bytes without escapes; a byte that is no UTF-8 becomes ``%HH``."""
     return raw.decode("utf-8", PERCENT)
 
 
@@ -245,15 +247,15 @@ def _percent(error: UnicodeError) -> tuple[str, int]:
 
 
 PERCENT: Final = "countersink-percent"
-"""The error handler of ``bytes.decode`` that spells what is no UTF-8 as ``%HH``."""
+"""The error handler of ``bytes.decode`` that writes bytes that are no UTF-8 as ``%HH``."""
 codecs.register_error(PERCENT, _percent)
 
 
 def minute_of(raw: bytes) -> int:
-    """Whole Unix minutes of ``17/May/2015:10:05+0000``; seconds never matter.
+    """Whole Unix minutes of ``17/May/2015:10:05+0000``; seconds do not matter.
 
     Raises:
-        Malformed: there is no such time, or it lies before 1970 or more than 366 days ahead.
+        Malformed: the time does not exist, or lies before 1970 or more than 366 days ahead.
     """
     try:
         hour, minute = int(raw[12:14]), int(raw[15:17])
@@ -275,7 +277,7 @@ def _midnight(day: bytes, zone: bytes) -> int:
         raise ValueError(f"there is no such day as {day.decode()}") from None
     hours, minutes = int(zone[1:3]), int(zone[3:5])
     if hours > 23 or minutes > 59:
-        raise ValueError("such a time zone does not exist")
+        raise ValueError("there is no such time zone")
     offset = hours * 60 + minutes
     return int(date.timestamp()) // 60 - (-offset if zone[:1] == b"-" else offset)
 
@@ -291,7 +293,7 @@ _NAMES: Final = re.compile(
 
 
 def diagnosis(line: bytes) -> str:
-    """Which part of the format a line that does not match lacks."""
+    """The part of the format that a line lacks, for a line that does not match."""
     opened = re.search(_TIME, line)
     if opened is None:
         return (
@@ -300,7 +302,7 @@ def diagnosis(line: bytes) -> str:
         )
     if _NAMES.fullmatch(line[: opened.start()]) is None:
         return (
-            "something else than client, ident and user stands before the time"
+            "the text before the time is not client, ident and user"
             " (--log-format reads other layouts)"
         )
     rest = line[opened.end() :]

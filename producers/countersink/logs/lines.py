@@ -1,12 +1,9 @@
-"""Cuts a log's bytes into numbered lines (longest line, also of backfill: ``LONGEST``), and holds
-the hits of ``tail`` until they are stored: after how many rows or lines (``ROWS_PER_STORE``,
-``LINES_PER_STORE``). ``Parser``: from lines to their keys and minutes or the reasons of their
-rejection, by a format, a key template and conditions; the formats and their readers are in
-``formats/``.
+"""Lines of access logs: from a log's bytes to numbered lines (longest line, also of backfill:
+``LONGEST``), from lines to keys and minutes or reasons of rejection (``Parser``), and the hits of
+``tail`` until they are stored (after ``ROWS_PER_STORE`` rows or ``LINES_PER_STORE`` lines).
 
-What a line's key is, a template says: text with fields of the format in it, such as
-``{host}{path}``. Conditions leave lines out. Which formats there are is told in
-:mod:`countersink.logs.formats`.
+A template gives a line's key: text with fields of the format in it, such as ``{host}{path}``.
+Conditions leave lines out. See ``formats/`` for the formats.
 """
 
 from collections.abc import Sequence
@@ -17,7 +14,7 @@ from typing import Final
 from countersink.logs.errors import UnknownFormat
 from countersink.logs.file import BOM, LogFile
 from countersink.logs.formats import line_reader
-from countersink.logs.formats.detection import AUTO, MOST_LINES, detect, untold
+from countersink.logs.formats.detection import AUTO, MOST_LINES, detect, undetected_reason
 from countersink.logs.formats.reader import (
     Keys,
     LineReader,
@@ -37,24 +34,24 @@ Counts = dict[tuple[RowKey, int], int]
 """(key or dimensions, whole Unix minutes) to hits."""
 
 _HEAD: Final = 64 * 1024
-"""Bytes that are read at once to tell the format of a file."""
+"""Bytes read at once to detect the format of a file."""
 
 
 class Parser:
-    """Reads lines for one template of keys. Remembers what it has seen; not thread-safe.
+    """Parser of lines for one key template. Remembers texts; not thread-safe.
 
     Args:
         key: the template, or the name of a field.
         where: conditions, all of which must hold; other lines are left out.
-        dimensions: (name, field) pairs, in the place of ``key``.
-        visitor: fields that together say who was seen.
-        input_format: the name of a format; ``auto``: told by the first lines.
-        log_format: the format in the server's words; then ``input_format`` does not matter.
-        envelope: what each line stands in; '': nothing, or told by the first lines.
-        time_zone: IANA name for times without one; '': a format that has such is refused.
+        dimensions: (name, field) pairs, instead of ``key``.
+        visitor: fields that together identify a visitor.
+        input_format: the name of a format; ``auto``: detected by the first lines.
+        log_format: the format in the server's notation; then ``input_format`` does not matter.
+        envelope: the envelope of each line; '': none, or detected by the first lines.
+        time_zone: IANA name for times without one; '': a format with such times is refused.
 
     Raises:
-        ValueError: something cannot be; the message says what to do.
+        ValueError: an argument cannot be used; the message says what to do.
     """
 
     def __init__(
@@ -80,60 +77,57 @@ class Parser:
             time_zone=time_zone,
         )
         self._auto = input_format == AUTO and not log_format
-        self._asked = envelope
-        self._told = not self._auto
+        self._envelope = envelope
+        self._detected = not self._auto
         self._reader: LineReader = RejectingReader(diagnosis)
-        self._untold = self._reader
-        if self._told:
+        self._undetected = self._reader
+        if self._detected:
             self._reader = self._reader_of(input_format, envelope=envelope)
 
     def begin(self, file: LogFile, offset: int) -> None:
-        """Be ready for a file that is read from ``offset`` on.
-
-        Args:
-            file: it, of which nothing was read yet.
+        """Prepare for a file of which nothing was read yet, from ``offset`` on.
 
         Raises:
-            UnknownFormat: its first lines are of several formats, or of one that has not a field
-                that is asked for, or that needs a time zone.
+            UnknownFormat: its first lines are of several formats, or the format lacks a requested
+                field or needs a time zone.
         """
-        self._told = not self._auto
+        self._detected = not self._auto
         if isinstance(self._reader, W3cLog):
-            # Unlike other formats it goes by what the file itself says.
-            self._reader = self._untold if self._auto else self._reader_of("w3c")
+            # Unlike other formats, it depends on the directives of the file itself.
+            self._reader = self._undetected if self._auto else self._reader_of("w3c")
         if self._auto:
-            self._tell(_first_bytes(file, offset).split(b"\n")[:-1])
+            self._detect(_first_bytes(file, offset).split(b"\n")[:-1])
         self._reader.look_back(file.read, offset)
 
     @property
-    def knows(self) -> bool:
-        """Whether a format is known, be it that of the file before."""
-        return self._told or self._reader is not self._untold
+    def knows_format(self) -> bool:
+        """Whether a format is known, if only that of the file before."""
+        return self._detected or self._reader is not self._undetected
 
-    def told(self, lines: Sequence[bytes], *, all: bool = False) -> bool:
-        """Whether the format is known, at the latest by these lines: the first that are read.
+    def detect_format(self, lines: Sequence[bytes], *, all: bool = False) -> bool:
+        """Detect the format by the first lines of the source; whether it is known now.
 
         Args:
-            all: no others will come.
+            all: no more lines will come.
 
         Raises:
-            UnknownFormat: as :meth:`begin`; or it is not known, and will not be.
+            UnknownFormat: as :meth:`begin`; or the format is not recognized.
         """
-        if not self._told:
-            self._tell(lines)
-        if self.knows:
+        if not self._detected:
+            self._detect(lines)
+        if self.knows_format:
             return True
         if not all and len(lines) < MOST_LINES:
             return False
-        if reason := untold(lines):
+        if reason := undetected_reason(lines):
             raise UnknownFormat(reason)
         return True
 
     def count(self, lines: Sequence[bytes], first: int, counts: Counts) -> list[Rejected]:
-        """Add each line's hit to ``counts`` and return the lines that gave none.
+        """Add the hit of each line to ``counts``; returns the rejected lines.
 
-        Blank lines, directives and what the conditions leave out are neither. Runs of NUL before a
-        line, as a truncated log has them, are ignored.
+        Blank lines, directives and lines that the conditions leave out give neither. NULs before a
+        line, as in a truncated log, are ignored.
 
         Args:
             lines: without their newlines.
@@ -141,10 +135,10 @@ class Parser:
             counts: added to.
 
         Raises:
-            UnknownFormat: as :meth:`begin`, of the first lines.
+            UnknownFormat: as :meth:`begin`, for the first lines.
         """
-        if not self._told:
-            self._tell(lines)
+        if not self._detected:
+            self._detect(lines)
         tally = RecordTally()
         bare = [line.lstrip(b"\0") for line in lines]
         self._reader.count(Window(range(first, first + len(bare)), bare, []), tally)
@@ -152,22 +146,22 @@ class Parser:
             counts[cell] = counts.get(cell, 0) + amount
         return tally.rejected
 
-    def _tell(self, lines: Sequence[bytes]) -> None:
-        """Tell the format by lines; as long as it cannot be told, they are rejected."""
+    def _detect(self, lines: Sequence[bytes]) -> None:
+        """Detect the format by lines; until it is detected, lines are rejected."""
         detected = detect(lines)
         if detected is None:
             return
-        self._told = True
+        self._detected = True
         try:
-            envelope = self._asked or detected.envelope
+            envelope = self._envelope or detected.envelope
             self._reader = self._reader_of(detected.input_format, envelope=envelope)
         except ValueError as error:
             raise UnknownFormat(str(error)) from None
 
 
 def _first_bytes(file: LogFile, end: int) -> bytes:
-    """The first bytes up to ``end``, of as many lines as tell a format, behind the NULs that a log
-    begins with which was truncated under its writer.
+    """The first bytes up to ``end``, as many lines as :func:`detect` reads, behind the NULs at the
+    beginning of a log that was truncated under its writer.
     """
     at, data = 0, b""
     while data.count(b"\n") < MOST_LINES:
@@ -180,19 +174,19 @@ def _first_bytes(file: LogFile, end: int) -> bytes:
 
 
 LONGEST: Final = 1024 * 1024
-"""Bytes of a line (without its newline and the NULs before it); a longer one is rejected."""
+"""Bytes of the longest line (without its newline and NULs before it); longer ones are rejected."""
 TOO_LONG: Final = "the line is longer than 1 MiB"
 WINDOW: Final = 256 * 1024
-"""Bytes looked at together, more only for a longer line."""
+"""Bytes cut together; more only for a longer line."""
 ROWS_PER_STORE: Final = 20_000
-"""Distinct (key, minute) from which on a batch is stored."""
+"""Distinct (key, minute) pairs from which on a batch is stored."""
 LINES_PER_STORE: Final = 200_000
 """Lines from which on a batch is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineBlock:
-    """Complete lines in order, with the number of the first, and those that are too long.
+    """Complete lines in order, with their numbers, and lines that are too long.
 
     Attributes:
         first: the number of the first of ``lines``.
@@ -209,8 +203,8 @@ class Cutter:
     """Cuts bytes into complete lines, with their numbers and offsets.
 
     Attributes:
-        offset: where the first line that was not handed out begins.
-        line: how many lines were handed out; numbers begin at 1.
+        offset: of the first line that was not returned yet.
+        line: number of lines returned; numbers begin at 1.
     """
 
     def __init__(self, offset: int = 0, line: int = 0) -> None:
@@ -221,23 +215,23 @@ class Cutter:
         self._overlong = False
 
     @property
-    def wanted(self) -> int:
-        """How many bytes to read next."""
+    def read_size(self) -> int:
+        """Bytes to read next."""
         return WINDOW - len(self._buffer) % WINDOW
 
     @property
-    def reach(self) -> int:
-        """The offset to read them from."""
+    def read_offset(self) -> int:
+        """The offset to read the next bytes from."""
         return self.offset + self._passed + len(self._buffer)
 
     def feed(self, data: bytes) -> LineBlock:
-        """Take the next bytes and hand out the lines that they complete."""
+        """Take the next bytes; returns the lines that they complete."""
         buffer = self._buffer + data
         if self.offset == self._passed == 0 and buffer.startswith(BOM):
             self._passed = len(BOM)
             buffer = buffer[len(BOM) :]
         if buffer[:1] == b"\0" and not self._overlong:
-            # What a log holds that was truncated under a server that does not append. May be huge.
+            # In a log that was truncated under a server that does not append; may be gigabytes.
             stripped = buffer.lstrip(b"\0")
             self._passed += len(buffer) - len(stripped)
             buffer = stripped
@@ -263,8 +257,8 @@ class Cutter:
         return LineBlock(first, lines, rejected)
 
     def finish(self) -> LineBlock:
-        """Hand out what is left as the last line: nothing more will come."""
-        if self.reach == self.offset:
+        """The rest as the last line: no more bytes will come."""
+        if self.read_offset == self.offset:
             return LineBlock(self.line + 1, [], [])
         block = self.feed(b"\n")
         self.offset -= 1  # that newline is not in the file
@@ -273,8 +267,8 @@ class Cutter:
 
 @dataclass(slots=True)
 class Summary:
-    """How many lines a run of ``tail`` counted, rejected and left for the next run, and how many
-    files it did not find.
+    """Numbers of a run of ``tail``: lines counted, rejected, left for the next run; files not
+    found.
 
     Attributes:
         counted: lines counted and stored.
@@ -290,28 +284,27 @@ class Summary:
 
 
 class Reporter:
-    """What ``tail`` calls to report notices and rejected lines; both do nothing here."""
+    """Receiver of the notices and rejected lines of ``tail``; ignores both."""
 
     def notice(self, text: str) -> None:
-        """Something a person should know, in a sentence."""
+        """Report a notice for people, a sentence."""
 
     def rejected(self, path: str, rejected: Rejected) -> None:
-        """A line was not counted."""
+        """Report a line that was not counted."""
 
 
 class Hits:
     """Hits that were read from a log and are not stored yet.
 
     Args:
-        parser: of the kind of key wanted.
-        reporter: told of rejected lines, and by others of all else.
-        summary: what is added to as it goes on, for whoever watches.
+        parser: for the kind of key wanted.
+        reporter: gets rejected lines here, and notices from others.
+        summary: updated while the run goes on.
 
     Attributes:
-        counts: they.
-        held: (path, lines) of what was read and not counted, as it does not tell yet which format
-            it is of.
-        lines: how many were counted.
+        counts: the hits.
+        held: (path, lines) that were read and not counted, since their format is not known yet.
+        lines: number of counted lines.
     """
 
     def __init__(self, parser: Parser, reporter: Reporter, summary: Summary) -> None:
@@ -324,32 +317,31 @@ class Hits:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to store."""
+        """Whether the hits are to be stored now."""
         return len(self.counts) >= ROWS_PER_STORE or self.lines >= LINES_PER_STORE
 
     def count(self, path: str, block: LineBlock) -> None:
-        """Add the lines of ``block``, from the file at ``path``, as soon as it is told what they
-        are.
+        """Add the lines of ``block``, from the file at ``path``, once their format is known.
 
         Raises:
-            UnknownFormat: that cannot be told.
+            UnknownFormat: the format is not recognized.
         """
         self.held.append((path, block))
         self._count_held()
 
     def end(self) -> None:
-        """Count what is held; no more comes.
+        """Count the held lines; no more will come.
 
         Raises:
-            UnknownFormat: it cannot be told what the lines are.
+            UnknownFormat: the format of the lines is not recognized.
         """
         if self.held:
             self._count_held(all=True)
 
     def _count_held(self, *, all: bool = False) -> None:
-        if not self.parser.knows:
+        if not self.parser.knows_format:
             lines = [line for _, block in self.held for line in block.lines]
-            if lines and not self.parser.told(lines, all=all):
+            if lines and not self.parser.detect_format(lines, all=all):
                 return
         for path, block in self.held:
             rejected = block.rejected + self.parser.count(block.lines, block.first, self.counts)
@@ -360,7 +352,7 @@ class Hits:
         self.held.clear()
 
     def stored(self) -> None:
-        """Everything in it is in Redis."""
+        """Clear the hits: all of them are in Redis."""
         self.summary.counted += sum(self.counts.values())
         self.counts.clear()
         self.lines = 0

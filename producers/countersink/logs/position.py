@@ -1,40 +1,39 @@
 """The position of ``tail``: which file of a log is being read and how far (``Position``), the
 position file on disk (``PositionFile``), and the mark in Redis (``LogMark``).
 
-**The position file** is the position. Each batch of entries is appended to it and synchronized to
-disk before it is sent, with the position that is reached by it. It holds lines of JSON::
+**The position file** is authoritative. Each batch of entries is appended to it and synchronized to
+disk before it is sent, with the position after the batch. It holds lines of JSON::
 
     {"v": 1, "source": "page_views path /var/log/nginx/access.log", "instead_of": ""}
     {"series": …, "file": 0, "offset": 8190, …, "at": 1764288000000, "entries": [[id, rows, 12], …]}
 
-**The mark** is one string in Redis, ``series file offset``, which the script that adds a batch to
-the queue also sets. Batches behind the mark are sent again as they stand in the file, with the ids
-and times that they had: workers apply each id once. So a run that was killed between disk and
-Redis, and a Redis that has lost its last moments, end alike. A mark that is ahead of the file, or
-of another series, says that another tail has read this log: :meth:`LogSender.resume` refuses.
-``instead_of`` is the mark that there was when the log was begun anew.
+**The mark** is one string in Redis, ``series file offset``, set by the script that adds a batch to
+the queue. Batches behind the mark are sent again from the file, with their ids and times: workers
+apply each id once. This covers a run that was killed between disk and Redis, and a Redis that lost
+its last moments. A mark ahead of the file, or of another series, means that another tail has read
+this log: :meth:`LogSender.resume` refuses. ``instead_of`` is the mark before ``--begin``.
 
 ======================  ==========================================================================
 member of a batch       meaning
 ======================  ==========================================================================
 ``series``              random, new when a log is begun anew (``--begin``)
-``file``                how many files of this log came before, by rotation
+``file``                number of files of this log before this one, by rotation
 ``device``, ``inode``   of the file
-``prefix_bytes``        how many bytes of the file's beginning ``prefix`` stands for, up to 1,024
-                        behind the directives of a W3C log, which other files begin with, too
+``prefix_bytes``        how many of the file's first bytes ``prefix`` covers, up to 1,024 behind
+                        the directives of a W3C log, which are alike in several files
 ``prefix``              their SHA-256 in hex; empty for none
 ``offset``              uncompressed bytes that have been counted
-``line``                lines that have been counted, or rejected, in this file
-``older``               the newest of the rotated files that are older than this one, as
-                        ``rotation.py`` writes it; ``-`` if there was none
-``older_at``            when it or this file was written to last, on its disk's clock; Unix ns
-``at``                  Unix ms on Redis's clock, the entries' own
+``line``                lines of this file that have been counted or rejected
+``older``               the newest rotated file older than this one, as ``rotation.py`` writes it;
+                        ``-`` if there was none
+``older_at``            last write to that file or this one, on its disk's clock; Unix ns
+``at``                  Unix ms on Redis's clock, as in the entries
 ``entries``             id, rows and number of increments of each
 ======================  ==========================================================================
 
-A file is known again by its prefix: unlike an inode that survives copying and compressing, and is
-not given to the next file. Of a file in which nothing was there to read, or which is gone, what is
-newer than ``older`` is counted.
+A file is recognized by its prefix: unlike an inode, it survives copying and compressing, and is not
+given to the next file. If a file was empty or does not exist any more, the files newer than
+``older`` are counted.
 """
 
 import fcntl
@@ -63,19 +62,19 @@ _DIRECTIVES: Final = re.compile(rb"(?:\xef\xbb\xbf)?(?>(?:#[^\n]*+\n)*)")
 NONE: Final = "-"
 """As ``older``: there was no older file."""
 UNKNOWN: Final = "?"
-"""As ``older``: it could not be read."""
+"""As ``older``: the older file could not be read."""
 FILE_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of a position file above which it is replaced by one with the newest half of them."""
+"""Bytes of a position file above which its newest half replaces it."""
 _SCRIPT: Final = (files("countersink.logs") / "scripts" / "store.lua").read_text("utf-8")
 
 Outcome = Literal["stored", "full", "other"]
-"""Stored (also: by an earlier call); the stream is full; the mark is not the one that is known."""
+"""``stored`` (also: by an earlier call), ``full`` (the stream), ``other`` (another mark found)."""
 _OUTCOMES: Final[dict[str, Outcome]] = {"stored": "stored", "full": "full", "other": "other"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
-    """A place in a log; the fields are those of the module's table."""
+    """A place in a log; see the module's table for the fields."""
 
     series: str
     file: int = 0
@@ -90,7 +89,7 @@ class Position:
 
     @classmethod
     def first(cls) -> Self:
-        """The beginning of a log that was never read, or is to be read anew."""
+        """The beginning of a log that was never read, or is read anew."""
         return cls(series=os.urandom(16).hex())
 
     @property
@@ -98,7 +97,7 @@ class Position:
         """The text of the mark in Redis."""
         return f"{self.series} {self.file} {self.offset}"
 
-    def is_reached(self, mark: str) -> bool:
+    def is_covered_by(self, mark: str) -> bool:
         """Whether ``mark`` is this position or a later one of the same series."""
         return mark.startswith(self.series) and _place(mark) >= (self.file, self.offset)
 
@@ -114,7 +113,7 @@ def _place(mark: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """Entries, with the position that is reached by them; ``at`` is in Unix ms on Redis's clock."""
+    """Entries, with the position after them; ``at`` is in Unix ms on Redis's clock."""
 
     position: Position
     at: int
@@ -122,14 +121,8 @@ class LogBatch:
 
 
 class LogMark:
-    """The mark of one source in Redis, and the stream that its entries go to.
-
-    Args:
-        client: from :func:`countersink.stream.connection.connect`.
-        source: any text that names the log and how it is counted.
-
-    Attributes:
-        known: its text as it was read or set last; empty where there is none.
+    """The mark of one source in Redis, and the stream of its entries. ``known`` is the mark's text
+    as last read or set, empty for none; ``source`` names the log and how it is counted.
 
     Raises:
         StreamError: Redis did not answer.
@@ -138,14 +131,14 @@ class LogMark:
     def __init__(self, client: redis.Redis, source: str) -> None:
         self._client = client
         self._script = client.register_script(_SCRIPT)
-        # A source stays with the partition where its mark lies, also when their number changes.
+        # A source keeps the partition of its mark, also when the number of partitions changes.
         used = used_partitions(client)
         with mapped():
             pipe = client.pipeline(transaction=False)
             for partition in used:
                 pipe.exists(tail_key(partition, source))
             there = pipe.execute()
-        # Wherever partitions lie: two readers must choose the same one while hash slots move.
+        # By the name alone: two readers must choose one partition while hash slots move.
         home = int(tail_key(0, source)[-8:], 16) * partitions(client) >> 32
         self.partition: int = used[there.index(1)] if 1 in there else home
         note_use(client, self.partition)
@@ -154,22 +147,20 @@ class LogMark:
         self.known = ""
 
     def read(self) -> str:
-        """Its text now; empty: there is none.
-
-        Raises:
-            StreamError: Redis did not answer.
-        """
+        """The mark's text now, empty for none; StreamError: Redis did not answer."""
         with mapped():
             self.known = _text(self._client.get(self.key) or "")
         return self.known
 
     def store(self, batch: LogBatch, full: int) -> Outcome:
-        """Add a batch to the stream and set the mark, both or neither; the same call may be
-        repeated. ``other``: neither was done, and :attr:`known` is the mark that was found.
+        """Add a batch to the stream and set the mark, both or neither; the call may be repeated.
 
         Args:
-            batch: what was read behind the known mark.
-            full: entries in the stream from which on it is full.
+            batch: the lines read behind the known mark.
+            full: entries of a full stream.
+
+        Returns:
+            ``other``: neither was done, and :attr:`known` is the mark that was found.
 
         Raises:
             StreamError: Redis did not answer; the outcome is unknown.
@@ -187,20 +178,15 @@ class LogMark:
 
 
 class PositionFile:
-    """An open position file, locked by another one beside it, since it is replaced now and then: no
-    other process uses it meanwhile.
-
-    Args:
-        path: where it is, or will be.
-        source: what the position belongs to: the text that names the log and how it is counted.
+    """An open position file, locked for this process by a lock file beside it, since the position
+    file is replaced now and then.
 
     Attributes:
-        path: as given.
         position: the newest; None in a new file.
-        instead_of: the mark that there was when the log was begun; empty: none.
+        instead_of: the mark before the log was begun; empty: none.
 
     Raises:
-        OSError: it cannot be opened, locked or written to.
+        OSError: the file cannot be opened, locked or written to.
         PositionError: another tail uses it, it belongs to another source, or it is damaged.
     """
 
@@ -224,11 +210,7 @@ class PositionFile:
             raise
 
     def batches(self) -> Iterator[LogBatch]:
-        """Batches of the file, oldest first.
-
-        Raises:
-            PositionError: it is damaged.
-        """
+        """Batches of the file, oldest first; PositionError: the file is damaged."""
         with open(self.path, "rb") as file:
             file.readline()
             try:
@@ -236,30 +218,28 @@ class PositionFile:
                     yield _batch(line)
             except (ValueError, TypeError, KeyError) as error:
                 raise PositionError(
-                    f"the position file {self.path} is damaged ({error}): delete it, and say with "
+                    f"the position file {self.path} is damaged ({error}): delete it, and give by "
                     "--begin where to go on"
                 ) from error
 
-    def knows(self, mark: str) -> bool:
-        """Whether what stands behind a mark can be sent again: there is none, or it is that of one
-        of the batches, or lies before them. One between two of them is another reader's.
+    def can_resend_from(self, mark: str) -> bool:
+        """Whether the file has all batches behind a mark: there is no mark, or it is of one of the
+        batches, or lies before them. A mark between two batches is another reader's.
         """
         if mark in ("", self.instead_of):
             return True
         positions = [batch.position for batch in self.batches()]
         return any(each.mark == mark for each in positions) or (
-            mark.startswith(positions[0].series) and not positions[0].is_reached(mark)
+            mark.startswith(positions[0].series) and not positions[0].is_covered_by(mark)
         )
 
     def append(self, batch: LogBatch, known: str) -> None:
-        """Write a batch to disk. One of another series than the one before begins the file anew.
+        """Write a batch to disk; a batch of another series begins the file anew.
 
-        Args:
-            batch: it.
-            known: the mark in Redis.
+        ``known`` is the mark in Redis.
 
         Raises:
-            PositionError: it cannot be written.
+            PositionError: the batch cannot be written.
         """
         line = _line(batch)
         begun_anew = self.position is None or self.position.series != batch.position.series
@@ -275,13 +255,13 @@ class PositionFile:
                 os.fdatasync(self._fd)
         except OSError as error:
             raise PositionError(
-                f"the position cannot be noted in {self.path}: {error.strerror}. Nothing is lost: "
-                "the next run goes on from there"
+                f"the position cannot be written to {self.path}: {error.strerror}. Nothing is lost:"
+                " the next run goes on from the last position"
             ) from error
         self.position = batch.position
 
     def close(self) -> None:
-        """Close and unlock it; once more does no harm."""
+        """Close and unlock the file; closing twice is harmless."""
         for fd in (self._fd, self._lock):
             if fd >= 0:
                 os.close(fd)
@@ -295,11 +275,11 @@ class PositionFile:
                 self._replace(b"")
                 return
             try:
-                told = json.loads(head)
-                self.instead_of = told["instead_of"]
+                found = json.loads(head)
+                self.instead_of = found["instead_of"]
             except (ValueError, TypeError, KeyError):
-                told = {}
-            if (told.get("v"), told.get("source")) != (VERSION, self._source):
+                found = {}
+            if (found.get("v"), found.get("source")) != (VERSION, self._source):
                 raise PositionError(
                     f"{self.path} is not the position file of this log, counter and kind of key: "
                     "each has a file of its own"
@@ -316,14 +296,14 @@ class PositionFile:
         return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
 
     def _newest(self, size: int) -> bytes:
-        """Whole lines of the last ``size`` bytes."""
+        """Complete lines of the last ``size`` bytes."""
         with open(self.path, "rb") as file:
             file.seek(self._size - size)
             file.readline()
             return file.read()
 
     def _replace(self, lines: bytes) -> None:
-        """Put a file with these lines in its place."""
+        """Put a new file with these lines in place of the file."""
         head = {"v": VERSION, "source": self._source, "instead_of": self.instead_of}
         data = json.dumps(head).encode() + b"\n" + lines
         other = f"{self.path}.new"
@@ -343,11 +323,8 @@ class PositionFile:
 
 
 def default_path(source: str) -> str:
-    """Where the position file of ``source`` lies if nobody says otherwise: in the directory for
-    state that systemd gives a service, else in the user's (XDG); made if it is missing.
-
-    Raises:
-        OSError: it cannot be made.
+    """The default path of the position file of ``source``, in the state directory of a systemd
+    service, else of the user (XDG); the directory is made if missing (OSError: it cannot be made).
     """
     service = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     state = os.environ.get("XDG_STATE_HOME", "")
@@ -359,7 +336,7 @@ def default_path(source: str) -> str:
 
 
 def file_name(source: str) -> str:
-    """The name of the position file of ``source`` in a directory for several."""
+    """The name of the position file of ``source`` in a directory of several."""
     return sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32] + ".jsonl"
 
 
@@ -386,27 +363,27 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def shared_bytes(head: bytes) -> int:
-    """How many of a file's first bytes are directives of a W3C log: other files have the same."""
+    """Bytes of the W3C directives at a file's beginning, which other files have as well."""
     found = _DIRECTIVES.match(head)
     return found.end() if found else 0
 
 
 def known_head(data: bytes) -> bytes:
-    """The bytes by which a file is known, of its first ones."""
+    """The bytes that identify a file, of its first bytes."""
     return data[: shared_bytes(data) + PREFIX_BYTES]
 
 
 def head_of(file: LogFile) -> bytes:
-    """The bytes by which a file is known.
+    """The bytes that identify a file.
 
     Raises:
-        LogError: it cannot be read, or too many directives stand before.
+        LogError: the file cannot be read, or begins with too many directives.
     """
     data = file.read(_HEAD, 0)
     if shared_bytes(data) + PREFIX_BYTES > len(data) >= _HEAD:
         raise LogError(
-            f"{file.path} begins with 64 KiB of lines with #, and is not known again by them: leave"
-            " them out"
+            f"{file.path} begins with 64 KiB of lines with #, and cannot be recognized after a"
+            " rotation: remove these lines"
         )
     return known_head(data)
 

@@ -1,12 +1,12 @@
-"""Rotated logs: which names count as rotated (``access.log.1``, dates, ``.gz``), their order, and
-how the file of a position is found again.
+"""Rotated logs: which file names are rotated (``access.log.1``, dates, ``.gz``), their order, and
+finding the file of a position again.
 
 Rotated names are the log's own name with a number or a date behind it or before its extension,
 compressed or not: ``access.log.1``, ``access.log-20261121``, ``access.log.2.gz``,
 ``access-2026-11-21.log``. A higher number is older, a higher date is newer.
 
-Where the log is a link, they are also looked for where it points to, under that file's name; and if
-there is a date in that (``2026-11-21.log``), the files of other dates are rotated ones.
+If the log is a link, they are also searched in the target's directory, under the target's name; if
+that has a date (``2026-11-21.log``), the files of other dates are rotated files.
 """
 
 import os
@@ -34,26 +34,26 @@ from countersink.logs.position import (
 _ATTEMPTS: Final = 20
 _NUMBERS: Final = r"\d+(?:[-._T:]\d+)*"
 _HIGHEST_NUMBER: Final = 100_000
-"""Below, digits behind the name count rotations; from here on, they are a date."""
+"""Digits behind the name that are less count rotations; others are a date."""
 _PACKED: Final = rf"(?P<packed>{'|'.join(map(re.escape, EXTENSIONS))})?"
 _DATE: Final = re.compile(r"(?<!\d)(?:20\d\d[-._]?[01]\d(?:[-._T:]?\d\d)*|1\d{9})(?!\d)")
-"""In a name, to the day or finer; or Unix seconds."""
+"""A date in a name, to the day or finer; or Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPath:
-    """A log's name, and where its rotated files lie.
+    """A log's name, and the directories of its rotated files.
 
     Attributes:
-        path: its name, absolute.
-        rotated_in: a directory for rotated files beside its own; '': none.
+        path: the log's name, absolute.
+        rotated_in: another directory of rotated files, besides the log's; '': none.
     """
 
     path: str
     rotated_in: str = ""
 
     def places(self) -> dict[str, list[str]]:
-        """The directories where rotated files may lie, and the patterns of their names there."""
+        """Directories of rotated files, each with the patterns of their names."""
         directory, name = os.path.split(self.path)
         target_directory, target = os.path.split(os.path.realpath(self.path))
         names = [_rotated(name)]
@@ -65,7 +65,7 @@ class LogPath:
 
 
 def _rotated(name: str) -> str:
-    """The pattern of the rotated files of a log of that name."""
+    """The pattern of the names of a log's rotated files."""
     stem, extension = os.path.splitext(name)
     return (
         rf"(?:{re.escape(name)}[-._](?P<behind>{_NUMBERS})"
@@ -74,7 +74,7 @@ def _rotated(name: str) -> str:
 
 
 def _dated(name: str) -> str:
-    """The pattern of the files whose names have another date in the same place; '': it has none."""
+    """The pattern of file names with any date in the place of ``name``'s date; '': it has none."""
     date = _DATE.search(name)
     if date is None:
         return ""
@@ -87,7 +87,7 @@ class Rotated:
     """A rotated file.
 
     Attributes:
-        path: where it lies.
+        path: of the file.
         order: sorts the older before the newer.
     """
 
@@ -115,7 +115,7 @@ def siblings(log: LogPath) -> list[Rotated]:
 def _order(
     *, date: str | None = None, behind: str | None = None, before: str | None = None, **_: object
 ) -> tuple[int, ...]:
-    """What sorts a rotated file, by the numbers in its name."""
+    """The sort key of a rotated file, by the numbers in its name."""
     numbers = [int(number) for number in re.findall(r"\d+", behind or before or "")]
     if len(numbers) == 1 and numbers[0] < _HIGHEST_NUMBER:
         numbers = [-numbers[0]]
@@ -129,7 +129,7 @@ def _order(
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Device and inode of a file; None: there is none."""
+    """Device and inode of a regular file; None: there is none."""
     try:
         status = os.stat(path)
     except OSError:
@@ -138,14 +138,15 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def find(log: LogPath, position: Position) -> LogFile | None:
-    """The file that ``position`` was taken in, wherever it lies by now; None if it is gone.
+    """The file that ``position`` was taken in, opened, under its present name; None: it was not
+    found.
 
-    First whatever still is the same inode, then, since a copy or a compressed file is another,
-    what begins with the same bytes. A file that held none cannot be known again: its inode may
-    have been given to another one.
+    First the file with the same inode, then files with the same first bytes, since a copy or a
+    compressed file has another inode. A file without bytes cannot be recognized: its inode may
+    belong to another file by now.
 
     Raises:
-        LogError: it was not found, but a file cannot be read that may be it.
+        LogError: the file was not found, and a file that may be it cannot be read.
     """
     if position.prefix_bytes == 0:
         return None
@@ -169,7 +170,9 @@ def find(log: LogPath, position: Position) -> LogFile | None:
 
 
 def find_below(log: LogPath, position: Position) -> tuple[LogPath, LogFile] | None:
-    """The file of a position in a directory below the log's own, with the paths that name it."""
+    """The file of a position in a subdirectory of the log's directory, and the paths with that
+    subdirectory.
+    """
     directory = os.path.dirname(log.path)
     for place in (os.path.join(directory, name) for name in _names(directory)):
         below = LogPath(log.path, place)
@@ -180,26 +183,24 @@ def find_below(log: LogPath, position: Position) -> tuple[LogPath, LogFile] | No
 
 
 def begins_as(file: LogFile, position: Position) -> bool:
-    """Whether the first bytes of ``file`` are those that ``position`` was taken behind.
-
-    Raises:
-        LogError: the file cannot be read.
-    """
+    """Whether ``file`` begins with the first bytes of ``position``; LogError: it cannot be read."""
     found = b""
-    # Of a compressed file that is cut off what stands before comes first, then the error.
+    # A compressed file that is cut off gives the bytes before the cut, then the error.
     while more := file.read(position.prefix_bytes - len(found), len(found)):
         found += more
     return prefix_of(found) == position.prefix
 
 
-def older(log: LogPath, file: LogFile | None) -> tuple[str, int]:
-    """What a position in ``file`` (None: the log is not there yet) notes of the rotated files that
-    are older: its fields ``older`` and ``older_at``.
+def older_fields(log: LogPath, file: LogFile | None) -> tuple[str, int]:
+    """The fields ``older`` and ``older_at`` of a position in ``file`` (None: the log does not exist
+    yet).
     """
     newest, changed = NONE, file.changed_ns() if file else 0
     rotated = siblings(log)
-    own = next((i for i, each in enumerate(rotated) if file and bears(each.path, file)), None)
-    for each in rotated[:own]:
+    index = next(
+        (i for i, each in enumerate(rotated) if file and is_name_of(each.path, file)), None
+    )
+    for each in rotated[:index]:
         changed = max(changed, _changed_ns(each.path))
         try:
             head = _head(each.path)
@@ -211,9 +212,9 @@ def older(log: LogPath, file: LogFile | None) -> tuple[str, int]:
     return newest, changed
 
 
-def since(log: LogPath, position: Position) -> LogFile | None:
-    """The oldest of the rotated files that are newer than the file of ``position``, opened; None if
-    there is none. For a position whose own file cannot be found.
+def open_newer(log: LogPath, position: Position) -> LogFile | None:
+    """The oldest of the rotated files newer than the file of ``position``, opened, or None. For
+    a position whose own file was not found.
 
     Raises:
         LogError: the log is rotated faster than it can be read.
@@ -222,13 +223,13 @@ def since(log: LogPath, position: Position) -> LogFile | None:
 
 
 def has_newer(log: LogPath, position: Position) -> bool:
-    """Whether any rotated file, if an empty one, is newer than the file of ``position``."""
+    """Whether a rotated file, even an empty one, is newer than the file of ``position``."""
     return bool(_newer(log, position, empty=True))
 
 
 def _newer(log: LogPath, position: Position, *, empty: bool = False) -> list[str]:
-    """The rotated files that are newer than the file of ``position``, oldest first: those with
-    something behind their directives, the position's own, and, if ``empty``, the others.
+    """Rotated files newer than the file of ``position``, oldest first: those with data behind their
+    directives, the position's own, and, if ``empty``, the others.
 
     Raises:
         LogError: one of them cannot be read.
@@ -254,7 +255,7 @@ def _newer(log: LogPath, position: Position, *, empty: bool = False) -> list[str
             continue
         head = _head(each.path)
         if _same_beginning(head, log_head):
-            continue  # of a log that was copied and not truncated
+            continue  # a copy of a log that was not truncated
         filled = head[shared_bytes(head) :]
         if empty or filled or _identity(each.path) == (position.device, position.inode):
             found.append(each.path)
@@ -262,11 +263,7 @@ def _newer(log: LogPath, position: Position, *, empty: bool = False) -> list[str
 
 
 def _head(path: str) -> bytes:
-    """The bytes by which a file is known; none where there is no file.
-
-    Raises:
-        LogError: it cannot be read.
-    """
+    """The bytes that identify a file, none if it does not exist; LogError: it cannot be read."""
     file = _open(path)
     if file is None:
         return b""
@@ -275,10 +272,10 @@ def _head(path: str) -> bytes:
 
 
 def _same_beginning(one: bytes, other: bytes) -> bool:
-    """Whether two files are one and its copy: they share a line, or as much as is looked at."""
+    """Whether two heads are of a file and its copy: they share a line, or a whole prefix."""
     common = one[: len(other)]
-    own = common[shared_bytes(common) :]
-    return other.startswith(common) and (b"\n" in own or len(own) == PREFIX_BYTES)
+    data = common[shared_bytes(common) :]
+    return other.startswith(common) and (b"\n" in data or len(data) == PREFIX_BYTES)
 
 
 def _changed_ns(path: str) -> int:
@@ -288,11 +285,11 @@ def _changed_ns(path: str) -> int:
         return 0
 
 
-def after(log: LogPath, file: LogFile, position: Position) -> LogFile | None:
+def open_following(log: LogPath, file: LogFile, position: Position) -> LogFile | None:
     """The file that was begun after ``file``, opened; None when ``file`` is the log itself.
 
     Args:
-        position: one taken in ``file``.
+        position: a position in ``file``.
 
     Raises:
         LogError: the log is rotated faster than it can be read.
@@ -303,7 +300,7 @@ def after(log: LogPath, file: LogFile, position: Position) -> LogFile | None:
 def _opened(log: LogPath, find: Callable[[], str | None]) -> LogFile | None:
     """The file that ``find`` names, opened; None: there is none.
 
-    Renaming goes on while we look: what was opened is right only if it still is the answer
+    Files may be renamed meanwhile: the opened file is right only if ``find`` still names it
     afterwards.
     """
     for _ in range(_ATTEMPTS):
@@ -313,24 +310,24 @@ def _opened(log: LogPath, find: Callable[[], str | None]) -> LogFile | None:
         opened = _open(found)
         if opened is None:
             if found == log.path:
-                return None  # renamed, and the new one not there yet
+                return None  # renamed, and the new log does not exist yet
             continue
         again = find()
-        if again is not None and bears(again, opened):
+        if again is not None and is_name_of(again, opened):
             return opened
         opened.close()
     raise LogError(f"{log.path} is rotated faster than it can be read")
 
 
 def _path_after(log: LogPath, file: LogFile, position: Position) -> str | None:
-    if bears(log.path, file):
+    if is_name_of(log.path, file):
         return None
     rotated = siblings(log)
-    place = next((i for i, each in enumerate(rotated) if bears(each.path, file)), None)
+    place = next((i for i, each in enumerate(rotated) if is_name_of(each.path, file)), None)
     if place is None:
         place = _copy_of(file, rotated)
     if place is None:
-        # Deleted, while we read it.
+        # Deleted while it was read.
         newer_paths = _newer(log, position)
         return newer_paths[0] if newer_paths else log.path
     here = rotated[place]
@@ -356,8 +353,8 @@ def _copy_of(file: LogFile, rotated: list[Rotated]) -> int | None:
     return None
 
 
-def bears(path: str, file: LogFile) -> bool:
-    """Whether ``file`` is the one that has this name now."""
+def is_name_of(path: str, file: LogFile) -> bool:
+    """Whether ``path`` is the present name of ``file``."""
     return _identity(path) == (file.device, file.inode)
 
 
@@ -365,7 +362,7 @@ def _open(path: str) -> LogFile | None:
     """The file at ``path``, opened; None: there is none.
 
     Raises:
-        LogError: it cannot be read.
+        LogError: the file cannot be read.
     """
     try:
         return LogFile(path)
@@ -376,10 +373,10 @@ def _open(path: str) -> LogFile | None:
 
 
 def _open_if(path: str, position: Position) -> LogFile | None:
-    """The file at ``path``, opened, if it begins as ``position`` says and reaches as far.
+    """The file at ``path``, opened, if it begins as ``position`` says and is long enough.
 
     Raises:
-        LogError: it is there, but cannot be read.
+        LogError: the file exists, but cannot be read.
     """
     file = _open(path)
     if file is None:

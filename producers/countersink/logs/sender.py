@@ -1,6 +1,7 @@
 """``LogSender``, which stores the hits of ``tail``: where a run begins (``--begin``) and when that
-is refused, up to which age batches are sent again to a Redis without a mark (``AGAIN_MS``), pauses
-and notices while Redis is away or the stream is full, tries after a stop."""
+is refused, the age up to which batches are sent again to a Redis without a mark (``RESEND_MS``),
+pauses and notices while Redis is away or the stream is full, attempts after a stop.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import MAX_HASHES, Salt, member_hash, no_salt, salt_of
 from countersink.runtime.process import Stop
 from countersink.runtime.retry import Backoff
+from countersink.runtime.texts import plural
 from countersink.stream.clock import RedisClock
 from countersink.stream.connection import mapped
 from countersink.stream.entry import Row, Sealed, encoded, new_entry_id
@@ -25,34 +27,35 @@ from countersink.stream.names import PartitionRoute, note_use, read_salts
 
 Begin = Literal["start", "end"]
 BEGINS: Final[tuple[Begin, ...]] = ("start", "end")
-AGAIN_MS: Final = 2 * 24 * 3600 * 1000
-"""Age of the oldest batch that is sent again where Redis has no mark at all: guards, by which
-workers know what they applied, are kept for three days."""
-_SENT_AGAIN: Final = (
-    "Redis has not all that was read of this log (a tail was killed, or Redis was emptied or"
-    " restored): what it has not is sent again, as it was, and counts once"
+RESEND_MS: Final = 2 * 24 * 3600 * 1000
+"""Greatest age in ms of a batch that is sent again to a Redis without a mark: guards, by which
+workers recognize applied entries, are kept for three days.
+"""
+_RESENT: Final = (
+    "some batches of this log are missing in Redis (a tail was killed, or Redis was emptied or"
+    " restored): they are sent again with the same ids, and count once"
 )
 _FIRST_WAIT: Final = 0.2
 _LONGEST_WAIT: Final = 5.0
 _REMIND_EVERY: Final = 60.0
-"""Seconds between two notices about the same trouble."""
+"""Seconds between two notices of one trouble."""
 _LAST_ATTEMPTS: Final = 5.0
-"""Seconds that storing may still take once a stop was asked for."""
+"""Seconds after a stop was requested in which storing is still tried."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class LogSender:
-    """Stores batches, waiting as long as Redis is away or the stream is full.
+    """Stores batches; waits while Redis is away or the stream is full.
 
     Attributes:
         client: from :func:`countersink.stream.connection.connect`.
-        counter: what is counted.
+        counter: to count.
         full: entries in the stream from which on to wait for the workers.
-        notice: told, in sentences, what is being waited for.
+        notice: called with a sentence while something is waited for.
         stop: when set, storing is given up after 5 s.
-        entries: how many were stored.
+        entries: number of stored entries.
     """
 
     client: redis.Redis
@@ -64,35 +67,35 @@ class LogSender:
     entries: int = 0
     _clock: RedisClock = field(default_factory=RedisClock)
     _stream: str | None = None
-    """Of which Redis's clock is asked: the masters of a cluster have one each."""
+    """The stream whose Redis is asked for the time: each master of a cluster has its own clock."""
     _route: PartitionRoute | None = None
-    """Of a source without a place of its own."""
+    """The route of a pipe, which has no partition of its own."""
 
     def resume(self, file: PositionFile, mark: LogMark, begin: Begin | None) -> Position:
-        """The position to go on from; one without a device for a log that is to be counted from its
-        start (or end). What Redis has not of the position file's batches is sent again.
+        """The position to go on from; without a device for a log to be counted from its start (or
+        end). Batches of the position file that are missing in Redis are sent again.
 
         Raises:
-            PositionError: there is no position, or an older one, of a log that was read before, and
-                ``begin`` does not say where to go on.
+            PositionError: a log that was read before has no position or an older one, and ``begin``
+                does not say where to go on.
             TailError: a stop came while Redis was away.
             StreamError: Redis refuses for good.
         """
         self._stream = mark.stream
-        known = self.patiently(mark.read)
+        known = self.retried(mark.read)
         position = file.position
         if begin or (position is None and not known):
             return Position.first()
-        if position is None or not (known == position.mark or file.knows(known)):
-            what = "is not there" if position is None else "is older, or of another reader"
+        if position is None or not (known == position.mark or file.can_resend_from(known)):
+            state = "does not exist" if position is None else "is older, or another reader's"
             raise PositionError(
                 f"Redis says that this log was read before, up to the mark {known!r}, but the"
-                f" position file {file.path} {what}: was it lost or put back, or does another"
-                " machine or user read this log? --begin start counts the whole log (again),"
-                " --begin end what comes from now on"
+                f" position file {file.path} {state}: it was lost or restored from a copy, or"
+                " another machine or user reads this log. --begin start counts the whole log"
+                " (again), --begin end only new lines"
             )
         if known != position.mark:
-            self.notice(_SENT_AGAIN)
+            self.notice(_RESENT)
             self._catch_up(file, mark)
         return position
 
@@ -102,20 +105,20 @@ class LogSender:
         Raises:
             PositionError: the position file cannot be written; nothing was sent.
             TailError: another reader has set the mark, or a stop came while Redis was away; the
-                next run sends what the file has.
+                next run sends the batches of the file.
             StreamError: Redis refuses for good.
         """
         at = self.now()
         batch = LogBatch(position, at, self._seal(counts, at))
         file.append(batch, mark.known)
         if not self._sent(file, mark, batch):
-            self.notice(_SENT_AGAIN)
+            self.notice(_RESENT)
             self._catch_up(file, mark)
 
     def _sent(self, file: PositionFile, mark: LogMark, batch: LogBatch) -> bool:
-        """Send a batch; False: Redis has lost one before it."""
-        if self.patiently(lambda: mark.store(batch, self.full)) == "other":
-            if file.knows(mark.known):
+        """Send a batch; False: a batch before it is missing in Redis."""
+        if self.retried(lambda: mark.store(batch, self.full)) == "other":
+            if file.can_resend_from(mark.known):
                 return False
             raise TailError(
                 "another countersink tail reads this log for this counter; stop one of them. "
@@ -125,30 +128,30 @@ class LogSender:
         return True
 
     def _catch_up(self, file: PositionFile, mark: LogMark) -> None:
-        """Send the batches of the file that are behind the mark, as they stand there."""
-        oldest = 0 if mark.known else self.now() - AGAIN_MS
+        """Send the batches of the file that are behind the mark, unchanged."""
+        oldest = 0 if mark.known else self.now() - RESEND_MS
         for batch in file.batches():
-            if batch.at < oldest or batch.position.is_reached(mark.known):
+            if batch.at < oldest or batch.position.is_covered_by(mark.known):
                 continue
             if not self._sent(file, mark, batch):
-                self._catch_up(file, mark)  # from the beginning: it was emptied meanwhile
+                self._catch_up(file, mark)  # from the beginning: Redis was emptied meanwhile
                 return
 
     def add(self, counts: Counts) -> None:
-        """Store hits that have no place to go back to; of a cluster on a master that serves.
+        """Store hits of a source without a position; in a cluster on a master that serves.
 
         Raises:
             TailError: a stop came while Redis was away.
             StreamError: Redis refuses for good.
         """
         if self._route is None:
-            self._route = self.patiently(self._found)
+            self._route = self.retried(self._find_route)
         self._route.return_home(self.client)
         entries = self._seal(counts, self.now())
-        self.patiently(lambda: self._reach(lambda stream: self._append(stream, entries)))
+        self.retried(lambda: self._call(lambda stream: self._append(stream, entries)))
         self.entries += len(entries)
 
-    def _found(self) -> PartitionRoute:
+    def _find_route(self) -> PartitionRoute:
         route = PartitionRoute()
         route.find(self.client)
         note_use(self.client, route.partition)
@@ -188,14 +191,14 @@ class LogSender:
         salts: list[Salt] = []
         if sightings:
             latest = min(self.now() // 60_000, max(minute for _, minute in sightings))
-            salts = self.patiently(lambda: self._salts(latest))
+            salts = self.retried(lambda: self._salts(latest))
         for (key, minute), visitors in sightings.items():
             salt = salt_of(salts, minute)
             amount = sum(visitors.values())
             if salt is None:
                 self.notice(
-                    f"{amount:,} hits were counted without their visitors: the salt of their time"
-                    " was forgotten, or is not made yet"
+                    f"{plural(amount, 'hit')} counted without visitors: the salt of that time was"
+                    " forgotten, or is not made yet"
                 )
                 rows.append((self.counter, key, minute, amount))
                 continue
@@ -206,7 +209,7 @@ class LogSender:
         return rows
 
     def _salts(self, minute: int) -> list[Salt]:
-        salts = self._reach(lambda stream: read_salts(self.client, stream, self.counter, minute))
+        salts = self._call(lambda stream: read_salts(self.client, stream, self.counter, minute))
         if not salts:
             raise TailError(no_salt(self.counter))
         return salts
@@ -214,19 +217,17 @@ class LogSender:
     def now(self) -> int:
         """Unix ms on Redis's clock."""
         if self._clock.stale():
-            self.patiently(
-                lambda: self._reach(lambda stream: self._clock.learn(self.client, stream))
-            )
+            self.retried(lambda: self._call(lambda stream: self._clock.learn(self.client, stream)))
         return self._clock.now_ms()
 
-    def _reach(self, work: Callable[[str], T]) -> T:
-        """The result of ``work`` on the stream of the route, or of the mark."""
+    def _call(self, work: Callable[[str], T]) -> T:
+        """The result of ``work`` on the stream of the route, else on the mark's stream."""
         if (route := self._route) is not None:
             return route.reach(self.client, lambda: work(route.stream))
         assert self._stream is not None
         return work(self._stream)
 
-    def patiently(self, call: Callable[[], T]) -> T:
+    def retried(self, call: Callable[[], T]) -> T:
         """The result of ``call``, called again for as long as Redis is away or the stream is full.
 
         Raises:
@@ -242,7 +243,7 @@ class LogSender:
                     if said:
                         self.notice("the queue takes entries again")
                     return result
-                why = f"the queue holds {self.full} entries or more: waiting for the workers"
+                why = f"the queue has {self.full:,} entries or more: waiting for the workers"
             except StreamUnavailable as error:
                 self._clock = RedisClock()  # it may come back as another machine
                 why = f"waiting for Redis ({error})"
@@ -256,7 +257,7 @@ class LogSender:
             stopped = stopped or now
             if now - stopped >= _LAST_ATTEMPTS:
                 raise TailError(
-                    f"stopped while {why}: what was read last is not stored; if it was read from a"
-                    " file, the next run stores it"
+                    f"stopped while {why}: the lines read last are not stored; if they are from"
+                    " a file, the next run stores them"
                 )
             time.sleep(_FIRST_WAIT)

@@ -1,24 +1,23 @@
-"""``countersink tail``: reads a log to its end or follows it, decides when the position is stored
-(``STORE_AFTER``), and goes on after rotation and truncation; flags are in
-``cli/commands/tail.py``.
+"""``countersink tail``: reads a log to its end or follows it, stores the position (after
+``STORE_AFTER`` seconds at a pipe), and goes on after rotation and truncation.
 
 Each batch of lines is written to the position file before it is sent, with the place behind it
-(``position.py``), so a run that was killed anywhere goes on where it stopped: no line is skipped
-and none is counted twice. A second run over a log that has not grown adds nothing.
+(``position.py``). A run that was killed continues from there: no line is skipped and none is
+counted twice. A second run over an unchanged log adds nothing.
 
-**Which log it is.** The position belongs to the counter, the kind of key and the absolute path; a
-file is known again by its first bytes (``position.py``); where there were none, or it is gone, it
-goes on with the oldest file that came after it. After a rotation, also one that happened
-while nothing was running, the rotated file is finished first, then the files between, then the new
-one. A server goes on writing to a renamed file for a moment: following waits until it has not grown
-for some seconds, and a run that finds it younger ends there, for the next one to go on. When the
-rotated file is gone, a notice says so and the new file is read from its beginning.
+**Which file.** The position belongs to the counter, the kind of key and the absolute path. The
+file is recognized by its first bytes (``position.py``). If it had none, or does not exist any more,
+the oldest newer file is read. After a rotation, also during a pause of ``tail``, the rotated
+file is finished first, then the files between, then the new one. A server goes on writing to
+a renamed file for a moment: ``--follow`` waits until the file has not grown for some seconds; a run
+without it ends at a younger file, and the next run continues there. If the rotated file does not
+exist any more, a notice says so and the new file is read from its beginning.
 
-**A last line without a newline** waits for it in a file that may still grow: the log itself, plain.
-In a rotated file, a compressed one or a pipe the end is the end: the last line is counted or
+**A last line without a newline** waits for the newline in a file that may still grow: the log
+itself, uncompressed. The last line of a rotated file, a compressed file or a pipe is counted or
 rejected like any other.
 
-A pipe (:func:`tail_pipe`) has no position.
+A pipe (:func:`tail_pipe`) has no position. See ``cli/commands/tail.py`` for the flags.
 """
 
 import os
@@ -41,25 +40,25 @@ from countersink.logs.position import (
 )
 from countersink.logs.rotation import (
     LogPath,
-    after,
-    bears,
     begins_as,
     find,
     find_below,
     has_newer,
-    older,
-    since,
+    is_name_of,
+    older_fields,
+    open_following,
+    open_newer,
 )
 from countersink.logs.sender import Begin, LogSender
 
 POLL: Final = 0.25
-"""Seconds between two looks at a file that does not grow."""
+"""Seconds between two reads of a file that does not grow."""
 STORE_AFTER: Final = 1.0
-"""Seconds after which what came is stored, however little."""
+"""Seconds after which the hits of a pipe are stored, however few."""
 
 
 class _Replaced(Exception):
-    """The open file was truncated: it holds other bytes than those that were read."""
+    """The open file was truncated: its bytes are not those that were read."""
 
 
 @dataclass
@@ -67,12 +66,12 @@ class FileTail:
     """One run over a log that is a file.
 
     Attributes:
-        sender, file, mark: where rows and position go.
-        hits: what is read is added to them; their reporter is also told of rotations and waits.
+        sender, file, mark: store rows and position.
+        hits: collect the counts; their reporter also gets notices of rotations and waits.
         path: the log, absolute.
-        follow: go on when the end is reached.
-        rotate_wait: seconds for which a rotated file must not have grown until it is left.
-        rotated_in: a directory for rotated files beside its own; '': none.
+        follow: go on at the end of the log.
+        rotate_wait: seconds without growth after which a rotated file is finished.
+        rotated_in: another directory of rotated files, besides the log's; '': none.
     """
 
     sender: LogSender
@@ -90,13 +89,13 @@ class FileTail:
         self._paths = LogPath(self.path, self.rotated_in)
 
     def run(self, *, begin: Begin | None = None) -> Summary:
-        """Count what is new, from the stored position on, or from where ``begin`` says.
+        """Count the new lines, from the stored position on, or from where ``begin`` says.
 
         Raises:
             LogError: the log cannot be read.
-            UnknownFormat: it cannot be told what its lines are; the position stays before them.
-            TailError: another run is at work on it, or a stop came while Redis was away.
-            PositionError: the position was lost, or is damaged, or cannot be written.
+            UnknownFormat: the format is not recognized; the position stays before these lines.
+            TailError: another run reads this log, or a stop came while Redis was away.
+            PositionError: the position was lost, is damaged, or cannot be written.
             StreamError: Redis refuses for good.
         """
         self._position = self.sender.resume(self.file, self.mark, begin)
@@ -113,9 +112,9 @@ class FileTail:
         return self.hits.summary
 
     def _pass_over(self) -> None:
-        """Go to behind the last whole line."""
+        """Skip to the end of the last complete line."""
         file, cutter = self._file, Cutter()
-        while data := file.read(cutter.wanted, cutter.reach):
+        while data := file.read(cutter.read_size, cutter.read_offset):
             cutter.feed(data)
         self._cutter = Cutter(cutter.offset, cutter.line)
         self.hits.parser.begin(file, cutter.offset)
@@ -123,7 +122,7 @@ class FileTail:
 
     def _enter(self, file: LogFile) -> None:
         if not self._position.older:
-            newest, changed = older(self._paths, file)
+            newest, changed = older_fields(self._paths, file)
             self._position = replace(self._position, older=newest, older_at=changed)
         position = self._position
         if file.path != self.path:
@@ -142,19 +141,21 @@ class FileTail:
         self._grown_at = time.monotonic()
 
     def _step(self) -> bool:
-        """Read to the end of the file and decide what then; False when the run is over."""
+        """Read to the end of the file, then wait, change the file or end; False: the end of the
+        run.
+        """
         try:
             self._read_to_end()
             self._check_head()
         except _Replaced:
             return self._reopen()
         except LogError:
-            self._store()  # what stands before it
+            self._store()  # the lines before the error
             raise
         self._store()
         if self.sender.stop.requested:
             return False
-        if bears(self.path, self._file):
+        if is_name_of(self.path, self._file):
             if self.follow:
                 self.sender.stop.wait(POLL)
                 return True
@@ -165,11 +166,11 @@ class FileTail:
     def _read_to_end(self) -> None:
         file, cutter = self._file, self._cutter
         while not self.sender.stop.requested:
-            start = cutter.reach
-            data = file.read(cutter.wanted, start)
+            start = cutter.read_offset
+            data = file.read(cutter.read_size, start)
             if not data:
                 return
-            # After reading: had the file been truncated before, its head would tell now.
+            # After reading: a truncation before it shows in the head now.
             self._check_head()
             if start == len(self._head):
                 self._head = known_head(self._head + data)
@@ -184,17 +185,18 @@ class FileTail:
         if self._position.prefix_bytes == 0 and nothing and file.path == self.path:
             self._check_copies()
         if not file.compressed and not (
-            file.holds(self._cutter.reach) and file.read(len(head), 0) == head
+            file.holds(self._cutter.read_offset) and file.read(len(head), 0) == head
         ):
             raise _Replaced
 
     def _check_copies(self) -> None:
-        """Before the first bytes of the log: what came before may have been copied and cut off."""
+        """Raise ``_Replaced`` if an empty log was copied and truncated before it was read."""
         changed = self._file.changed_ns()
         if changed != self._changed:
             self._changed = changed
-            copy = since(self._paths, self._position) if bears(self.path, self._file) else None
-            if copy is not None:
+            if is_name_of(self.path, self._file) and (
+                copy := open_newer(self._paths, self._position)
+            ):
                 copy.close()
                 raise _Replaced
 
@@ -205,7 +207,7 @@ class FileTail:
         return self._go_on()
 
     def _leave(self) -> bool:
-        """Go on from a rotated file, once nobody writes to it any more, to the next."""
+        """Go on from a rotated file to the next, once the rotated file does not grow any more."""
         file = self._file
         if self.follow and time.monotonic() - self._grown_at < self.rotate_wait:
             self.sender.stop.wait(POLL)
@@ -218,9 +220,9 @@ class FileTail:
                     "the next run goes on there"
                 )
                 return False
-            if file.holds(self._cutter.reach + 1):
-                return True  # it grew while what was read before was being stored
-        following = after(self._paths, self._file, self._position)
+            if file.holds(self._cutter.read_offset + 1):
+                return True  # it grew while the lines before were being stored
+        following = open_following(self._paths, self._file, self._position)
         if following is None:
             self.sender.stop.wait(POLL)
             return self.follow
@@ -236,13 +238,13 @@ class FileTail:
         self._store()
 
     def _take_rest(self) -> None:
-        """The last line, at the end of a run: see the module's docstring."""
+        """Count or report the last line, at the end of a run: see the module's docstring."""
         cutter = self._cutter
         if self._file.compressed:
             self._finish()
             return
         self.hits.end()
-        if cutter.reach > cutter.offset:
+        if cutter.read_offset > cutter.offset:
             self.hits.summary.left = 1
             self.hits.reporter.notice(
                 f"line {cutter.line + 1} of {self._file.path} has no newline yet: the next run"
@@ -250,11 +252,11 @@ class FileTail:
             )
 
     def _go_on(self) -> bool:
-        """Enter the file of the position, or what came after it, or the log; False when stopped
-        while waiting for it.
+        """Enter the file of the position, or the file after it, or the log; False: stopped while
+        waiting for it.
         """
         if not self._position.older:
-            # Also before the first line: the log may be rotated before there is one.
+            # Also before the first line: the log may be rotated while it is empty.
             self._unsaved = True
             file = self._open()
         else:
@@ -264,15 +266,17 @@ class FileTail:
         return file is not None
 
     def _find(self) -> LogFile | None:
-        """The file of the position; where it lies in a directory below, so do those after it."""
+        """The file of the position; later files are found in its directory, too, if that is a
+        subdirectory.
+        """
         file = find(self._paths, self._position)
         if file is None and (below := find_below(self._paths, self._position)):
             self._paths, file = below
         return file
 
     def _begin_anew(self) -> LogFile | None:
-        """The file that came after the one that was read before, or else the log, from its start;
-        None when stopped while waiting for it.
+        """The oldest file after the lost file of the position, else the log, to be read from its
+        start; None: stopped while waiting for it.
 
         Raises:
             TailError: it is the file of the position, but shorter.
@@ -293,9 +297,9 @@ class FileTail:
             is_log and position.inode not in (0, file.inode) and not has_newer(log, position)
         ):
             self.hits.reporter.notice(
-                f"{file.path} is another file than the one counted up to line {position.line}, "
-                "and that one was not found; lines written to it later cannot be counted "
-                "(--rotated-in names the directory that rotated files are moved to)"
+                f"the file that was counted up to line {position.line} was not found, so that lines"
+                f" written to it later are not counted; {file.path} is read from its beginning"
+                " (--rotated-in names the directory of rotated files)"
             )
             self._unsaved = True
             self.hits.summary.lost += 1
@@ -303,23 +307,24 @@ class FileTail:
         return file
 
     def _open(self) -> LogFile | None:
-        """The file that came after that of the position, else the log itself; waits for it when
-        following. That there is no log yet is a position, too: all files that come later are new.
+        """The oldest rotated file after the position's, else the log; ``follow`` waits for it.
+
+        A missing log has a position, too: all files that come later are new.
 
         Raises:
-            LogError: it is not there, and not followed; or it cannot be read.
+            LogError: the log does not exist and is not followed, or it cannot be read.
         """
         waiting = False
         while True:
             position = self._position
-            newer = since(self._paths, position) if position.older else None
+            newer = open_newer(self._paths, position) if position.older else None
             if newer is not None:
                 return newer
             try:
                 return LogFile(self.path)
             except LogError:
                 if not os.path.lexists(self.path) and not position.older:
-                    newest, changed = older(self._paths, None)
+                    newest, changed = older_fields(self._paths, None)
                     self._move_to(replace(position, older=newest, older_at=changed))
                 if not self.follow or os.path.exists(self.path):
                     raise
@@ -331,7 +336,7 @@ class FileTail:
 
     def _store(self) -> None:
         offset, line = self._cutter.offset, self._cutter.line
-        if self.hits.held:  # all since the position: it cannot be told yet what it is
+        if self.hits.held:  # all lines since the position: their format is not known yet
             offset, line = self._position.offset, self._position.line
         if offset == self._position.offset and not self._unsaved:
             return
@@ -358,13 +363,13 @@ class FileTail:
 
 
 def tail_pipe(sender: LogSender, fd: int, hits: Hits, *, name: str) -> Summary:
-    """Count what comes through a pipe until it ends or the sender's stop is requested.
+    """Count the lines of a pipe until it ends or the sender's stop is requested.
 
-    A pipe has no place to go back to: what another run reads is counted again.
+    A pipe has no position: lines that another run reads are counted again.
 
     Raises:
-        LogError: it is compressed, or encoded in a way that is not read.
-        UnknownFormat: it cannot be told what its lines are.
+        LogError: its data is compressed, or UTF-16 or UTF-32.
+        UnknownFormat: the format of its lines is not recognized.
         TailError: a stop came while Redis was away.
         StreamError: Redis refuses for good.
     """
@@ -380,7 +385,7 @@ def tail_pipe(sender: LogSender, fd: int, hits: Hits, *, name: str) -> Summary:
         stored_at = time.monotonic()
 
     while not stop.requested:
-        data = pipe.take(cutter.wanted)
+        data = pipe.take(cutter.read_size)
         if data == b"":
             hits.count(name, cutter.finish())
             break

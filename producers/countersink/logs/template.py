@@ -1,10 +1,9 @@
-"""Key templates (``--key``) and conditions (``--where``): their syntax, operators (``=``, ``!=``,
-``~``, ``!~``) and error messages.
+"""Key templates (``--key``) and conditions (``--where``): syntax, operators (``=``, ``!=``, ``~``,
+``!~``) and error messages.
 
-A template (``--key``) is text with ``{field}`` in it, where ``{{`` and ``}}`` are braces.
-
-The name of a field alone is that field: ``status`` is ``{status}``. A template without a field,
-which would put all lines under one key, is refused. Conditions (``--where``) leave lines out.
+A template is text with ``{field}`` in it, where ``{{`` and ``}}`` are braces. The name of a field
+alone is that field: ``status`` is ``{status}``. A template without a field, which would put all
+lines under one key, is refused. Conditions leave lines out.
 """
 
 import fnmatch
@@ -32,7 +31,9 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition on a field: its text is, is not, matches or does not match (shell pattern)."""
+    """A condition on a field: its text is, is not, matches or does not match (shell pattern) a
+    value.
+    """
 
     field: str
     operator: Operator
@@ -43,7 +44,7 @@ class Condition:
 
 
 def parse(template: str) -> tuple[str | Field, ...]:
-    """The texts and fields of ``template``, in order; none where it is empty.
+    """The texts and fields of ``template``, in order; none if it is empty.
 
     Raises:
         ValueError: a brace without its partner, a field without a name, or no field.
@@ -60,8 +61,8 @@ def parse(template: str) -> tuple[str | Field, ...]:
             continue
         if found in ("{", "}"):
             raise ValueError(
-                f"key template {template!r}: the {found} at character {match.start() + 1} stands"
-                " alone; fields are written {path}, and braces {{ and }}"
+                f"key template {template!r}: the {found} at character {match.start() + 1} has no"
+                " partner; fields are written {path}, and braces {{ and }}"
             )
         plain = {"{{": "{", "}}": "}"}.get(found, found)
         if parts and isinstance(parts[-1], str):
@@ -77,25 +78,25 @@ def parse(template: str) -> tuple[str | Field, ...]:
 
 
 def canonical(template: str) -> str:
-    """The template as it is written with braces: ``{status}`` for ``status``."""
+    """The template with braces: ``{status}`` for ``status``."""
     if template.strip() and "{" not in template and "}" not in template:
         return "{" + template.strip() + "}"
     return template
 
 
 def fields(parts: Sequence[str | Field]) -> tuple[str, ...]:
-    """The names of the fields in it, each once."""
+    """The names of the fields of a template, each once."""
     return tuple(dict.fromkeys(part.name for part in parts if isinstance(part, Field)))
 
 
 def fill(
     parts: Sequence[str | Field], getter: Callable[[str], Callable[[R], str]]
 ) -> Callable[[R], str]:
-    """What makes a key of a record.
+    """A function that makes the key of a record.
 
     Args:
-        parts: what :func:`parse` returned.
-        getter: gives what reads the field of that name in a record.
+        parts: from :func:`parse`.
+        getter: returns the reader of a field of a record, by the field's name.
     """
     readers = [getter(part.name) if isinstance(part, Field) else part for part in parts]
     if len(readers) == 1 and not isinstance(readers[0], str):
@@ -108,10 +109,10 @@ def fill(
 
 
 def check_conditions(conditions: Sequence[Condition]) -> None:
-    """Find what no line can fulfil.
+    """Refuse conditions that no line can fulfil.
 
     Raises:
-        ValueError: no field is named, or one field is to be equal to two texts.
+        ValueError: a condition names no field, or one field is to be equal to two texts.
     """
     equal: dict[str, str] = {}
     for each in conditions:
@@ -120,13 +121,13 @@ def check_conditions(conditions: Sequence[Condition]) -> None:
         if each.operator == "=" and equal.setdefault(each.field, each.value) != each.value:
             raise ValueError(
                 f"no line has {each.field} {equal[each.field]!r} and {each.value!r}: all"
-                " conditions must hold; a shell pattern holds for several"
+                " conditions must hold; a shell pattern matches several texts"
                 f" ({each.field}~[ab]*)"
             )
 
 
 def condition_test(condition: Condition) -> Callable[[str], bool]:
-    """What says of a field's text whether ``condition`` holds."""
+    """A function that says whether ``condition`` holds for a field's text."""
     if condition.operator == "=":
         return partial(operator.eq, condition.value)
     if condition.operator == "!=":
@@ -138,7 +139,7 @@ def condition_test(condition: Condition) -> Callable[[str], bool]:
 
 
 def shell_pattern(glob: str) -> Callable[[str], bool]:
-    """What says whether a text matches a shell pattern, capitals and all.
+    """A function that says whether a text matches a shell pattern; case matters.
 
     ``fnmatch`` makes a pattern that does not backtrack, however many stars it has.
     """

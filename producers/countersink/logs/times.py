@@ -1,5 +1,5 @@
-"""Parses times of logs, CSV and JSON into Unix minutes: ``auto``, ``unix``, ``unix-ms``,
-``unix-us``, ``unix-ns``, strptime patterns, time zones, and the reasons why a time is rejected.
+"""Times of logs, CSV and JSON, parsed into Unix minutes: ``auto``, ``unix``, ``unix-ms``,
+``unix-us``, ``unix-ns``, strptime patterns, time zones, and the reasons of rejected times.
 
 ``auto`` takes
 
@@ -9,11 +9,12 @@
   nanoseconds of nineteen, with or without a fraction;
 - an access log's ``17/May/2015:10:05:03 +0000``.
 
-What says no time zone is in the recipe's. A date alone is that day of the counter, whatever its
-time zone and offset; where the counter is not known, midnight in the recipe's. A time that the
-clock passes twice is the first of the two; one that it skips is as far after the last that it had.
+A time without a zone is in the recipe's time zone. A date without a time is that day of the
+counter, whatever its time zone and offset; if the counter is not known, midnight in the recipe's
+zone. A time that a clock change repeats is the first of the two; a time that it skips is as far
+after the last time before the change.
 
-A number that another unit makes a time from 1990 to 2099, and the given one does not, is rejected.
+A number that is a time from 1990 to 2099 in another unit, but not in the given one, is rejected.
 """
 
 import math
@@ -30,7 +31,7 @@ from countersink.logs.line import minute_of
 from countersink.runtime.limits import check_event_minute
 
 _LONGEST: Final = 64
-"""Characters of a time that is looked at."""
+"""Characters of the longest time that is parsed."""
 _REMEMBERED: Final = 20_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE: Final = timedelta(minutes=1)
@@ -38,9 +39,9 @@ _MINUTE: Final = timedelta(minutes=1)
 _NUMBER: Final = re.compile(r"([0-9]{1,19})(?:\.[0-9]{1,30})?")
 _UNIX: Final = re.compile(r"([0-9]{10}(?:[0-9]{3}){0,3})(?:\.[0-9]{1,30})?")
 UNITS: Final = {"unix": 1, "unix-ms": 10**3, "unix-us": 10**6, "unix-ns": 10**9}
-"""Time formats that are numbers: how many of them a second has."""
+"""Units per second, by the name of a numeric time format."""
 _OF_DIGITS: Final = dict(zip((10, 13, 16, 19), UNITS.values(), strict=True))
-"""The unit of a time of today by how many digits it has."""
+"""The unit of a present-day time, by its number of digits."""
 LIKELY: Final = range(631_152_000, 4_102_444_800)
 """The Unix seconds of 1990 to 2099."""
 _ACCESS_LOG: Final = re.compile(
@@ -55,35 +56,31 @@ _DATE_ALONE: Final = re.compile(
 _HOURS: Final = re.compile(r"%[HIcXMSf]")
 _LEAP: Final = re.compile(r"([T ][0-9]{2}(:?)[0-9]{2}\2)60")
 _OFFSET: Final = re.compile(r"[+-][0-9]{2}(?::?[0-9]{2})?:?[6-9][0-9]\Z")
-"""An offset with 60 or more minutes or seconds, which Python takes."""
+"""An offset with 60 or more minutes or seconds, which Python accepts."""
 
 
 def has_hours(time_format: str) -> bool:
-    """Whether a pattern of strptime says when on a day."""
+    """Whether a pattern of strptime has a time of day."""
     return _HOURS.search(time_format.replace("%%", "")) is not None
 
 
 def no_day(day: date) -> int:
-    """What a log says by a date alone: nothing, since it is not known when the counter's day was.
-
-    Raises:
-        ValueError: always.
-    """
+    """Refuse a date without a time of day, which in a log is no counter's day."""
     raise ValueError("it is a date without a time of day")
 
 
 class Clock:
-    """Reads the times of one source. Remembers texts; not thread-safe.
+    """Parser of the times of one source. Remembers texts; not thread-safe.
 
     Args:
         time_format: ``auto``, one of :data:`UNITS` or a pattern of strptime.
-        time_zone: IANA name for times without one; '': those are refused.
-        begins: the first minute of a day of the counter; None: a date alone is a time.
-        column: where the times stand, as the reasons name it; '': they do not.
-        advises: the reasons name ``--time-format``, which may be given here.
+        time_zone: IANA name for times without one; '': such times are refused.
+        begins: the first Unix minute of a day of the counter; None: a date alone is a time.
+        column: the column of the times, for reasons; '': none.
+        advises: the reasons name ``--time-format``, which the user may give.
 
     Raises:
-        ValueError: there is no such time zone, or the format cannot be.
+        ValueError: the time zone does not exist, or the format cannot be used.
     """
 
     def __init__(
@@ -112,7 +109,7 @@ class Clock:
         """The whole Unix minute of ``time``, a text or a number.
 
         Raises:
-            Malformed: it is no time in this format, has no zone where one is needed, or lies
+            Malformed: the text is no time of this format, has no zone where one is needed, or lies
                 before 1970 or more than 366 days ahead.
         """
         text = time if type(time) is str else _digits(time, self._where)
@@ -140,14 +137,13 @@ class Clock:
         found = _NUMBER.fullmatch(text)
         if found is None:
             raise ValueError("it is no number")
-        number = int(found[1])  # a fraction never makes another minute
+        number = int(found[1])  # a fraction does not change the minute
         for other, unit in UNITS.items():
             if other != self._format and number // unit in LIKELY:
                 when = _EPOCH + timedelta(seconds=number // unit)
                 raise Misread(
-                    f"{self._where}the time {text!r} cannot be: it is none from 1990 on in"
-                    f" {self._format}"
-                    + self._advice(f"; --time-format {other} makes it {when:%Y-%m-%dT%H:%M:%SZ}")
+                    f"{self._where}the time {text!r} is not from 1990 to 2099 as {self._format}"
+                    + self._advice(f"; --time-format {other} reads {when:%Y-%m-%dT%H:%M:%SZ}")
                 )
         return number // (60 * UNITS[self._format])
 
@@ -157,20 +153,20 @@ class Clock:
         if found := _ACCESS_LOG.fullmatch(text):
             return minute_of((found[1] + found[2]).encode())
         text = text.upper()
-        alone = _DATE_ALONE.fullmatch(text)
-        if not alone and not _DATE.fullmatch(text):
+        date_only = _DATE_ALONE.fullmatch(text)
+        if not date_only and not _DATE.fullmatch(text):
             raise ValueError(
                 "it is neither ISO 8601 nor a Unix time"
-                + self._advice("; --time-format says what it is")
+                + self._advice("; give its format by --time-format")
             )
         if _OFFSET.search(text):
             raise ValueError("its offset has 60 minutes or more")
-        text = alone[1] if alone else _SPACED_ZONE.sub("", _NAMED_UTC.sub("+00:00", text))
+        text = date_only[1] if date_only else _SPACED_ZONE.sub("", _NAMED_UTC.sub("+00:00", text))
         try:
             when = datetime.fromisoformat(_LEAP.sub(r"\g<1>59", text))
         except ValueError:
-            raise ValueError("no such date or time is in the calendar of ISO 8601") from None
-        return self._day(when.date()) if alone and self._begins else self._whole(when)
+            raise ValueError("ISO 8601 has no such date or time") from None
+        return self._day(when.date()) if date_only and self._begins else self._whole(when)
 
     def _advice(self, option: str) -> str:
         return option if self._advises else ""
@@ -197,14 +193,17 @@ class Clock:
     def _whole(self, when: datetime) -> int:
         if when.tzinfo is None:
             if self._zone is None:
-                raise ValueError("it has no time zone; say which by --time-zone")
+                raise ValueError("it has no time zone; give one by --time-zone")
             when = when.replace(tzinfo=self._zone)
         return (when - _EPOCH) // _MINUTE
 
 
 @lru_cache(maxsize=256)
 def _zone(name: str) -> ZoneInfo:
-    """As ``countersink.counting.counters.buckets.zone``, which producers must not import."""
+    """The time zone of an IANA name.
+
+    As ``countersink.counting.counters.buckets.zone``, which producers must not import.
+    """
     if name not in available_timezones():
         raise ValueError(
             f"{name!r} is no time zone: give an IANA name such as Europe/Berlin, America/New_York"
@@ -214,7 +213,7 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def _digits(time: object, where: str) -> str:
-    """A number of JSON as the text of one; ``where`` it stands."""
+    """The text of a number of JSON; ``where`` begins the reason of an error."""
     if time is None:
         raise Malformed(f"{where}there is no time")
     if type(time) is int:
@@ -222,15 +221,15 @@ def _digits(time: object, where: str) -> str:
             return str(time)
     elif type(time) is float and math.isfinite(time) and abs(time) < 1e19:
         return f"{time:.6f}"
-    raise Malformed(f"{where}the time is neither a text nor a number that can be one")
+    raise Malformed(f"{where}the time is neither a text nor a number in range")
 
 
 def _check_pattern(pattern: str, *, zoned: bool) -> None:
-    """Write a time by ``pattern`` and read it again."""
+    """Check a strptime pattern by formatting a time and parsing it again."""
     if "%Z" in pattern.replace("%%", ""):
         raise ValueError(
-            f"time format {pattern!r}: Python reads %Z and forgets it; write %z for +0200, or the"
-            " name itself (GMT) and say by --time-zone where it is"
+            f"time format {pattern!r}: Python ignores the zone that %Z reads; write %z for +0200,"
+            " or the zone's name (GMT) itself, and give the zone by --time-zone"
         )
     sample = datetime(2015, 5, 17, 10, 5, 3, tzinfo=UTC)
     try:
@@ -240,9 +239,9 @@ def _check_pattern(pattern: str, *, zoned: bool) -> None:
             f"time format {pattern!r}: {error}; give auto, {', '.join(UNITS)} or a pattern of"
             " strptime such as '%d.%m.%Y %H:%M:%S'"
         ) from None
-    if read.year != sample.year:  # 1900 is what strptime takes then
+    if read.year != sample.year:  # strptime takes 1900 then
         raise ValueError(f"time format {pattern!r} has no year")
     if read.tzinfo is None and not zoned:
         raise ValueError(
-            f"time format {pattern!r} has no %z: say by --time-zone where the times are from"
+            f"time format {pattern!r} has no %z: give the zone of the times by --time-zone"
         )

@@ -1,5 +1,4 @@
-"""The job process: start, stop by signals, exit status, waiting while Redis is away, and its log
-lines."""
+"""The job process: start, stop by signals, exit status, waits while Redis is away, log lines."""
 
 import logging
 import os
@@ -14,7 +13,7 @@ from countersink.runtime.log import Log
 from countersink.runtime.process import Stop, process_name, stop_by_signals
 from countersink.runtime.retry import Outage
 from countersink.schedules.jobs import JOBS, Registry, load
-from countersink.schedules.options import JobsOptions
+from countersink.schedules.options import JobProcessOptions
 from countersink.schedules.report import (
     LOGGER,
     ProcessVitals,
@@ -27,29 +26,29 @@ from countersink.stream.errors import translate
 
 DONE: Final = 0
 _AGAIN_S: Final = 0.5
-"""Seconds after RQ's worker ended by itself."""
-_TELL_EVERY_S: Final = 0.1
+"""Seconds until a new RQ worker starts after the last one ended."""
+_ASK_EVERY_S: Final = 0.1
 _IDLE_S: Final = 3.0
-"""Seconds that a stop may take with no run at hand: more means that Redis does not answer."""
+"""Seconds that a stop may take without a current run: longer means that Redis does not answer."""
 
 
 def run(
-    options: JobsOptions,
+    options: JobProcessOptions,
     *,
     registry: Registry = JOBS,
     stop: Stop | None = None,
     vitals: ProcessVitals | None = None,
 ) -> int:
-    """Run jobs until told to stop (SIGTERM, SIGINT or ``stop``); the exit status, 0.
+    """Run jobs until stopped (SIGTERM, SIGINT or ``stop``); returns the exit status, 0.
 
-    The run at hand is told to end; if it does not, its process is killed, and the run is taken over
-    later. Servers that are away are waited for.
+    The current run is asked to end; if it does not, its process is killed, and the run is taken
+    over later. Servers that are away are waited for.
 
     Args:
-        options: the settings.
+        options: of the job process.
         registry: the jobs.
         stop: to stop it from another thread.
-        vitals: written while it runs, for whoever watches it.
+        vitals: updated while it runs.
 
     Raises:
         Misconfigured, StreamMisconfigured: one of the URLs cannot be used.
@@ -58,7 +57,7 @@ def run(
     name = process_name()
     log, stop = Log(LOGGER, process=name), stop or Stop()
     adopt(log, "rq.worker", "rq.job", "rq.queue", "rq.registry")
-    # For the runs; they ask it, not this process.
+    # Checks the URL only: the runs use this Redis, not this process.
     connect(options.redis_url).close()
     with connect_queue(options.jobs_redis_url, client_name="countersink-jobs") as client:
         process = Process(options, registry, log, os.getpid())
@@ -72,7 +71,7 @@ def run(
                 log,
                 options.stop_within_s,
                 doing="ending in good order",
-                asked=supervisor.tell,
+                asked=supervisor.ask_to_end,
                 forced=supervisor.kill,
             ):
                 log(ScheduleAction.STARTED, "a job process starts", pid=os.getpid())
@@ -87,7 +86,7 @@ def run(
 
 
 class _Supervisor:
-    """Keeps an RQ worker at work."""
+    """Keeps an RQ worker running."""
 
     def __init__(self, name: str, stop: Stop, process: Process, vitals: ProcessVitals) -> None:
         self._name = name
@@ -100,7 +99,7 @@ class _Supervisor:
         self._worker: RunWorker | None = None
 
     def work(self, client: redis.Redis) -> None:
-        """Let one RQ worker work, until it has to stop or Redis is away."""
+        """Run one RQ worker until the process stops or Redis is away."""
         self.vitals.step("waiting")
         try:
             worker = RunWorker(
@@ -117,38 +116,38 @@ class _Supervisor:
             self._worker = worker
             worker.work(logging_level=None)
         except Exception as error:
-            # RQ's farewell to a Redis that is away; whatever else it is, a new worker helps.
+            # RQ deregisters at a Redis that is away, or another error: start a new worker.
             self._outage.failed(translate(error))
         if not self._stop.requested:
-            self.kill()  # a run that nobody watches any more
+            self.kill()  # a run without a supervising worker
             self._stop.wait(_AGAIN_S)
 
-    def tell(self) -> None:
-        """Tell the run at hand, and one that begins right now, to end; until the process has.
+    def ask_to_end(self) -> None:
+        """Ask the current run, and a run that begins just now, to end; until the process has ended.
 
         Without a run nothing is lost by ending the process while it hangs in a call.
         """
-        told, busy = 0, time.monotonic()
+        asked_pid, busy = 0, time.monotonic()
         while not self.ended:
             worker = self._worker
             if worker is not None and worker.horse_pid:
                 busy = time.monotonic()
-                if worker.horse_pid != told:
-                    told = worker.horse_pid
-                    worker.tell_horse()
+                if worker.horse_pid != asked_pid:
+                    asked_pid = worker.horse_pid
+                    worker.ask_horse_to_end()
             elif time.monotonic() - busy > _IDLE_S:
-                self._log(ScheduleAction.STOPPED, "a job process ends, without a farewell to Redis")
+                self._log(ScheduleAction.STOPPED, "a job process ends: Redis does not answer")
                 os._exit(DONE)
-            time.sleep(_TELL_EVERY_S)
+            time.sleep(_ASK_EVERY_S)
 
     def kill(self) -> None:
-        """Kill the run at hand, if there is one; it is taken over later."""
+        """Kill the current run, if there is one; it is taken over later."""
         worker = self._worker
         if worker is not None and worker.horse_pid:
             self._log(
                 ScheduleAction.STOP_FORCED,
-                "the run at hand is killed: unless it is over, it is taken over later",
+                "the current run is killed: unless it is over, it is taken over later",
                 level=logging.WARNING,
             )
-            worker.end_horse()
+            worker.kill_horse_group()
             worker.wait_for_horse()

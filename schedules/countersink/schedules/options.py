@@ -1,13 +1,12 @@
-"""Settings of scheduler, job process and jobs: looks, signs of life, attempts, pause before a
-retry, compaction, days kept, limits of alarms; defaults, checks, error messages; default crons are
-in ``jobs/__init__.py``. Cron expressions in a time zone: the next time, and the errors. What they
-mean is what cronsim makes of them: crontab(5), and Debian's cron where clocks are set.
+"""Options of scheduler, job process and jobs, with defaults and checks; cron expressions in a time
+zone, with their next times and errors. See ``jobs/__init__.py`` for the jobs' default crons.
 
-Five fields (minute, hour, day of month, month, day of week), or six with seconds first. Sunday is 0
-and 7. Where minutes and hours are both named, a time that a clock change leaves out comes at the
-first instant after it, and one that it repeats comes once. (Not APScheduler's trigger: 0 is its
-Monday, it loses the day whose midnight is left out, and stands still in a repeated hour.) On Lord
-Howe Island, whose clocks are set by half an hour, a time within hours of that may be left out.
+cronsim reads the expressions: crontab(5), and Debian's cron where clocks are set. Five fields
+(minute, hour, day of month, month, day of week), or six with seconds first. Sunday is 0 and 7.
+Where minutes and hours are both named, a time that a clock change skips comes at the first instant
+after it, and a time that it repeats comes once. (Not APScheduler's trigger: 0 is its Monday, it
+loses the day whose midnight is skipped, and stands still in a repeated hour.) On Lord Howe Island,
+whose clocks are set by half an hour, a time within hours of a clock change may be skipped.
 """
 
 import math
@@ -22,7 +21,7 @@ from cronsim import CronSim, CronSimError
 from countersink.counting.counters.buckets import zone
 
 OFF: Final = "off"
-"""The expression of a job that is not planned."""
+"""The expression of a job without planned times."""
 MAX_LENGTH: Final = 255
 _MACROS: Final = {
     "@yearly": "0 0 1 1 *",
@@ -36,14 +35,14 @@ _MACROS: Final = {
 
 
 class Cron:
-    """An expression in a time zone. All times in and out are aware and in UTC, whole seconds.
+    """A cron expression in a time zone. All times are aware, in UTC, in whole seconds.
 
     Attributes:
-        text: the expression as it was given.
+        text: the expression as given.
         time_zone: the IANA name.
 
     Raises:
-        ValueError: it is none; the message says what is wrong with it.
+        ValueError: the text is no expression; the message says why.
     """
 
     def __init__(self, text: str, time_zone: str = "UTC") -> None:
@@ -64,7 +63,7 @@ class Cron:
     def after(self, moment: datetime) -> datetime | None:
         """The first time after ``moment``; None if there is none."""
         for found in CronSim(self._fields, moment.astimezone(self._zone)):
-            # In an hour that is repeated, times that have been come first.
+            # In a repeated hour, cronsim returns past times first.
             if (at := found.astimezone(UTC)) > moment:
                 return at
         return None
@@ -74,7 +73,7 @@ def parse(text: str, time_zone: str = "UTC") -> Cron | None:
     """The expression; None for ``off``.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
     """
     cleaned = " ".join(text.split())
     if cleaned.lower() == OFF:
@@ -84,18 +83,19 @@ def parse(text: str, time_zone: str = "UTC") -> Cron | None:
 
 
 SILENT_S: Final = 20.0
-"""Seconds without a sign of life after which a run is another's: schedulers that have watched it
-for so long give it back, and its own process stops before its next transaction."""
+"""Seconds without a sign of life after which a run is taken over: schedulers that watched it for so
+long give it back, and its own process stops before its next transaction.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """When a job runs, and for how long.
+    """Times of a job, and its time limit.
 
     Attributes:
         cron: the expression in its time zone; None: off.
         time_zone: the IANA name, also of a job that is off.
-        limit_s: seconds that a run may take; it is told to end a little earlier.
+        limit_s: seconds that a run may take; it is asked to end a little earlier.
     """
 
     cron: Cron | None
@@ -103,25 +103,25 @@ class Times:
     limit_s: int = 3600
 
     def __post_init__(self) -> None:
-        """Refuse what no run could keep to."""
+        """Refuse an impossible limit."""
         if not 1 <= self.limit_s <= 7 * 86_400:
-            raise ValueError(f"limit_s is {self.limit_s}: 1 second to 7 days")
+            raise ValueError(f"limit_s is {self.limit_s}: 1 second to 7 days are allowed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerOptions:
-    """Settings of one scheduler process.
+    """Options of one scheduler process.
 
     Attributes:
-        mysql_url: where the runs are; not in ``repr``.
-        redis_url: where RQ's queue is; not in ``repr`` either.
+        mysql_url: of the runs; not in ``repr``.
+        redis_url: of RQ's queue; not in ``repr`` either.
         jobs: the times of every job, by name.
-        look_every_s: seconds between two looks at what is due, at most.
+        look_every_s: seconds between two passes over jobs and runs, at most.
         silent_s: seconds without a sign of life after which a run is given to another process.
-        stop_within_s: seconds after a signal at which the process ends, come what may.
+        stop_within_s: seconds after a signal at which the process ends in any case.
 
     Raises:
-        ValueError: a number is out of range, or a name cannot be one.
+        ValueError: a number is out of range, or a job's name is invalid.
     """
 
     mysql_url: str = field(repr=False)
@@ -132,29 +132,29 @@ class SchedulerOptions:
     stop_within_s: float = 8.0
 
     def __post_init__(self) -> None:
-        """Refuse what no scheduler could run with."""
+        """Refuse invalid numbers and names."""
         _check(self)
         for name in self.jobs:
             # RQ's rule for ids; the column has 64 characters.
             if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) is None:
-                raise ValueError(f"{name!r} cannot be a job: 1 to 64 letters, digits, _ and -")
+                raise ValueError(f"{name!r} is no name of a job: 1 to 64 letters, digits, _ and -")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """Everything about the jobs that can be set.
+    """Options of the jobs.
 
     Attributes:
-        compact_grace_s: seconds a bucket has been over before it counts as closed: late events.
+        compact_grace_s: seconds after a bucket's end before it counts as closed: late events.
         compact_threshold: slot rows per key above which an open bucket is compacted as well.
         compact_rows: slot rows that one transaction of compaction or retention moves, up to eight
-            times as many where nobody is in the way.
+            times as many without conflicts.
         compact_share: share of the time spent working, above 0 and at most 1; the rest is pause.
-        ledger_days: days that guard rows are kept, as a fraction too.
-        alarm_lag_s: seconds that the oldest event may wait in the queue before it is an alarm.
-        alarm_dead: dead rows that may lie there before it is an alarm.
+        ledger_days: days that guard rows are kept; may be a fraction.
+        alarm_lag_s: seconds that the oldest event may wait in the queue before an alarm.
+        alarm_dead: dead rows that may exist before an alarm.
         runs_days: days that ended runs stay in ``job_run``.
-        dead_days: days that dead letters are kept; 0: until somebody retries or drops them.
+        dead_days: days that dead letters are kept; 0: until they are retried or dropped.
 
     Raises:
         ValueError: a number is out of range; the message says what is allowed.
@@ -171,10 +171,10 @@ class JobOptions:
     dead_days: float = 90.0
 
     def __post_init__(self) -> None:
-        """Refuse what no job could run with."""
+        """Refuse invalid numbers."""
         for one in fields(self):
             value = getattr(self, one.name)
-            if not 0 <= value < 2**53:  # not a number is neither
+            if not 0 <= value < 2**53:  # refuses NaN, too
                 raise ValueError(f"{one.name} is {value}: 0 or more is needed")
         for name in ("compact_threshold", "compact_rows"):
             if getattr(self, name) < 1:
@@ -186,21 +186,21 @@ class JobOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobsOptions:
-    """Settings of one job process.
+class JobProcessOptions:
+    """Options of one job process.
 
     Attributes:
-        mysql_url: where the tables are; not in ``repr``.
-        redis_url: where the streams are; not in ``repr`` either.
-        jobs_redis_url: where RQ's queue is; not in ``repr`` either.
-        jobs: what the jobs themselves can be told.
-        attempts: times a run is started at most, those that ended with their process included.
+        mysql_url: of the tables; not in ``repr``.
+        redis_url: of the streams; not in ``repr`` either.
+        jobs_redis_url: of RQ's queue; not in ``repr`` either.
+        jobs: options of the jobs.
+        attempts: starts of a run at most, including those whose process died.
         retry_after_s: seconds from the first failed attempt to the second; doubled each time.
         beat_every_s: seconds between two signs of life of a run.
-        silent_s: seconds after the last one from which a run is another's to start.
-        wait_s: seconds that a run waits for the one before it of its job; longer than it takes to
-            find that one's process gone, so that a dead process makes nobody skip a run.
-        stop_within_s: seconds after a signal at which the process ends, come what may.
+        silent_s: seconds without a sign of life after which a run is given to another process.
+        wait_s: seconds that a run waits for the run before it of its job; longer than it takes to
+            detect a dead process, so that a dead process makes no run be skipped.
+        stop_within_s: seconds after a signal at which the process ends in any case.
 
     Raises:
         ValueError: a number is out of range.
@@ -218,14 +218,14 @@ class JobsOptions:
     stop_within_s: float = 8.0
 
     def __post_init__(self) -> None:
-        """Refuse what no job process could run with."""
+        """Refuse invalid numbers."""
         _check(self)
         if self.attempts < 1:
             raise ValueError(f"attempts is {self.attempts}: at least 1 is needed")
 
 
-def _check(options: SchedulerOptions | JobsOptions) -> None:
+def _check(options: SchedulerOptions | JobProcessOptions) -> None:
     for one in fields(options):
         value = getattr(options, one.name)
         if one.name.endswith("_s") and not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"{one.name} is {value}: seconds above 0")
+            raise ValueError(f"{one.name} is {value}: seconds above 0 are needed")

@@ -1,10 +1,10 @@
-"""RQ's queue and worker: its name, the function that may be called and refusals of others, how long
-results are kept, when a silent RQ job is lost, polling, killing of runs, no Redis Cluster.
+"""RQ's queue and worker: queue name, refusal of all functions but one, how long results are kept,
+when a silent RQ job is lost, polling, killing of runs, no Redis Cluster.
 
-MySQL says which runs there are and which attempt of each is due; RQ carries them to a process and
-keeps their time limits. An attempt may be enqueued twice, or late: it starts once, see
-:mod:`countersink.schedules.runs`. RQ's own retries would need its scheduler process, with a lock in
-Redis, and would be forgotten with Redis: a failed run is planned again instead.
+MySQL determines the runs and the due attempt of each; RQ carries attempts to a process and keeps
+their time limits. An attempt may be enqueued twice, or late: it starts once, see ``runs.py``. RQ's
+own retries would need its scheduler process, with a lock in Redis, and would be lost with Redis:
+a failed run is planned again instead.
 """
 
 import logging
@@ -29,36 +29,35 @@ from countersink.runtime.process import SIGNALS, Stop
 from countersink.runtime.retry import Outage
 from countersink.schedules.errors import NotOurs, RunFailed
 from countersink.schedules.jobs import Registry
-from countersink.schedules.options import JobsOptions
+from countersink.schedules.options import JobProcessOptions
 from countersink.schedules.report import ProcessVitals, ScheduleAction, shared_moment
 from countersink.stream.connection import check_single, connect, mapped
 
 QUEUE: Final = "countersink"
 FUNCTION: Final = "countersink.schedules.run_process.perform"
-"""What RQ calls, with the name of a job, the planned time, the attempt and the time limit."""
+"""The function that RQ calls, with a job's name, planned time, attempt and time limit."""
 TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
-"""Of a planned time in RQ's queue."""
+"""Format of a planned time in RQ's queue."""
 RESULT_TTL_S: Final = 600
-"""Seconds that Redis remembers a run that ended well; MySQL remembers it for months."""
+"""Seconds that Redis keeps a successful run; MySQL keeps it for months."""
 FAILURE_TTL_S: Final = 86_400
-"""Seconds that Redis remembers one that did not."""
+"""Seconds that Redis keeps a failed run."""
 SILENT_S: Final = 60.0
 """Seconds after which a started RQ job without a sign of life is lost."""
 
 
 class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
-    """An RQ job that can only be a run of ours.
+    """An RQ job that can only be a run of countersink.
 
-    RQ calls whatever function a job names, so whoever can write to its Redis could run anything
-    here, JSON or not: this refuses all functions but one, callbacks and webhooks included.
+    RQ calls any function that a job names, so that any writer to its Redis could execute code here,
+    with JSON as well: this class refuses all functions but one, callbacks and webhooks included.
     """
 
     def restore(self, raw_data: Any) -> Any:
-        """RQ's; what cannot be read is none of our jobs, and nothing stays in Redis for longer
-        than what is ours.
+        """RQ's; treats unreadable data as a missing job, and limits its time in Redis.
 
         Raises:
-            NoSuchJobError: RQ passes over it, and its maintenance forgets the id.
+            NoSuchJobError: RQ ignores the job, and its maintenance deletes the id.
         """
         try:
             restored = super().restore(raw_data)
@@ -66,13 +65,13 @@ class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
             raise
         except Exception as error:
             self.connection.expire(self.key, FAILURE_TTL_S)
-            self.log.warning("what lies in RQ's queue is no job: passed over", exc_info=True)
+            self.log.warning("an entry of RQ's queue is no job: ignored", exc_info=True)
             raise NoSuchJobError("it cannot be read") from error
         self.result_ttl, self.failure_ttl = RESULT_TTL_S, FAILURE_TTL_S
         return restored
 
     def perform(self) -> Any:
-        """Run it, if it is one of ours."""
+        """Run the job; NotOurs: it names another function."""
         if self.func_name != FUNCTION or self.instance is not None:
             raise NotOurs(f"{self.id} is no run of countersink: refused")
         return super().perform()
@@ -94,23 +93,23 @@ def connect_queue(url: str, *, client_name: str) -> redis.Redis:
     """A client for RQ's Redis.
 
     Raises:
-        StreamMisconfigured: the URL cannot be used, or is that of a Redis Cluster.
+        StreamMisconfigured: the URL cannot be used, or is of a Redis Cluster.
     """
     check_single(url)
     return connect(url, client_name=client_name)
 
 
 def make_queue(client: redis.Redis) -> Any:
-    """RQ's queue, with JSON: pickles would run code of whoever writes to Redis."""
+    """RQ's queue, with JSON: pickles would execute code of any writer to Redis."""
     return Queue(QUEUE, connection=client, serializer=JSONSerializer, job_class=RunJob)
 
 
 class RunQueue:
-    """The queue as the scheduler uses it.
+    """RQ's queue, for the scheduler.
 
     Args:
         client: from :func:`connect_queue`.
-        vitals: where enqueued runs are counted.
+        vitals: counts enqueued runs.
     """
 
     def __init__(self, client: redis.Redis, vitals: ProcessVitals | None = None) -> None:
@@ -119,7 +118,7 @@ class RunQueue:
         self._queue = make_queue(client)
 
     def enqueue(self, job: str, planned_at: datetime, attempt: int, limit_s: int) -> None:
-        """Put an attempt of a run into the queue, whatever RQ knows of the run already.
+        """Put an attempt of a run into the queue, even if RQ has the run.
 
         Args:
             job: its name.
@@ -143,7 +142,7 @@ class RunQueue:
         self._vitals.runs += 1
 
     def waiting(self) -> set[str]:
-        """The ids of what waits in the queue.
+        """The ids of the waiting RQ jobs.
 
         Raises:
             StreamError: Redis does not serve.
@@ -151,7 +150,7 @@ class RunQueue:
         with mapped():
             return set(self._queue.get_job_ids())
 
-    def in_hand(self, job: str, planned_at: datetime, attempt: int, waiting: set[str]) -> bool:
+    def has_attempt(self, job: str, planned_at: datetime, attempt: int, waiting: set[str]) -> bool:
         """Whether RQ will start this attempt, or just has; ``waiting`` from :meth:`waiting`.
 
         Raises:
@@ -164,90 +163,90 @@ class RunQueue:
         except NoSuchJobError:
             return False
         except (DeserializationError, LookupError, TypeError, ValueError, AttributeError):
-            return False  # not as we wrote it: enqueue it anew
+            return False  # not written by `enqueue`: enqueue it anew
 
 
 def _waits_or_works(job: Any, waiting: set[str]) -> bool:
-    """Whether an RQ job, as it was just fetched, will start, or is at work."""
+    """Whether an RQ job, as just fetched, will start, or is running."""
     status = str(job.get_status(refresh=False).value)
     if status != "started":
         return status in ("scheduled", "deferred") or (status == "queued" and job.id in waiting)
     beat: datetime | None = job.last_heartbeat
-    # By the clock of the job process: a skew makes for an enqueue that starts nothing.
+    # By the clock of the job process: a skew only causes an enqueue that starts nothing.
     return beat is not None and datetime.now(UTC) - beat < timedelta(seconds=SILENT_S)
 
 
 IDLE_S: Final = 1
-"""Seconds that one read of the queue waits: a stop goes unnoticed so long. RQ takes whole ones."""
+"""Seconds that one read of the queue blocks, and delays a stop. RQ takes whole seconds."""
 _TTL_S: Final = IDLE_S + 15
 """RQ reads for 15 s less than this."""
 MONITOR_S: Final = 5
-"""Seconds between two looks at a work horse, and two signs of life of it in Redis."""
+"""Seconds between two checks of a work horse, and between two of its signs of life in Redis."""
 
 
 @dataclass(slots=True)
 class Process:
-    """What the job process hands to its work horses, by the fork.
+    """State that the job process passes to its work horses, by the fork.
 
     Attributes:
-        options: its settings.
-        registry: the jobs it knows.
-        log: where runs say what they do.
+        options: of the job process.
+        registry: the jobs.
+        log: for runs.
         pid: of the job process.
-        told: set in a work horse that is to end in good order.
-        held_until: where a work horse tells until when its run is surely its own.
+        asked_to_end: set in a work horse that is asked to end.
+        held_until: the time until which the work horse surely owns its run.
     """
 
-    options: JobsOptions
+    options: JobProcessOptions
     registry: Registry
     log: Log
     pid: int
-    told: bool = False
+    asked_to_end: bool = False
     held_until: c_double = field(default_factory=shared_moment)
 
     @property
     def ending(self) -> bool:
-        """Whether a work horse is to end; an orphan is, too."""
-        return self.told or os.getppid() != self.pid
+        """Whether a work horse is to end, as an orphan is."""
+        return self.asked_to_end or os.getppid() != self.pid
 
 
 _process: Process | None = None
 
 
 def install(process: Process | None) -> None:
-    """Set what :func:`perform` works with in this process and those it forks."""
+    """Set the state for :func:`perform` in this process and its later forks."""
     global _process
     _process = process
 
 
 def installed() -> Process:
-    """What :func:`install` set.
+    """The state set by :func:`install`.
 
     Raises:
-        RunFailed: nothing: RQ's own worker took the job.
+        RunFailed: there is none: RQ's own worker took the job.
     """
     if _process is None:
         raise RunFailed(
-            "this is no job process of countersink: its runs need one; start it with"
-            " `countersink jobs` instead of `rq worker`"
+            "runs of countersink need a job process of countersink, which this is not: start it"
+            " with `countersink jobs` instead of `rq worker`"
         )
     return _process
 
 
-class _Gone(StopRequested):  # type: ignore[misc] # RQ is checked as if untyped
-    """Redis was lost while the worker had nothing to do; RQ ends its work for it without a word."""
+class _RedisLost(StopRequested):  # type: ignore[misc] # RQ is checked as if untyped
+    """Redis was lost while the worker was idle; RQ ends its work for it without a log record."""
 
 
 class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
-    """Takes runs from the queue, and lets a forked work horse do each.
+    """RQ worker that takes runs from the queue; a forked work horse executes each.
 
     Args:
         client: RQ's Redis.
         name: that no worker had before.
-        process: handed to the work horses.
-        stop: when to end.
-        outage: where a Redis that is away is announced.
-        vitals: told what the process does, every few seconds, and of each run.
+        process: passed to the work horses.
+        stop: ends the worker.
+        outage: reports a Redis that is away.
+        vitals: updated every few seconds, and for each run.
     """
 
     def __init__(
@@ -270,18 +269,18 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
             log_job_description=False,
         )
         self._process = process
-        self._asked = stop
+        self._stop_signal = stop
         self._outage = outage
         self._vitals = vitals
 
-    def tell_horse(self) -> None:
-        """Ask the work horse, if there is one, to end in good order; from any thread."""
+    def ask_horse_to_end(self) -> None:
+        """Ask the work horse, if there is one, to end; from any thread."""
         if self.horse_pid:
-            with suppress(ProcessLookupError):  # it has just ended
+            with suppress(ProcessLookupError):  # the horse has just ended
                 os.kill(self.horse_pid, signal.SIGTERM)
 
-    def end_horse(self) -> None:
-        """Kill the work horse and whatever it started; from any thread."""
+    def kill_horse_group(self) -> None:
+        """Kill the work horse and its children; from any thread."""
         pid = self.horse_pid
         if pid:
             for kill in (os.killpg, os.kill):  # it may not lead its group yet
@@ -294,7 +293,7 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         """The next job; in short reads, so that a stop is noticed."""
         while True:
             self._vitals.step("idle")
-            if self._asked.requested:
+            if self._stop_signal.requested:
                 raise StopRequested
             found = super().dequeue_job_and_maintain_ttl(IDLE_S, IDLE_S)
             self._outage.over()
@@ -302,41 +301,41 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
                 return found
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """RQ's; outside of a run a lost connection ends :meth:`work`, whose own way of waiting
-        would not notice a stop.
+        """RQ's; without a run, a lost connection ends :meth:`work`, whose own waiting would not
+        notice a stop.
         """
         try:
             super().heartbeat(timeout, pipeline)
         except redis.RedisError as error:
             if not self.horse_pid:
-                raise _Gone from error
+                raise _RedisLost from error
 
     def set_current_job_working_time(self, *args: Any, **kwargs: Any) -> None:
-        """RQ's; a Redis that is away does not end the watch over a run."""
-        with suppress(redis.RedisError):  # said where the queue is read
+        """RQ's; a Redis that is away does not end the supervision of a run."""
+        with suppress(redis.RedisError):  # logged where the queue is read
             super().set_current_job_working_time(*args, **kwargs)
 
     def maintain_heartbeats(self, job: Any) -> None:
-        """RQ's; a Redis that is away does not end the watch over a run. A work horse that hangs is
-        killed once its run may have been taken over for long.
+        """RQ's; a Redis that is away does not end the supervision of a run. A work horse that hangs
+        is killed once its run may have been taken over for long.
         """
         process = self._process
         if time.monotonic() > process.held_until.value + process.options.silent_s:
             process.held_until.value = inf  # once
             process.log(
                 ScheduleAction.RUN_LOST,
-                "the run at hand is another's by now and does not end: its process is killed",
+                "the current run was taken over and does not end: its process is killed",
                 level=logging.WARNING,
                 run=job.id,
             )
-            self.end_horse()
+            self.kill_horse_group()
             return
         self._vitals.step("running")
-        with suppress(redis.RedisError):  # said where the queue is read
+        with suppress(redis.RedisError):  # logged where the queue is read
             super().maintain_heartbeats(job)
 
     def fork_work_horse(self, job: Any, queue: Any) -> None:
-        """RQ's, with signals held back until the child has its own handlers."""
+        """RQ's, with signals blocked until the child has its own handlers."""
         self._vitals.step("running")
         self._vitals.runs += 1
         self._process.held_until.value = inf
@@ -347,16 +346,16 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def setup_work_horse_signals(self) -> None:
-        """In the child: SIGTERM asks the run to end in good order, Ctrl-C is the parent's."""
-        # The pipe is the parent's: a number written to it would be a signal to the parent.
+        """In the child: SIGTERM asks the run to end, Ctrl-C is for the parent."""
+        # The pipe is the parent's, which would take a number written to it for a signal.
         signal.set_wakeup_fd(-1)
         process = self._process
-        process.told = self._asked.requested
+        process.asked_to_end = self._stop_signal.requested
 
-        def told(*_: object) -> None:
-            process.told = True
+        def ask(*_: object) -> None:
+            process.asked_to_end = True
 
-        signal.signal(signal.SIGTERM, told)
+        signal.signal(signal.SIGTERM, ask)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
@@ -367,4 +366,4 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         """Nothing."""
 
     def _install_signal_handlers(self) -> None:
-        """Nothing: the process has its own."""
+        """Nothing: the process has its own handlers."""

@@ -1,5 +1,7 @@
-"""One run in its own process: begins it, calls the job, and says how it ended (failed, stopped,
-over its time limit, tried again after a pause) with the texts; its row: ``schedules/runs.py``."""
+"""One run in its own process: begins it, calls the job, and writes the result (done, failed,
+stopped, over its time limit, tried again after a pause), with the texts. See ``runs.py`` for its
+row.
+"""
 
 import logging
 import time
@@ -27,8 +29,8 @@ from countersink.schedules.rq_worker import TIME_FORMAT, Process, installed
 from countersink.schedules.runs import Attempt, Begun, OpenRun
 from countersink.stream.errors import StreamError
 
-LOOK_EVERY_S: Final = 0.2
-"""Seconds between two looks whether the run before is over, or the process is to stop."""
+CHECK_EVERY_S: Final = 0.2
+"""Seconds between two checks whether the run before is over, or the process is to stop."""
 _MARGIN: Final = 0.1
 _LONGEST_MARGIN_S: Final = 30.0
 
@@ -37,10 +39,10 @@ Result = TypeVar("Result")
 
 
 def perform(job: str, planned: str, attempt: int, limit_s: int) -> str:
-    """Run a job, if it is this attempt's turn; RQ calls this. What became of it, in a word.
+    """Run a job, if it is this attempt's turn; RQ calls this. Returns the outcome in a word.
 
     Raises:
-        RunFailed: RQ keeps it as failed, too.
+        RunFailed: the run failed; RQ keeps it as failed, too.
     """
     process = installed()
     at = datetime.strptime(planned, TIME_FORMAT).replace(tzinfo=UTC)
@@ -53,21 +55,21 @@ def perform(job: str, planned: str, attempt: int, limit_s: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """How a run ended.
+    """Result of a run.
 
     Attributes:
-        detail: for its row: what it did, or why it failed.
+        detail: for its row: the result, or the reason of the failure.
         rows: for its row.
-        said: why it failed, for the log: without the text of an unexpected error, which may quote
-            an event; empty: it did not.
-        passes: why it failed may pass by itself.
-        unfinished: it ended early, since it was to stop.
+        reason: of the failure, for the log, without the text of an unexpected error, which may
+            quote an event; empty: no failure.
+        retryable: the reason may pass by itself, so that the run is tried again.
+        unfinished: the run ended early, since it was stopped.
     """
 
     detail: str
     rows: int | None = None
-    said: str = ""
-    passes: bool = True
+    reason: str = ""
+    retryable: bool = True
     unfinished: bool = False
 
 
@@ -80,7 +82,7 @@ class _Run:
         self._attempt = attempt
         self._log = partial(process.log, job=attempt.job, at=attempt.planned_at)
         self._session = brief_session(process.options.mysql_url)
-        # A little earlier than RQ's own limit, which is an exception in the midst of something.
+        # A little earlier than RQ's own limit, which raises an exception anywhere.
         self._deadline = time.monotonic() + limit_s - min(_LONGEST_MARGIN_S, _MARGIN * limit_s)
         self._limit_s = limit_s
         self._since = time.monotonic()
@@ -91,8 +93,8 @@ class _Run:
             return self._started()
         if begun is Begun.NOTHING:
             return "nothing"  # started before, over, or never planned
-        if begun is Begun.WORN:
-            self._say_failed(reason, None, again=False)
+        if begun is Begun.EXHAUSTED:
+            self._log_failed(reason, None, again=False)
             raise RunFailed(reason)
         self._log(ScheduleAction.RUN_SKIPPED, f"skipped: {reason}", level=logging.WARNING)
         return "skipped"
@@ -105,24 +107,24 @@ class _Run:
         return self._process.ending or time.monotonic() >= self._deadline
 
     def _begin(self) -> tuple[Begun, str]:
-        """Begin, once the run before it is over; and why it is left out, where it is.
+        """Begin the run, once the run before it is over; returns the reason, too, if it is skipped.
 
-        One that waits for a run which gives no sign of life is left as it is: a scheduler gives
-        back that one, and hands this one over again.
+        An attempt that waits for a silent run is left planned: a scheduler gives back the silent
+        run and enqueues this attempt again.
         """
         patient_until = time.monotonic() + self._options.wait_s
         first: OpenRun | None = None
         while True:
             if self._process.ending:
                 raise RunFailed("the job process stops: the run begins elsewhere, or later")
-            self._since = time.monotonic()  # before its row says that it lives
+            self._since = time.monotonic()  # before the sign of life in its row
             begun, other = self._waited(
                 lambda: rerun(
                     lambda: runs.begin(self._session(), self._attempt, self._options.attempts)
                 )
             )
-            if begun is Begun.WORN:
-                return begun, runs.WORN.format(self._options.attempts)
+            if begun is Begun.EXHAUSTED:
+                return begun, runs.EXHAUSTED.format(self._options.attempts)
             if begun is not Begun.BUSY or other is None:
                 return begun, runs.STALE
             first = first if first is not None and first.holder == other.holder else other
@@ -130,13 +132,13 @@ class _Run:
                 if other.heartbeat_at == first.heartbeat_at:
                     return Begun.NOTHING, ""
                 reason = (
-                    f"the run planned at {other.planned_at:%Y-%m-%d %H:%M:%S} UTC was still going"
+                    f"the run planned at {other.planned_at:%Y-%m-%d %H:%M:%S} UTC was still running"
                     f" after {self._options.wait_s:g} s"
                 )
-                return self._left_out(reason), reason
-            time.sleep(LOOK_EVERY_S)
+                return self._skip(reason), reason
+            time.sleep(CHECK_EVERY_S)
 
-    def _left_out(self, reason: str) -> Begun:
+    def _skip(self, reason: str) -> Begun:
         left_out = self._waited(lambda: runs.skip(self._session(), self._attempt, reason))
         return Begun.BUSY if left_out else Begun.NOTHING
 
@@ -144,13 +146,13 @@ class _Run:
         try:
             return self._retried(work, self._to_stop)
         except (GivenUp, StoreError) as error:
-            raise RunFailed(f"MySQL did not do its part: {error_text(error)}") from None
+            raise RunFailed(f"MySQL failed: {error_text(error)}") from None
 
     def _retried(self, work: Callable[[], Result], stop: Callable[[], bool]) -> Result:
-        """The result of ``work``, which needs MySQL and waits for it until it is to ``stop``.
+        """The result of ``work``, retried while MySQL is away, until ``stop``.
 
         Raises:
-            GivenUp: it was to stop.
+            GivenUp: ``stop`` came first.
             StoreError: an error that does not pass.
         """
         outage = Outage("MySQL", self._process.log)
@@ -176,18 +178,18 @@ class _Run:
             if ended.unfinished and self._process.ending:
                 return self._put_back(heartbeat, ended, took)
             if ended.unfinished and heartbeat.lost:
-                self._say_lost()
+                self._raise_lost()
             self._written(heartbeat, lambda: self._end(ended))
-        if ended.said:
-            self._say_failed(ended.said, took, again=self._is_tried_again(ended))
+        if ended.reason:
+            self._log_failed(ended.reason, took, again=self._is_tried_again(ended))
             raise RunFailed(ended.detail[:MAX_ERROR])
         self._log(ScheduleAction.RUN_DONE, ended.detail, took_s=took, rows=ended.rows)
         return "done"
 
     def _end(self, ended: _Ended) -> bool:
-        """Write how it ended; False where that is not its to say."""
+        """Write the result; False if the run is another attempt's."""
         session, attempt, options = self._session(), self._attempt, self._options
-        if not ended.said:
+        if not ended.reason:
             return runs.finish(session, attempt, "done", ended.detail, ended.rows)
         if not self._is_tried_again(ended):
             return runs.finish(session, attempt, "failed", ended.detail)
@@ -195,17 +197,17 @@ class _Run:
         return runs.put_back(session, attempt, ended.detail, spent=True, pause_s=pause_s)
 
     def _is_tried_again(self, ended: _Ended) -> bool:
-        return ended.passes and self._attempt.number < self._options.attempts
+        return ended.retryable and self._attempt.number < self._options.attempts
 
     def _put_back(self, heartbeat: RunHeartbeat, ended: _Ended, took: float) -> str:
         """Leave the rest to another process: neither done nor failed."""
-        detail = None if ended.said else ended.detail
+        detail = None if ended.reason else ended.detail
         self._written(
             heartbeat, lambda: runs.put_back(self._session(), self._attempt, detail, spent=False)
         )
         self._log(
             ScheduleAction.RUN_STOPPED,
-            "the run was to stop before its work was done: it goes on elsewhere, or later",
+            "the run was stopped before its work was done: it goes on elsewhere, or later",
             took_s=took,
             rows=ended.rows or 0,
         )
@@ -222,10 +224,10 @@ class _Run:
             kind = self._process.registry.get(self._attempt.job)
             if kind is None:
                 text = (
-                    f"this job process knows no job {self._attempt.job}: it is older, or newer,"
-                    " than the scheduler"
+                    f"this job process knows no job {self._attempt.job}: its version is older, or"
+                    " newer, than the scheduler's"
                 )
-                return _Ended(text, said=text)
+                return _Ended(text, reason=text)
             outcome = load(kind)(context)
             return _Ended(outcome.detail, outcome.rows, unfinished=not outcome.finished)
         except BaseException as error:
@@ -234,51 +236,51 @@ class _Run:
     def _failed(self, error: BaseException) -> _Ended:
         if _is_timeout(error):
             text = f"it took longer than its limit of {self._limit_s} s"
-            return _Ended(text, said=text)
+            return _Ended(text, reason=text)
         if isinstance(error, StoreError | StreamError | JobFailed):
             text = error_text(error)
             return _Ended(
                 text,
-                said=text,
-                # What a job has found does not pass by itself.
-                passes=not isinstance(error, JobFailed),
+                reason=text,
+                # The reason that a job found does not pass by itself.
+                retryable=not isinstance(error, JobFailed),
                 unfinished=isinstance(error, RunStopped),
             )
         self._log(
             ScheduleAction.CRASHED, "an unexpected error in a run", level=logging.ERROR, bug=error
         )
         name = type(error).__name__
-        return _Ended(f"{name}: {' '.join(str(error).split())}", said=name)
+        return _Ended(f"{name}: {' '.join(str(error).split())}", reason=name)
 
     def _written(self, heartbeat: RunHeartbeat, write: Callable[[], bool]) -> None:
-        """Write how the run ended.
+        """Write the result of the run.
 
         Raises:
-            RunFailed: it could not be written, or is no longer for this process to say.
+            RunFailed: it could not be written, or the run is another process's.
         """
         try:
-            # As long as it is surely its own run.
+            # As long as this process surely owns the run.
             written = self._retried(lambda: rerun(write), lambda: heartbeat.lost)
         except (GivenUp, StoreError) as failure:
             self._log(
                 ScheduleAction.RUN_LOST,
-                "how the run ended could not be written: it is taken over",
+                "the result of the run could not be written: the run is taken over",
                 level=logging.WARNING,
                 error=error_text(failure),
             )
-            raise RunFailed("how it ended could not be written: it is taken over") from None
+            raise RunFailed("its result could not be written: it is taken over") from None
         if not written:
-            self._say_lost()
+            self._raise_lost()
 
-    def _say_lost(self) -> NoReturn:
+    def _raise_lost(self) -> NoReturn:
         self._log(
             ScheduleAction.RUN_LOST,
-            "the run is another process's, or will be: this one gave no sign of life for long",
+            "the run was or will be taken over: this process gave no sign of life for long",
             level=logging.WARNING,
         )
-        raise RunFailed("it is another process's, or will be")
+        raise RunFailed("it was or will be taken over by another process")
 
-    def _say_failed(self, error: str, took: float | None, *, again: bool) -> None:
+    def _log_failed(self, error: str, took: float | None, *, again: bool) -> None:
         self._log(
             ScheduleAction.RUN_FAILED,
             "a run failed",
@@ -290,9 +292,7 @@ class _Run:
 
 
 def _is_timeout(error: BaseException) -> bool:
-    """Whether RQ's time limit is behind an error: the driver may have met it first, and wrapped
-    it.
-    """
+    """Whether RQ's time limit caused an error: the driver may have caught and wrapped it."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, BaseTimeoutException):

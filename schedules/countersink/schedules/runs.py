@@ -1,12 +1,12 @@
-"""The rows of ``job`` and ``job_run`` and every statement that changes one: claim a planned time,
-begin, beat, finish, put back and give back a run; pause, resume and run a job; after how many
-seconds a waiting run is left out (``STALE_S``). What is told of them: last runs, overdue ones, jobs
-that keep failing (``FAILING_AFTER``), totals by state.
+"""Rows of ``job`` and ``job_run``, with every statement that changes them: claim a planned time,
+begin, beat, finish, put back and give back a run; pause, resume and run a job; skip a run that
+waited for ``STALE_S`` seconds. Reports: last runs, overdue runs, failing jobs (``FAILING_AFTER``),
+totals by state.
 
 Schedulers and job processes are equal and know nothing of each other. Each statement changes a row
-as somebody has read it, or none: who moves ``job.next_at`` on has planned that time, who sets a
-planned run to running has started it, and a run that was given back is nobody's any more. Times are
-naive UTC in the tables, by the database's clock alone, and aware here.
+only in the state in which it was read: advancing ``job.next_at`` plans that time, setting a planned
+run to running starts it, and a run that was given back belongs to no process. Times are naive UTC
+in the tables, by the database's clock alone, and aware here.
 """
 
 from collections.abc import Sequence
@@ -20,17 +20,17 @@ from countersink.database.session import Session
 from countersink.database.sql import marks
 
 FAILING_AFTER: Final = 3
-"""Attempts in a row that failed before a job counts as failing."""
+"""Failed attempts in a row from which on a job counts as failing."""
 ENDED: Final = ("done", "failed")
-"""States of a run that has begun and ended."""
+"""States of a run that began and ended."""
 LATE_S: Final = 60
-"""Seconds after which a time that nobody has planned tells that no scheduler runs."""
+"""Seconds after which an unplanned time means that no scheduler runs."""
 TEXT: Final = 1000
-"""Characters that the detail of a run holds."""
+"""Characters of the detail of a run."""
 STALE_S: Final = 3600
-"""Seconds after which a run that never began makes way for later ones of its job."""
+"""Seconds after which a run that never began is skipped if its job has later runs."""
 STALE: Final = "it waited for more than an hour, and later runs of this job are planned"
-WORN: Final = "its process ended in the midst of it, {} times in all"
+EXHAUSTED: Final = "its process died before the run was over, in the last of {} attempts"
 _MAX_ROWS: Final = 2**63 - 1
 _JOB: Final = "name, cron, time_zone, paused, next_at"
 _RUN: Final = "job, planned_at, state, attempts, started_at, ended_at, row_count, detail"
@@ -41,11 +41,11 @@ class JobRow:
     """A job.
 
     Attributes:
-        name: its name.
+        name: of the job.
         cron: the expression, or ``off``.
         time_zone: of the expression.
         paused: nothing is planned until it is resumed.
-        next_at: the next time to be planned; None: there is none, or a scheduler is to say.
+        next_at: the next time to be planned; None: there is none, or a scheduler has to set it.
     """
 
     name: str
@@ -63,8 +63,8 @@ class OpenRun:
         job: its name.
         planned_at: its planned time.
         state: ``planned`` or ``running``.
-        attempts: how often it was started.
-        holder: who runs it, or did last; empty: nobody.
+        attempts: number of starts.
+        holder: the attempt's text, of the present or last attempt; empty: none.
         heartbeat_at: the last sign of life of a running one.
     """
 
@@ -78,12 +78,12 @@ class OpenRun:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt of a run, and who makes it.
+    """An attempt of a run, and its holder.
 
     Attributes:
         job: its name.
         planned_at: its planned time.
-        number: from 1; it starts only where so many less one were started before.
+        number: from 1; it starts only after ``number - 1`` started attempts.
         holder: a text that no other attempt uses.
     """
 
@@ -113,8 +113,8 @@ class FailingJob:
 
     Attributes:
         job: its name.
-        times: attempts in a row that failed, of its last runs.
-        detail: why the last one did.
+        times: failed attempts in a row, of its last runs.
+        detail: the reason of the last failure.
         since: when the first of these runs was planned; naive UTC.
     """
 
@@ -128,19 +128,19 @@ class Begun(Enum):
     """Outcome of the attempt to begin."""
 
     STARTED = "started"
-    """It runs."""
+    """The attempt runs."""
     NOTHING = "nothing"
     """There is no such run, it is over, or another attempt was made or is to be made."""
     BUSY = "busy"
-    """Another run of the job is at it."""
+    """Another run of the job is running."""
     STALE = "stale"
-    """It waited for more than an hour, and later runs are planned: it was skipped."""
-    WORN = "worn"
-    """Its process ended in the midst of it as often as it may be started: it has failed."""
+    """The run waited for more than an hour, and later runs are planned: it was skipped."""
+    EXHAUSTED = "exhausted"
+    """All attempts of the run were started, and the process of the last one died: it has failed."""
 
 
 def clock(session: Session) -> datetime:
-    """The database's clock."""
+    """The time on the database's clock."""
     return _aware(session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
 
 
@@ -157,15 +157,15 @@ def configure(
     time_zone: str,
     upcoming: datetime | None,
 ) -> JobRow | None:
-    """Write when a job runs; whoever starts last has the say. A time that is due stays due.
+    """Write the times of a job; the scheduler that starts last wins. A time that is due stays due.
 
     Args:
         session: outside a transaction.
         name, cron, time_zone: of the job.
-        upcoming: the first time to come of this expression; None: there is none, or it is off.
+        upcoming: the next time of this expression; None: there is none, or it is off.
 
     Returns:
-        The job as it was; None where it is new.
+        The job before; None: it is new.
     """
     with session.transaction():
         made = session.execute(
@@ -194,9 +194,9 @@ def configure(
 
 
 def claim(session: Session, job: JobRow, following: datetime | None) -> bool:
-    """Plan the run of ``job.next_at``, and move that on; False where the row is another by now.
+    """Plan the run of ``job.next_at``, and advance that; False: the row has changed.
 
-    A time that was planned before, since the database's clock was set back, is moved on alone.
+    A time that was planned before, since the database's clock was set back, is only advanced.
     """
     with session.transaction():
         if not plan_next(session, job, following):
@@ -210,7 +210,7 @@ def claim(session: Session, job: JobRow, following: datetime | None) -> bool:
 
 
 def plan_next(session: Session, job: JobRow, to: datetime | None) -> bool:
-    """Write another next time; False where the row is another by now."""
+    """Write another next time; False: the row has changed."""
     changed = session.execute(
         "UPDATE job SET next_at = %s WHERE name = %s AND next_at <=> %s AND cron = %s"
         " AND time_zone = %s AND NOT paused",
@@ -220,8 +220,9 @@ def plan_next(session: Session, job: JobRow, to: datetime | None) -> bool:
 
 
 def open_runs(session: Session, *, running: str | None = None) -> list[OpenRun]:
-    """The runs that are running, and those that are planned and due, the earliest first, at most
-    1,000; or those of this job that are running."""
+    """The running runs, and the planned runs that are due, the earliest first, at most 1,000; if
+    ``running`` names a job, only its running runs.
+    """
     which = (
         "state = 'running'"
         " OR (state = 'planned' AND (due_at IS NULL OR due_at <= UTC_TIMESTAMP(3)))"
@@ -241,7 +242,7 @@ def open_runs(session: Session, *, running: str | None = None) -> list[OpenRun]:
 
 
 def give_back(session: Session, run: OpenRun) -> bool:
-    """Let a run that was left behind be started again; False where it has given a sign of life."""
+    """Let a silent run be started again; False: it has given a sign of life."""
     changed = session.execute(
         "UPDATE job_run SET state = 'planned', holder = NULL, due_at = NULL"
         " WHERE job = %s AND planned_at = %s AND state = 'running' AND holder = %s"
@@ -252,18 +253,19 @@ def give_back(session: Session, run: OpenRun) -> bool:
 
 
 def begin(session: Session, attempt: Attempt, most: int) -> tuple[Begun, OpenRun | None]:
-    """Start the attempt, if it is its turn; where another run is at it, that one.
+    """Start the attempt, if it is its turn; returns the outcome, and another run of the job that is
+    running.
 
     Args:
         session: outside a transaction.
         attempt: to start.
-        most: how often a run is started at most.
+        most: starts of a run at most.
 
     Raises:
-        StoreError: unknown whether it was started. Trying again finds out.
+        StoreError: unknown whether it was started; a repeated call finds out.
     """
     with session.transaction():
-        # Those that start runs of a job take turns: at most one is running.
+        # Processes that start runs of a job take turns: at most one run is running.
         session.query("SELECT 1 FROM job WHERE name = %s FOR UPDATE", (attempt.job,))
         rows = session.query(
             "SELECT state, attempts, COALESCE(holder, '') FROM job_run"
@@ -275,8 +277,8 @@ def begin(session: Session, attempt: Attempt, most: int) -> tuple[Begun, OpenRun
         if not rows or tuple(rows[0][:2]) != ("planned", attempt.number - 1):
             return Begun.NOTHING, None
         if attempt.number > most:
-            _end_planned(session, attempt, "failed", WORN.format(most))
-            return Begun.WORN, None
+            _end_planned(session, attempt, "failed", EXHAUSTED.format(most))
+            return Begun.EXHAUSTED, None
         if attempt.number == 1 and _is_stale(session, attempt):
             _end_planned(session, attempt, "skipped", STALE)
             return Begun.STALE, None
@@ -292,14 +294,16 @@ def begin(session: Session, attempt: Attempt, most: int) -> tuple[Begun, OpenRun
 
 
 def beat(session: Session, attempt: Attempt) -> bool:
-    """Give a sign of life; False where the run is not this attempt's any more."""
+    """Write a sign of life; False: the run is not this attempt's any more."""
     return _change(session, attempt, "heartbeat_at = UTC_TIMESTAMP(3)")
 
 
 def finish(
     session: Session, attempt: Attempt, state: str, detail: str | None, rows: int | None = None
 ) -> bool:
-    """Write how the attempt ended, ``done`` or ``failed``; False where it is not its to say."""
+    """Write the result of the attempt, ``done`` or ``failed``; False: the run is not this
+    attempt's.
+    """
     number = None if rows is None else max(-_MAX_ROWS, min(rows, _MAX_ROWS))
     return _change(
         session,
@@ -319,14 +323,14 @@ def put_back(
     spent: bool,
     pause_s: float | None = None,
 ) -> bool:
-    """Let a run be started again; False where that is not this attempt's to say.
+    """Let a run be started again; False: the run is not this attempt's.
 
     Args:
         session: outside a transaction.
         attempt: that was started.
-        detail: what it did so far, or why it failed.
-        spent: whether the attempt counts: it failed, and was not told to end.
-        pause_s: seconds from now on in which it is not started; None: at once.
+        detail: the work so far, or the reason of the failure.
+        spent: whether the attempt counts: it failed, and was not stopped.
+        pause_s: seconds from now on in which the run is not started; None: no pause.
     """
     return _change(
         session,
@@ -340,22 +344,22 @@ def put_back(
 
 
 def skip(session: Session, attempt: Attempt, reason: str) -> bool:
-    """Leave out a run that has not begun; False where it has."""
+    """Skip a run that has not begun; False: it has."""
     return _end_planned(session, attempt, "skipped", reason)
 
 
 def pause(session: Session, name: str) -> None:
-    """Plan nothing of a job until it is resumed."""
+    """Stop planning a job until it is resumed."""
     session.execute("UPDATE job SET paused = 1 WHERE name = %s", (name,))
 
 
 def resume(session: Session, name: str) -> None:
-    """Plan a paused job again, from the next time on, which a scheduler says."""
+    """Plan a paused job again, from its next time on, which a scheduler sets."""
     session.execute("UPDATE job SET paused = 0, next_at = NULL WHERE name = %s AND paused", (name,))
 
 
 def add(session: Session, name: str) -> datetime | None:
-    """Plan a run of a job for now: its planned time; None where one waits already."""
+    """Plan a run of a job for now; returns its planned time, or None if a run waits already."""
     with session.transaction():
         ((now,),) = session.query(
             "SELECT UTC_TIMESTAMP() FROM job WHERE name = %s FOR UPDATE", (name,)
@@ -379,9 +383,9 @@ def last_runs(
 
     Args:
         session: outside a transaction.
-        job: only of this one.
-        states: only those in one of them.
-        limit: so many at most.
+        job: only this job's.
+        states: only in these states.
+        limit: number of runs at most.
     """
     conditions = ["job = %s"] if job is not None else []
     conditions += [f"state IN ({marks(states)})"] if states else []
@@ -391,8 +395,8 @@ def last_runs(
 
 
 def overdue(session: Session, minutes: int) -> list[RunRow]:
-    """Runs that were planned more than ``minutes`` ago and have not begun, the earliest first, at
-    most 1,000: no job process runs, or none gets them, because Redis cannot be reached.
+    """Runs planned more than ``minutes`` ago that have not begun, the earliest first, at most
+    1,000: no job process runs, or none gets them, because Redis cannot be reached.
     """
     return _runs(
         session,
@@ -403,8 +407,7 @@ def overdue(session: Session, minutes: int) -> list[RunRow]:
 
 
 def is_planned(session: Session) -> bool:
-    """Whether schedulers plan the jobs: there are some, and no time has come that nobody has
-    planned."""
+    """Whether schedulers plan the jobs: jobs exist, and no time passed unplanned."""
     ((number, late),) = session.query(
         "SELECT COUNT(*), COALESCE(SUM(NOT paused AND"
         " next_at < UTC_TIMESTAMP(3) - INTERVAL %s SECOND), 0) FROM job",
@@ -414,9 +417,8 @@ def is_planned(session: Session) -> bool:
 
 
 def failing(session: Session, job: str | None = None) -> list[FailingJob]:
-    """The jobs, or this one, that failed three times in a row or more, up to now.
-
-    An attempt counts, whether it failed or its process died: a run of three attempts is enough.
+    """The jobs, or this job, whose last attempts failed, three or more in a row; an attempt also
+    counts if its process died: a run of three attempts is enough.
     """
     names = [job] if job else [n for (n,) in session.query("SELECT DISTINCT job FROM job_run")]
     found = []
@@ -430,15 +432,15 @@ def failing(session: Session, job: str | None = None) -> list[FailingJob]:
 
 
 def tally(session: Session) -> dict[str, dict[str, int]]:
-    """The runs planned in the last 24 hours, by job and state; of all jobs that have had one."""
+    """The runs planned in the last 24 hours, by job and state; for all jobs that have runs."""
     found: dict[str, dict[str, int]] = {}
     for name, state, number in session.query(
         "SELECT job, state, COALESCE(SUM(planned_at > UTC_TIMESTAMP() - INTERVAL 1 DAY"
         " AND planned_at <= UTC_TIMESTAMP()), 0) FROM job_run GROUP BY job, state"
     ):
-        own = found.setdefault(name, {})
+        by_state = found.setdefault(name, {})
         if number:
-            own[state] = int(number)
+            by_state[state] = int(number)
     return found
 
 
@@ -486,7 +488,7 @@ def _place(attempt: Attempt) -> tuple[str, datetime | None]:
 
 
 def _stored(text: str | None) -> str | None:
-    """``text`` as its column takes it: cut, and without what is no UTF-8."""
+    """``text`` for its column: shortened, without characters that UTF-8 cannot encode."""
     if text is None:
         return None
     clean = text.encode("utf-8", "replace").decode("utf-8").replace("\0", "")

@@ -1,15 +1,14 @@
-"""The scheduler process: every few seconds and at each planned time it plans the runs that are due,
-hands them to RQ, and gives back runs whose process no longer shows signs of life; waiting for
-servers that are away, which missed times are planned (``RECENT``), exit status, log lines. How
-often: ``schedules/options.py``.
+"""The scheduler process: every few seconds and at each planned time it plans due runs, hands them
+to RQ, and gives back runs without signs of life; which missed times are planned (``RECENT``), waits
+while servers are away, exit status, log lines. See ``options.py`` for the intervals.
 
 APScheduler wakes it at planned times, so that runs begin at once. It decides nothing: its clock is
-the host's, and the database says what is due.
+the host's, and the database's clock determines the due times.
 
-Any number of schedulers do the same at once: what is due follows from the tables, and each
-statement of :mod:`countersink.schedules.runs` has one winner. A run is written before it is handed
-to RQ, and is handed over again whenever RQ does not have it: whatever is lost in between, or in
-Redis later, is found by the next look. An attempt that RQ has twice starts once.
+Any number of schedulers may run: the tables determine the due runs, and each statement of
+:mod:`countersink.schedules.runs` succeeds in one of them. A run is written before it is handed to
+RQ, and is handed over again whenever RQ does not have it: the next pass finds all that was lost in
+between, or in Redis later. An attempt that RQ has twice starts once.
 """
 
 import logging
@@ -51,17 +50,15 @@ FAILED: Final = 1
 def run(
     options: SchedulerOptions, *, stop: Stop | None = None, vitals: ProcessVitals | None = None
 ) -> int:
-    """Schedule until told to stop (SIGTERM, SIGINT or ``stop``); the exit status.
-
-    Servers that are away are waited for.
+    """Schedule until stopped (SIGTERM, SIGINT or ``stop``); servers that are away are waited for.
 
     Args:
-        options: the settings.
+        options: of the scheduler.
         stop: to stop it from another thread.
-        vitals: written while it runs, for whoever watches it.
+        vitals: updated while it runs.
 
     Returns:
-        0; 1 when the tables are too new for this program, or after a bug.
+        Exit status 0; 1 when the tables are too new for this program, or after a bug.
 
     Raises:
         Misconfigured, StreamMisconfigured: one of the URLs cannot be used.
@@ -71,11 +68,11 @@ def run(
     log, stop = Log(LOGGER, process=name), stop or Stop()
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
     adopt(log, "apscheduler")
-    alarm = _Alarm()
+    timer = _WakeTimer()
     with (
         connect_queue(options.redis_url, client_name="countersink-scheduler") as client,
         stop_by_signals(
-            stop, log, options.stop_within_s, doing="ending in good order", asked=alarm.wake
+            stop, log, options.stop_within_s, doing="ending in good order", asked=timer.wake
         ),
     ):
         vitals = vitals or ProcessVitals()
@@ -85,9 +82,9 @@ def run(
         outage, status = Outage("MySQL", log), DONE
         while not stop.requested:
             try:
-                alarm.ring_in(planner.look())
+                timer.wake_in(planner.plan_once())
                 outage.over()
-                if vitals.looked is None:
+                if vitals.last_pass is None:
                     log(ScheduleAction.READY, "planning")
                 vitals.step("planning", time.time())
             except StoreError as error:
@@ -96,30 +93,30 @@ def run(
                     status = FAILED
                     break
                 outage.failed(error)
-                vitals.step("waiting", vitals.looked)
+                vitals.step("waiting", vitals.last_pass)
             except Exception as error:
-                what = "an unexpected error ends the scheduler"
-                log(ScheduleAction.CRASHED, what, level=logging.CRITICAL, bug=error)
+                message = "an unexpected error ends the scheduler"
+                log(ScheduleAction.CRASHED, message, level=logging.CRITICAL, bug=error)
                 status = FAILED
                 break
-            alarm.rings(options.look_every_s)
-        alarm.close()
+            timer.wait(options.look_every_s)
+        timer.close()
         session.close()
         log(ScheduleAction.STOPPED, "a scheduler ends")
     return status
 
 
-class _Alarm:
-    """Wakes the process at a planned time."""
+class _WakeTimer:
+    """Timer that wakes the process at a planned time."""
 
     def __init__(self) -> None:
         self._awake = threading.Event()
-        # However late: a host that was frozen looks at once.
+        # However late: after a freeze of the host, a pass starts at once.
         self._timer = BackgroundScheduler(timezone=UTC, job_defaults={"misfire_grace_time": None})
         self._timer.start()
 
-    def ring_in(self, seconds: float) -> None:
-        """Wake after so many seconds, and at no other planned time."""
+    def wake_in(self, seconds: float) -> None:
+        """Wake after so many seconds; replaces the planned time before."""
         at = datetime.now(UTC) + timedelta(seconds=seconds)
         self._timer.add_job(self.wake, "date", run_date=at, id="next", replace_existing=True)
 
@@ -127,28 +124,28 @@ class _Alarm:
         """Wake now; from any thread."""
         self._awake.set()
 
-    def rings(self, seconds: float) -> None:
-        """Wait until then, for so long at most."""
+    def wait(self, seconds: float) -> None:
+        """Wait for the planned time, at most so many seconds."""
         self._awake.wait(seconds)
         self._awake.clear()
 
     def close(self) -> None:
-        """Wake nobody any more."""
+        """Stop the timer."""
         self._timer.shutdown(wait=False)
 
 
 RECENT: Final = timedelta(seconds=60)
-"""How late each time of a job is planned; of earlier ones the first alone."""
+"""Greatest delay at which each time of a job is planned; of earlier times only the first."""
 
 
 class Planner:
-    """Looks at the tables, as a scheduler does every few seconds. For one thread.
+    """Plans, gives back and hands over runs, in passes of a few seconds' distance. For one thread.
 
     Args:
         session: with short time-outs.
         queue: RQ's queue.
-        options: the jobs and their times.
-        log: where it says what it does.
+        options: jobs and their times.
+        log: of its actions.
     """
 
     def __init__(
@@ -161,14 +158,13 @@ class Planner:
         self._redis = Outage("Redis", log)
         self._configured: set[str] = set()
         self._silent: dict[OpenRun, float] = {}
-        self._looked_at = 0.0
+        self._last_pass = 0.0
 
-    def look(self) -> float:
-        """Do all that is due; after how many seconds the next time of a job comes, at most
-        ``look_every_s``.
+    def plan_once(self) -> float:
+        """One pass; returns the seconds until the next planned time, at most ``look_every_s``.
 
         Raises:
-            StoreError: MySQL did not do its part; look again.
+            StoreError: the database failed; call again.
         """
         try:
             session = self._session()
@@ -180,7 +176,7 @@ class Planner:
             found = runs.open_runs(session)
             self._give_back(session, found)
         except StoreError:
-            self._silent.clear()  # no run was seen to be silent while MySQL was
+            self._silent.clear()  # while MySQL is away, silence proves nothing
             raise
         try:
             self._hand_over(
@@ -192,7 +188,7 @@ class Planner:
         return wait_s
 
     def _configure(self, session: Session, name: str, times: Times) -> None:
-        """Write when a job runs, once in the life of this process."""
+        """Write the times of a job, once in the life of this process."""
         cron = times.cron
         text = OFF if cron is None else cron.text
         upcoming = None if cron is None else cron.after(runs.clock(session))
@@ -207,17 +203,17 @@ class Planner:
         )
         self._configured.add(name)
         if before is None or (before.cron, before.time_zone) != (text, times.time_zone):
-            what = "a job is new, or its times changed"
+            message = "a job is new, or its times changed"
             self._log(
-                ScheduleAction.CONFIGURED, what, job=name, cron=text, time_zone=times.time_zone
+                ScheduleAction.CONFIGURED, message, job=name, cron=text, time_zone=times.time_zone
             )
 
     def _plan(self, session: Session, jobs: Mapping[str, JobRow]) -> float:
-        """Plan what is due; after how many seconds the next time comes."""
+        """Plan due runs; returns the seconds until the next planned time."""
         now = runs.clock(session)
         wait = timedelta(seconds=self._options.look_every_s)
         for job in jobs.values():
-            # Other jobs, and expressions unknown here, are for schedulers of other versions.
+            # Unknown jobs and expressions belong to schedulers of other versions.
             cron = None
             if job.name in self._options.jobs and not job.paused:
                 with suppress(ValueError):
@@ -232,28 +228,30 @@ class Planner:
     def _plan_due(
         self, session: Session, job: JobRow, cron: Cron, now: datetime
     ) -> datetime | None:
-        """The next time of a job once all that was due is planned."""
+        """Plan all due times of a job; returns its next time."""
         while job.next_at is not None and job.next_at <= now:
             following = cron.after(max(job.next_at, now - RECENT))
             if not rerun(partial(runs.claim, session, job, following)):
-                return now  # by another scheduler: look again
+                return now  # another scheduler did: read again
             if now - job.next_at > RECENT:
-                what = "a missed run is planned now"
-                self._log(ScheduleAction.MISSED, what, job=job.name, at=job.next_at)
+                message = "a missed run is planned now"
+                self._log(ScheduleAction.MISSED, message, job=job.name, at=job.next_at)
             job = replace(job, next_at=following)
         upcoming = cron.after(now)
         if job.next_at is None or upcoming is None or job.next_at > upcoming:
-            # New, or planned further ahead: the database's clock was set back, or ahead before.
+            # New, or too far ahead: the database's clock was set back, or was ahead before.
             rerun(partial(runs.plan_next, session, job, upcoming))
             return upcoming
         return job.next_at
 
     def _give_back(self, session: Session, found: list[OpenRun]) -> None:
-        """Give back running ones that this process has seen silent for long enough."""
+        """Give back runs that this process has seen running without a sign of life for
+        ``silent_s``.
+        """
         now = time.monotonic()
-        if now - self._looked_at > 3 * self._options.look_every_s:
-            self._silent.clear()  # this process was frozen, and so may they have been
-        self._looked_at = now
+        if now - self._last_pass > 3 * self._options.look_every_s:
+            self._silent.clear()  # this process was frozen, and perhaps the runs, too
+        self._last_pass = now
         running = [run for run in found if run.state == "running"]
         self._silent = {run: self._silent.get(run, now) for run in running}
         for run, since in self._silent.items():
@@ -261,7 +259,7 @@ class Planner:
             if left_behind and rerun(partial(runs.give_back, session, run)):
                 self._log(
                     ScheduleAction.REQUEUED,
-                    "a run is to be started again: its process is gone",
+                    "a run is to be started again: its process gives no sign of life",
                     level=logging.WARNING,
                     job=run.job,
                     at=run.planned_at,
@@ -269,12 +267,12 @@ class Planner:
                 )
 
     def _hand_over(self, due: list[OpenRun]) -> None:
-        """Give RQ the runs that it does not have."""
+        """Enqueue the due runs that RQ does not have."""
         if not due and self._redis.lasted_s is None:
             return
         waiting = self._queue.waiting()
         for run in due:
             attempt = run.attempts + 1
-            if not self._queue.in_hand(run.job, run.planned_at, attempt, waiting):
+            if not self._queue.has_attempt(run.job, run.planned_at, attempt, waiting):
                 limit_s = self._options.jobs[run.job].limit_s
                 self._queue.enqueue(run.job, run.planned_at, attempt, limit_s)

@@ -27,8 +27,8 @@ from countersink.logs.file import (
     SNIFF,
     Packing,
     Unpacker,
+    can_unpack,
     check_begun,
-    is_read,
     packing,
 )
 
@@ -335,7 +335,7 @@ def _content(source: Input, fd: int, stop: Callable[[], bool]) -> Content:
     except LogError as error:
         raise Unreadable(str(error)) from None
     packed = packing(first)
-    if packed is not None and not is_read(packed):
+    if packed is not None and not can_unpack(packed):
         raise Unreadable(
             f"{name} is compressed by {packed.name}, which is not read here:"
             f" {packed.tool} {source.name} | countersink backfill - …"

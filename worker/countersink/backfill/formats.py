@@ -19,7 +19,7 @@ from countersink.backfill.spans import Quoting, SpanPiece, last_end, window_of
 from countersink.logs.errors import UnknownFormat
 from countersink.logs.file import BOM, wide_text
 from countersink.logs.formats import line_reader
-from countersink.logs.formats.detection import detect, untold
+from countersink.logs.formats.detection import detect, undetected_reason
 from countersink.logs.formats.json_objects import JSON_FORMATS
 from countersink.logs.formats.reader import Keys, LineReader, RecordTally, Rejected
 from countersink.logs.formats.records import AmountFormat, JsonLines, is_array
@@ -230,7 +230,7 @@ def recipe_for(recipe: Recipe, head: bytes) -> Recipe:
     try:
         detected = detect(lines)
         if detected is None:
-            if reason := untold(lines):
+            if reason := undetected_reason(lines):
                 raise BackfillError(reason)
             return replace(recipe, input_format="combined")
         recipe = replace(

@@ -30,7 +30,13 @@ from countersink.producers import Producer
 from countersink.runtime.log import logged
 from countersink.schedules.job_process import run as run_jobs
 from countersink.schedules.jobs import JOBS
-from countersink.schedules.options import JobOptions, JobsOptions, SchedulerOptions, Times, parse
+from countersink.schedules.options import (
+    JobOptions,
+    JobProcessOptions,
+    SchedulerOptions,
+    Times,
+    parse,
+)
 from countersink.schedules.report import ProcessVitals
 from countersink.schedules.scheduler import run as run_scheduler
 from countersink.stream.connection import connect
@@ -194,7 +200,7 @@ def scheduler_command(time_zone: str, log_format: str, **options: Any) -> int:
     dead_days="Days that dead letters are kept; 0: until they are retried or dropped.",
 )
 @settings.numbers(
-    JobsOptions,
+    JobProcessOptions,
     attempts="How often a run is started at most, if it fails or its process dies.",
     retry_after_s="Seconds from the first failed attempt to the second; doubled each time.",
     wait_s="Seconds that a run waits for the previous run of its job.",
@@ -212,7 +218,7 @@ def jobs_command(log_format: str, **options: Any) -> int:
     """
     queue_url, mysql_url = settings.jobs_redis_url(), settings.mysql_url()
     with values_checked():
-        chosen = JobsOptions(
+        chosen = JobProcessOptions(
             redis_url=settings.redis_url(),
             mysql_url=mysql_url,
             jobs_redis_url=queue_url,
@@ -228,8 +234,8 @@ def jobs_command(log_format: str, **options: Any) -> int:
 def _scheduler_samples(vitals: ProcessVitals) -> Samples:
     """A scheduler's own figures."""
     yield from one_of("countersink_scheduler_state", SCHEDULER_STATES, vitals.state)
-    if vitals.looked is not None:
-        yield Sample("countersink_scheduler_last_look_timestamp_seconds", vitals.looked)
+    if vitals.last_pass is not None:
+        yield Sample("countersink_scheduler_last_look_timestamp_seconds", vitals.last_pass)
     yield Sample("countersink_scheduler_runs_enqueued_total", vitals.runs)
 
 

@@ -196,7 +196,7 @@ def command(
                         FileTail(
                             sender,
                             file,
-                            sender.patiently(lambda: LogMark(client, source)),
+                            sender.retried(lambda: LogMark(client, source)),
                             hits,
                             path=path,
                             follow=follow,

@@ -1,11 +1,10 @@
-"""Reads access logs, many lines by one regex; the patterns of the formats are in ``named.py`` and
-``log_format.py``, reasons of rejection in ``line.py``.
+"""Reader of access logs, many lines by one regular expression. See ``named.py`` and
+``log_format.py`` for the patterns of formats, ``line.py`` for reasons of rejection.
 
-A window is matched as a whole, by one pattern that finds of every line what the recipe needs, and
-what was found is turned into cells by tables that remember what the same bytes became before. So
-nothing is done line by line in Python, except to lines that are malformed, too long, or out of the
-ordinary in some other way: those are read alone. Where most lines are of one period that is all in
-one bucket, the pattern finds those, and nothing is done for their times at all.
+One pattern matches all lines of a window and finds the fields that the recipe needs; tables turn
+the bytes into cells and remember the results. So Python handles no lines one by one, except lines
+that are malformed, too long, or unusual otherwise: those are read separately. Where most lines are
+of one period within one bucket, the pattern finds those, and their times need no work at all.
 """
 
 import re
@@ -16,7 +15,7 @@ from operator import itemgetter
 from typing import Final, TypeVar, cast
 
 from countersink.logs.errors import Malformed
-from countersink.logs.formats.detection import why_not
+from countersink.logs.formats.detection import mismatch_reason
 from countersink.logs.formats.line_format import LineFormat
 from countersink.logs.formats.reader import (
     BLANK,
@@ -30,14 +29,15 @@ from countersink.logs.line import ESCAPED, line_pattern, minute_of
 from countersink.runtime.dimensions import RowKey
 
 _REMEMBERED: Final = 50_000
-"""Entries of a table; beyond that it is emptied."""
+"""Entries of a table; a full table is emptied."""
 _LONGEST_REMEMBERED: Final = 500
-"""Bytes of an entry: what clients send does not decide how much memory is used."""
+"""Bytes of the longest entry: clients do not decide how much memory is used."""
 _UNESCAPED: Final = rb'[^"]*+'
-"""What stands between quotes where nothing is escaped. Faster than any set of bytes; may run over
-the end of the line if a quote is missing, which is found by the number of matches."""
+"""Text between quotes where nothing is escaped. Faster than any set of bytes; may run over the end
+of the line if a quote is missing, which the number of matches shows.
+"""
 _OTHERS: Final = 8
-"""One line in so many may be of another period than the first one is."""
+"""One line in so many may be of another period than the first line."""
 _LINE: Final = re.compile(
     rb"[^ \n]++ [^ \n]++ [^ \n]++ \[(\d\d/[A-Z][a-z][a-z]/\d{4}:)(\d\d:)\d\d:\d\d ([+-]\d{4})\]"
 )
@@ -53,14 +53,14 @@ _UNMATCHED: Final = Malformed("the line is not of the window's pattern")
 
 
 class _Table(dict[Found, V | Exception | None]):
-    """Meanings of groups of a line, worked out when first seen; None: the line is left out; an
-    error: the line is rejected for it, or its bucket cannot be told.
+    """Results by the groups of a line, computed when first seen; None: the line is left out; an
+    error: the line is rejected for it, or its bucket is unknown.
     """
 
     def __init__(self, work_out: Callable[[Found], V | None]) -> None:
         super().__init__()
         self._work_out: Callable[[Found], V | None] = work_out
-        self.failed = False  # whether it has given an error since this was last set
+        self.failed = False  # whether there was an error since this was last set
 
     def __missing__(self, found: Found) -> V | Exception | None:
         try:
@@ -77,14 +77,14 @@ class _Table(dict[Found, V | Exception | None]):
 
 
 class AccessLog(LineReader):
-    """Reads access logs of one format.
+    """Reader of access logs of one format.
 
     Args:
-        keys: which keys lines have.
-        form: how lines are matched.
+        keys: keys of lines, and conditions.
+        form: the format.
 
     Raises:
-        ValueError: the format has not a field that is asked for.
+        ValueError: the format lacks a requested field.
     """
 
     quoted = None
@@ -93,7 +93,7 @@ class AccessLog(LineReader):
         self._form = form
         fields = {name: form.field(name) for name in keys.fields}
         groups = sorted({group for field in fields.values() for group in field.groups})
-        # Two at least, so that what is found are tuples; a group may stand for both.
+        # At least two groups, so that matches are tuples.
         captured = {*form.times, *groups}
         source = form.pattern(captured) + (rb"()" if len(captured) == 1 else rb"")
         self._line = re.compile(source + rb"\s*")
@@ -125,7 +125,7 @@ class AccessLog(LineReader):
         self._labels: _Table[int] = _Table(self._label_of)
 
     def count(self, window: Window, tally: RecordTally) -> None:
-        """Add what the lines of ``window`` come to; of each, 1."""
+        """Add the counts and rejected lines of ``window``; each line counts 1."""
         note_window(window, tally)
         if tally.bucket != self._bucket:
             self._bucket = tally.bucket
@@ -138,69 +138,71 @@ class AccessLog(LineReader):
         keys = list(map(self._keys.__getitem__, map(self._what, rows)))
         labels = list(map(self._labels.__getitem__, map(self._when, rows)))
         if self._leaves_out or self._keys.failed or self._labels.failed:
-            keys, labels = self._plain(keys, labels, window, tally)
+            keys, labels = self._countable(keys, labels, window, tally)
         _count(cast("list[RowKey]", keys), cast("list[int]", labels), tally)
 
     def _count_period(self, window: Window, tally: RecordTally) -> bool:
         """Count a window if most lines are of one period; False: nothing was done."""
         data, lines = window.data, len(window.numbers)
-        period = self._periods.of(data)
+        period = self._periods.find(data)
         if period is None:
             return False
         time, label = period
         rows = _of_period(time, b"\\" in data).findall(data)
-        others = rows.count(b"")  # that may be read alone: an empty request is malformed, too
+        others = rows.count(b"")  # also lines with an empty request, which is malformed
         if len(rows) != lines or others > lines // _OTHERS:
             return False
         keys = list(map(self._keys.__getitem__, rows))
         if others:
             keys = [key if row else _UNMATCHED for key, row in zip(keys, rows, strict=True)]
         if others or self._leaves_out or self._keys.failed:
-            keys, _ = self._plain(keys, [label] * lines, window, tally)
+            keys, _ = self._countable(keys, [label] * lines, window, tally)
         if keys:
             tally.amounts[label].update(cast("list[RowKey]", keys))
             tally.counted += len(keys)
         return True
 
     def _match(self, window: Window) -> list[tuple[bytes, ...]]:
-        """The groups of each line; those of one that is malformed or blank are all empty."""
+        """The groups of each line; all empty for a malformed or blank line."""
         data, lines = window.data, len(window.numbers)
         if b"\\" not in data:
             rows = self._unescaped.findall(data)
             if len(rows) == lines:  # so no match took two lines
                 return rows
         rows = self._escaped.findall(data)
-        # Not where a line holds a newline: then each is read alone.
+        # Otherwise a line holds a newline: then each line is read separately.
         return rows if len(rows) == lines else [(b"",) * self._escaped.groups] * lines
 
-    def _plain(
+    def _countable(
         self,
         keys: list[RowKey | Exception | None],
         labels: list[int | Exception | None],
         window: Window,
         tally: RecordTally,
     ) -> tuple[list[RowKey | Exception | None], list[int | Exception | None]]:
-        """The keys and labels of lines that have both; the other lines are dealt with."""
+        """The keys and labels of lines that have both; the other lines are counted separately, or
+        left out.
+        """
         places: list[int] = []
         for place, (key, label) in enumerate(zip(keys, labels, strict=True)):
             if isinstance(key, str | tuple) and isinstance(label, int):
                 places.append(place)
             elif isinstance(key, Exception) or isinstance(label, Exception):
-                self._count_alone(window.lines[place], window.numbers[place], tally)
+                self._count_line(window.lines[place], window.numbers[place], tally)
             else:
                 tally.filtered += 1
         return [keys[place] for place in places], [labels[place] for place in places]
 
-    def _count_alone(self, line: bytes, number: int, tally: RecordTally) -> None:
+    def _count_line(self, line: bytes, number: int, tally: RecordTally) -> None:
         match = self._line.fullmatch(line)
         if match is None:
-            # As in a log that was truncated under its writer.
+            # NULs, as in a log that was truncated under its writer.
             stripped = line.strip(BLANK)
             if not stripped:
                 return
             match = self._line.fullmatch(stripped) or self._exception.fullmatch(stripped)
             if match is None:
-                tally.reject(number, why_not(self._form, stripped), line)
+                tally.reject(number, mismatch_reason(self._form, stripped), line)
                 return
         groups = match.groups(b"")
         key, label = self._keys[self._what(groups)], self._labels[self._when(groups)]
@@ -211,7 +213,7 @@ class AccessLog(LineReader):
         elif isinstance(key, Exception):
             raise key
         elif isinstance(label, Exception):
-            raise label  # the bucket cannot be told, which malformed lines do not ask for
+            raise label  # the bucket is unknown; malformed lines do not need one
         else:
             tally.amounts[label][key] += 1
             tally.counted += 1
@@ -245,22 +247,22 @@ def _count(keys: list[RowKey], labels: list[int], tally: RecordTally) -> None:
 
 @lru_cache(maxsize=256)
 def _of_period(time: bytes, escaped: bool) -> re.Pattern[bytes]:
-    """Finds the requests of the lines with these times; an empty one of other lines."""
+    """The pattern that finds the requests of lines with these times; others give empty texts."""
     return _windowed(line_pattern(("request",), ESCAPED if escaped else _UNESCAPED, only=time))
 
 
 def _windowed(line: bytes) -> re.Pattern[bytes]:
-    """A pattern that takes line by line, those that are not as ``line`` without groups."""
+    """The pattern that matches line by line; lines that do not match ``line`` give no groups."""
     return re.compile(rb"(?:" + line + rb"(?:\n|[^\S\n]++\n)|.*\n)")
 
 
 class Periods:
-    """Finds the period of a window: the day or hour of its first and its last line, if all of that
-    is in one bucket.
+    """Periods of windows: the day or hour of the first and the last line, if one bucket holds all
+    of it.
 
     Args:
         bucket: the label of the bucket of a Unix minute.
-        within: whether a Unix minute is one of those that are counted.
+        within: whether a Unix minute is counted.
     """
 
     def __init__(self, bucket: Callable[[int], int], within: Callable[[int], bool]) -> None:
@@ -269,9 +271,9 @@ class Periods:
         self._label = lru_cache(maxsize=_PERIODS_REMEMBERED)(self._only_label)
         self._period = lru_cache(maxsize=_PERIODS_REMEMBERED)(self._work_out)
 
-    def of(self, data: bytes) -> tuple[bytes, int] | None:
-        """The pattern of the times of the period that ``data``, whole lines, begins and ends in,
-        and the label of its bucket; None: its times have to be looked at one by one.
+    def find(self, data: bytes) -> tuple[bytes, int] | None:
+        """The pattern of the times of the period in which ``data``, complete lines, begins and
+        ends, and the label of its bucket; None: the times have to be read one by one.
         """
         first, last = _LINE.match(data), _LINE.match(data, data.rfind(b"\n", 0, -1) + 1)
         if first is None or last is None:
@@ -290,15 +292,14 @@ class Periods:
         return None
 
     def _only_label(self, first: bytes, last: bytes) -> int | None:
-        """The only label of the minutes from first to last, if all are to be counted.
-
-        None, too, where one cannot be told: who counts such a line is told why.
+        """The only label of the minutes from first to last, if all are counted; None also where a
+        label is unknown: the reader of such a line gets the error.
         """
         try:
             minutes = range(minute_of(first), minute_of(last) + 1)
             if not all(map(self._within, minutes)):
                 return None
             labels = set(map(self._bucket, minutes))
-        except Exception:  # the line that it concerns is told, or rejected
+        except Exception:  # raised again, or a reason of rejection, for the line itself
             return None
         return labels.pop() if len(labels) == 1 else None

@@ -1,7 +1,7 @@
-r"""Detects format and envelope (syslog, docker, CRI, quotes) of a log by its first lines
-(``MOST_LINES``), removes envelopes, and words the errors when the format is unknown or ambiguous.
+r"""Detection of a log's format and envelope (syslog, docker, CRI, quotes) by its first lines
+(``MOST_LINES``), removal of envelopes, errors for an unknown or ambiguous format.
 
-An envelope is what each line stands in:
+An envelope is the text around each line:
 
 ``syslog``
     RFC 3164, with the priority or without, the time also as ISO 8601 or as ``journalctl`` writes it
@@ -14,7 +14,7 @@ An envelope is what each line stands in:
 ``cri``
     ``2016-10-06T00:17:09.669794202Z stdout F …``, files of Kubernetes.
 ``quotes``
-    ``"…"`` around the line; quotes in it are as they were, or written ``\"`` or ``""``.
+    ``"…"`` around the line; quotes in it are unchanged, or written ``\"`` or ``""``.
 
 https://www.rfc-editor.org/rfc/rfc3164#section-4, https://www.rfc-editor.org/rfc/rfc5424#section-6,
 https://docs.docker.com/engine/logging/drivers/json-file/ and
@@ -35,7 +35,7 @@ from countersink.logs.line import diagnosis
 
 AUTO: Final = "auto"
 MOST_LINES: Final = 100
-"""Lines that are looked at."""
+"""Lines read to detect the format."""
 _BLANK: Final = b"\0 \t\r\n"
 
 EnvelopeName = Literal["docker", "cri", "syslog", "compose", "quotes"]
@@ -55,7 +55,7 @@ _COMPOSE: Final = re.compile(
     _COLOUR + rb"[A-Za-z0-9][\w.-]*+ *+\| ?" + _COLOUR + rb" ?(?:" + ISO + rb" )?"
 )
 _CRI: Final = re.compile(ISO + rb" std(?:out|err) F(?::[^ \n]*+)? ")
-"""Of a whole line: parts of a longer one have P instead of F."""
+"""The prefix of a complete line: parts of a longer line have P instead of F."""
 _PREFIXES: Final = {"syslog": _SYSLOG, "compose": _COMPOSE, "cri": _CRI}
 _W3C: Final = re.compile(rb"(?:\xef\xbb\xbf)?#Fields:(?:.*\s)?time(?!\S)", re.IGNORECASE)
 _ESCAPED: Final = re.compile(rb"\\([\"\\])")
@@ -67,7 +67,7 @@ class Detected:
 
     Attributes:
         input_format: the name of the format.
-        envelope: what each line stands in; '': nothing.
+        envelope: of each line; '': none.
     """
 
     input_format: str
@@ -78,19 +78,19 @@ class Detected:
 
     @property
     def options(self) -> str:
-        """The options that say so."""
+        """The command line options of this format and envelope."""
         envelope = f" --envelope {self.envelope}" if self.envelope else ""
         return f"--input-format {self.input_format}{envelope}"
 
 
 def detect(lines: Sequence[bytes]) -> Detected | None:
-    """The one format that lines are of; None: none of them is in a known one.
+    """The only format of the recognized lines; None: no line is recognized.
 
-    Lines that are in no known format do not count: every log has some. One that is combined is
-    also read as vhost_combined, which has its site where it stands there.
+    Unrecognized lines do not matter: every log has some. Where lines are vhost_combined, lines that
+    are combined are read as vhost_combined, too.
 
     Raises:
-        UnknownFormat: some lines are of one format and some of another.
+        UnknownFormat: the recognized lines are of two formats.
     """
     found: dict[Detected, int] = {}
     for number, line in enumerate(lines[:MOST_LINES], 1):
@@ -102,25 +102,25 @@ def detect(lines: Sequence[bytes]) -> Detected | None:
     if len(found) > 1:
         (one, first), (other, second) = list(found.items())[:2]
         raise UnknownFormat(
-            f"its lines are in several formats (line {first} is {one}, line {second} {other}): say"
-            f" which one counts, by {one.options} or {other.options}"
+            f"its lines are in several formats (line {first} is {one}, line {second} {other}):"
+            f" choose one by {one.options} or {other.options}"
         )
     return next(iter(found), None)
 
 
-def untold(lines: Sequence[bytes]) -> str:
-    """Why lines cannot be counted of which :func:`detect` tells nothing; '': all are blank."""
+def undetected_reason(lines: Sequence[bytes]) -> str:
+    """Why :func:`detect` does not recognize the format of lines; '': all are blank."""
     for number, line in enumerate(lines, 1):
         if stripped := line.strip(_BLANK):
             return (
-                f"its first lines are in no format that is told by itself (line {number}:"
-                f" {diagnosis(stripped)}): say what they are, by --input-format or --log-format"
+                f"the format of its first lines is not recognized (line {number}:"
+                f" {diagnosis(stripped)}): give it by --input-format or --log-format"
             )
     return ""
 
 
 def format_of(line: bytes) -> Detected | None:
-    """The format that a line is surely of."""
+    """The format and envelope of one line; None: not recognized."""
     plain = _plain_format_of(line)
     if plain is not None:
         return Detected(plain)
@@ -152,14 +152,14 @@ def _plain_format_of(line: bytes) -> str | None:
         return "w3c" if _W3C.match(line) else None
     for name, pattern in _PATTERNS:
         if pattern.fullmatch(line) is not None:
-            # In second place combined has what any client may choose a user name behind.
+            # "… - user …": perhaps a combined line whose client chose its user name to match.
             spoofed = name == "vhost_combined" and line.split(b" ", 2)[1] == b"-"
             return None if spoofed else name
     return None
 
 
-def why_not(form: LineFormat, line: bytes) -> str:
-    """Why a line is not in a format, with the options that would read it if it is in another."""
+def mismatch_reason(form: LineFormat, line: bytes) -> str:
+    """The reason why a line is not in a format, and the options of the format that it is in."""
     reason = form.diagnosis(line)
     detected = format_of(line.strip(_BLANK))
     return reason if detected is None else f"{reason} ({detected.options} reads it)"
@@ -169,27 +169,27 @@ def why_not(form: LineFormat, line: bytes) -> str:
 
 
 def without_envelope(line: bytes, envelope: str) -> bytes | None:
-    """What stands in an envelope; None: the line has none."""
+    """The text inside an envelope; None: the line has none."""
     if envelope == "quotes":
         return _without_quotes(line)
     if envelope == "docker":
-        return _dockers_log(line)
+        return _docker_log(line)
     found = _PREFIXES[envelope].match(line)
     return None if found is None else line[found.end() :]
 
 
-def lacking(envelope: str) -> str:
-    """Why a line without its envelope is rejected."""
-    return f"the line does not stand whole in {envelope}, as --envelope {envelope} says"
+def missing_envelope(envelope: str) -> str:
+    """The reason of rejecting a line without its envelope."""
+    return f"the line has no complete {envelope} envelope (--envelope {envelope})"
 
 
-def _dockers_log(line: bytes) -> bytes | None:
+def _docker_log(line: bytes) -> bytes | None:
     try:
         record = json_object(line)
     except Malformed:
         return None
     log = record.get("log")
-    # A line of more than 16 KiB stands in several; all but the last one lack its newline.
+    # A line of more than 16 KiB is in several objects; only the last has its newline.
     whole = isinstance(log, str) and "stream" in record and log.endswith("\n")
     return str(log).encode() if whole else None
 

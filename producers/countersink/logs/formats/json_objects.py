@@ -1,20 +1,20 @@
 r"""Log lines that are JSON objects: strict parsing with its errors, paths (``a.b.0``, ``/a/b/0``),
-and which fields of nginx, Caddy and Traefik give status, path, host and time.
+and the fields of nginx, Caddy and Traefik that give status, path, host and time.
 
-Objects are read strictly by RFC 8259: ``NaN`` and ``Infinity`` are none of its values. An escape of
-half a character (``\ud800`` alone) is rejected, as no text holds such; so are numbers that no float
-can hold, and what is nested deeper than any log.
+Objects are parsed strictly by RFC 8259, without ``NaN`` and ``Infinity``. Rejected are also escapes
+of half a character (``\ud800`` alone), which no text may contain, numbers out of a float's range,
+and nesting deeper than in any log.
 
 Paths are dotted (``a.b.0``) or JSON pointers (``/a/b/0``, https://www.rfc-editor.org/rfc/rfc6901).
 
-A name that a line has means what the line says; the names of the combined format are understood
-besides, from what tells them.
+A name means the object's member; if it is missing, a field of the combined format is taken from
+other members (``_GETTERS``).
 
 ``ndjson``
-    an object on every line: https://github.com/ndjson/ndjson-spec; so may an array have them.
+    an object on every line: https://github.com/ndjson/ndjson-spec; also an array of such lines.
 ``nginx-json``
-    ``log_format NAME escape=json '{"…": "$…", …}'``: names are nginx's variables or whatever the
-    log has. https://nginx.org/en/docs/varindex.html
+    ``log_format NAME escape=json '{"…": "$…", …}'``: names of nginx's variables, or any others.
+    https://nginx.org/en/docs/varindex.html
 ``caddy``
     https://caddyserver.com/docs/caddyfile/directives/log and
     https://caddyserver.com/docs/logging
@@ -38,17 +38,17 @@ Get = Callable[[object], object]
 _TIMES: Final = ("time_iso8601", "time_local", "msec", "timestamp", "@timestamp")
 _NGINX: Final = NGINX_ALIASES | {"time": _TIMES, "host": ("http_host", "server_name")}
 """``host`` is the site here, as in nginx."""
-_CADDYS_REQUESTS: Final = "http.log.access"
+_CADDY_REQUEST_LOGGER: Final = "http.log.access"
 
 
 # --- objects ------------------------------------------------------------------------------------
 
 
 def json_object(line: bytes) -> dict[str, object]:
-    """The object that a line is, without NULs around it.
+    """The object on a line, without NULs around it.
 
     Raises:
-        Malformed: it is none.
+        Malformed: the line is no JSON object.
     """
     text = decoded(line)
     try:
@@ -56,7 +56,7 @@ def json_object(line: bytes) -> dict[str, object]:
     except RecursionError:
         raise Malformed("the line is JSON nested too deep") from None
     except ValueError as error:
-        advice = r" (\x is none of JSON's; nginx: escape=json)" if r"\x" in text else ""
+        advice = r" (JSON has no \x escape; nginx: escape=json)" if r"\x" in text else ""
         raise Malformed(f"the line is no JSON: {error}{advice}") from None
     if not isinstance(record, dict):
         raise Malformed("the line is JSON, but no object")
@@ -70,7 +70,7 @@ _DECODE: Final = msgspec.json.Decoder().decode
 
 
 def path(text: str) -> tuple[str, ...]:
-    """The steps of a path; those of a dotted one are divided by dots, whatever the names hold.
+    """The steps of a path; a dotted path is split at every dot.
 
     Raises:
         ValueError: a step has no name.
@@ -87,7 +87,7 @@ def path(text: str) -> tuple[str, ...]:
 
 
 def getter(text: str) -> Get:
-    """What reads the value at a path; it gives None where there is none, as for null."""
+    """The reader of the value at a path; it returns None if there is none, as for null."""
     steps = path(text)
     if len(steps) == 1:
         (name,) = steps
@@ -115,7 +115,7 @@ def as_text(value: object, name: str) -> str:
     """A value as the text of a key.
 
     Raises:
-        Malformed: it is not there, null, an object or an array.
+        Malformed: the value is missing, null, an object or an array.
     """
     if isinstance(value, str):
         return value
@@ -129,12 +129,12 @@ def as_text(value: object, name: str) -> str:
 
 
 def text_of(get: Get, name: str) -> Callable[[object], str]:
-    """What reads a value as the text of a key: see :func:`as_text`."""
+    """The reader of a value as the text of a key: see :func:`as_text`."""
     return lambda record: as_text(get(record), name)
 
 
 def optional_text_of(get: Get, name: str) -> Callable[[object], str]:
-    """The same for conditions: what is not there or null is an empty text."""
+    """The reader of a value as text for conditions: a missing value or null is an empty text."""
     return lambda record: "" if (value := get(record)) is None else as_text(value, name)
 
 
@@ -142,43 +142,43 @@ def optional_text_of(get: Get, name: str) -> Callable[[object], str]:
 
 
 def json_getter(input_format: str, name: str) -> Get:
-    """What reads the field ``name`` of a format's objects, or what tells of it.
+    """The reader of the field ``name`` of a format's objects, or of the member that gives it.
 
     Raises:
         ValueError: the name is no path.
     """
-    own = getter(name)
-    other = _TOLD.get(input_format, {}).get(name)
-    return own if other is None else _either(own, other)
+    by_path = getter(name)
+    other = _GETTERS.get(input_format, {}).get(name)
+    return by_path if other is None else _or_else(by_path, other)
 
 
 def json_time(input_format: str, names: Sequence[str] = ()) -> Get | None:
-    """The reader of the times of a format's objects; it raises ``Malformed`` of what is no request.
-    None: they have none.
+    """The reader of the times of a format's objects; raises ``Malformed`` for objects that are no
+    request. None: they have none.
 
     Args:
-        names: the fields that are it instead; several are joined with spaces between.
+        names: fields to use instead; several are joined with spaces.
 
     Raises:
         ValueError: a name is no path.
     """
-    own = [json_getter(input_format, name) for name in names]
-    if len(own) > 1:
-        return lambda record: " ".join([as_text(get(record), "time") for get in own])
-    time = own[0] if own else _TOLD.get(input_format, {}).get("time")
-    return _of_caddys_request(time) if time and input_format == "caddy" else time
+    getters = [json_getter(input_format, name) for name in names]
+    if len(getters) > 1:
+        return lambda record: " ".join([as_text(get(record), "time") for get in getters])
+    time = getters[0] if getters else _GETTERS.get(input_format, {}).get("time")
+    return _caddy_request_getter(time) if time and input_format == "caddy" else time
 
 
-def _of_caddys_request(get: Get) -> Get:
-    """Of requests alone: Caddy's other loggers tell of the same ones again, or of none."""
+def _caddy_request_getter(get: Get) -> Get:
+    """The reader for requests only: Caddy's other loggers repeat requests, or log other things."""
 
     def of_request(record: object) -> object:
         assert isinstance(record, dict)
         logger = record.get("logger")
-        if type(logger) is str and not logger.startswith(_CADDYS_REQUESTS):
+        if type(logger) is str and not logger.startswith(_CADDY_REQUEST_LOGGER):
             raise Malformed(
                 f"it is a message of Caddy's logger {logger[:40]!r}, no request"
-                f" (--where 'logger~{_CADDYS_REQUESTS}*' leaves such out)"
+                f" (--where 'logger~{_CADDY_REQUEST_LOGGER}*' leaves these out)"
             )
         return get(record)
 
@@ -186,7 +186,7 @@ def _of_caddys_request(get: Get) -> Get:
 
 
 def json_format_of(record: object) -> str | None:
-    """The format that an object is of, by the names in it; None: it cannot be told."""
+    """The format of an object, by its members' names; None: unknown."""
     if not isinstance(record, dict):
         return None
     request = record.get("request")
@@ -202,7 +202,7 @@ def json_format_of(record: object) -> str | None:
 
 
 def _from_request(part: int) -> Get:
-    """Method, target or version of the request line ``$request``."""
+    """The reader of method, target or version in nginx's ``$request``."""
 
     def get(record: object) -> object:
         assert isinstance(record, dict)
@@ -215,7 +215,7 @@ def _from_request(part: int) -> Get:
 
 
 def _any_of(*paths: str) -> Get:
-    """The first of these paths at which something is that is not empty."""
+    """The reader of the first value at these paths that is not missing or empty."""
     getters = [getter(path) for path in paths]
 
     def first(record: object) -> object:
@@ -233,12 +233,12 @@ _args: Final = _any_of(*_NGINX["query"])
 
 
 def _rewritten(record: object) -> object:
-    """What nginx has made of the target."""
+    """The target after nginx's rewriting."""
     uri, args = _uri(record), _args(record)
     return f"{uri}?{args}" if isinstance(uri, str) and isinstance(args, str) else uri
 
 
-def _either(first: Get, second: Get) -> Get:
+def _or_else(first: Get, second: Get) -> Get:
     def get(record: object) -> object:
         value = first(record)
         return second(record) if value is None else value
@@ -246,8 +246,8 @@ def _either(first: Get, second: Get) -> Get:
     return get
 
 
-def _cut(get: Get, cut: Callable[[str], str]) -> Get:
-    """A part of a text."""
+def _part_of(get: Get, cut: Callable[[str], str]) -> Get:
+    """The reader of a part of a text."""
 
     def part(record: object) -> object:
         value = get(record)
@@ -257,20 +257,20 @@ def _cut(get: Get, cut: Callable[[str], str]) -> Get:
 
 
 def _of_target(target: Get) -> dict[str, Get]:
-    return {name: _cut(target, part) for name, part in TARGET_PARTS.items()}
+    return {name: _part_of(target, part) for name, part in TARGET_PARTS.items()}
 
 
-_TOLD: Final[Mapping[str, Mapping[str, Get]]] = {
+_GETTERS: Final[Mapping[str, Mapping[str, Get]]] = {
     "nginx-json": {
         **{name: _any_of(*others) for name, others in _NGINX.items()},
-        # As the client sent it, before what nginx has made of it.
-        **_of_target(_either(_any_of("request_uri"), _either(_from_request(1), _rewritten))),
-        "method": _either(_any_of("request_method"), _from_request(0)),
-        "protocol": _either(_any_of("server_protocol"), _from_request(2)),
+        # As the client sent it, before nginx rewrote it.
+        **_of_target(_or_else(_any_of("request_uri"), _or_else(_from_request(1), _rewritten))),
+        "method": _or_else(_any_of("request_method"), _from_request(0)),
+        "protocol": _or_else(_any_of("server_protocol"), _from_request(2)),
     },
     "caddy": {
         **_of_target(getter("request.uri")),
-        "host": _cut(
+        "host": _part_of(
             _any_of("request.client_ip", "request.remote_ip", "request.remote_addr"), client_of
         ),
         "vhost": getter("request.host"),
@@ -283,7 +283,7 @@ _TOLD: Final[Mapping[str, Mapping[str, Get]]] = {
     },
     "traefik": {
         **_of_target(getter("RequestPath")),
-        "host": _cut(_any_of("ClientHost", "ClientAddr"), client_of),
+        "host": _part_of(_any_of("ClientHost", "ClientAddr"), client_of),
         "vhost": _any_of("RequestHost", "RequestAddr"),
         "user": getter("ClientUsername"),
         "time": _any_of("StartUTC", "time", "StartLocal"),
@@ -295,5 +295,5 @@ _TOLD: Final[Mapping[str, Mapping[str, Get]]] = {
         "agent": getter("/request_User-Agent"),
     },
 }
-"""Names of the combined format, from what tells of them."""
-JSON_FORMATS: Final = tuple(_TOLD)
+"""Readers of the combined format's fields, by JSON format and name."""
+JSON_FORMATS: Final = tuple(_GETTERS)

@@ -1,22 +1,22 @@
-"""``LineFormat``, what every format of access logs is made of: a regex, names of fields (``host``,
-``path``, ``status`` ...), where the time is; and errors for unknown fields and ambiguous layouts.
+"""``LineFormat``, the format of an access log's lines: a regular expression, named fields, the
+place of the time; and errors for unknown fields and ambiguous layouts.
 
-A :class:`LineFormat` reads them. A :class:`Layout` is a line as texts and values one after the
-other; :func:`written_format` makes a format of what a server's configuration writes out.
+A :class:`Layout` is a line as a sequence of texts and values; :func:`format_of_notation` makes a
+format of the notation of a server's configuration.
 
-Every format has these names for what it tells of:
+Every format uses these names for its fields:
 
 ==============  ==================================================================
 ``host``        the client's address or name
-``vhost``       the site that was asked for
+``vhost``       the requested site
 ``ident``       of the client, as RFC 1413
-``user``        who logged in
+``user``        the authenticated user
 ``time``        as it is written
 ``request``     ``method target protocol``
-``target``      what was asked for; ``path`` and ``query`` are what it consists of
+``target``      the requested URL; ``path`` and ``query`` are its parts
 ``status``      three digits
 ``size``        bytes of the response
-``referer``     and ``agent``: what the client sent
+``referer``     and ``agent``: headers of the client
 ==============  ==================================================================
 """
 
@@ -35,7 +35,7 @@ from countersink.logs.line import (
     PERCENT,
     TARGET_PARTS,
     USER,
-    asked,
+    check_target,
     decoded,
     diagnosis,
     split_request,
@@ -54,7 +54,7 @@ TIME_LOCAL: Final = rb"\d\d/[A-Z][a-z][a-z]/\d{4}:\d\d:\d\d:(?:[0-5]\d|60) [+-]\
 ISO: Final = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)"
 _PATTERNS: Final = {"client": CLIENT, "status": STATUS, "number": NUMBER, "decimal": DECIMAL}
 _GOES_ON: Final = re.compile(r"[\w.:%-]")
-"""What an address may go on with, so that where it ends is told by what follows."""
+"""Characters that may continue an address: before them, the end of the address is ambiguous."""
 _REQUEST: Final = rb"(?:[^ \n]++ [^ \n]++(?: HTTP/[\d.]++)?|-)"
 _LIST: Final = rb"[^ \n]++(?>(?:(?:(?<=,)| :) [^ \n]++)*)"
 _NO_OCTET: Final = re.compile(
@@ -64,18 +64,18 @@ _NO_OCTET: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class AccessField:
-    """One field of a format: the groups of the pattern that hold it, and how they are read.
+    """A field of a format: the groups of the pattern that hold it, and how they are read.
 
     Attributes:
-        groups: which groups of the line's pattern hold it.
-        read: makes its text of the groups' bytes; raises ``Malformed``.
+        groups: of the line's pattern.
+        read: makes the field's text of the groups' bytes; raises ``Malformed``.
     """
 
     groups: tuple[str, ...]
     read: Callable[..., str]
 
     def getter(self, groups: Sequence[str]) -> Callable[[Sequence[bytes]], str]:
-        """Reads the field from what ``groups`` of the pattern hold, in their order."""
+        """The reader of the field from the bytes of ``groups`` of the pattern, in their order."""
         read = self.read
         places = [groups.index(group) for group in self.groups]
         if len(places) == 1:
@@ -85,10 +85,10 @@ class AccessField:
 
 
 def client_of(address: str) -> str:
-    """The client's address without its port, or its name; the first of a list of them.
+    """The client's address without its port, or its name; the first of a list.
 
     Raises:
-        Malformed: it is an address with a number above 255.
+        Malformed: the address has a number above 255.
     """
     address = address.partition(",")[0]
     if ":" in address:
@@ -101,25 +101,25 @@ def client_of(address: str) -> str:
 
 
 def client_text(raw: bytes) -> str:
-    """The client as :func:`client_of` has it, of what the server wrote."""
+    """The client, as :func:`client_of`, from the server's bytes."""
     return client_of(text(raw))
 
 
 def unquoted_text(raw: bytes) -> str:
-    """What the client sent, of what the server wrote in quotes or without."""
+    """The text that the client sent, from the server's bytes with or without quotes."""
     return text(raw[1:-1] if raw[:1] == b'"' else raw)
 
 
 def plain(group: str, undo: Undo = text) -> AccessField:
-    """The field that is what one group holds."""
+    """The field of one group."""
     return AccessField((group,), undo)
 
 
 def of_request(group: str, undo: Undo = text) -> dict[str, AccessField]:
-    """What a request line tells of.
+    """The fields of a request line.
 
     Args:
-        undo: makes what the client sent of what the server wrote.
+        undo: makes the client's text of the server's bytes.
     """
 
     def part(cut: Callable[[tuple[str, str, str]], str]) -> AccessField:
@@ -154,17 +154,17 @@ COMBINED: Final = COMMON | {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFormat:
-    """A format of which every line is matched by one pattern.
+    """A format with one pattern for all lines.
 
     Attributes:
         name: of the format, for people.
-        pattern: gives the pattern of a line, without its end, in which the groups of these names
-            are captured. No match goes over the end of a line.
+        pattern: returns the pattern of a line, without its end, that captures the groups of these
+            names. No match goes over the end of a line.
         fields: name to field.
-        times: the groups that the time is made of, in their order.
-        minute: makes the whole Unix minute of what they hold; raises ``Malformed``.
-        diagnosis: says which part of the format a line that does not match lacks.
-        exception: the pattern of lines, seldom ones, that ``pattern`` does not match.
+        times: the groups of the time, in their order.
+        minute: makes the whole Unix minute of their bytes; raises ``Malformed``.
+        diagnosis: says which part of the format a line lacks that does not match.
+        exception: the pattern of rare lines that ``pattern`` does not match.
     """
 
     name: str
@@ -176,14 +176,14 @@ class LineFormat:
     exception: Callable[[Collection[str]], bytes] | None = None
 
     def field(self, name: str) -> AccessField:
-        """The field of that name, whose capitals do not matter.
+        """The field of that name; case does not matter.
 
         Raises:
-            ValueError: lines of this format have none; the message names those that there are.
+            ValueError: the format has no such field; the message names all fields.
         """
         found = self.fields.get(name)
         if found is None:
-            found = {own.lower(): field for own, field in self.fields.items()}.get(name.lower())
+            found = {known.lower(): field for known, field in self.fields.items()}.get(name.lower())
         if found is None:
             raise ValueError(
                 f"{self.name} logs have no field {name!r}; they have: {', '.join(self.fields)}"
@@ -192,7 +192,7 @@ class LineFormat:
 
 
 def clock_minute(clock: Clock) -> Minute:
-    """What reads a time that is in one group or, with spaces between them, in several."""
+    """The reader of a time in one group, or in several, joined by spaces."""
 
     def minute(found: Sequence[bytes]) -> int:
         return clock.minute(b" ".join(found).decode("utf-8", PERCENT))
@@ -202,12 +202,12 @@ def clock_minute(clock: Clock) -> Minute:
 
 @dataclass(frozen=True, slots=True)
 class ValuePlace:
-    """Where a value stands in a layout: its group, pattern and name.
+    """The place of a value in a layout: its group, pattern and name.
 
     Attributes:
         group: the name of the pattern's group.
-        pattern: of the value; it does not backtrack, nor does it match a newline.
-        shown: what it is called in a reason.
+        pattern: of the value; it neither backtracks nor matches a newline.
+        shown: the value's name in a reason.
     """
 
     group: str
@@ -217,11 +217,11 @@ class ValuePlace:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A line as texts and values, one after the other.
+    """A line as a sequence of texts and values.
 
     Attributes:
-        parts: they.
-        end: a pattern of what may follow.
+        parts: texts and values.
+        end: the pattern of a text that may follow.
     """
 
     parts: tuple[bytes | ValuePlace, ...]
@@ -241,9 +241,9 @@ class Layout:
                 shown = repr(part.decode("utf-8", PERCENT))
             found = re.compile(self._piece(part, ())).match(line, at)
             if found is None:
-                return f"{shown} does not stand {before}"
+                return f"{shown} is missing {before}"
             at, before = found.end(), f"after {shown}"
-        return "something follows that is not in the format"
+        return "the line goes on after the end of the format"
 
     @staticmethod
     def _piece(part: bytes | ValuePlace, captured: Collection[str]) -> bytes:
@@ -255,11 +255,11 @@ class Layout:
 
 
 def layout(text: str, patterns: Mapping[str, bytes], end: bytes = b"") -> Layout:
-    """The layout that ``text`` shows: places by their names in braces, and what stands between.
+    """The layout of ``text``: places by their names in braces, and the texts between.
 
     Args:
-        patterns: of places, by name; the others hold one word.
-        end: a pattern of what may follow.
+        patterns: of places, by name; other places hold one word.
+        end: the pattern of a text that may follow.
     """
     texts_and_names = re.split(r"\{(\w+)\}", text)
     parts: list[bytes | ValuePlace] = []
@@ -272,17 +272,17 @@ def layout(text: str, patterns: Mapping[str, bytes], end: bytes = b"") -> Layout
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A value of a format, as it is written there.
+class Term:
+    """A directive or variable of ``--log-format``, as it is written there.
 
     Attributes:
         name: of the field, lower case.
-        shown: how it is written.
-        at: the character at which it begins, from 1.
+        shown: the text in the format.
+        at: its first character there, from 1.
         kind: one of :data:`_PATTERNS`, or ``user``, ``request``, ``list``,
             ``word`` (never with a blank), ``any``.
         pattern: of a time, which needs no end; empty: by the kind.
-        time: how the time is read: ``auto`` or a pattern of strptime; '': it is none.
+        time: ``auto`` or a pattern of strptime; '': no time.
     """
 
     name: str
@@ -293,8 +293,8 @@ class Written:
     time: str = ""
 
 
-def written_format(
-    parts: Sequence[str | Written],
+def format_of_notation(
+    parts: Sequence[str | Term],
     aliases: Mapping[str, Sequence[str]],
     *,
     language: str,
@@ -305,17 +305,17 @@ def written_format(
 
     Args:
         parts: texts and values; no two texts follow each other.
-        aliases: the names that every format has, to the names of values that tell of them.
-        language: whose it is, for people.
-        time_zone: IANA name for times without one; '': there is none.
-        escaped: whether quotes and the like in values are written as escapes.
+        aliases: field names of every format, each with the names of values that give it.
+        language: of the notation, for people.
+        time_zone: IANA name for times without one; '': none.
+        escaped: whether values have escapes for quotes and the like.
 
     Raises:
-        ValueError: it cannot be; the message says what is wrong where.
+        ValueError: the format is invalid; the message says what is wrong where.
     """
     undo = text if escaped else decoded
     layout = Layout(tuple(_place(parts, number, escaped) for number in range(len(parts))))
-    values = [(part, _group(at)) for at, part in enumerate(parts) if isinstance(part, Written)]
+    values = [(part, _group(at)) for at, part in enumerate(parts) if isinstance(part, Term)]
     times, minute = _time(values, time_zone, language)
     fields: dict[str, AccessField] = {}
     for value, group in values:
@@ -331,11 +331,11 @@ def written_format(
 
 
 def _group(number: int) -> str:
-    """The group of the part of that number."""
+    """The group of the part with that number."""
     return f"g{number}"
 
 
-def _place(parts: Sequence[str | Written], number: int, escaped: bool) -> bytes | ValuePlace:
+def _place(parts: Sequence[str | Term], number: int, escaped: bool) -> bytes | ValuePlace:
     part = parts[number]
     if isinstance(part, str):
         return part.encode()
@@ -347,9 +347,9 @@ def _place(parts: Sequence[str | Written], number: int, escaped: bool) -> bytes 
     return ValuePlace(_group(number), pattern, part.shown)
 
 
-def _opens_time(after: str | Written, then: Sequence[str | Written]) -> bool:
-    """Whether what follows a value is `` [17/May/2015``."""
-    if not then or not isinstance(then[0], Written):
+def _opens_time(after: str | Term, then: Sequence[str | Term]) -> bool:
+    """Whether the value is followed by a time in brackets: `` [17/May/2015``."""
+    if not then or not isinstance(then[0], Term):
         return False
     return then[0].time == "auto" and (
         (after == " [" and then[0].pattern == TIME_LOCAL)
@@ -357,20 +357,20 @@ def _opens_time(after: str | Written, then: Sequence[str | Written]) -> bool:
     )
 
 
-def _by_kind(value: Written, before: str | Written, after: str | Written, escaped: bool) -> bytes:
-    """The pattern of a value, by what stands around it."""
-    if isinstance(after, Written):
+def _by_kind(value: Term, before: str | Term, after: str | Term, escaped: bool) -> bytes:
+    """The pattern of a value, by the texts around it."""
+    if isinstance(after, Term):
         if value.name == "path" and after.name == "query":
             return rb"[^? \n]++"
         raise ValueError(
-            f"nothing stands between {value.shown} at character {value.at} and {after.shown}:"
-            " where the one ends cannot be told"
+            f"there is no text between {value.shown} at character {value.at} and {after.shown}:"
+            " the end of the first is ambiguous"
         )
     if value.kind == "client" and _GOES_ON.match(after):
         return ADDRESS
     if value.kind in _PATTERNS:
         return _PATTERNS[value.kind]
-    if isinstance(before, Written) and value.name == "query":
+    if isinstance(before, Term) and value.name == "query":
         return rb"(?:\?[^ \"\n]*+)?"
     if escaped and isinstance(before, str) and before.endswith('"') and after.startswith('"'):
         return ESCAPED
@@ -383,7 +383,7 @@ def _by_kind(value: Written, before: str | Written, after: str | Written, escape
     return rb"(?>(?:(?!" + re.escape(after.encode()) + rb")[^\n])*)"
 
 
-def _field(value: Written, group: str, undo: Undo) -> AccessField:
+def _field(value: Term, group: str, undo: Undo) -> AccessField:
     if value.kind == "client":
         return AccessField((group,), client_text)
     if value.time:
@@ -397,35 +397,35 @@ def common_names(
     fields: Mapping[str, AccessField],
     aliases: Mapping[str, Sequence[str]],
     undo: Undo,
-    path: Callable[[str], str] = asked,
+    path: Callable[[str], str] = check_target,
 ) -> dict[str, AccessField]:
-    """The names that every format has, as far as its fields tell of them. What was asked for is
-    what the client sent, before what the server has made of it.
+    """The field names of every format, as far as the format has them. Parts of the request are as
+    the client sent them, before the server rewrote them.
 
     Args:
-        fields: name to field, in the format's own words.
-        aliases: common name to the own names that tell of it, the best one first.
-        undo: makes what the client sent of what the server wrote.
-        path: makes the path of what stands where aliases say ``path``.
+        fields: name to field, in the format's own names.
+        aliases: common name to the own names that give it, the best first.
+        undo: makes the client's text of the server's bytes.
+        path: makes the path of the text that aliases call ``path``.
     """
     found = {
-        name: fields[own]
+        name: fields[alias]
         for name, names in aliases.items()
-        for own in reversed(names)
-        if own in fields
+        for alias in reversed(names)
+        if alias in fields
     }
     if "host" in found:
         found["host"] = AccessField(found["host"].groups, client_text)
-    told = of_request(found["request"].groups[0], undo) if "request" in found else {}
-    asked_for = {name: told[name] for name in TARGET_PARTS} if told else {}
+    from_request = of_request(found["request"].groups[0], undo) if "request" in found else {}
+    asked_for = {name: from_request[name] for name in TARGET_PARTS} if from_request else {}
     if "target" in found:
         asked_for = _of_target(found["target"].groups, undo)
-    elif "path" in found and not told:
+    elif "path" in found and not from_request:
         stem, query = found["path"].groups, found["query"].groups if "query" in found else ()
         asked_for = _of_target(stem + query, partial(_joined, undo))
         asked_for["path"] = AccessField(stem, lambda raw: path(undo(raw)))
         asked_for["query"] = found.get("query", asked_for["query"])
-    return told | found | asked_for
+    return from_request | found | asked_for
 
 
 def _of_target(groups: tuple[str, ...], undo: Callable[..., str]) -> dict[str, AccessField]:
@@ -436,15 +436,15 @@ def _of_target(groups: tuple[str, ...], undo: Callable[..., str]) -> dict[str, A
 
 
 def _joined(undo: Undo, path: bytes, query: bytes = b"") -> str:
-    """The target of a path and a query, which servers write with its mark or without."""
+    """The target of a path and a query, which some servers write with its question mark."""
     target, rest = undo(path), undo(query).removeprefix("?")
-    return asked(target) if rest in ("", "-") else f"{asked(target)}?{rest}"
+    return check_target(target) if rest in ("", "-") else f"{check_target(target)}?{rest}"
 
 
 def _time(
-    values: Sequence[tuple[Written, str]], time_zone: str, language: str
+    values: Sequence[tuple[Term, str]], time_zone: str, language: str
 ) -> tuple[tuple[str, ...], Minute]:
-    """The groups of the time, and what reads them."""
+    """The groups of the time, and their reader."""
     times = [(value, group) for value, group in values if value.time]
     for value, group in times:
         if value.time == "auto":

@@ -1,5 +1,5 @@
-"""``--log-format``: reads Apache's directives (``%h %t``) and nginx's variables (``$remote_addr``)
-into a ``LineFormat``, and words the errors for those that are unknown.
+"""``--log-format``: parses Apache's directives (``%h %t``) and nginx's variables (``$remote_addr``)
+into a ``LineFormat``, with errors for unknown ones.
 
 https://httpd.apache.org/docs/2.4/mod/mod_log_config.html#formats and
 https://nginx.org/en/docs/http/ngx_http_log_module.html#log_format
@@ -14,11 +14,11 @@ from countersink.logs.formats.line_format import (
     ISO,
     TIME_LOCAL,
     LineFormat,
-    Written,
-    written_format,
+    Term,
+    format_of_notation,
 )
 
-Part = str | Written
+Part = str | Term
 
 _DIRECTIVE: Final = re.compile(r"%(?:!?\d{3}(?:,\d{3})*)?[<>]?(?:\{([^}]*)\})?[<>]?([A-Za-z%])")
 _ESCAPE: Final = re.compile(r'\\(["\\tn])')
@@ -71,7 +71,7 @@ _APACHE_ALIASES: Final = {
 }
 _EPOCHS: Final = {"sec": rb"\d{10}", "msec": rb"\d{13}", "usec": rb"\d{16}"}
 _LONG: Final = {"%T": "%H:%M:%S", "%F": "%Y-%m-%d"}
-"""Directives of strftime that strptime does not know, in those that it knows."""
+"""Directives of strftime that strptime lacks, in directives that it has."""
 
 _VARIABLE: Final = re.compile(r"\$(?:\{([A-Za-z0-9_]+)\}|([A-Za-z0-9_]+))")
 
@@ -113,18 +113,18 @@ NGINX_ALIASES: Final = {
     "referer": ("http_referer",),
     "agent": ("http_user_agent",),
 }
-"""Names of the combined format: variables that tell of them, the best one first."""
+"""Names of the combined format, each with the variables that give it, the best first."""
 
 
 def format_from_text(text: str, time_zone: str = "") -> LineFormat:
-    """The format that ``--log-format`` writes, in Apache's words or in nginx's; it may be the whole
-    ``LogFormat`` or ``log_format`` of a configuration.
+    """The format of a ``--log-format``, in Apache's or nginx's notation; also a whole ``LogFormat``
+    or ``log_format`` line of a configuration.
 
     Args:
         time_zone: IANA name for times without one.
 
     Raises:
-        ValueError: it cannot be read; the message says what is wrong where.
+        ValueError: the text is invalid; the message says what is wrong where.
     """
     begin, *_ = text.lower().split(maxsplit=1) or [""]
     apache, nginx = _DIRECTIVE.search(text) is not None, _VARIABLE.search(text) is not None
@@ -142,11 +142,11 @@ def format_from_text(text: str, time_zone: str = "") -> LineFormat:
         for number, part in enumerate(parts):
             if isinstance(part, str):
                 parts[number] = _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[1]), part)
-        return written_format(parts, _APACHE_ALIASES, language="Apache", time_zone=time_zone)
+        return format_of_notation(parts, _APACHE_ALIASES, language="Apache", time_zone=time_zone)
     if nginx:
         text, escaped = _unquoted(text)
         parts = _parts(text, "$", "variable of nginx", _VARIABLE.pattern, _variable)
-        return written_format(
+        return format_of_notation(
             parts, NGINX_ALIASES, language="nginx", time_zone=time_zone, escaped=escaped
         )
     raise ValueError(
@@ -158,7 +158,7 @@ def format_from_text(text: str, time_zone: str = "") -> LineFormat:
 def _parts(
     text: str,
     mark: str,
-    what: str,
+    noun: str,
     value: str,
     read: Callable[[re.Match[str]], Part],
 ) -> list[Part]:
@@ -167,18 +167,18 @@ def _parts(
     Args:
         text: the format.
         mark: the character that begins values.
-        what: the name of a value, for people.
-        value: the pattern of one.
-        read: makes a part of it.
+        noun: of a value, for people.
+        value: the pattern of a value.
+        read: makes a part of a value.
 
     Raises:
-        ValueError: a value cannot be; the message says at which character.
+        ValueError: a value is invalid; the message says at which character.
     """
     parts: list[Part] = []
     for found in re.finditer(rf"{value}|[^{mark}]+|.", text):
         if found[0] == mark:
             place = found.start() + 1
-            raise ValueError(f"the {mark} at character {place} of --log-format begins no {what}")
+            raise ValueError(f"the {mark} at character {place} of --log-format begins no {noun}")
         part = read(found) if found[0].startswith(mark) else found[0]
         if isinstance(part, str) and parts and isinstance(parts[-1], str):
             parts[-1] += part
@@ -199,49 +199,49 @@ def _directive(found: re.Match[str]) -> Part:
             raise ValueError(f"{shown} at character {at} of --log-format has no name in braces")
         name, kind = _NAMED[letter]
         name = f"{name}:{argument.lower()}"
-        return Written(name, shown, at, "list" if name == _FORWARDED_FOR else kind)
+        return Term(name, shown, at, "list" if name == _FORWARDED_FOR else kind)
     if letter in _PLAIN:
         name, kind = _PLAIN[letter]
-        return Written(name, shown, at, kind)
+        return Term(name, shown, at, kind)
     if letter in _NAMED:
         raise ValueError(
             f"{shown} at character {at} of --log-format needs a name, as %{{Referer}}{letter}"
         )
-    raise ValueError(
-        f"{shown} at character {at} of --log-format is no directive of Apache that is known here"
-    )
+    raise ValueError(f"{shown} at character {at} of --log-format is an unknown directive of Apache")
 
 
-def _time(argument: str | None, shown: str, at: int) -> Written:
+def _time(argument: str | None, shown: str, at: int) -> Term:
     if not argument:
-        return Written("time", shown, at, pattern=rb"\[" + TIME_LOCAL + rb"\]", time="auto")
+        return Term("time", shown, at, pattern=rb"\[" + TIME_LOCAL + rb"\]", time="auto")
     argument = argument.removeprefix("begin:").removeprefix("end:")
     if argument in _EPOCHS:
-        return Written(f"time:{argument}", shown, at, pattern=_EPOCHS[argument], time="auto")
+        return Term(f"time:{argument}", shown, at, pattern=_EPOCHS[argument], time="auto")
     if argument in ("msec_frac", "usec_frac"):
-        return Written(f"time:{argument}", shown, at, "number")
+        return Term(f"time:{argument}", shown, at, "number")
     for short, long in _LONG.items():
         argument = argument.replace(short, long)
-    # Directives that follow each other, and letters between them, are one word of the line.
+    # Adjacent directives, and letters between them, are one word of the line.
     pieces = re.split(r"((?:%[A-Za-z]|\w)+)", argument)
     pattern = b"".join(
         rb"[ \w+-]\w*+" if number % 2 else re.escape(piece.replace("%%", "%").encode())
         for number, piece in enumerate(pieces)
     )
-    return Written(f"time:{argument}", shown, at, pattern=pattern, time=argument)
+    return Term(f"time:{argument}", shown, at, pattern=pattern, time=argument)
 
 
-def _variable(found: re.Match[str]) -> Written:
+def _variable(found: re.Match[str]) -> Term:
     name, shown, at = found[1] or found[2], found[0], found.start() + 1
     if name in _NGINX_TIMES:
-        return Written(name, shown, at, pattern=_NGINX_TIMES[name], time="auto")
+        return Term(name, shown, at, pattern=_NGINX_TIMES[name], time="auto")
     kind = _KINDS.get(name, "list" if name.startswith("upstream_") else "any")
     # {host} is the client in every format; nginx's own $host is {vhost}.
-    return Written("site" if name == "host" else name, shown, at, kind)
+    return Term("site" if name == "host" else name, shown, at, kind)
 
 
 def _unquoted(text: str) -> tuple[str, bool]:
-    """The text itself, of what may be a part of the configuration, and whether nginx escapes."""
+    """The format without quotes and the rest of a configuration's line, and whether nginx escapes
+    values.
+    """
     if not re.match(r"\s*(?:log_format\s|escape=|')", text):
         return text, True
     words = shlex.split(text.strip().removesuffix(";"))

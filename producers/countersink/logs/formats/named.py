@@ -1,5 +1,5 @@
-"""Patterns of the access log formats with a name: combined, common, vhost_combined, AWS ALB
-(``alb``), HAProxy; and which of them need ``--time-zone``.
+"""Patterns of the named access log formats: combined, common, vhost_combined, AWS ALB (``alb``),
+HAProxy; and which of them need ``--time-zone``.
 
 Documented at https://httpd.apache.org/docs/2.4/mod/mod_log_config.html (combined, common and
 vhost_combined), https://docs.aws.amazon.com/elasticloadbalancing/latest/application/
@@ -49,7 +49,7 @@ _VHOST: Final = rb"(?:" + HOST_NAME + rb"|" + IPV4 + rb"|\[[0-9A-Fa-f:.]++\]|_|\
 def _vhost_pattern(captured: Collection[str], *, agent: bytes | None = None) -> bytes:
     vhost = b"(?P<vhost>" + _VHOST + b")" if "vhost" in captured else _VHOST
     port = rb"(?P<port>\d++)" if "port" in captured else rb"\d++"
-    # A client without a name is none where a user with a blank in it would be read in its place.
+    # A client "-" only before an ident "-": else a user of two words would be ident and user.
     site = vhost + rb"(?::" + port + rb")? (?!- (?!- ))"
     return b"(?:" + site + b")?" + line_pattern(captured, agent=agent)
 
@@ -76,8 +76,10 @@ _ALB: Final = layout(
 _HASHED: Final = re.compile(rb"#([0-9A-Fa-f]{2})")
 
 
-def _unhashed(raw: bytes) -> str:
-    """What HAProxy wrote ``"``, ``#`` and unprintable bytes as ``#hh`` of; a backslash is one."""
+def _haproxy_text(raw: bytes) -> str:
+    """The text of HAProxy's bytes, which have ``"``, ``#`` and unprintable bytes as ``#hh``; a
+    backslash is a backslash.
+    """
     if b"#" in raw:
         raw = _HASHED.sub(lambda found: bytes.fromhex(found[1].decode()), raw)
     return decoded(raw)
@@ -110,12 +112,12 @@ _HAPROXY: Final = layout(
 )
 
 
-def _apaches(
+def _apache_format(
     name: str,
     fields: Mapping[str, AccessField],
     pattern: Callable[..., bytes] = line_pattern,
 ) -> LineFormat:
-    """A format of Apache's own, whose times have their zone."""
+    """A format of Apache; its times have a zone."""
     return LineFormat(
         name=name,
         pattern=pattern,
@@ -126,10 +128,10 @@ def _apaches(
     )
 
 
-def _of_balancer(
+def _balancer_format(
     name: str, line: Layout, clock: Clock, fields: dict[str, AccessField]
 ) -> LineFormat:
-    """A load balancer's format: each place of its line is a field."""
+    """A load balancer's format; each place of its line is a field."""
     places = {part.group: plain(part.group) for part in line.parts if isinstance(part, ValuePlace)}
     return LineFormat(
         name=name,
@@ -148,9 +150,9 @@ _ALB_FIELDS: Final = {
 }
 
 
-def _of_cut_request(name: str, field: AccessField) -> AccessField:
-    """A field of a request with the quote behind it, which lacks where HAProxy has cut the line:
-    then it is known as far as the query.
+def _request_field(name: str, field: AccessField) -> AccessField:
+    """A field of a request with the quote behind it. Without the quote, HAProxy has cut the line:
+    then the request is known up to the query.
     """
 
     def read(raw: bytes) -> str:
@@ -168,25 +170,25 @@ def _of_cut_request(name: str, field: AccessField) -> AccessField:
 _HAPROXY_FIELDS: Final = {
     "host": AccessField(("host",), _haproxy_client),
     **{
-        name: _of_cut_request(name, field)
-        for name, field in of_request("request", _unhashed).items()
+        name: _request_field(name, field)
+        for name, field in of_request("request", _haproxy_text).items()
     },
 }
 _VHOST_FIELDS: Final = {"vhost": plain("vhost"), "port": plain("port"), **COMBINED}
 _HAPROXY_TIME: Final = "%d/%b/%Y:%H:%M:%S.%f"
 _MAKERS: Final[dict[str, Callable[[str], LineFormat]]] = {
-    "combined": lambda _: _apaches("combined", COMBINED),
-    "common": lambda _: _apaches("common", COMMON),
-    "vhost_combined": lambda _: _apaches("vhost_combined", _VHOST_FIELDS, _vhost_pattern),
-    "alb": lambda _: _of_balancer("alb", _ALB, Clock(), _ALB_FIELDS),
-    "haproxy": lambda time_zone: _of_balancer(
+    "combined": lambda _: _apache_format("combined", COMBINED),
+    "common": lambda _: _apache_format("common", COMMON),
+    "vhost_combined": lambda _: _apache_format("vhost_combined", _VHOST_FIELDS, _vhost_pattern),
+    "alb": lambda _: _balancer_format("alb", _ALB, Clock(), _ALB_FIELDS),
+    "haproxy": lambda time_zone: _balancer_format(
         "haproxy", _HAPROXY, Clock(_HAPROXY_TIME, time_zone), _HAPROXY_FIELDS
     ),
 }
 PATTERNED: Final = tuple(_MAKERS)
-"""Names of the formats here."""
+"""Names of the formats of this module."""
 ZONELESS: Final = ("haproxy",)
-"""Those of them whose times have no zone."""
+"""Formats whose times have no zone."""
 
 
 def named_format(name: str, time_zone: str = "") -> LineFormat:
@@ -196,12 +198,12 @@ def named_format(name: str, time_zone: str = "") -> LineFormat:
         time_zone: IANA name for times without one.
 
     Raises:
-        ValueError: the format needs a time zone and has none, or the other way round.
+        ValueError: the format needs a time zone and none is given, or the other way round.
     """
     if name in ZONELESS:
         if not time_zone:
             raise ValueError(
-                f"{name} logs have times without a zone: say by --time-zone whose clock it was"
+                f"{name} logs have times without a zone: give the server's by --time-zone"
             )
     elif time_zone:
         raise ValueError(f"{name} logs have times with their zone: leave --time-zone out")

@@ -1,6 +1,7 @@
-"""What readers of formats share, for ``tail`` and backfill: ``LineReader``, ``RecordTally``,
-``Rejected`` (how long the text and reason of a rejected line may be), keys, conditions,
-``--exclude-key-glob``, ``--strip-query``."""
+"""Base of the readers of formats, for ``tail`` and backfill: ``LineReader``, ``RecordTally``,
+``Rejected`` (longest text and reason of a rejected line), keys, conditions,
+``--exclude-key-glob``, ``--strip-query``.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -10,19 +11,19 @@ from typing import Final, Protocol, TypeVar
 
 from countersink.logs import template
 from countersink.logs.errors import Malformed, Misread
-from countersink.logs.formats.detection import lacking, without_envelope
+from countersink.logs.formats.detection import missing_envelope, without_envelope
 from countersink.runtime.dimensions import RowKey, check_dimensions, check_name
 from countersink.runtime.limits import check_key
 
 R = TypeVar("R")
 FoundKey = str | tuple[str, ...]
-"""What a line has for its key: a text, or the values of its dimensions."""
+"""The key of a line, a text, or the values of its dimensions."""
 ReadAt = Callable[[int, int], bytes]
-"""Gives up to so many bytes of a content, from an offset on; none at its end."""
+"""Function that returns up to so many bytes of a content from an offset on; none at its end."""
 LONGEST_TEXT: Final = 1_000
-"""Bytes that are kept of a rejected line."""
+"""Bytes kept of a rejected line."""
 LONGEST_REASON: Final = 255
-"""Characters of the reason."""
+"""Characters kept of a reason."""
 BLANK: Final = b"\0 \t\r"
 
 
@@ -32,9 +33,9 @@ class Rejected:
 
     Attributes:
         line: its number in its file, from 1.
-        reason: why, as a phrase.
-        text: how it begins; empty where it was too long to be read, or nobody asks.
-        misread: an option has to say how it, and all others, are read.
+        reason: a phrase.
+        text: the line's beginning; empty where it was too long to be read, or is not needed.
+        misread: an option has to say how to read this and all other lines.
     """
 
     line: int
@@ -48,10 +49,10 @@ class Window:
     """Some records, in order.
 
     Attributes:
-        numbers: of the lines they begin at, from 1; a range where every record is one line.
+        numbers: of their first lines, from 1; a range where every record is one line.
         records: without their newlines (CSV records may hold others) and the NULs before them; or,
             where every record is one line, all together with a newline after each.
-        rejected: lines that are too long to be read; then there are no others.
+        rejected: lines that are too long to be read; then the window has no others.
     """
 
     numbers: Sequence[int]
@@ -77,16 +78,16 @@ def _itself(minute: int) -> int:
 
 @dataclass(slots=True)
 class RecordTally:
-    """What was read so far: amounts by key and bucket, numbers of lines, rejected lines.
+    """Counts of the lines read so far: amounts by key and bucket, numbers of lines, rejected lines.
 
     Attributes:
-        bucket: the label of the bucket of a whole Unix minute; the minute itself if nothing is
-            given. Readers remember what it said, as long as they are given an equal one.
-        amounts: label to key or dimensions to amount; a sum may leave 64 bits.
-        lines: records looked at, blank lines and a header included.
-        counted: those that gave an amount.
-        filtered: those that the recipe leaves out.
-        rejected: those that could not be counted.
+        bucket: the label of the bucket of a whole Unix minute; by default the minute itself.
+            Readers keep its results as long as they get an equal function.
+        amounts: label to key or dimensions to amount; a sum may exceed 64 bits.
+        lines: records read, blank lines and a header included.
+        counted: lines that gave an amount.
+        filtered: lines that the recipe leaves out.
+        rejected: lines that could not be counted.
     """
 
     bucket: Callable[[int], int] = _itself
@@ -106,7 +107,7 @@ class RecordTally:
         }
 
     def count(self, key: RowKey, minute: int, amount: int) -> None:
-        """Note what a line gives.
+        """Add the amount of a line.
 
         Raises:
             Exception: as ``bucket``.
@@ -115,7 +116,7 @@ class RecordTally:
         self.counted += 1
 
     def add(self, other: "RecordTally") -> None:
-        """Note what other lines came to."""
+        """Add the counts of other lines."""
         for label, amounts in other.amounts.items():
             self.amounts[label].update(amounts)
         self.lines += other.lines
@@ -124,7 +125,7 @@ class RecordTally:
         self.rejected += other.rejected
 
     def reject(self, line: int, reason: str | Malformed, text: bytes = b"") -> None:
-        """Note that ``line`` could not be counted."""
+        """Add a line that could not be counted."""
         misread = isinstance(reason, Misread)
         reason = str(reason)
         if len(reason) > LONGEST_REASON:
@@ -133,55 +134,57 @@ class RecordTally:
 
 
 class LineReader(Protocol):
-    """Reads the lines of one source, in any order of windows once it has looked at what is before.
+    """Reader of the lines of one source, in any order of windows once it knows the lines before.
     Not thread-safe.
 
-    All but ``count`` is for formats with directives, which say how the lines behind them are read;
-    in other formats a line means the same wherever it stands.
+    All methods but ``count`` are for formats with directives, which say how the lines behind them
+    are read; in other formats, lines do not depend on other lines.
     """
 
     def count(self, window: Window, tally: RecordTally) -> None:
-        """Add what the lines of ``window`` come to, its rejected ones included."""
+        """Add the counts and rejected lines of ``window``."""
 
     def look_back(self, read: ReadAt, offset: int) -> None:
-        """Be ready for lines from ``offset`` on, whatever stands before.
+        """Prepare for lines from ``offset`` on, by the directives before it.
 
         Raises:
-            Exception: what ``read`` raises.
+            Exception: as ``read``.
         """
         return
 
-    def see(self, number: int, data: bytes, stop: int) -> None:
-        """Look at the lines ``data[:stop]`` from a number on, which another reader counts."""
+    def note_directives(self, number: int, data: bytes, stop: int) -> None:
+        """Note the directives in ``data[:stop]``, whose first line has this number; another reader
+        counts the lines.
+        """
         return
 
     def directives(self, number: int) -> object:
-        """Directives in force at a line, for :meth:`directed` of another reader of the same source;
-        can be pickled.
+        """Directives in force at a line, for :meth:`set_directives` of another reader of the
+        source; can be pickled.
         """
         return None
 
-    def directed(self, number: int, directives: object) -> None:
-        """Be ready for lines from a number on, whose ``directives`` another reader has told."""
+    def set_directives(self, number: int, directives: object) -> None:
+        """Prepare for lines from a number on, with the ``directives`` of another reader."""
         return
 
     def day_of(self, number: int) -> bytes:
-        """The day that a directive says of a line that was counted; empty: the line says all."""
+        """The day that a directive gives a counted line; empty: the line has its date."""
         return b""
 
 
 def note_window(window: Window, tally: RecordTally) -> None:
-    """Count the window's lines, and those of it that were too long to be read as rejected."""
+    """Count the window's lines, and reject its lines that are too long."""
     tally.lines += len(window.numbers) + len(window.rejected)
     for each in window.rejected:
         tally.reject(each.line, each.reason)
 
 
 class RejectingReader(LineReader):
-    """Rejects all lines that are not blank.
+    """Reader that rejects all lines that are not blank.
 
     Args:
-        reason: says of a line why.
+        reason: returns the reason for a line.
     """
 
     def __init__(self, reason: Callable[[bytes], str]) -> None:
@@ -195,11 +198,11 @@ class RejectingReader(LineReader):
                 tally.reject(number, self.reason(line), line)
 
 
-class Opened(LineReader):
-    """Takes lines out of their envelope for another reader.
+class EnvelopeReader(LineReader):
+    """Reader that takes lines out of their envelope for another reader.
 
     Args:
-        reader: reads what stands in it; one for which a line means the same wherever it stands.
+        reader: of a format without directives.
         envelope: its name.
     """
 
@@ -210,14 +213,14 @@ class Opened(LineReader):
         self._envelope = envelope
 
     def count(self, window: Window, tally: RecordTally) -> None:
-        """Add what the lines of ``window`` come to."""
+        """Add the counts and rejected lines of ``window``."""
         lines = window.lines
         inner: list[bytes] = []
         rejected = len(tally.rejected)
         for number, line in zip(window.numbers, lines, strict=True):
             found = without_envelope(line.strip(BLANK), self._envelope)
             if found is None and line.strip(BLANK):
-                tally.reject(number, lacking(self._envelope), line)
+                tally.reject(number, missing_envelope(self._envelope), line)
             inner.append((found or b"").replace(b"\n", b" "))
         self._reader.count(Window(window.numbers, inner, window.rejected), tally)
         texts = dict(zip(window.numbers, lines, strict=True))
@@ -231,17 +234,17 @@ class Opened(LineReader):
 
 
 _VISITOR: Final = "\0visitor"
-"""Names the visitor among the dimensions of a line; a dimension cannot have this name."""
+"""The name of the visitor among the dimensions of a line; no dimension can have this name."""
 
 
 def with_visitor(key: RowKey, visitor: str) -> RowKey:
-    """A key, or dimensions, and who was seen there."""
+    """A key, or dimensions, together with a visitor."""
     pairs = (("", key),) if isinstance(key, str) else key
     return (*pairs, (_VISITOR, visitor))
 
 
 def without_visitor(key: RowKey) -> tuple[RowKey, str | None]:
-    """What :func:`with_visitor` was given; None: there is no visitor."""
+    """The arguments of :func:`with_visitor`; None: no visitor."""
     if isinstance(key, str) or key[-1][0] != _VISITOR:
         return key, None
     visitor = key[-1][1]
@@ -249,27 +252,26 @@ def without_visitor(key: RowKey) -> tuple[RowKey, str | None]:
 
 
 class Keys:
-    """Which keys lines have, and which lines are left out.
+    """Keys of lines, and the conditions that leave lines out.
 
     Args:
         key: the template, or the name of a field; '': the path.
         where: conditions, all of which must hold.
         exclude: shell patterns of keys that are left out.
         strip_query: keys, and values of dimensions, end before their ``?``.
-        dimensions: (name, field) pairs; with any, lines have their values instead of a key.
-        visitor: fields that together say who was seen; of a line whose visitor is asked for, what
-            is counted is what :func:`with_visitor` makes.
-        column: of records: the field that is the key; '': what the template says.
-        counter_column: of records: the field that says whose a record is; '': all count.
-        counter: whose records count.
-        minutes: half-open range of Unix minutes; lines outside are left out. None: all are in.
+        dimensions: (name, field) pairs; if any, lines have their values instead of a key.
+        visitor: fields that together identify a visitor; if any, keys are of :func:`with_visitor`.
+        column: of records: the field that is the key; '': the template applies.
+        counter_column: of records: the field with the counter's name; '': all records count.
+        counter: the name that counts.
+        minutes: half-open range of Unix minutes; lines outside are left out. None: no limits.
 
     Attributes:
         leaves_out: whether some lines may be left out.
         counter_column, counter, minutes: as given.
 
     Raises:
-        ValueError: something cannot be; the message says what to do.
+        ValueError: an argument cannot be used; the message says what to do.
     """
 
     def __init__(
@@ -291,8 +293,8 @@ class Keys:
         self._visitor = tuple(visitor)
         if dimensions and (key or column or exclude):
             raise ValueError(
-                "--dimension stands in the place of a key: leave out --key, --key-column and"
-                " --exclude-key-glob; --where leaves lines out"
+                "--dimension takes the place of a key: do not give --key, --key-column or"
+                " --exclude-key-glob with it; --where leaves lines out"
             )
         template.check_conditions(where)
         self.leaves_out = bool(where or exclude or minutes)
@@ -306,8 +308,8 @@ class Keys:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of the fields, each once, in their order: so the same one is said not to be
-        there, every time.
+        """The names of the fields, each once, in their order, so that errors name the same missing
+        field every time.
         """
         names = [
             *template.fields(self._parts),
@@ -322,11 +324,11 @@ class Keys:
         getter: Callable[[str], Callable[[R], str]],
         optional: Callable[[str], Callable[[R], str]],
     ) -> Callable[[R], FoundKey]:
-        """What reads the key of a record, or the values of its dimensions.
+        """The reader of the key of a record, or of the values of its dimensions.
 
         Args:
-            getter: gives what reads the field of that name in a record.
-            optional: the same, of a field that may be missing.
+            getter: returns the reader of a field of a record, by the field's name.
+            optional: as ``getter``, for a field that may be missing.
         """
         readers = [optional(field) for _, field in self._dimensions]
         if not self._dimensions:
@@ -340,18 +342,18 @@ class Keys:
     def tests(
         self, getter: Callable[[str], Callable[[R], str]]
     ) -> list[tuple[Callable[[R], str], Callable[[str], bool]]]:
-        """Of each condition, what reads its field in a record and what says whether it holds.
+        """For each condition, the reader of its field and the test of its text.
 
         Args:
-            getter: gives what reads the field of that name in a record.
+            getter: returns the reader of a field of a record, by the field's name.
         """
         return [(getter(each.field), template.condition_test(each)) for each in self._where]
 
     def finished(self, found: FoundKey) -> RowKey | None:
-        """What is counted: the key, or the dimensions; None where the recipe leaves it out.
+        """The checked key or dimensions; None where the recipe leaves the line out.
 
         Raises:
-            Malformed: it is no text that has a UTF-8 form.
+            Malformed: the text has no UTF-8 form.
         """
         try:
             if self._visitor and not isinstance(found, str):
@@ -378,9 +380,9 @@ class Keys:
 
 
 def _checked(dimensions: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
-    """Pairs of names and fields, of which each name is there once."""
+    """Pairs of names and fields, checked: each name is there once."""
     names = [check_name(name) for name, _ in dimensions]
-    check_dimensions(dict.fromkeys(names, ""))  # no more than there may be
+    check_dimensions(dict.fromkeys(names, ""))  # not too many
     for name, read in dimensions:
         if names.count(name) > 1:
             raise ValueError(f"the dimension {name} is given twice")

@@ -1,5 +1,6 @@
-"""Reads records with named fields and lines that are JSON objects: which amounts are whole numbers
-(decimal point, thousands), and the reasons why records are rejected."""
+"""Readers of records with named fields and of lines that are JSON objects: which amounts are whole
+numbers (decimal point, thousands), and the reasons of rejected records.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -30,24 +31,24 @@ R = TypeVar("R")
 _GROUPED: Final = re.compile(
     "[+-]?[1-9][0-9]{0,2}(?:[.,' \u00a0\u202f][0-9]{3})+(?:[.,][0-9]*)?", re.ASCII
 )
-"""Texts with thousands, or what one country reads so and another as a fraction."""
+"""Amounts with thousands separators, which another country reads as a fraction."""
 _EXACT: Final = 2.0**53
-"""From here on a float may stand for another whole number than was written."""
+"""Floats from here on may be rounded from another whole number."""
 _DIGITS: Final = 19
-"""Of the largest number of 64 bits."""
+"""Digits of the largest 64-bit number."""
 _SHOWN: Final = 40
 
 
 class RecordRule(Generic[R]):
-    """Makes a cell of a record.
+    """Rule that gives key, minute and amount of a record.
 
     Args:
-        keys: conditions, key, and which keys are left out.
-        field: gives what reads the field of a name as the text of a key; it raises ``Malformed``.
-        optional: the same for dimensions and conditions: what is not there is an empty text.
+        keys: keys, conditions and excluded keys.
+        field: returns the reader of a field as text, by its name; the reader raises ``Malformed``.
+        optional: as ``field``, for dimensions and conditions: a missing field is an empty text.
         minute: reads the minute; raises ``Malformed``.
         amount: reads the amount, a text or a number. None: 1 each.
-        amounts: makes a whole number of it.
+        amounts: parses the amount.
     """
 
     def __init__(
@@ -73,10 +74,10 @@ class RecordRule(Generic[R]):
     def cell(self, record: R) -> tuple[RowKey, int, int] | None:
         """Key or dimensions, minute and amount; None where the recipe leaves the record out.
 
-        What is left out for its fields or its time is so whatever else is wrong with it.
+        A record that its fields or time leave out is not rejected, whatever else is wrong with it.
 
         Raises:
-            Malformed: it cannot be counted.
+            Malformed: the record cannot be counted.
         """
         if self._counter_of is not None and self._counter_of(record) != self._counter:
             return None
@@ -93,14 +94,14 @@ class RecordRule(Generic[R]):
 
 
 class AmountFormat:
-    """Reads the amounts of one source.
+    """Parser of the amounts of one source.
 
     Args:
-        decimal_point: what stands before a fraction, which is zeros; '': a point, or a comma if
+        decimal_point: the character before a fraction, which is zeros; '': a point, or a comma if
             thousands have points.
-        thousands: what stands between groups of three digits; '': nothing.
+        thousands: the separator of groups of three digits; '': none.
 
-    With neither, a text such as ``1.000`` or ``1,234`` is not guessed.
+    Without either, a text such as ``1.000`` or ``1,234`` is ambiguous and rejected.
     """
 
     def __init__(self, decimal_point: str = "", thousands: str = "") -> None:
@@ -116,15 +117,15 @@ class AmountFormat:
         )
 
     def read(self, found: object) -> int:
-        """The amount that a field holds: a whole number of 64 bits with its sign.
+        """The amount in a field: a signed 64-bit integer.
 
-        Text may have zeros behind a point, as columns with gaps are exported, but no exponent:
-        programs write so what they have rounded. JSON has no whole numbers of its own: there any
-        spelling will do that is read without rounding.
+        A text may have zeros behind a point, as in exports of columns with gaps, but no exponent,
+        which programs write for rounded numbers. JSON has no integers of its own: any spelling is
+        read that is exact.
 
         Raises:
-            Misread: it may mean two amounts.
-            Malformed: it is something else.
+            Misread: the text may mean two amounts.
+            Malformed: it is no amount.
         """
         if isinstance(found, str):
             plain = found.isdecimal() and found.isascii() and len(found) <= _DIGITS
@@ -157,7 +158,7 @@ class AmountFormat:
 
 
 def _element(line: bytes) -> bytes:
-    """A line without what an array has around the object on it."""
+    """A line without the brackets and commas of an array around its object."""
     bare = line.strip(BLANK)
     if bare in (b"[", b"]", b"],"):
         return b""
@@ -167,7 +168,7 @@ def _element(line: bytes) -> bytes:
 
 
 def is_array(head: bytes) -> bool:
-    """Whether what begins so is a JSON array that has not one object on each line."""
+    """Whether ``head`` begins a JSON array that does not have one object per line."""
     if not head.lstrip(BLANK + b"\n").startswith(b"["):
         return False
     first = next(filter(None, map(_element, head.split(b"\n"))), b"")
@@ -180,20 +181,20 @@ def is_array(head: bytes) -> bool:
 
 
 def shown(text: str) -> str:
-    """``text`` as a reason quotes it."""
+    """``text``, quoted and shortened for a reason."""
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
 
 
 class JsonLines(LineReader):
-    """Reads lines that are JSON objects, or those of an array that has an object on each line.
+    """Reader of lines that are JSON objects, or of an array with one object per line.
 
     Args:
         input_format: the name of the objects' format.
-        keys: conditions, key, and which keys are left out.
-        clock: makes the minute of a time.
-        times: the fields that are the time, joined; none: the format's own.
-        amount_column: where the amount is; '': each counts 1.
-        amounts: makes whole numbers of the amounts.
+        keys: keys, conditions and excluded keys.
+        clock: parses times.
+        times: the fields of the time, joined; none: the format's own.
+        amount_column: the field of the amount; '': each line counts 1.
+        amounts: parses amounts.
     """
 
     quoted = None
@@ -221,7 +222,7 @@ class JsonLines(LineReader):
         )
 
     def count(self, window: Window, tally: RecordTally) -> None:
-        """Add what the lines of ``window`` come to."""
+        """Add the counts and rejected lines of ``window``."""
         note_window(window, tally)
         for number, line in zip(window.numbers, window.lines, strict=True):
             record: dict[str, object] | None = None
@@ -232,7 +233,7 @@ class JsonLines(LineReader):
                 cell = self._rule.cell(record)
             except Malformed as error:
                 if self._others_reject and record is None:
-                    tally.filtered += 1  # of no counter
+                    tally.filtered += 1  # it names no counter
                 else:
                     tally.reject(number, error, line)
                 continue
@@ -243,7 +244,7 @@ class JsonLines(LineReader):
 
 
 def _record(line: bytes) -> dict[str, object] | None:
-    """The object on a line; None: there is nothing but blanks, or brackets of an array."""
+    """The object on a line; None: only blanks, or brackets of an array."""
     try:
         return json_object(line)
     except Malformed:

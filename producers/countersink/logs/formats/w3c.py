@@ -1,8 +1,8 @@
-"""Reads W3C extended logs (IIS, CloudFront) by the ``#Fields:`` and ``#Date:`` directives before
-each line: names of fields, spaces or tabs, and errors where a date or time is missing.
+"""Reader of W3C extended logs (IIS, CloudFront), by the ``#Fields:`` and ``#Date:`` directives
+before each line: names of fields, spaces or tabs, errors where a date or time is missing.
 
-IIS writes them (divided by spaces) and CloudFront (divided by tabs, values URL-encoded). Their
-times are UTC by definition. https://www.w3.org/TR/WD-logfile.html,
+IIS separates values by spaces, CloudFront by tabs and URL-encodes them. Times are UTC by
+definition. https://www.w3.org/TR/WD-logfile.html,
 https://learn.microsoft.com/windows/win32/http/w3c-logging and
 https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/standard-logs-reference.html
 """
@@ -67,11 +67,11 @@ _PATTERNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Directives:
-    """What the directives before a line say of it.
+    """Directives in force at a line.
 
     Attributes:
-        names: what ``#Fields:`` names, lower case; none: there was none.
-        date: the day of ``#Date:``, for lines that have a time alone; '': there was none.
+        names: fields of ``#Fields:``, lower case; none: no such directive.
+        date: the day of ``#Date:``, for lines with a time only; '': no such directive.
     """
 
     names: tuple[str, ...] = ()
@@ -79,16 +79,16 @@ class Directives:
 
     @property
     def timed(self) -> bool:
-        """Whether they say when a line was."""
+        """Whether date and time of a line are known."""
         return "time" in self.names and ("date" in self.names or bool(self.date))
 
     @property
     def shape(self) -> tuple[tuple[str, ...], str]:
-        """What the format of lines depends on."""
+        """The directives that determine the format of lines."""
         return self.names, "" if "date" in self.names else self.date
 
     def after(self, line: bytes) -> "Directives":
-        """What holds after one more line, which need not be a directive."""
+        """The directives in force after one more line, which need not be a directive."""
         line = line.removeprefix(b"\xef\xbb\xbf")
         if line[: len(_FIELDS)].lower() == _FIELDS.lower():
             names = decoded(line[len(_FIELDS) :]).lower().split()
@@ -101,16 +101,16 @@ _CLOUDFRONT: Final = Directives().after(
     b"#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status"
     b" cs(Referer) cs(User-Agent) cs-uri-query"
 )
-"""What CloudFront's lines have first, also where they stand without directives."""
+"""The first fields of CloudFront's lines, also where these have no directives."""
 
 _WHOLE: Final = rb"\0*+(?:\xef\xbb\xbf)?(#[^\n]*+)(?=\n)"
 _FIRST_DIRECTIVE: Final = re.compile(_WHOLE)
-_LATER_DIRECTIVE: Final = re.compile(rb"\n" + _WHOLE)  # what begins with a text is found fast
+_LATER_DIRECTIVE: Final = re.compile(rb"\n" + _WHOLE)  # fast, as it begins with a literal
 
 
 def _directives_in(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The directives that stand whole in ``data``, which begins a line, and where they begin. NULs
-    before them, as a truncated log has them, are none of theirs.
+    """The complete directives in ``data``, which begins a line, with their offsets; without the
+    NULs before them, as in a truncated log.
     """
     first = _FIRST_DIRECTIVE.match(data)
     for found in chain((first,) if first else (), _LATER_DIRECTIVE.finditer(data)):
@@ -118,11 +118,11 @@ def _directives_in(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 _TABBED: Final = re.compile(rb"[\0 \t\r]*+[^ \t]*+\t")
-"""A line whose first value ends with a tab; so every line tells by itself what divides it."""
+"""A line whose first value ends with a tab; so each line shows its own separator."""
 
 
-def _division(line: bytes) -> bool | None:
-    """Whether the values of a line are divided by tabs; None: it is a directive."""
+def _has_tabs(line: bytes) -> bool | None:
+    """Whether tabs separate the values of a line; None: it is a directive."""
     if line.startswith((b"#", b"\xef\xbb\xbf#")):
         return None
     return _TABBED.match(line) is not None
@@ -132,19 +132,19 @@ def _w3c_format(directives: Directives, *, tabs: bool, time_zone: str = "") -> L
     """The format of the lines after directives.
 
     Args:
-        directives: they.
-        tabs: whether values are divided by tabs.
+        directives: in force.
+        tabs: whether tabs separate values.
         time_zone: IANA name; '': UTC, as the standard says.
 
     Raises:
-        Malformed: it says nothing of the time.
+        Malformed: the directives name no time, or no date.
     """
     names = directives.names
     if not directives.timed:
         raise Malformed(
             "the #Fields: before it do not name date and time"
             if "time" not in names
-            else "the #Fields: before it name no date, and no #Date: says it"
+            else "the #Fields: before it name no date, and there is no #Date:"
         )
     value = rb"[^\t\r\n]++" if tabs else rb'(?:"[^"\n]*+(?>(?:""[^"\n]*+)*)"|[^ \r\n]++)'
     divider = rb"\t" if tabs else rb" +"
@@ -154,14 +154,14 @@ def _w3c_format(directives: Directives, *, tabs: bool, time_zone: str = "") -> L
         groups.setdefault(name, f"g{number}")
         pattern = _PATTERNS.get(name, value)
         if number:
-            source.append(ValuePlace("", divider, "what divides values"))
+            source.append(ValuePlace("", divider, "the separator"))
         source.append(ValuePlace(f"g{number}", pattern, name))
     layout = Layout(tuple(source), rb"(?:\t.*)?" if directives is _CLOUDFRONT else rb"[ \t]*+")
     read = _decoded if tabs else _unquoted
     fields = {name: AccessField((group,), read) for name, group in groups.items()}
     if "c-ip" in groups:
         fields["c-ip"] = AccessField((groups["c-ip"],), client_text)
-    # No date alone: it would be the time of a line that is not matched, which has none.
+    # No date without a time: it would be the time of a line that does not match.
     clock = clock_minute(Clock(time_zone=time_zone or "UTC", begins=no_day))
     date = () if "date" in groups else (directives.date.encode(),)
 
@@ -185,22 +185,22 @@ def _unquoted(raw: bytes) -> str:
 
 
 def _decoded(raw: bytes) -> str:
-    """What CloudFront has encoded, once; what the client sent encoded stays so."""
+    """The text of a value of CloudFront, URL-decoded once; the client's own escapes stay."""
     return decoded(unquote_to_bytes(raw))
 
 
 _READ: Final = 1024 * 1024
 _READERS: Final = 16
-"""Kept at once: a log without dates has another one for each #Date: directive."""
-_UNDIRECTED: Final = RejectingReader(lambda line: "no #Fields: directive stands before it")
+"""Readers kept at once: a log without dates in its lines has one per #Date: directive."""
+_UNDIRECTED: Final = RejectingReader(lambda line: "there is no #Fields: directive before it")
 
 
 class W3cLog(LineReader):
-    """Reads W3C extended logs. Directives are known by their lines' numbers, so that windows may
-    come in any order once those before them were seen.
+    """Reader of W3C extended logs. Directives are noted by line number, so that windows may come in
+    any order once the lines before them were seen.
 
     Args:
-        keys: which keys lines have.
+        keys: keys of lines, and conditions.
         time_zone: IANA name; '': UTC, as the standard says.
     """
 
@@ -214,12 +214,12 @@ class W3cLog(LineReader):
         self._readers: dict[tuple[object, bool], LineReader] = {}
 
     def begin(self, head: bytes) -> str:
-        """Look at how the source begins.
+        """Note the directives at the beginning of the source.
 
         Returns:
             Why lines after the first directives cannot be read; '': they can, or there are none.
         """
-        self.see(1, head, head.rfind(b"\n") + 1)
+        self.note_directives(1, head, head.rfind(b"\n") + 1)
         named = [each for each in self._directives if each.names]
         if not named:
             return ""
@@ -229,13 +229,13 @@ class W3cLog(LineReader):
         return found.reason(head) if isinstance(found, RejectingReader) else ""
 
     def look_back(self, read: ReadAt, offset: int) -> None:
-        """Look for directives in what stands before ``offset``."""
+        """Note the directives before ``offset``."""
         at, number, data = 0, 1, b""
         while at < offset and (more := read(min(_READ, offset - at), at)):
             at += len(more)
             data += more
             stop = data.rfind(b"\n") + 1
-            self.see(number, data, stop)
+            self.note_directives(number, data, stop)
             number += data.count(b"\n", 0, stop)
             data = data[stop:]
 
@@ -244,17 +244,17 @@ class W3cLog(LineReader):
         place = bisect_left(self._at, number)
         return self._directives[place - 1] if place else Directives()
 
-    def directed(self, number: int, directives: object) -> None:
-        """Nothing but these directives stands before the line."""
+    def set_directives(self, number: int, directives: object) -> None:
+        """Set the only directives before the line."""
         assert isinstance(directives, Directives)
         self._at, self._directives = [number - 1], [directives]
 
     def day_of(self, number: int) -> bytes:
-        """The day that ``#Date:`` says of a line, where ``#Fields:`` names no date."""
+        """The day of ``#Date:`` for a line, where ``#Fields:`` names no date."""
         return self.directives(number).shape[1].encode()
 
-    def see(self, number: int, data: bytes, stop: int) -> None:
-        """Note the directives in the lines ``data[:stop]`` that begin with that number."""
+    def note_directives(self, number: int, data: bytes, stop: int) -> None:
+        """Note the directives in the lines ``data[:stop]``, the first of which has this number."""
         for at, line in _directives_in(data[:stop]):
             self._note(number + data.count(b"\n", 0, at), line)
 
@@ -266,7 +266,7 @@ class W3cLog(LineReader):
             self._directives.insert(place, after)
 
     def count(self, window: Window, tally: RecordTally) -> None:
-        """Add what the lines of ``window`` come to."""
+        """Add the counts and rejected lines of ``window``."""
         if not window.numbers:
             note_window(window, tally)
             return
@@ -274,12 +274,12 @@ class W3cLog(LineReader):
         directed = data.startswith((b"#", b"\xef\xbb\xbf#")) or b"\n#" in data
         mixed = b"\t" in data and b" " in data
         if not (directed or mixed or b"\n\xef\xbb\xbf#" in data):
-            # Where there is neither in a line, it is the same whatever divides its one value.
-            self._count_alike(window, tally, tabs=b"\t" in data)
+            # A line with neither has one value, so its separator does not matter.
+            self._count_separated(window, tally, tabs=b"\t" in data)
             return
         numbers, lines = window.numbers, window.lines
         first = 0
-        for tabs, some in groupby(map(_division, lines)):
+        for tabs, some in groupby(map(_has_tabs, lines)):
             end = first + len(list(some))
             part = Window(numbers[first:end], lines[first:end], [])
             if tabs is None:
@@ -287,11 +287,11 @@ class W3cLog(LineReader):
                     self._note(number, line)
                 tally.lines += end - first
             else:
-                self._count_alike(part, tally, tabs=tabs)
+                self._count_separated(part, tally, tabs=tabs)
             first = end
 
-    def _count_alike(self, window: Window, tally: RecordTally, *, tabs: bool) -> None:
-        """Count lines whose values are all divided by tabs, or all by spaces."""
+    def _count_separated(self, window: Window, tally: RecordTally, *, tabs: bool) -> None:
+        """Count lines whose values are all separated by tabs, or all by spaces."""
         directives = self.directives(window.numbers[0])
         if tabs and not directives.names:
             directives = _CLOUDFRONT
@@ -299,7 +299,7 @@ class W3cLog(LineReader):
         reader.count(window, tally)
 
     def _reader(self, directives: Directives, *, tabs: bool) -> LineReader:
-        """What reads, or refuses, the lines after directives."""
+        """The reader, perhaps a rejecting one, of the lines after directives."""
         known = directives if directives is _CLOUDFRONT else directives.shape, tabs
         if known not in self._readers:
             if len(self._readers) >= _READERS:

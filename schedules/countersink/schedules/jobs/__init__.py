@@ -1,9 +1,8 @@
-"""The list of jobs (``JOBS``): name, cron by default, time limit, what each does; and what a job is
-given and returns.
+"""The list of jobs (``JOBS``): name, default cron, time limit, purpose; argument and result of a
+job.
 
 A job is a function ``def job(context: Context) -> JobOutcome``. It may be killed at any point and
-run again: what it has done so far is in MySQL, committed in small transactions. It fails by
-raising.
+run again: its work is in MySQL, committed in small transactions. It fails by raising.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,13 +15,13 @@ from countersink.schedules.options import JobOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a run of a job works with.
+    """Argument of a job: servers, options, stop signal.
 
     Attributes:
-        mysql_url: where the tables are; holds a password, so it is not in ``repr``.
-        redis_url: where the streams are, not RQ's queue; not in ``repr`` either.
-        options: the jobs' settings.
-        stop: true once the run should end soon, in good order; cheap to call, from any thread.
+        mysql_url: of the tables; holds a password, so it is not in ``repr``.
+        redis_url: of the streams, not of RQ's queue; not in ``repr`` either.
+        options: of the jobs.
+        stop: true once the run should end soon; cheap to call, from any thread.
     """
 
     mysql_url: str = field(repr=False)
@@ -33,13 +32,13 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """What a run did.
+    """Result of a run.
 
     Attributes:
-        rows: that it moved, deleted or looked at.
-        detail: one sentence for people.
-        finished: False if it ended before its work was done, since it was to stop; what it did
-            stays done, and another run goes on from there.
+        rows: moved, deleted or read.
+        detail: a sentence for people.
+        finished: False if the run was stopped before its work was done; that work stays done, and
+            another run goes on from there.
     """
 
     rows: int
@@ -49,13 +48,13 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A job in the list: its function, its cron and time limit by default, what it does.
+    """A job in the list: its function, default cron, default time limit, purpose.
 
     Attributes:
-        path: ``module:function``; the function takes a Context and returns an JobOutcome.
-        cron: when it runs by default, in UTC.
+        path: ``module:function``; the function takes a Context and returns a JobOutcome.
+        cron: by default, in UTC.
         limit_s: seconds that a run may take by default.
-        does: one line for people.
+        does: a line for people.
     """
 
     path: str
@@ -77,7 +76,7 @@ JOBS: Final[Registry] = {
         path="countersink.schedules.jobs.retention:job",
         cron="20 3 * * *",
         limit_s=4 * 3600,
-        does="compacts all buckets, and rolls up what is older than its counter keeps",
+        does="compacts all buckets, and rolls up buckets older than their counter keeps them",
     ),
     "prune": Kind(
         path="countersink.schedules.jobs.retention:prune",
@@ -105,7 +104,7 @@ def load(kind: Kind) -> Callable[[Context], JobOutcome]:
     """The job's function, its module imported now.
 
     Raises:
-        ImportError, AttributeError: there is none.
+        ImportError, AttributeError: the function does not exist.
     """
     module, _, name = kind.path.partition(":")
     found: Callable[[Context], JobOutcome] = getattr(import_module(module), name)

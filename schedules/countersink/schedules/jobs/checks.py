@@ -1,10 +1,8 @@
-"""The jobs ``verify`` and ``alarms``: what raises an alarm (age of the queue, entries that Redis
-has lost in the last ``LOST_DAYS``, dead rows, jobs without success for ``UNSUCCESSFUL_HOURS``),
-with the sentences; limits are in ``schedules/options.py``.
+"""The jobs ``verify`` and ``alarms``: reasons of an alarm (age of the queue, entries that Redis
+lost in the last ``LOST_DAYS``, dead rows, jobs without success for ``UNSUCCESSFUL_HOURS``) and
+their sentences. See ``options.py`` for the limits.
 
-``verify`` also holds tracked tables against their counters. ``alarms`` looks at how long the queue
-has waited and what it has lost, at the dead rows, and at jobs that have not succeeded for long;
-what else there is to know is in ``countersink info``, ``runs`` and ``doctor``.
+``verify`` also compares tracked tables with their counters.
 """
 
 from collections import Counter
@@ -15,6 +13,7 @@ from typing import Final
 from countersink.counting.apply import dead, queue_losses
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
+from countersink.runtime.texts import plural
 from countersink.schedules.errors import Alarm, RunStopped, TablesDiffer
 from countersink.schedules.jobs import Context, JobOutcome
 from countersink.store.verify import open_session, verify
@@ -24,22 +23,21 @@ from countersink.stream.names import stream_keys
 from countersink.stream.progress import first_arrived, samples
 
 SHOWN: Final = 10
-"""Differences that a failed run names; ``countersink verify`` shows all."""
+"""Differences in the message of a failed run; ``countersink verify`` shows all."""
 UNSUCCESSFUL_HOURS: Final = 24
-"""A job none of whose runs was done for so long is an alarm."""
+"""Hours without a successful run of a job after which there is an alarm."""
 LOST_DAYS: Final = 1
 """Days for which a loss of entries in Redis is an alarm; ``countersink doctor`` shows it longer."""
 _READ_S: Final = 30.0
 
 
 def verification(context: Context) -> JobOutcome:
-    """Verify all counters and tracked tables; it repairs nothing.
+    """Verify all counters and tracked tables; repairs nothing.
 
     Raises:
-        TablesDiffer: something is wrong.
-        RunStopped: it was to stop before it had looked at everything, and found nothing wrong so
-            far.
-        StoreError: MySQL did not do its part.
+        TablesDiffer: there are differences.
+        RunStopped: the run was stopped before all was verified, without a difference so far.
+        StoreError: the database failed.
     """
     with open_session(context.mysql_url) as session:
         done = verify(session, stop=context.stop)
@@ -55,19 +53,19 @@ def verification(context: Context) -> JobOutcome:
             f"{shown}{f'; and {more:,} more' if more > 0 else ''}: see countersink verify"
         )
     if not done.finished:
-        raise RunStopped(f"stopped when {done.counters:,} counters were verified, which agree")
-    tracked = f", {done.tables:,} tracked tables with their counters" if done.tables else ""
-    return JobOutcome(
-        rows=done.rows, detail=f"{done.counters:,} counters agree with the ledger{tracked}"
-    )
+        verified = plural(done.counters, "counter")
+        raise RunStopped(f"stopped after {verified}, without a difference so far")
+    tracked = f" and {plural(done.tables, 'tracked table')}" if done.tables else ""
+    detail = f"no difference in {plural(done.counters, 'counter')}{tracked}"
+    return JobOutcome(rows=done.rows, detail=detail)
 
 
 def alarms(context: Context) -> JobOutcome:
-    """Look at everything, then say all of it at once.
+    """Check all limits, then raise one alarm for all that are exceeded.
 
     Raises:
-        Alarm: something needs a person.
-        StoreError: MySQL did not do its part.
+        Alarm: a person has to look.
+        StoreError: the database failed.
     """
     with open_tables(context.mysql_url, read_timeout=_READ_S) as session:
         said = list(_queue(context, session))
@@ -83,17 +81,17 @@ def _queue(context: Context, session: Session) -> Iterator[str]:
     waited = 0.0
     try:
         with connect(context.redis_url, client_name="countersink-alarms") as client:
-            # The streams first: what they hold has arrived before this time.
+            # The streams first: their entries have arrived before this time.
             arrived = first_arrived(client, stream_keys(client))
             waited = 0.0 if arrived is None else earliest_us(client) / 1e6 - arrived / 1000
-            # here, too, as no worker may run
+            # Here as well as in workers, none of which may be running.
             queue_losses.watch(session, partial(samples, client))
     except StreamError as error:
-        yield f"{error}, so how long the queue has waited and what Redis lost is not known"
+        yield f"{error}: the age of the queue and entries lost by Redis are unknown"
     if waited > limit:
         yield (
             f"the oldest entry has waited in the queue for {waited:,.0f} s, and the limit is"
-            f" {limit:,.0f} s: look at countersink info, and start more workers if they are busy"
+            f" {limit:,.0f} s: see countersink info, and start more workers if they are busy"
         )
     for loss in queue_losses.recent(session, LOST_DAYS):
         yield f"Redis has lost {loss}: see countersink doctor"
@@ -104,14 +102,14 @@ def _dead(session: Session, limit: int) -> Iterator[str]:
     if by_reason.total() > limit:
         reasons = ", ".join(f"{name} {number:,}" for name, number in sorted(by_reason.items()))
         yield (
-            f"{by_reason.total():,} rows are dead ({reasons}), and the limit is {limit:,}:"
-            " countersink dead list, then retry or drop them"
+            f"there are {plural(by_reason.total(), 'dead row')} ({reasons}), and the limit is"
+            f" {limit:,}: see countersink dead list, then retry or drop them"
         )
 
 
 def _jobs(session: Session) -> Iterator[str]:
-    """Jobs without a run that was done since one that was planned long ago, whatever became of it:
-    it may have failed, been skipped, or never begun.
+    """Jobs without a successful run since a run that was planned long ago, which may have failed,
+    been skipped, or never begun.
     """
     found = session.query(
         "SELECT name, MIN(run.planned_at) AS since FROM job JOIN job_run AS run ON run.job = name"
@@ -125,5 +123,5 @@ def _jobs(session: Session) -> Iterator[str]:
     for name, since in found:
         yield (
             f"{name} has not succeeded since before {since.isoformat(timespec='minutes')}Z:"
-            " countersink runs says why"
+            " see countersink runs for the reason"
         )

@@ -2,24 +2,22 @@
 larger ranges after conflicts, reconnects.
 
 At REPEATABLE READ the locking read takes the range's rows and the gaps between them: until the
-COMMIT nobody changes a row of it or inserts one, so what is deleted is what was summed up. Whoever
-reads sees all of it or nothing. At READ COMMITTED a row that comes in between would be deleted
-without having been added; that the numbers of rows agree is checked all the same.
+COMMIT no session changes a row of it or inserts one, so the deleted rows are those of the sum.
+Readers see the whole move or nothing. At READ COMMITTED a row that comes in between would be
+deleted without having been added; the numbers of rows are compared all the same. Only rows of the
+range's own width move; rows of other widths between its keys are locked, too.
 
-The locking read does not wait: a row that somebody holds makes it fail at once, instead of queueing
-workers up behind a transaction that itself waits.
+The locking read does not wait: if another session holds a row, it fails at once, instead of
+queueing workers up behind a transaction that itself waits.
 
-Workers that wait for rows of it may deadlock with each other after the COMMIT, though they lock in
-one order. If InnoDB has purged the rows before they go on, what each of them waited for is by then
-a lock of the gap (as INSERT ... ON DUPLICATE KEY UPDATE has it at READ COMMITTED, too: MySQL's bug
-76927), and they insert into the gaps of one another. One is rolled back, and runs again.
+Workers that wait for rows of the range may deadlock with each other after the COMMIT, though they
+lock in one order: if InnoDB has purged the rows by then, their locks have become locks of the gap
+(as for INSERT ... ON DUPLICATE KEY UPDATE at READ COMMITTED, too: MySQL's bug 76927), and they
+insert into each other's gaps. One is rolled back, and runs again.
 
-What goes into a wider bucket goes there by what the counter was when the pass looked at it. So that
-is looked at again under the share lock of control that applying transactions take as well, before
-any other lock: whoever deletes a counter, or changes it, holds that row alone.
-
-Only rows of the range's own width move. Those of other widths that lie between its keys are locked
-with it, and stay as they are.
+A move into a wider bucket depends on the counter as the pass read it. So the counter is checked
+under the share lock of control that applying transactions take as well, before any other lock:
+sessions that delete or change a counter lock that row exclusively.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +43,7 @@ from countersink.schedules.jobs.ranges import (
     Wider,
     keys_of,
     next_part,
-    small_ones,
+    small_buckets,
 )
 
 LOCK_WAIT_S: Final = 1
@@ -56,12 +54,8 @@ _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Rows before and after a move.
-
-    Attributes:
-        before: rows in the bucket of the keys from which something moved.
-        after: rows of the same keys that are there now.
-        moved: rows that were added elsewhere and deleted.
+    """Numbers of rows in a bucket ``before`` and ``after`` a move, of the keys with rows to move;
+    rows ``moved`` were added elsewhere and deleted.
     """
 
     before: int = 0
@@ -82,17 +76,16 @@ class _Key:
 
 
 def move(session: Session, part: BucketRange) -> Moved:
-    """Move what there is; committed when it returns. To be run again after any error.
+    """Move the rows of a range; committed on return. Can be called again after any error.
 
     Args:
         session: at REPEATABLE READ with a short lock wait, outside a transaction.
-        part: what to move and where to.
+        part: the range.
 
     Raises:
-        Outdated: that may not be the place to move to by now; nothing was moved.
-        Conflict: somebody holds a row; nothing was moved.
-        DamagedSketch: different members are not what was written; nothing was moved.
-        NoSketches: their union takes a library that is not installed; nothing was moved.
+        Outdated: the destination may be wrong by now; nothing was moved.
+        Conflict: another session holds a row; nothing was moved.
+        DamagedSketch, NoSketches: a sketch is damaged, or a library missing; nothing was moved.
         Unavailable: the connection is lost; everything was moved or nothing.
         StoreError: as any query; nothing was moved.
     """
@@ -118,9 +111,9 @@ def move(session: Session, part: BucketRange) -> Moved:
 
 
 def _check(session: Session, counter: str, to: Wider) -> None:
-    """Hold the counter and the catalog as they are, and see that they are what they were."""
+    """Lock the counter and the catalog, and check that they are as the pass read them."""
     version = read_control(session).catalog_version
-    # A locking read, as it reads what is, not a snapshot.
+    # A locking read reads the present row, not a snapshot.
     found = session.query(
         f"SELECT rolled_{width_of(to.label)} FROM counter WHERE name = %s LOCK IN SHARE MODE",
         (counter,),
@@ -137,7 +130,7 @@ def _lock(session: Session, part: BucketRange) -> list[_Key]:
     # Only sums come over the wire: reading the rows one by one would cost more than moving them.
     # Counted by COUNT, not SUM, which adds decimals.
     moving = f"slot >= {part.lowest_slot:d}"
-    # The bucket is read where there are several: times cost more to read than they are worth.
+    # The bucket is read only where there are several: reading times is expensive.
     bucket = "bucket, " if part.others else ""
     found = session.query(
         f"SELECT {bucket or 'NULL, '}counter_key, COALESCE(SUM(IF({moving}, amount, NULL)), 0),"
@@ -152,7 +145,7 @@ def _lock(session: Session, part: BucketRange) -> list[_Key]:
 
 
 def _add(session: Session, part: BucketRange, keys: list[_Key]) -> list[tuple[bytes, int]]:
-    """Add what moves where it goes, by key, which is returned as well."""
+    """Add the moving rows at their destination; returns the sums by key."""
     label = part.bucket if part.to is None else part.to.label
     head = sql.head(session.literal, part.counter, label)
     tail = f"', {width_number(label):d}, {COMPACTED:d}, "
@@ -169,15 +162,9 @@ def _add(session: Session, part: BucketRange, keys: list[_Key]) -> list[tuple[by
 
 
 def _post(
-    session: Session,
-    part: BucketRange,
-    to: Wider,
-    keys: list[_Key],
-    sums: list[tuple[bytes, int]],
+    session: Session, part: BucketRange, to: Wider, keys: list[_Key], sums: list[tuple[bytes, int]]
 ) -> None:
-    """Post that rows left buckets and came to another one: as they were found, so that whatever was
-    wrong with them stays wrong by as much.
-    """
+    """Post the move to the ledger with the amounts found: existing differences stay as they are."""
     left, came = BucketSums(), BucketSums()
     for one in keys:
         left.add_row(part.counter, one.bucket, one.key, one.amount)
@@ -202,57 +189,53 @@ def _move_sketches(session: Session, part: BucketRange, moving: list[_Key]) -> N
 
 def _delete(session: Session, part: BucketRange) -> int:
     where, args = part.where()
-    # With a table in front, as MariaDB knows no index hints without: by any other index the DELETE
-    # would lock rows of other buckets.
-    # Where every slot moves nothing is said of it: the end of a range would be the next key's row.
+    # With a table in front, as MariaDB accepts no index hint without: by any other index the DELETE
+    # would lock rows of other buckets. No condition on slots where every slot moves: the end of
+    # a range would be the next key's row.
     slots = f" AND slot >= {part.lowest_slot:d}" if part.to is None else ""
     return session.execute(f"DELETE counter_slot FROM {_ROWS} WHERE {where}{slots}", args)
 
 
 READ_TIMEOUT_S: Final = 120.0
-"""Seconds that a look through a bucket may take: some 500 million rows."""
+"""Seconds that a read of a bucket may take: some 500 million rows."""
 TOGETHER: Final = 300
-"""Buckets that are moved at once, at most."""
+"""Buckets moved at once, at most."""
 UNDISTURBED: Final = 8
-"""Times as many rows are moved at once where nobody is in the way as where somebody may be."""
+"""Factor of the rows moved at once without conflicts."""
 _DISTURBED: Final = 16
-"""Part of the rows that are tried at once where others were in the way time and again."""
+"""Divisor of the rows moved at once after repeated conflicts."""
 
 Result = TypeVar("Result")
 
 
 def open_tables(mysql_url: str) -> Session:
-    """A session as moving needs it, on tables of our version.
+    """A session for moving rows, on tables of this version.
 
     Raises:
-        SchemaMismatch: there are none, or others.
+        SchemaMismatch: there are no tables, or tables of another version.
         StoreError: as :func:`countersink.database.session.connect`.
     """
     return sessions.open_tables(
-        mysql_url,
-        isolation="REPEATABLE READ",
-        read_timeout=READ_TIMEOUT_S,
-        lock_wait=LOCK_WAIT_S,
+        mysql_url, isolation="REPEATABLE READ", read_timeout=READ_TIMEOUT_S, lock_wait=LOCK_WAIT_S
     )
 
 
 @dataclass(slots=True, kw_only=True)
 class PassDone:
-    """Result of a pass, so far or in all: rows moved, and places left as they are.
+    """Result of a pass, so far or in all: rows moved, and places left unchanged.
 
     Attributes:
         rows_before: rows of the keys that were compacted.
-        rows_after: rows of the same keys that are there now.
-        ranges: transactions that moved something.
+        rows_after: rows of these keys that are there now.
+        ranges: transactions that moved rows.
         rolled_up: rows that were added to wider buckets.
-        counters: of which buckets are rolled up.
+        counters: number of counters whose buckets are rolled up.
         busy: keys that an open transaction held; the next pass comes back to them.
-        unreadable: keys whose different members are not what was written, or take a library that is
-            not installed.
-        astride: buckets that lie in two months, or in two days where they were to become wider.
-        unknown: buckets of no width that there is.
-        seconds: how long it took.
-        share: of the counters that it has looked at, from 0 to 1.
+        unreadable: keys with damaged sketches, or whose union needs a missing library.
+        astride: buckets in two months, or in two days where they were to become wider.
+        unknown: buckets of no known width.
+        seconds: duration.
+        share: of the counters that it has read, from 0 to 1.
         finished: False while it goes on, and if it was stopped.
     """
 
@@ -271,46 +254,41 @@ class PassDone:
     _noted: set[BucketKey] = field(default_factory=set, repr=False)
 
     def note(self, places: list[BucketKey], counter: str, label: int) -> None:
-        """Add a bucket to those left, once."""
+        """Add a bucket to a list of places, once."""
         if (place := BucketKey(counter, label)) not in self._noted:
             self._noted.add(place)
             places.append(place)
 
     @property
     def left(self) -> dict[str, list[BucketKey]]:
-        """Places left as they are, by the reason."""
+        """Places left unchanged, by the reason."""
         every = {
-            "keys left for the next run, as others held them": self.busy,
+            "keys left for the next run, as other transactions held them": self.busy,
             "keys left as they are, as their different members cannot be read": self.unreadable,
             "buckets left as they are, as they lie in two months or days": self.astride,
-            "buckets left as they are, as there is no such width": self.unknown,
+            "buckets left as they are, as their width is unknown": self.unknown,
         }
         return {why: places for why, places in every.items() if places}
 
-    def outcome(self, said: str) -> JobOutcome:
-        """Result of the job: ``said``, then for each reason the number of places left and the
-        first of them, and whether the pass was stopped.
-        """
+    def outcome(self, summary: str) -> JobOutcome:
+        """Result of the job: ``summary``, places left by reason, and an early stop."""
         for why, places in self.left.items():
-            said += f"; {why}: {len(places):,}, first {places[0]}"
+            summary += f"; {why}: {len(places):,}, first {places[0]}"
         rows = self.rows_before - self.rows_after + self.rolled_up
-        said = said if self.finished else f"{said}; stopped early, the next run goes on"
-        return JobOutcome(rows, said, finished=self.finished)
+        summary = summary if self.finished else f"{summary}; stopped early, the next run goes on"
+        return JobOutcome(rows, summary, finished=self.finished)
 
 
 class Mover:
-    """Moves parts on a session of its own, which it makes again when it is lost. For one thread.
+    """Moves ranges on its own session, which it opens again after a loss. For one thread.
 
     Args:
         connect: makes sessions as :func:`open_tables` does.
-        pace: how to rest between transactions.
-        rows: slot rows to move in a transaction, to begin with.
-
-    Raises:
-        ValueError: fewer than one row.
+        pace: rests between transactions.
+        rows: slot rows to move in a transaction, to begin with; ValueError: fewer than one.
 
     Attributes:
-        done: what it did.
+        done: the result so far.
     """
 
     def __init__(self, connect: Connect, pace: Pace, rows: int) -> None:
@@ -322,15 +300,12 @@ class Mover:
         self.done = PassDone()
 
     def run(self, work: Callable[[Session], Result]) -> Result:
-        """Run ``work``, which can be run again, on the session.
-
-        Again where the session was lost, or where it met something that passes (a table that is
-        being altered).
+        """The result of ``work``, which runs again after a lost session, or an error that passes (a
+        table being altered).
 
         Raises:
-            Unavailable: the server stays away.
-            Conflict: met something time and again.
-            StoreError: what ``work`` raised.
+            Unavailable, Conflict: still after several attempts.
+            StoreError: from ``work``.
         """
         return rerun(partial(self._session.run, work), pause=self._pace.pause)
 
@@ -345,37 +320,29 @@ class Mover:
     ) -> bytes | None:
         """Move the next part of a bucket, and return its last key; None if there is none.
 
-        A part has more and more rows as long as nobody was in the way, and fewer where somebody
-        was; in an open bucket, where only keys with more rows than ``above`` move, never more than
-        at first: holding many for longer would disturb.
+        Parts grow without conflicts and shrink after them. In an open bucket, where only keys with
+        more than ``above`` rows move, they do not exceed the initial size: long locks would disturb
+        writers.
         """
         rows = min(self._size, self._rows) if above else self._size
-        look = partial(
-            next_part,
-            counter=counter,
-            bucket=bucket,
-            after=after,
-            above=above,
-            rows=rows,
-            to=to,
+        find = partial(
+            next_part, counter=counter, bucket=bucket, after=after, above=above, rows=rows, to=to
         )
-        part = self.run(look)
+        part = self.run(find)
         if part is None:
             return None
         self.move(part)
         return part.last
 
     def move_all(self, counter: str, labels: Sequence[int], to: Wider) -> None:
-        """Move all of some buckets, whose labels are in order: small ones together.
-
-        Raises:
-            Outdated, StoreError: as :meth:`move`.
+        """Move all rows of some buckets, whose labels are in order, small buckets together; errors
+        are those of :meth:`move`.
         """
         while labels and not self._pace.stopped:
             some = labels[:TOGETHER]
-            few = self.run(partial(small_ones, counter=counter, labels=some, rows=self._size))
+            few = self.run(partial(small_buckets, counter=counter, labels=some, rows=self._size))
             if few:
-                self.move(BucketRange.whole(counter, few, to))
+                self.move(BucketRange.all_keys(counter, few, to))
             else:
                 after: bytes | None = None
                 while not self._pace.stopped:
@@ -385,13 +352,11 @@ class Mover:
             labels = labels[len(few) or 1 :]
 
     def move(self, part: BucketRange) -> None:
-        """Move a part, and where that is refused its halves, down to single keys.
-
-        Returns early when the pace says stop; what is left is found by the next pass.
+        """Move a part; after an error its halves, down to single keys. Returns early when the pace
+        says stop; the next pass finds the rest.
 
         Raises:
-            Outdated: the rest may not go there any more.
-            StoreError: as any query.
+            Outdated, StoreError: as :func:`move`.
         """
         pending: list[tuple[BucketRange, list[bytes] | None]] = [(part, None)]
         refused = False

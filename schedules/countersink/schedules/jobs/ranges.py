@@ -1,10 +1,8 @@
-"""The SQL that finds buckets and keys to compact or roll up (which of them: ``jobs/compaction.py``
-and ``jobs/retention.py``).
+"""SQL that finds the buckets and keys to compact or roll up: plain reads, which take no locks and
+scan one index. See ``compaction.py`` and ``retention.py`` for the selection.
 
-Plain reads, which take no locks and scan one index.
-
-Every query goes by the primary key (counter, bucket, counter_key, width, slot), and pages by "after
-this key", so that what lies before costs nothing.
+Every query uses the primary key (counter, bucket, counter_key, width, slot), and pages by "after
+this key", so that rows before it cost nothing.
 """
 
 from bisect import bisect_left
@@ -34,13 +32,13 @@ _LAST_KEY: Final = b"\xff" * 255
 
 @dataclass(frozen=True, slots=True)
 class Wider:
-    """A wider bucket that rows go to, and what makes it the right one.
+    """A wider bucket that rows go to, and the state in which that is right.
 
     Attributes:
         label: of the bucket.
-        rolled_to: up to when the counter's buckets are rolled up to such, in Unix seconds, as the
-            pass knows it.
-        version: of the catalog that the pass goes by.
+        rolled_to: up to when the counter's buckets are rolled up into this width, in Unix seconds,
+            as read by the pass.
+        version: of the catalog that the pass uses.
     """
 
     label: int
@@ -50,14 +48,14 @@ class Wider:
 
 @dataclass(frozen=True, slots=True)
 class BucketRange:
-    """Keys of one bucket, or of several of one width, and where their rows go.
+    """Keys of one bucket, or of several buckets of one width, and the destination of their rows.
 
     Attributes:
-        counter: the counter.
+        counter: of the buckets.
         bucket: the bucket's label.
         first: the first key.
         last: the last key, included.
-        to: where to move, out of every slot; None: from the other slots to slot 0.
+        to: the destination of the rows of every slot; None: from the other slots to slot 0.
         others: the labels of the other buckets.
     """
 
@@ -69,7 +67,7 @@ class BucketRange:
     others: tuple[int, ...] = ()
 
     @staticmethod
-    def whole(counter: str, labels: Sequence[int], to: Wider) -> "BucketRange":
+    def all_keys(counter: str, labels: Sequence[int], to: Wider) -> "BucketRange":
         """All keys of some buckets."""
         return BucketRange(counter, labels[0], b"", _LAST_KEY, to, tuple(labels[1:]))
 
@@ -79,23 +77,23 @@ class BucketRange:
         return COMPACTED + 1 if self.to is None else COMPACTED
 
     def where(self) -> tuple[str, list[object]]:
-        """The condition for its keys, and the values for it."""
+        """The condition for its keys, with its values."""
         buckets, args = labels_where((self.bucket, *self.others))
         where = f"counter = %s AND {buckets} AND counter_key"
         if self.first == self.last:
-            # By equality: the end of a range would look at, and lock, the next key's first row.
+            # By equality: the end of a range would read, and lock, the next key's first row.
             return f"{where} = %s", [self.counter, *args, self.first]
         return f"{where} BETWEEN %s AND %s", [self.counter, *args, self.first, self.last]
 
 
 @dataclass(frozen=True, slots=True)
 class BucketKey:
-    """A key of a bucket, or with None a whole bucket.
+    """A key of a bucket; without a key, the whole bucket.
 
     Attributes:
-        counter: the counter.
+        counter: of the bucket.
         bucket: the bucket's label.
-        key: the key.
+        key: in the bucket, or None.
     """
 
     counter: str
@@ -117,14 +115,13 @@ def counters(session: Session) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Buckets that were looked at together.
+    """Buckets that were read together.
 
     Attributes:
-        counters: how many of the counters asked for are done with.
-        buckets: (counter, label, most) of those in which there may be something to do: so many rows
-            in other slots than 0 has a key of it at most; None: they were not counted.
-        beyond: of the first counter, if it is not done with, the bucket to go on from, in Unix
-            seconds as the table has it.
+        counters: how many of the given counters are done.
+        buckets: (counter, label, most) of buckets that may need work; ``most``: the rows of any of
+            its keys in other slots than 0, at most; None: not counted.
+        beyond: if the first counter is not done, the next bucket, in Unix seconds as in the table.
     """
 
     counters: int
@@ -141,34 +138,32 @@ def page(
     end: int | None,
     rows: int,
 ) -> Page:
-    """Look at the first counters, as many as are small together, or at some buckets of a large one.
-    Something may have to be done where rows are in other slots than 0, and in buckets of no width
-    that there is.
+    """Read the first counters, as many as are small together, or some buckets of a large one.
+    Buckets may need work if they have rows in other slots than 0, or of no known width.
 
     Args:
         session: outside a transaction.
         counters: in the order of the table; without ``start`` neighbours.
-        catalog: what is known of them.
-        start, end: only buckets from the one to before the other, in Unix seconds as the table has
-            them.
-        rows: so many are looked at, or a bucket that has more.
+        catalog: of the counters.
+        start, end: only buckets from ``start`` to before ``end``, in Unix seconds as in the table.
+        rows: read at once, at most, or one larger bucket.
     """
     done, beyond = len(counters), None
-    where, values = _of(counters, start, end)
+    where, values = _where(counters, start, end)
     order = "ORDER BY counter, bucket, counter_key, width, slot LIMIT 1"
-    look = f"SELECT counter, bucket FROM {_ROWS} WHERE {where} {order}"
+    find = f"SELECT counter, bucket FROM {_ROWS} WHERE {where} {order}"
     with session.transaction(snapshot=True):
-        for name, bucket in session.query(f"{look} OFFSET {rows:d}", values):
+        for name, bucket in session.query(f"{find} OFFSET {rows:d}", values):
             done = bisect_left(counters, name)
             if not done:
-                first = unix_seconds(session.query(look, values)[0][1])
+                first = unix_seconds(session.query(find, values)[0][1])
                 beyond = unix_seconds(bucket)
                 if first == beyond:
-                    # Without a look at its rows, which are many.
+                    # Without reading its rows, which are many.
                     widths = catalog.of(name).widths
                     whole = [(name, first + NUMBER[width], None) for width in widths]
                     return Page(0, whole, first + 1)
-            where, values = _of(counters[: max(1, done)], start, end if beyond is None else beyond)
+            where, values = _where(counters[: done or 1], start, end if beyond is None else beyond)
         found = session.query(
             f"SELECT counter, {LABEL} AS label, MAX(n) FROM ("
             f"SELECT counter, bucket, width, COUNT(IF(slot > 0, 1, NULL)) AS n FROM {_ROWS}"
@@ -183,11 +178,11 @@ def page(
 _TO_DO: Final = f"(slot > {COMPACTED:d} OR width NOT BETWEEN 1 AND {len(WIDTHS):d})"
 
 
-def _of(counters: Sequence[str], start: int | None, end: int | None) -> tuple[str, list[object]]:
+def _where(counters: Sequence[str], start: int | None, end: int | None) -> tuple[str, list[object]]:
     """The condition for rows of some counters, from one bucket to before another."""
     if start is None:
         where, values = "counter BETWEEN %s AND %s", list[object]((counters[0], counters[-1]))
-    else:  # a range of the index for each: what they have from before is not read
+    else:  # a range of the index for each: earlier rows are not read
         where, values = f"counter IN ({marks(counters)}) AND bucket >= %s", [*counters]
         values.append(datetime_of(start))
     if end is not None:
@@ -196,12 +191,12 @@ def _of(counters: Sequence[str], start: int | None, end: int | None) -> tuple[st
     return where, values
 
 
-def finer_ones(session: Session, schemes: Sequence[Scheme]) -> dict[str, list[int]]:
-    """By counter the labels of its buckets that begin before such of theirs are to be wider.
+def finer_buckets(session: Session, schemes: Sequence[Scheme]) -> dict[str, list[int]]:
+    """Labels, by counter, of the buckets that begin before the end of a rolled up, wider width.
 
     Args:
         session: outside a transaction.
-        schemes: of the counters, each with something that is rolled up.
+        schemes: of the counters, each with a rolled up width.
     """
     alike: dict[Reached, list[str]] = {}
     for scheme in schemes:
@@ -209,7 +204,7 @@ def finer_ones(session: Session, schemes: Sequence[Scheme]) -> dict[str, list[in
     where, values = [], list[object]()
     for rolled, names in alike.items():
         ends = [(datetime_of(end), NUMBER[width]) for width, end in reversed(rolled)]
-        # For each counter a range of the index, and what no index is thought of for.
+        # A range of the index for each counter, then a condition without an index.
         widest = " ".join(["WHEN bucket < %s THEN %s"] * len(ends))
         where.append(f"counter IN ({marks(names)}) AND bucket < %s AND width < CASE {widest} END")
         values += [*names, max(ends)[0], *(value for one in ends for value in one)]
@@ -237,12 +232,11 @@ def next_part(
 
     Args:
         session: outside a transaction.
-        counter: whose bucket it is.
+        counter: of the bucket.
         bucket: its label.
         after: the last key of the part before; None to begin with.
-        above: a key is worth moving if it has more rows than this that would move.
-        rows: about so many rows, moving or not and of any width, lie between the first key and the
-            last.
+        above: a key is worth moving if more rows than this would move.
+        rows: about so many rows, of any slot and width, lie between the first key and the last.
         to: as in :class:`BucketRange`.
     """
     moving = f"width = {width_number(bucket):d} AND slot >= {1 if to is None else 0:d}"
@@ -257,7 +251,7 @@ def next_part(
     if not found:
         return None
     first = bytes(found[0][0])
-    # The page may end in the midst of a key: if that is why it seems too small, it begins the next.
+    # The page may end within a key: if that key seems too small for it, it begins the next page.
     ((last,),) = session.query(
         "SELECT MAX(IF(n > %s, counter_key, NULL)) FROM ("
         f"SELECT counter_key, SUM({moving}) AS n FROM ("
@@ -268,19 +262,19 @@ def next_part(
     return BucketRange(counter, bucket, first, first if last is None else bytes(last), to)
 
 
-def small_ones(
+def small_buckets(
     session: Session, counter: str, labels: Sequence[int], *, rows: int
 ) -> Sequence[int]:
-    """The first of some buckets, as many as have no more rows than that together with what lies
+    """The first of some buckets, as many as have at most ``rows`` rows together, including the rows
     between them.
 
     Args:
         session: outside a transaction.
-        counter: whose buckets they are.
+        counter: of the buckets.
         labels: in order.
-        rows: so many of them are read, and one more.
+        rows: this number of rows is read, and one more.
     """
-    # As one range: of a list of buckets MySQL reads the index from its beginning on.
+    # As one range: for a list of buckets MySQL reads the index from its beginning.
     found = session.query(
         f"SELECT bucket FROM {_ROWS} WHERE counter = %s AND bucket BETWEEN %s AND %s"
         f" ORDER BY bucket, counter_key, width, slot LIMIT 1 OFFSET {rows:d}",
@@ -301,7 +295,9 @@ def keys_of(session: Session, part: BucketRange) -> list[bytes]:
 
 
 def now_and_catalog(session: Session, known: Catalog | None = None) -> tuple[int, Catalog]:
-    """Unix seconds on the server's clock, and the catalog: ``known`` if it is that one."""
+    """Unix seconds on the server's clock, and the catalog: ``known`` if its version is still
+    current.
+    """
     with session.transaction(snapshot=True):
         ((now_ms, version),) = session.query(
             f"SELECT {NOW_MS}, catalog_version FROM control WHERE id = 1"

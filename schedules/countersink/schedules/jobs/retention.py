@@ -1,17 +1,16 @@
-"""Retention: rolls up what is older than its counter keeps (``keep``) into wider buckets: minutes,
-quarters, hours, days, months; which of them are due, in which order. The job ``prune``: guards,
-runs, records of keys and dead letters that nothing needs any more.
+"""Retention: rolls up buckets older than their counter's ``keep`` into wider ones (minutes,
+quarters, hours, days, months): which are due, in which order. The job ``prune``: deletes guards,
+runs, records of keys and dead letters that are not needed any more.
 
-At first the counter says up to when its finer buckets are in those of a width (``rolled_day`` and
-so on, which only grow), then they are moved, range by range, each to the widest that is due. So
-whoever reads a bucket in between is told that it is gone, while totals over more than it count all
-widths in one statement. Late rows of such times are moved by later runs.
+First the counter's row says up to when its finer buckets are in those of a width (``rolled_day``
+and so on, which only grow). Then they are moved, range by range, each to the widest width that is
+due. So a reader of a bucket in between learns that it does not exist any more, while totals over
+more than it count all widths in one statement. Late rows of these times are moved by later runs.
 
-A guard may go once no entry that it stands for can be taken for new: the watermark that
-``guards.prune`` moves stays at or below the time of everything that still waits in a stream. So the
-streams are looked at first, then the watermark moves. What is replayed later than ``ledger_days``
-after it was first sent cannot be told from what was counted: it goes to the dead letters as
-``too_old``.
+A guard may be deleted once its entry cannot be taken for new: the watermark that ``guards.prune``
+moves stays at or below the time of every entry that waits in a stream. So the streams are read
+first, then the watermark moves. An entry that is replayed later than ``ledger_days`` after it was
+first sent cannot be distinguished from applied entries: it becomes a dead letter, ``too_old``.
 """
 
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from countersink.database.session import LOCK_WAIT, Connect, Session, rerun
 from countersink.database.sessions import open_tables
 from countersink.database.sql import NOW_MS, datetime_of, width_number
 from countersink.runtime.pace import Pace
+from countersink.runtime.texts import plural
 from countersink.schedules.errors import Outdated, RunStopped
 from countersink.schedules.jobs import Context, JobOutcome, move
 from countersink.schedules.jobs.compaction import (
@@ -36,15 +36,14 @@ from countersink.schedules.jobs.compaction import (
     scheduled,
 )
 from countersink.schedules.jobs.move import PassDone
-from countersink.schedules.jobs.ranges import Wider, finer_ones
+from countersink.schedules.jobs.ranges import Wider, finer_buckets
 from countersink.stream import progress
 from countersink.stream.connection import connect, earliest_us
 from countersink.stream.errors import Interrupted, StreamError
 from countersink.stream.names import stream_keys
 
 _TOGETHER: Final = 512
-"""Counters whose buckets are looked for at once; of a list of 1000 MariaDB makes no ranges of an
-index."""
+"""Counters whose buckets are read at once; for a list of 1000 MariaDB uses no index ranges."""
 
 
 def roll_up(
@@ -53,18 +52,18 @@ def roll_up(
     rows: int = 2000,
     stop: Callable[[], bool] = lambda: False,
 ) -> PassDone:
-    """Roll up once whatever is due. Totals are the same before, during and after.
+    """Roll up all that is due, once. Totals are equal before, during and after.
 
     Args:
         connect: makes sessions as :func:`countersink.schedules.jobs.move.open_tables` does.
-        rows: slot rows per transaction to begin with; up to eight times as many as long as nobody
-            is in the way, and far fewer where somebody is.
-        stop: true once it should end; cheap to call.
+        rows: slot rows per transaction to begin with; up to eight times as many without conflicts,
+            and far fewer with conflicts.
+        stop: true once the pass should end; cheap to call.
 
     Raises:
         Unavailable: the server is away, or was lost several times.
-        UnknownZone: this machine does not know that of a counter; the others are done.
-        StoreError: as any query. What was done so far stays done.
+        UnknownZone: this machine does not know a counter's time zone; the other counters are done.
+        StoreError: as any query. Committed work stays done.
     """
     with Pass(connect, CompactOptions(rows=rows), stop) as one:
         _RollUp(one).run()
@@ -72,20 +71,21 @@ def roll_up(
 
 
 def job(context: Context) -> JobOutcome:
-    """Compact everything, then roll up whatever is due, at the scheduled pace."""
+    """Compact all buckets, then roll up all that is due, at the scheduled pace."""
     connect = partial(move.open_tables, context.mysql_url)
     with Pass(connect, scheduled(context), context.stop) as one:
         one.compact()
         _RollUp(one).run()
         done = one.end()
     return done.outcome(
-        f"all buckets: {done.rows_before:,} rows became {done.rows_after:,};"
-        f" {done.rolled_up:,} rows of {done.counters:,} counters rolled up into wider buckets"
+        f"all buckets: {plural(done.rows_before, 'row')} became {done.rows_after:,};"
+        f" {plural(done.rolled_up, 'row')} of {plural(done.counters, 'counter')} rolled up into"
+        " wider buckets"
     )
 
 
 class _RollUp:
-    """Rolls up, within a pass, the counters that keep buckets for a while."""
+    """Rolls up, within a pass, the counters with keep steps."""
 
     def __init__(self, one: Pass) -> None:
         self._pass = one
@@ -93,53 +93,51 @@ class _RollUp:
         self._done = one.done
 
     def run(self) -> None:
-        names = self._announced()
+        names = self._rolled_counters()
         for start in range(0, len(names), _TOGETHER):
             some = names[start : start + _TOGETHER]
             while some and not self._pass.pace.stopped:
                 schemes = [scheme for name in some if (scheme := self._scheme(name)).rolled]
-                labels = self._mover.run(partial(finer_ones, schemes=schemes)) if schemes else {}
-                self._pass.look_again()
+                labels = self._mover.run(partial(finer_buckets, schemes=schemes)) if schemes else {}
+                self._pass.refresh()
                 some = [name for name in some if not self._counter(name, labels.get(name, []))]
         self._done.counters = len(names)
 
-    def _announced(self) -> list[str]:
-        """The counters with something that is rolled up, once it is on record up to when."""
+    def _rolled_counters(self) -> list[str]:
+        """The counters with rolled up widths, after their rows say up to when."""
         kept, anew = self._mover.run(_kept), False
         for name, steps in kept:
             if self._pass.pace.stopped:
                 break
-            with self._pass.by_itself():
+            with self._pass.defer_unknown_zone():
                 if keep_steps.due(
                     self._scheme(name), keep_steps.stored(steps), self._pass.now // 60
                 ):
-                    self._mover.run(partial(_announce, counter=name))
+                    self._mover.run(partial(_write_rolled, counter=name))
                     anew = True
-        self._pass.look_again(anew=anew)
+        self._pass.refresh(anew=anew)
         return [name for name, _ in kept if self._scheme(name).rolled]
 
     def _scheme(self, counter: str) -> Scheme:
         return self._pass.catalog.of(counter)
 
     def _counter(self, counter: str, labels: list[int]) -> bool:
-        """Move its buckets; False where they are to be looked for again, as some counter was
-        changed meanwhile.
-        """
-        with self._pass.by_itself():
+        """Move the counter's buckets; False: a counter was changed meanwhile, read them again."""
+        with self._pass.defer_unknown_zone():
             goals = [(to, label) for label in labels if (to := self._goal(counter, label))]
-            # Those of one width that go to the same place behind each other.
+            # Buckets of one width and one goal become neighbours.
             goals.sort(key=_place)
             for _, some in groupby(goals, key=_place):
                 together = list(some)
                 try:
                     self._mover.move_all(counter, [label for _, label in together], together[0][0])
                 except Outdated:
-                    self._pass.look_again(anew=True)
+                    self._pass.refresh(anew=True)
                     return False
         return True
 
     def _goal(self, counter: str, label: int) -> Wider | None:
-        """The widest bucket that one goes to by now; None if it stays."""
+        """The widest bucket that a bucket goes to by now; None if it stays."""
         scheme = self._scheme(counter)
         try:
             own, ends = width_of(label), scheme.ends_at(label)
@@ -149,7 +147,7 @@ class _RollUp:
         due = [(wider, end) for wider, end in scheme.rolled if is_wider(wider, own) and ends <= end]
         for wider, end in reversed(due):
             goal = scheme.label_in(wider, scheme.starts_at(label) // 60)
-            if _holds(scheme, wider, goal, label):
+            if _is_within(scheme, wider, goal, label):
                 return Wider(goal, end, self._pass.catalog.version)
         if due:
             self._done.note(self._done.astride, counter, label)
@@ -157,16 +155,16 @@ class _RollUp:
 
 
 def _place(goal: tuple[Wider, int]) -> tuple[int, int]:
-    """Where a bucket goes to, and its width."""
+    """The label of a bucket's goal, and the bucket's width."""
     to, label = goal
     return to.label, width_number(label)
 
 
-def _holds(scheme: Scheme, wider: Width, goal: int, label: int) -> bool:
-    """Whether a bucket is in one month, or with the wider one in one day."""
+def _is_within(scheme: Scheme, wider: Width, goal: int, label: int) -> bool:
+    """Whether a bucket is within one month, or with the wider bucket within one day."""
     if wider == "month":
         return goal == scheme.label_in("month", (scheme.ends_at(label) - 1) // 60)
-    # A day is one day; whether the bucket is of it alone is the question then.
+    # A wider bucket that is a day is within one: then the bucket itself is checked.
     inner = label if wider == "day" else goal
     return in_one_day(scheme.known_zone(), scheme.starts_at(inner), scheme.ends_at(inner))
 
@@ -175,15 +173,15 @@ _ROLLED: Final = [f"rolled_{width}" for width in WIDTHS[1:]]
 
 
 def _kept(session: Session) -> list[tuple[str, str | None]]:
-    """(counter, keep_steps) where there are steps, or something is rolled up."""
+    """(counter, keep_steps) of counters with steps, or with rolled up widths."""
     return session.query(
         "SELECT name, keep_steps FROM counter"
         f" WHERE COALESCE(keep_steps, {', '.join(_ROLLED)}) IS NOT NULL ORDER BY name"
     )
 
 
-def _announce(session: Session, counter: str) -> None:
-    """Put on record up to when the buckets of a counter become wider ones."""
+def _write_rolled(session: Session, counter: str) -> None:
+    """Write up to when the buckets of a counter become wider ones."""
     with session.transaction():
         read_control(session)  # its lock keeps the counter's steps as they are
         for now_ms, steps, *columns in session.query(
@@ -209,13 +207,13 @@ _MOST_DAYS: Final = 36_500
 
 
 def prune(context: Context) -> JobOutcome:
-    """Prune what ``ledger_days``, ``runs_days`` and ``dead_days`` allow.
+    """Delete guards, runs and dead letters past ``ledger_days``, ``runs_days`` and ``dead_days``.
 
     Raises:
         StreamError: Redis did not answer; nothing was pruned.
-        RunStopped: it was to stop; nothing was pruned.
+        RunStopped: the run was stopped; nothing was pruned.
         Refused: the clocks of MySQL and Redis differ by minutes; nothing was pruned.
-        StoreError: MySQL did not do its part.
+        StoreError: the database failed.
     """
     now_ms, not_above_ms = _queue(context)
     pace = Pace(context.options.compact_share, context.stop)
@@ -233,11 +231,11 @@ def prune(context: Context) -> JobOutcome:
         dead_days = min(context.options.dead_days, _MOST_DAYS)
         letters, no_more_letters = dead.prune(session, dead_days, stop=context.stop, rest=pace.rest)
     finished = pruned.finished and no_more_runs and no_more_records and no_more_letters
-    done = f"{pruned.deleted:,} guard rows and {runs:,} runs deleted"
+    done = f"{plural(pruned.deleted, 'guard row')} and {plural(runs, 'run')} deleted"
     if records:
-        done += f", {records:,} records of how many keys days have"
+        done += f", {plural(records, 'record')} of daily key numbers"
     if letters:
-        done += f", {letters:,} dead letters"
+        done += f", {plural(letters, 'dead letter')}"
     return JobOutcome(
         rows=pruned.deleted + runs + records + letters,
         detail=done if finished else f"{done}; stopped early, the next run goes on",
@@ -249,14 +247,14 @@ def _queue(context: Context) -> tuple[int, int | None]:
     """Redis's clock, and the time of the oldest entry in any stream, in Unix ms."""
     try:
         with connect(context.redis_url, client_name="countersink-prune") as client:
-            # First: what is sent while we look is sent later than this.
+            # First: entries that are sent from now on are later than this.
             now = earliest_us(client)
             waiting = progress.first_sent(client, stream_keys(client), stop=context.stop)
     except Interrupted as error:
-        raise RunStopped("stopped while looking at the queue; nothing was pruned") from error
+        raise RunStopped("stopped while reading the queue; nothing was pruned") from error
     except StreamError as error:
         raise type(error)(
-            f"{error}; nothing was pruned, since what waits there is not known"
+            f"{error}; nothing was pruned, since the waiting entries are unknown"
         ) from error
     return now // 1000, waiting
 
@@ -264,7 +262,7 @@ def _queue(context: Context) -> tuple[int, int | None]:
 def delete_runs(
     session: Session, days: float, pace: Pace, *, chunk: int = CHUNK
 ) -> tuple[int, bool]:
-    """Delete runs that were planned more than ``days`` ago and have ended; how many, and whether
+    """Delete ended runs that were planned more than ``days`` ago; returns their number, and whether
     these were all.
 
     Raises:
@@ -276,8 +274,8 @@ def delete_runs(
         " AND planned_at < UTC_TIMESTAMP() - INTERVAL %s SECOND ORDER BY planned_at LIMIT %s"
     )
     while True:
-        gone = rerun(partial(session.execute, delete, (seconds, chunk)))
-        deleted += gone
-        if gone < chunk or pace.stopped:
-            return deleted, gone < chunk
+        number = rerun(partial(session.execute, delete, (seconds, chunk)))
+        deleted += number
+        if number < chunk or pace.stopped:
+            return deleted, number < chunk
         pace.rest()

@@ -226,7 +226,7 @@ class ReadAhead:
         spans = self._cutting(start, digested=file is None, streamed=file is not None)
         try:
             for piece in pieces_from(spans, start):
-                reader.see(piece.line, piece.data, piece.stop)
+                reader.note_directives(piece.line, piece.data, piece.stop)
                 if file is None:
                     pieces.append(piece)
         except BackfillError as error:
@@ -250,7 +250,7 @@ def _read_apart(
 ) -> ReadChunk | None:
     """Read a chunk in a child process."""
     reader, start = _reader(recipe, counter, own, head), cut.start
-    reader.directed(start.line, cut.directives)
+    reader.set_directives(start.line, cut.directives)
     if cut.file is None:
         return read_chunk(cut.pieces, lambda: cut.span, start, reader, bucket, scope=scope)
     with cut.file.open() as content:
