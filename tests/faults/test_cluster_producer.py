@@ -497,7 +497,7 @@ def test_applied_is_never_said_of_what_a_promotion_lost(replicated: RedisCluster
                 for stream_id, _ in found:
                     client.xdel(stream, stream_id)
         assert not scene.producer.flush(5, applied=True)  # not known, and said so
-        assert scene.producer.trail.told
+        assert scene.producer.trail.reported_breaks
         assert scene.producer.flush(5, applied=True)  # what was stored since: nothing
 
 

@@ -215,7 +215,7 @@ def test_a_stream_that_was_put_back_as_it_was_before(line: Line) -> None:
     before = command(line.client, "DUMP", STREAM)
     line.stored()
     command(line.client, "RESTORE", STREAM, 0, before, "REPLACE")
-    line.not_known("put back")
+    line.not_known("restored copy")
     line.stored()
     assert line.is_applied()
 

@@ -113,13 +113,13 @@ def test_ids_and_sizes_that_cannot_be_are_refused(redis_url: str) -> None:
     with Producer(redis_url) as producer:
         assert producer.increment_batch([])
         for id in ("", "x" * 1_001):
-            with pytest.raises(ValueError, match="an id has 1 to 1000 characters"):
+            with pytest.raises(ValueError, match="an id must have 1 to 1000 characters"):
                 producer.increment_batch([one], id=id)
         with pytest.raises(TypeError):
             producer.increment_batch([one], id=7)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="at most 1,000"):
             producer.increment_batch([one] * 1_001)
-        with pytest.raises(InvalidBatch, match="give either"):
+        with pytest.raises(InvalidBatch, match="both have an id: give one"):
             producer.increment_batch([one, Increment("hits", id="mine")], id="all")
         assert producer.stats().accepted == 0
     with pytest.raises(RuntimeError, match="closed"):

@@ -184,7 +184,7 @@ def test_what_is_known_is_bounded(few_known: int) -> None:
 def test_known_dimensions_wake_an_idle_producer_and_are_refused_by_a_closed_one(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("IDLE_AFTER_SECONDS", "IDLE_LOOK_SECONDS"):
+    for name in ("IDLE_AFTER_SECONDS", "IDLE_FOLD_SECONDS"):
         monkeypatch.setattr(fold_thread, name, 0.1)
     given, row = {"page": "/", "country": "DE"}, (("country", "DE"), ("page", "/"))
     with Producer(queue.url, flush_interval=0.01) as producer:
@@ -227,7 +227,7 @@ def test_a_batch_with_an_id_that_no_entry_would_hold_is_refused(queue: Queue) ->
         ]
 
     with Producer(queue.url, max_bytes_in_memory=1 << 28) as producer:
-        with pytest.raises(ValueError, match=r"at most 4,194,304 bytes: send several"):
+        with pytest.raises(ValueError, match=r"at most 4,194,304 bytes: split it"):
             producer.increment_batch(batch(1_000), id="a")
         assert producer.increment_batch(batch(300), id="b")
     assert sum(counted(queue.client).values()) == 300

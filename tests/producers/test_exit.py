@@ -361,8 +361,8 @@ def test_with_redis_frozen_a_process_ends_and_says_what_is_not_stored(
     server = own_redis_server()
     ends = {
         "os._exit(7)": (7, "100 increments could be stored neither"),
-        'os.execlp("true", "true")': (0, "100 increments are not stored"),
-        CLOSING: (0, "100 increments are not stored"),
+        'os.execlp("true", "true")': (0, "100 increments not stored"),
+        CLOSING: (0, "100 increments not stored"),
     }
     before = "import logging; logging.basicConfig()" + FAST_EXIT
     at_usr1 = """

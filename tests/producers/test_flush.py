@@ -126,7 +126,7 @@ def test_a_stream_that_is_too_long_holds_entries_back(
         assert not producer.flush(0.3)
         stats = producer.stats()
         assert not stats.connected
-        assert "at most 5" in (stats.last_error or "")
+        assert "the limit is 5" in (stats.last_error or "")
         assert (stats.stored, stats.pending_rows, stats.dropped) == (0, 1, 0)
         assert queue.client.xlen(STREAM) == 6
         queue.client.xtrim(STREAM, maxlen=0)
@@ -259,10 +259,10 @@ def test_settings_come_from_the_environment(
     [
         ("COUNTERSINK_REDIS_URL", "", "set COUNTERSINK_REDIS_URL"),
         ("COUNTERSINK_REDIS_URL_FILE", "/nonexistent/x", "are both set: unset one"),
-        ("COUNTERSINK_PRODUCER_MAX_ROWS", "many", "MAX_ROWS is a whole number, not 'many'"),
-        ("COUNTERSINK_PRODUCER_FLUSH_INTERVAL", "1s", "FLUSH_INTERVAL is a number of seconds"),
-        ("COUNTERSINK_PRODUCER_HANDLE_SIGTERM", "maybe", "HANDLE_SIGTERM is true or false"),
-        ("COUNTERSINK_PRODUCER_MAX_ROWS", "0", "max_rows is at least 1"),
+        ("COUNTERSINK_PRODUCER_MAX_ROWS", "many", "MAX_ROWS must be a whole number, not 'many'"),
+        ("COUNTERSINK_PRODUCER_FLUSH_INTERVAL", "1s", "FLUSH_INTERVAL must be a number of seconds"),
+        ("COUNTERSINK_PRODUCER_HANDLE_SIGTERM", "maybe", "HANDLE_SIGTERM must be true or false"),
+        ("COUNTERSINK_PRODUCER_MAX_ROWS", "0", "max_rows must be at least 1"),
         ("COUNTERSINK_PRODUCER_MAX_ROWS_FILE", "/x", "cannot read /x"),
     ],
 )

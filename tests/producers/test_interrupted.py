@@ -91,7 +91,7 @@ def test_an_exception_in_a_flush_loses_nothing(queue: Queue, place: Callable[...
 
 def test_rows_are_found_even_if_adding_them_was_interrupted() -> None:
     buffer = RowBuffer(1000)
-    with interrupting(Generation.grown.__code__, interrupt), pytest.raises(Interrupt):
+    with interrupting(Generation.count_new_rows.__code__, interrupt), pytest.raises(Interrupt):
         buffer.add_ones("c", 0, list("abababab"))
     assert buffer.waiting
     piece = buffer.take(10, buffer.generation)
@@ -118,7 +118,7 @@ def test_flush_covers_what_its_thread_has_just_counted(redis_url: str) -> None:
             for _ in range(50):
                 producer.increment("rare", "y")
                 assert producer.flush(20)
-                assert not producer._events._lists.of("rare")
+                assert not producer._events._lists.list_for("rare")
         finally:
             ended.set()
             thread.join()
@@ -186,7 +186,7 @@ def test_a_signal_handler_may_count_and_flush_in_the_midst_of_a_batch(
     # None of the room is lost. A bit more of it there may be, where an exception tore a batch.
     assert producer.flush(20)
     buffer = producer._events.buffer
-    assert 100 <= buffer.certain <= (102 if raising else 100)
+    assert 100 <= buffer.free_rows <= (102 if raising else 100)
     assert producer.close()
     stored = totals(queue.client)
     assert stored["handled", ""] == handled
@@ -248,7 +248,7 @@ def test_a_close_whose_folder_does_not_answer_does_not_say_that_nothing_is_lost(
         release.set()
         holder.join()
     (record,) = [each for each in caplog.records if getattr(each, "action", "") == "left_over"]
-    assert "the thread that folds them did not end" in record.getMessage()
+    assert "the thread that folds increments did not end" in record.getMessage()
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_a_frozen_redis_is_not_noticed_by_callers(own_redis_server: RedisFactory
         for number in range(asked):
             producer.increment("hits", f"key-{number % 2000}")
         # The send thread hangs in its command; folding goes on, and coalesces.
-        eventually(lambda: producer._events.raw() == 0)
+        eventually(lambda: producer._events.unfolded() == 0)
         stats = producer.stats()
         assert (stats.accepted, stats.dropped) == (asked + 1, 0)
         assert stats.pending_rows <= 4 * 2000  # distinct rows, times the minutes that passed
@@ -98,14 +98,14 @@ def test_a_killed_and_restarted_redis_gets_everything(own_redis_server: RedisFac
 def test_callers_wait_while_there_is_much_to_fold(
     monkeypatch: pytest.MonkeyPatch, redis_url: str
 ) -> None:
-    monkeypatch.setattr("countersink.producers.buffer.fold_thread.MAX_RAW", 1000)
+    monkeypatch.setattr("countersink.producers.buffer.fold_thread.MAX_UNFOLDED", 1000)
     with Producer(redis_url) as producer:
         events = producer._events
         with events.lock:  # the fold thread has to wait
             for _ in range(5000):
                 producer.increment("hits")
             producer._fold_thread.wake()
-        eventually(lambda: events.raw() == 0 and events.mode is not Mode.FULL)
+        eventually(lambda: events.unfolded() == 0 and events.mode is not Mode.FULL)
         producer.increment("hits")
         assert producer.stats().accepted == 5001
 

@@ -60,7 +60,7 @@ def test_threads_are_tried_again(queue: Queue, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(engine, "RESTART_SECONDS", 0.05)
     with Producer(queue.url) as producer:
         producer.increment("hits")
-        assert producer._events.mode is Mode.ALONE
+        assert producer._events.mode is Mode.NO_THREADS
 
         def counts_in_a_thread() -> bool:
             producer.increment("hits", "", 0)
@@ -77,9 +77,9 @@ def test_a_producer_with_nothing_to_send_rests(tmp_path: Path) -> None:
         sender = producer._send_thread
         sender._next_adoption = 0.0
         producer._link._not_before = time.monotonic() + 60
-        patience = sender._patience()
-        assert patience is not None
-        assert patience > 30
+        seconds = sender._seconds_to_wait()
+        assert seconds is not None
+        assert seconds > 30
 
 
 def test_an_unknown_length_is_an_error(queue: Queue) -> None:

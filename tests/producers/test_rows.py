@@ -70,7 +70,7 @@ def test_nothing_is_lost_and_nothing_appears(steps: list[tuple[object, ...]], li
                 if not lost:
                     expected.update((key, minute) for key in keys)
             case ("promised", int(minute), list(keys)):
-                if len(keys) <= buffer.certain:
+                if len(keys) <= buffer.free_rows:
                     buffer.promised += len(keys)
                     # Others take whatever room is left, but not this.
                     strangers = [f"stranger {number}" for number in range(limit)]
@@ -94,7 +94,7 @@ def test_nothing_is_lost_and_nothing_appears(steps: list[tuple[object, ...]], li
                         buffer.settle(piece.generation, len(piece.rows))
                 out = [RowChunk(0, piece.rows, piece.increments, piece.names) for piece in out]
         assert buffer.held <= limit
-        assert buffer.certain <= limit - buffer.held, "no room is there twice"
+        assert buffer.free_rows <= limit - buffer.held, "no room is there twice"
         assert all(-(2**63) <= row[3] < 2**63 for piece in out for row in piece.rows)
     out += _drain(buffer)
     assert not exact or _sums(out) == {cell: amount for cell, amount in expected.items() if amount}
@@ -121,7 +121,7 @@ def test_rows_with_names_leave_in_the_order_in_which_they_came() -> None:
     assert buffer.held == 17
     left = [(take(), buffer.held) for _ in range(4)]
     assert left == [("5", 12), ("3", 9), ("7", 2), ("2", 0)]
-    assert buffer.certain == 100
+    assert buffer.free_rows == 100
 
 
 def _drain(buffer: RowBuffer) -> list[RowChunk]:

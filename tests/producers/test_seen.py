@@ -472,7 +472,7 @@ def test_a_batch_is_accepted_with_its_members_or_not_at_all(queue: Queue) -> Non
         with pytest.raises(InvalidBatch, match="--unique") as caught:
             eventually(lambda: producer.increment_batch([*batch, Increment("no", member="ann")]))
         assert [position for position, _ in caught.value.errors] == [5]
-        with pytest.raises(InvalidBatch, match="amount is 1"):
+        with pytest.raises(InvalidBatch, match="member must be 1"):
             producer.increment_batch([Increment("visitors", "/", 2, member="ann")])
         with pytest.raises(InvalidBatch, match="str or bytes"):
             producer.increment_batch([Increment("visitors", "/", member=5)])  # type: ignore[arg-type]

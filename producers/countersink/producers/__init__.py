@@ -1,10 +1,27 @@
-"""The names that an application imports to count: ``Producer``, ``Options``, ``Increment``,
-``Stats``, ``InvalidBatch``."""
+"""Public names of the producer package: ``Producer``, ``Options``, ``Increment``, ``Stats``,
+``InvalidBatch``.
+
+Actions of the logger ``countersink.producers``::
+
+    connected       Redis answers again
+    unavailable     Redis does not answer, or returns an error
+    held_back       the stream is longer than max_stream_length
+    dropped         increments were lost for lack of memory
+    no_salt         members wait, since their counter does not count different members so far
+    no_members      sightings were counted without their members: no salt came in time
+    spool_failed    the spool could not be written or read
+    spool_damaged   a segment has a torn tail or a corrupt record
+    replayed        a segment was sent and deleted
+    not_known       whether stored entries are in MySQL is unknown: no worker removed them
+    sigterm         flushed because of SIGTERM or another signal
+    left_over       increments could not be stored before close
+    internal_error  a bug: a background thread caught an exception and continues
+"""
 
 from countersink.producers.batch import Increment
-from countersink.producers.engine import Stats
 from countersink.producers.errors import InvalidBatch
 from countersink.producers.options import Options
+from countersink.producers.outbox import Stats
 from countersink.producers.producer import Producer
 
 __all__ = ["Increment", "InvalidBatch", "Options", "Producer", "Stats"]

@@ -1,5 +1,8 @@
-"""``Increment``, and the checks of a batch and of ids: number of increments, length of ids, errors
-naming the bad increment; limits of names, keys, amounts and times are in ``runtime/limits.py``."""
+"""``Increment``, and checks of batches and ids: number of increments, length of ids, errors that
+name the invalid increment.
+
+See ``runtime/limits.py`` for limits of names, keys, amounts and times.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -21,32 +24,33 @@ from countersink.runtime.members import check_member
 from countersink.stream.entry import MAX_ROWS_BYTES, ROWS_PER_ENTRY, MembersRow, Row, encode_rows
 
 MAX_ID_LENGTH: Final = 1_000
-"""Characters in an ``id``; it is hashed, so its length costs nothing later."""
+"""Characters in an application's id. It is hashed, so its length costs nothing later."""
 MAX_BATCH: Final = ROWS_PER_ENTRY
 """Increments in a batch: one entry holds them all."""
 
 Event = tuple[str, RowKey, int | None, int]
-"""(counter, key or dimensions, minute or None for now, amount)."""
+"""(counter, key or dimensions, minute or None for now, amount) of an increment."""
 NamedEvent = Event | MembersRow
-"""One that travels under a name of the app's own: a sighting has its minute and its hash."""
+"""An event with an id of the application, or a sighting with its minute and the member's hash."""
 Names = tuple[str, ...]
-"""What an entry's id is hashed from: (counter, id) of an increment, (id,) of a batch."""
+"""The texts that an entry's id is hashed from: (counter, id) of an increment, (id,) of a batch."""
 
 
-Asked = tuple[str, str | Mapping[str, str], int, datetime | None, str | None]
-"""What an :class:`Increment` without a member is, also as a plain tuple, of which many are made
-faster."""
+IncrementTuple = tuple[str, str | Mapping[str, str], int, datetime | None, str | None]
+"""The items of an :class:`Increment` without a member, as a plain tuple, which is made faster."""
 
 
 class Increment(NamedTuple):
-    """One increment as the application gives it.
+    """An increment, as the application passes it.
 
     Attributes:
         counter: the counter's name.
-        key: the key, or a mapping of dimensions to values; amount: what is added to it.
+        key: the key, or a mapping of dimensions to values.
+        amount: the integer to add.
         at: the event's time, aware; ``None``: now.
-        id: the app's own id, if it gives one.
-        member: who was seen, as for :meth:`countersink.producers.Producer.seen`; the amount is 1.
+        id: the application's id of the event, if any.
+        member: the member seen, as for :meth:`countersink.producers.Producer.seen`; the amount must
+            be 1 then.
     """
 
     counter: str
@@ -59,14 +63,15 @@ class Increment(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class IncrementBatch:
-    """Checked increments that find room together, or not at all.
+    """Checked increments that are accepted together or not at all.
 
     Attributes:
-        plain: those that coalesce with others.
-        members: sightings that do.
-        named: those that travel in entries of their own, with what the entry's id is made from.
-        rows: how many there are in all.
-        dimensions: some have dimensions.
+        plain: increments that coalesce with others.
+        members: sightings that coalesce with others.
+        named: increments sent in entries of their own, with the texts that the id of the entry is
+            hashed from.
+        rows: number of all increments.
+        dimensions: whether some increments have dimensions.
     """
 
     plain: list[Event]
@@ -77,36 +82,36 @@ class IncrementBatch:
 
     @property
     def room(self) -> int:
-        """For how many rows with a key they need room."""
+        """Number of rows with a plain key that take as much memory as this batch at most."""
         return self.rows * MAX_DIMENSIONS if self.dimensions else self.rows
 
 
 def check_id(id: object) -> None:
-    """Whether ``id`` can name an event.
+    """Check an application's id.
 
     Raises:
-        TypeError, ValueError: it cannot.
+        TypeError, ValueError: it is invalid.
     """
     if type(id) is not str:
-        raise TypeError(f"an id is a str, not {type(id).__name__}")
+        raise TypeError(f"an id must be a str, not {type(id).__name__}")
     if not 1 <= len(id) <= MAX_ID_LENGTH:
-        raise ValueError(f"an id has 1 to {MAX_ID_LENGTH} characters, not {len(id)}")
+        raise ValueError(f"an id must have 1 to {MAX_ID_LENGTH} characters, not {len(id)}")
 
 
 HashMember = Callable[[str, int | None, bytes], tuple[int, int, bytes] | None]
-"""Of a counter, a minute (None: now) and a member: the minute, the number of the salt, and the
-hash; None: the salt is not known yet. ValueError: there will be none."""
+"""A function of a counter, a minute (None: now) and a member. It returns the minute, the number of
+the salt and the hash; None: the salt is not known yet. It raises ValueError if there is no salt."""
 
 
 def check_batch(
-    increments: Iterable[Asked | Increment], id: str | None, hash_member: HashMember
+    increments: Iterable[IncrementTuple | Increment], id: str | None, hash_member: HashMember
 ) -> IncrementBatch | None:
-    """The checked batch; with an ``id`` of the whole none of its increments has one. None: a salt
-    is not known yet.
+    """The checked batch; None: the salt of a member is not known yet.
 
     Raises:
-        InvalidBatch: some increments cannot be.
-        TypeError, ValueError: nor can the id; there are more than :data:`MAX_BATCH`.
+        InvalidBatch: some increments are invalid, or have an id although the batch has one.
+        TypeError, ValueError: ``id`` is invalid, or there are more than :data:`MAX_BATCH`
+            increments, or a batch with an id is too large for one entry.
     """
     if id is not None:
         check_id(id)
@@ -114,14 +119,14 @@ def check_batch(
     named: list[tuple[Names, list[NamedEvent]]] = []
     members: list[MembersRow] = []
     errors: list[tuple[int, str]] = []
-    checked: str | None = None  # the counter found good last: neighbours often have the same
+    checked: str | None = None  # the last valid counter: neighbours often have the same
     dimensions = False
     rows = 0
     for rows, increment in enumerate(increments, 1):
         if rows > MAX_BATCH:
-            raise ValueError(f"a batch holds at most {MAX_BATCH:,} increments: send several")
+            raise ValueError(f"a batch has at most {MAX_BATCH:,} increments: split it")
         try:
-            counter, key, amount, at, own = increment[:5]
+            counter, key, amount, at, event_id = increment[:5]
             if type(counter) is not str or counter != checked:
                 checked = check_counter(counter)
             if type(key) is str and len(key) <= MAX_KEY_BYTES and key.isascii():
@@ -132,39 +137,43 @@ def check_batch(
             if not (type(amount) is int and MIN_AMOUNT <= amount <= MAX_AMOUNT):
                 check_amount(amount)
             minute = None if at is None else minute_of(at)
-            if own is not None:
-                check_id(own)
+            if event_id is not None:
+                check_id(event_id)
                 if id is not None:
-                    raise ValueError("it has an id, and so has the batch: give either")
+                    raise ValueError("the increment and its batch both have an id: give one")
             event: NamedEvent = (counter, row_key, minute, amount)
             member = increment[5] if len(increment) > 5 else None
             if member is not None:
                 if amount != 1:
-                    raise ValueError("an increment with a member is one sighting: its amount is 1")
+                    raise ValueError("the amount of an increment with a member must be 1")
                 hashed = hash_member(counter, minute, check_member(member))
                 if hashed is None:
                     return None
                 event = (counter, row_key, hashed[0], 1, *hashed[1:])
-                if own is None:
+                if event_id is None:
                     members.append(event)
-            elif own is None:
+            elif event_id is None:
                 plain.append((counter, row_key, minute, amount))
-            if own is not None:
-                named.append(((counter, own), [event]))
+            if event_id is not None:
+                named.append(((counter, event_id), [event]))
         except (TypeError, ValueError) as error:
             errors.append((rows - 1, str(error)))
     if errors:
         raise InvalidBatch(errors)
-    whole: list[NamedEvent] = [*plain, *members]
-    if id is not None and whole:
-        if dimensions:  # a thousand keys always fit, with a member each
-            _check_size(whole)
-        return IncrementBatch([], [((id,), whole)], rows, dimensions)
+    events: list[NamedEvent] = [*plain, *members]
+    if id is not None and events:
+        if dimensions:  # an entry always holds 1,000 rows with keys, and a member each
+            _check_size(events)
+        return IncrementBatch([], [((id,), events)], rows, dimensions)
     return IncrementBatch(plain, named, rows, dimensions, members=members)
 
 
 def _check_size(events: list[NamedEvent]) -> None:
-    """Whether one entry holds them all, whatever minute is now."""
+    """Check that one entry holds all events, in any minute.
+
+    Raises:
+        ValueError: it does not.
+    """
     rows: list[Row] = [
         event
         if len(event) == 6
@@ -172,4 +181,4 @@ def _check_size(events: list[NamedEvent]) -> None:
         for event in events
     ]
     if len(encode_rows(rows)) > MAX_ROWS_BYTES:
-        raise ValueError(f"a batch with an id has at most {MAX_ROWS_BYTES:,} bytes: send several")
+        raise ValueError(f"a batch with an id has at most {MAX_ROWS_BYTES:,} bytes: split it")

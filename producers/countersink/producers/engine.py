@@ -1,28 +1,12 @@
-"""One producer in one process: starts buffers and threads, flushes and closes them in order,
-``Stats``, and the log lines about increments lost at the end; drops while running are logged in
-``send_thread.py``.
+"""``Engine``, the buffers and threads of one producer in one process: start, flush, close, and log
+lines about increments lost at the end.
 
-The logger ``countersink.producers`` has records with these actions::
-
-    connected       Redis answers again
-    unavailable     Redis does not answer, or refuses
-    held_back       the stream is longer than max_stream_length
-    dropped         increments were lost for want of room
-    no_salt         members wait: their counter does not count different ones, so far
-    no_members      sightings were counted without their members: no salt came in time
-    spool_failed    the spool could not be written or read
-    spool_damaged   a segment has a torn tail or a corrupt record
-    replayed        a spool segment was sent and deleted
-    not_known       whether what was stored is in MySQL: entries left the stream otherwise
-    sigterm         flushing because of SIGTERM
-    left_over       increments could not be stored before close
-    internal_error  a bug: a background thread caught an exception and goes on
+See ``send_thread.py`` for log lines about drops before the end.
 """
 
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -32,70 +16,33 @@ from countersink.producers.buffer.events import EventBuffer, Mode
 from countersink.producers.buffer.fold_thread import FoldThread
 from countersink.producers.buffer.rows import NEVER, RowBuffer
 from countersink.producers.options import Options
-from countersink.producers.outbox import Outbox
+from countersink.producers.outbox import Outbox, Stats
 from countersink.producers.redis_link import RedisLink, StoredMark
 from countersink.producers.send_thread import Flush, SendThread
 from countersink.producers.spool.writer import Spool, SpoolThread
-from countersink.producers.threads import Lock, RLock, breathe, pause
+from countersink.producers.threads import Lock, RLock, let_app_run, pause
 from countersink.runtime.log import Log
+from countersink.runtime.texts import plural
 from countersink.stream.clock import RedisClock
 from countersink.stream.connection import connect
 
 JOIN_SECONDS: Final = 1.0
-"""How long the end of a thread is waited for at close, once what it waits for was broken off."""
+"""Time-out of joining a thread at close."""
 ANSWER_SECONDS: Final = 5.0
-"""How long the fold thread is waited for by callers that have no time-out of their own."""
+"""Time-out of calls to the fold thread that have no time-out of their own."""
 POLL_SECONDS: Final = 0.02
-"""Between two looks, at first, whether what is stored is applied."""
+"""First interval between checks whether stored entries are applied."""
 DRAINING_SECONDS: Final = 2.0
-"""Rows leave memory if some were stored so long ago at most."""
+"""Rows count as leaving memory for so long after rows were stored last."""
 RESTART_SECONDS: Final = 1.0
-"""Between two attempts to start the threads."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stats:
-    """Figures of one producer in one process, since it was created there (a forked child starts at
-    0).
-
-    The unit is the *increment*, one call of ``increment()`` or one item of ``increment_many()`` and
-    ``increment_batch()`` whatever its amount, except where another is named. ``accepted + dropped``
-    is what was asked for, but for batches of which ``increment_batch()`` said that there was no
-    room, and ``accepted - stored - spooled`` is what only this process's memory holds.
-
-    Attributes:
-        accepted: increments taken and not dropped.
-        stored: increments that Redis has acknowledged, straight from memory.
-        resent: increments sent again because the first answer was lost (not counted twice: same
-            entry id).
-        spooled: increments written and fsynced to the disk spool.
-        replayed: increments sent to Redis from spool segments, also from those that dead processes
-            left.
-        dropped: increments that fitted neither into memory nor into the spool, or were left over at
-            close.
-        pending_rows: distinct rows, in *rows*, held in memory and not stored yet.
-        last_error: the last failure to reach Redis or to write the spool, without passwords;
-            ``None``: none so far.
-        connected: Redis answered the last time it was asked, and takes entries.
-    """
-
-    accepted: int = 0
-    stored: int = 0
-    resent: int = 0
-    spooled: int = 0
-    replayed: int = 0
-    dropped: int = 0
-    pending_rows: int = 0
-    last_error: str | None = None
-    connected: bool = False
+"""Interval between attempts to start the threads."""
 
 
 class Engine:
-    """A producer without the calls that count: wires the buffers and the threads together, flushes
-    them, and closes them in order.
+    """The base of ``Producer``: creates the buffers and threads, flushes and closes them.
 
     Attributes:
-        trail: what became of all that this process has stored; tells of a :meth:`mark`.
+        trail: follows the stored entries until they are applied; takes marks of :meth:`mark`.
     """
 
     def __init__(self, url: str, options: Options) -> None:
@@ -105,7 +52,9 @@ class Engine:
         self.start_over()
 
     def start_over(self) -> None:
-        """Begin empty: the parent of a forked child sends what it had accepted."""
+        """Create empty buffers and new threads; in a forked child, too: its parent sends the
+        increments accepted before the fork.
+        """
         options = self._options
         self._log = Log(logging.getLogger("countersink.producers"))
         self._clock = RedisClock()
@@ -128,26 +77,27 @@ class Engine:
         self._fold_thread = FoldThread(
             self._events, self._clock, self._log, self._rows_waiting, self._draining
         )
-        self._guard = Lock()  # never held over a call, so that no signal handler meets it
-        self._starter: object | None = None  # who starts the threads at this moment
+        self._guard = Lock()  # never held over a call: signal handlers cannot deadlock on it
+        self._starter: object | None = None  # identifies the call that is starting the threads
         self._started = False
         self._next_start = 0.0
         self._ending = False
-        self._told = 0  # increments and members dropped of which flush() has told
+        self._reported_drops = 0  # dropped increments and members that flush() has reported
         self._closing = RLock()  # reentrant: a signal handler may close, too
-        self._complete: bool | None = None  # what close() returned
+        self._complete: bool | None = None  # the result of close()
 
     # --- threads -----------------------------------------------------------------------------
 
     def _start(self, *, wait: bool = True) -> bool:
-        """Start the threads unless they run; whether they do.
+        """Start the threads unless they run; returns whether they run.
 
-        With ``wait=False`` for callers that must not wait until another one has started them.
+        Args:
+            wait: whether to wait while another call is starting them.
         """
         if self._started:
             return True
         me = object()
-        give_up = time.monotonic() + (JOIN_SECONDS if wait else 0.0)
+        deadline = time.monotonic() + (JOIN_SECONDS if wait else 0.0)
         try:
             while True:
                 with self._guard:
@@ -155,9 +105,9 @@ class Engine:
                         self._starter = me
                 if self._starter is me:
                     break
-                if self._started or time.monotonic() >= give_up:
+                if self._started or time.monotonic() >= deadline:
                     return self._started
-                breathe()
+                let_app_run()
             if not self._started and (wait or time.monotonic() >= self._next_start):
                 self._start_threads()
         finally:
@@ -171,23 +121,25 @@ class Engine:
                 if thread is not None and not thread.is_alive():
                     thread.start()
             self._started = True
-            lifecycle.use_multiprocessing()
+            lifecycle.hook_multiprocessing()
         except RuntimeError as error:
-            # No more threads to be had, or the interpreter is ending: callers fold, and close()
-            # sends, unless a later attempt succeeds.
+            # The limit on threads is reached, or the interpreter is ending. Until a later attempt
+            # succeeds, callers fold, and close() sends.
             self._next_start = time.monotonic() + RESTART_SECONDS
-            self._events.switch(Mode.ALONE)
-            self._log.seldom("internal_error", f"no thread: {error}", level=logging.ERROR)
+            self._events.switch(Mode.NO_THREADS)
+            self._log.seldom(
+                "internal_error", f"cannot start threads: {error}", level=logging.ERROR
+            )
 
     @property
     def unused(self) -> bool:
-        """Whether nothing was counted in this process, nor flushed."""
-        return not (self._started or self._events.raw() or self._buffer.held)
+        """Whether this process has neither counted nor flushed with this producer."""
+        return not (self._started or self._events.unfolded() or self._buffer.held)
 
     def _wake(self) -> None:
-        """A caller has left an event while nobody was looking."""
+        """Start or wake the threads for a new event; called in the modes other than ``HOT``."""
         if self._options.handle_sigterm:
-            lifecycle.handle_signals_anew()
+            lifecycle.reinstall_handlers()
         if self._start(wait=False):
             self._events.switch(Mode.HOT)
             self._fold_thread.wake()
@@ -200,7 +152,9 @@ class Engine:
             self._spool_thread.rows_waiting()
 
     def _draining(self, full_since: float) -> bool:
-        """Whether somebody takes rows out of memory, as it seems."""
+        """Whether rows have left memory within ``DRAINING_SECONDS``, or since memory became full at
+        the monotonic time ``full_since``, and Redis or the spool is likely to take more.
+        """
         link, spool_thread = self._link, self._spool_thread
         tries = (
             link.usable
@@ -215,23 +169,23 @@ class Engine:
     # --- flushing ----------------------------------------------------------------------------
 
     def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
-        """Wait until everything accepted before this call is stored: in Redis, or else in the
-        spool.
+        """Wait until all increments accepted before this call are stored, in Redis or in the spool.
+        Never raises because of Redis or a disk.
 
         Args:
             timeout: seconds to wait at most.
-            applied: wait until it is in MySQL (or among the dead letters), and until what this
-                process has spooled is too.
+            applied: wait until they are in MySQL (or among the dead letters), with all entries that
+                this process has spooled.
 
         Returns:
-            Whether that is so, and nothing was dropped since the last flush, nor any member. Never
-            raises because of Redis or a disk. With ``applied``, False also where it cannot be
-            known: entries left the stream otherwise than by a worker (Redis was emptied, started
-            anew or replaced by a replica; XTRIM, XDEL, DEL), since the last call that said so. The
-            log has which, and the next call is about what was stored since.
+            Whether they are, and no increment or member was dropped since the last flush. With
+            ``applied``, False also where this is unknown: since the last such answer entries were
+            removed from the stream, but not by a worker (Redis was emptied, restarted or replaced
+            by a replica; XTRIM, XDEL, DEL). The log has the cause. The next call is about entries
+            stored since then.
         """
         deadline = time.monotonic() + timeout
-        since = self.trail.told
+        since = self.trail.reported_breaks
         stored = self._flush(timeout)
         if self._dropped_anew() or not stored:
             return False
@@ -239,8 +193,8 @@ class Engine:
 
     def _dropped_anew(self) -> bool:
         lost = self._events.dropped + self._events.sightings.without_member
-        told, self._told = self._told, lost
-        return self._told > told
+        before, self._reported_drops = self._reported_drops, lost
+        return lost > before
 
     def _flush(self, timeout: float) -> bool:
         flush = self._begin(time.monotonic() + timeout)
@@ -251,9 +205,9 @@ class Engine:
         return self._ending or not self._started
 
     def _begin(self, deadline: float) -> Flush | None:
-        """Begin to store what was accepted so far; None: the fold thread did not answer in time."""
-        if self._spool is not None or self._events.raw() or self._buffer.held:
-            # With a spool even if nothing is counted here: to replay what dead processes left.
+        """Begin to store all accepted increments; None: the fold thread did not answer in time."""
+        if self._spool is not None or self._events.unfolded() or self._buffer.held:
+            # A spool needs the threads for segments of dead processes, even if nothing is counted.
             self._start()
         generation = self._fold_thread.ask(
             self._outbox.mark, max(JOIN_SECONDS, deadline - time.monotonic())
@@ -265,32 +219,33 @@ class Engine:
         )
 
     def begin_flush(self, deadline: float) -> Callable[[], bool]:
-        """Begin a flush; what is returned is called until it says that the flush is over, done or
-        not, which is so from the monotonic time ``deadline`` on.
+        """Begin a flush; returns a function to be called until it returns True: the flush has
+        stored everything, or the monotonic time ``deadline`` has passed.
         """
         flush = self._begin(deadline)
         if flush is None or self._without_threads:
-            return lambda: True  # close() does what can be done without threads
+            return lambda: True  # close() flushes without threads
         return flush.over
 
     def mark(self, since: int = 0) -> StoredMark | None:
-        """Where all that this process has stored by now ends in the streams, to be asked for with
-        :meth:`countersink.producers.redis_link.Trail.applied`; None as long as some of it is in its
-        spool.
+        """The end of all entries that this process has stored in the streams so far, for
+        :meth:`countersink.producers.redis_link.Trail.applied`; None: some are still in the spool.
 
         Args:
-            since: :attr:`Trail.breaks <countersink.producers.redis_link.Trail.breaks>` before it
-                was stored.
+            since: :attr:`Trail.breaks <countersink.producers.redis_link.Trail.breaks>` before the
+                entries were stored.
         """
         return None if self._spool and self._spool.waiting else self.trail.mark(since)
 
     def _applied(self, timeout: float, since: int) -> bool:
-        """Wait until all that this process stored is applied, and the spool is empty.
+        """Wait until all entries stored by this process are applied, and its spool is empty;
+        returns whether they are.
 
-        ``since``: the breaks of the trail that somebody had been told of before.
+        Args:
+            since: the number of breaks of the trail that were reported before.
         """
         deadline = time.monotonic() + timeout
-        patience = POLL_SECONDS
+        poll_seconds = POLL_SECONDS
         client = connect(self._url, socket_timeout=self._options.socket_timeout)
         try:
             mark: StoredMark | None = None
@@ -300,14 +255,14 @@ class Engine:
                 if mark is not None:
                     (verdict,) = self.trail.applied(client, [mark])
                     if verdict is None:
-                        self.trail.tell()
+                        self.trail.report_break()
                     if verdict is not False:
                         return bool(verdict)
                 now = time.monotonic()
                 if now >= deadline:
                     return False
-                pause(min(patience, deadline - now))
-                patience = min(0.2, patience * 1.5)
+                pause(min(poll_seconds, deadline - now))
+                poll_seconds = min(0.2, poll_seconds * 1.5)
         finally:
             client.close()
 
@@ -318,7 +273,7 @@ class Engine:
 
     def _figures(self) -> Stats:
         if self._buffer.waiting:
-            self._rows_waiting()  # the fold thread may find nothing to fold, and so nothing to tell
+            self._rows_waiting()  # the fold thread reports rows only after folding
         spool_error = None if self._spool is None else self._spool.failure
         with self._events.lock:
             return Stats(
@@ -334,57 +289,55 @@ class Engine:
             )
 
     def close(self, timeout: float = 5.0) -> bool:
-        """Flush, then end the threads. Calls of ``increment()`` from then on raise RuntimeError.
-        Idempotent.
-
-        What can be stored neither in Redis nor in the spool is lost: counted as dropped, and
-        logged.
+        """Flush, then end the threads. Later calls of ``increment()`` raise RuntimeError.
+        Idempotent. Increments that are stored neither in Redis nor in the spool are lost: counted
+        as dropped, and logged.
 
         Args:
             timeout: seconds that the flush may take.
 
         Returns:
-            Whether nothing was lost, nor dropped since the last flush; a second call returns the
-            same.
+            Whether nothing was lost, and nothing dropped since the last flush. Later calls return
+            the first call's result.
         """
         with self._closing:
             complete = self._complete
             if complete is None:
-                # Remembered only now: a close that an exception of a signal handler ended is made
-                # up for by the next one, the exit's if no other comes.
+                # Set after _close(): if an exception of a signal handler ends that, the next call
+                # (at the latest the one at exit) completes it.
                 complete = self._complete = self._close(timeout)
-        lifecycle.forget(self)
+        lifecycle.unregister(self)
         return complete
 
     def _close(self, timeout: float) -> bool:
-        """May be called again if an exception of a signal handler ended it, and goes on."""
+        """Close; continues a close that an exception of a signal handler has ended."""
         self._events.switch(Mode.CLOSED)
         if not self._ending:
             deadline = time.monotonic() + timeout
             stored = self._flush(timeout)
-            while stored and self._events.raw():  # of calls that were under way at the switch
+            while stored and self._events.unfolded():  # left by calls in progress at the switch
                 stored = self._flush(deadline - time.monotonic())
             if self._buffer.waiting_members.count:
                 end = partial(self._events.fold_waiting, end=True)
                 self._fold_thread.ask(end, ANSWER_SECONDS)
                 stored = self._flush(deadline - time.monotonic())
             if not stored and self._spool_thread is not None:
-                self._flush(JOIN_SECONDS)  # what Redis has not taken goes to the spool
+                self._flush(JOIN_SECONDS)  # rows that Redis has not taken go to the spool
             self._ending = True
-        self._send_thread.tell_of_members()
+        self._send_thread.log_missing_members()
         self._stop_threads()
         lost = self._fold_thread.ask(self._outbox.give_up, ANSWER_SECONDS)
         self._fold_thread.stop()
         if self._fold_thread.is_alive():
             self._fold_thread.join(JOIN_SECONDS)
         if lost is None:
-            self._tell_of_lost(
-                "increments that were not stored are lost, and not counted: the thread that folds"
-                " them did not end in time"
+            self._log_lost(
+                "an unknown number of increments was not stored and is lost: the thread that folds"
+                " increments did not end in time"
             )
-        elif unsaid := self._send_thread.unsaid():
-            self._tell_of_lost(
-                f"{unsaid} increments could be stored neither in Redis nor on disk and are lost"
+        elif drops := self._send_thread.take_unlogged_drops():
+            self._log_lost(
+                f"{plural(drops, 'increment')} could be stored neither in Redis nor on disk: lost"
             )
         self._link.close()
         if self._spool is not None:
@@ -400,7 +353,7 @@ class Engine:
         if self._send_thread.is_alive():
             self._send_thread.join(JOIN_SECONDS if self._link.usable else POLL_SECONDS)
         if self._send_thread.is_alive():
-            self._link.abort()  # it hangs in a command that a frozen Redis does not answer
+            self._link.abort()  # it waits for the answer of a frozen Redis
             self._send_thread.join(JOIN_SECONDS)
 
     # --- for the end of the process -------------------------------------------------------------
@@ -411,33 +364,29 @@ class Engine:
         return self._options.exit_timeout
 
     def stop_counting(self) -> None:
-        """Accept no more: later increments are dropped instead of raising, and do not return if the
-        process is about to end.
+        """Drop later increments instead of raising RuntimeError; while the process is ending, calls
+        that count do not return.
         """
         self._exited = True
         self._events.switch(Mode.CLOSED)
 
     def close_at_exit(self, deadline: float) -> None:
-        """Close until the monotonic time ``deadline``; later increments are dropped instead of
-        raising.
-        """
+        """Close until the monotonic time ``deadline``; later increments are dropped."""
         self._exited = True
-        # Another thread may be closing, with more time than this one has.
+        # Another thread may be closing, with a later deadline.
         if self._closing.acquire(timeout=max(0.0, deadline - time.monotonic())):
             try:
                 self.close(max(0.0, deadline - time.monotonic()))
             finally:
                 self._closing.release()
         else:
-            self.tell_of_loss()
+            self.log_loss()
 
-    def tell_of_loss(self) -> None:
-        """Say how much is in this process's memory alone, which ends."""
+    def log_loss(self) -> None:
+        """Log the number of increments that are lost with this process's memory."""
         figures = self.stats()
-        if left := figures.accepted - figures.stored - figures.spooled:
-            self._tell_of_lost(
-                f"{left} increments are not stored, and lost as the process ends now"
-            )
+        if lost := figures.accepted - figures.stored - figures.spooled:
+            self._log_lost(f"{plural(lost, 'increment')} not stored: lost, as the process ends now")
 
-    def _tell_of_lost(self, text: str) -> None:
+    def _log_lost(self, text: str) -> None:
         self._log("left_over", text, level=logging.ERROR)

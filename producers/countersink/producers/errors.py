@@ -1,14 +1,14 @@
-"""Errors of producers and their spool; the messages are worded where they are raised.
+"""Errors of producers and their spool.
 
 ::
 
     Exception
     ├── ValueError
-    │   └── InvalidBatch      increments of a batch cannot be: nothing of it was counted
+    │   └── InvalidBatch      a batch has invalid increments; no increment of it was counted
     └── SpoolError            the spool cannot be read or written at the moment
 
-An app meets ``InvalidBatch`` alone, and ``SpoolError`` where it lists or replays a spool itself.
-Errors of the queue are in :mod:`countersink.stream.errors`.
+``InvalidBatch`` reaches an application that sends batches, ``SpoolError`` an application that lists
+or replays a spool. See :mod:`countersink.stream.errors` for errors of the queue.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from countersink.runtime.errors import ExplainedError
 
 
 class InvalidBatch(ValueError):
-    """Some increments of a batch cannot be; nothing of it was counted.
+    """A batch has invalid increments; no increment of it was counted.
 
     Attributes:
-        errors: (position from 0, what is wrong with it) of each of them.
+        errors: (position from 0, error text) of each invalid increment.
     """
 
     def __init__(self, errors: Sequence[tuple[int, str]]) -> None:
@@ -31,6 +31,6 @@ class InvalidBatch(ValueError):
 
 
 class SpoolError(ExplainedError):
-    """The spool cannot be written or read at the moment (disk full, no right, not a directory), or
-    holds as much as it may (``spool_max_bytes``).
+    """The spool cannot be written or read at the moment (disk full, no permission, not a
+    directory), or has reached its limit (``spool_max_bytes``).
     """

@@ -1,24 +1,18 @@
-"""Flushing all producers when a process exits, calls ``os._exit`` or ``exec``, or gets a signal
-(SIGTERM, SIGHUP, SIGQUIT, SIGINT), and emptying them in a forked child; how long an end may take.
+"""Hooks at the end of a process, which flush all open producers, and at a fork, which empty them in
+the child; time limits of an end. These ends flush:
 
-Every end of the process that Python sees flushes every open producer:
-
-- an exit, by ``atexit``, and, since children of ``multiprocessing`` skip that, by a finalizer of
-  ``multiprocessing`` where that module is in use;
-- SIGTERM, beside the app's own handler, if it has one; SIGTERM, SIGHUP, SIGQUIT and SIGINT, before
-  their default action ends the process. An ignored signal stays so;
-- functions of the standard library that end the process without ``atexit``: ``os._exit``, which the
-  work horses of RQ, the pools of Celery and many forked children end by; ``os.execv`` and
-  ``os.execve``, which all of ``os.exec…`` use; ``signal.raise_signal`` and ``os.kill`` of the
-  process's own id, by which servers such as uvicorn let a signal have its default action once they
-  have shut down. Each is replaced, once a producer wants that, by a function that flushes the open
-  ones and then calls the original. A process that has counted nothing notices nothing.
-
-A forked child begins with empty producers.
+- an exit: by ``atexit``, and by a finalizer of ``multiprocessing``, whose children skip ``atexit``;
+- SIGTERM: besides the application's own handler, if any. SIGTERM, SIGHUP, SIGQUIT and SIGINT:
+  before their default action ends the process. Ignored signals stay ignored;
+- functions that end the process without ``atexit``: ``os._exit`` (work horses of RQ, pools of
+  Celery, many forked children); ``os.execv`` and ``os.execve``, which all ``os.exec…`` call;
+  ``signal.raise_signal`` and ``os.kill`` with the process's own id, by which servers such as
+  uvicorn end after their shutdown. The first producer replaces each by a function that flushes and
+  then calls the original; nothing changes for a process that has counted nothing.
 """
 
 import atexit
-import encodings.idna  # noqa: F401  (see the end of this module)
+import encodings.idna  # noqa: F401  (see below)
 import logging
 import os
 import signal
@@ -32,35 +26,36 @@ from typing import Any, Final, Protocol
 
 from countersink.producers.threads import (
     Bell,
+    block_greenlets,
     get_ident,
     in_main_thread,
-    in_own_thread,
+    in_producer_thread,
     pause,
     sleep,
     start_thread,
-    stop_switching,
 )
 from countersink.runtime.log import Log
+
+# encodings.idna is imported here because the first look-up of a host's name imports it, in the send
+# thread: a child forked at that moment could never look up a host's name.
 
 _log = Log(logging.getLogger("countersink.producers"))
 
 NUMBERS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT)
-"""The signals that are flushed at."""
+"""The signals that flush."""
 GRACE_SECONDS: Final = 2.0
-"""How long after a last flush a process may take to be gone."""
+"""Seconds that a process may take to end after its last flush."""
 POLL_SECONDS: Final = 0.005
-"""Between two looks whether the producers are flushed."""
+"""Interval between checks whether the producers are flushed."""
 CLOSING_SECONDS: Final = 5.0
-"""How long closing at a signal may take beyond the exit timeout, before the process ends all the
-same.
-"""
+"""Seconds that closing at a signal may take beyond the exit timeout; then the process ends."""
 
-_kill = os.kill  # as they were before they were replaced
+_kill = os.kill  # the originals
 _exit = os._exit
 
 
 class Flushable(Protocol):
-    """A producer, as the end of its process and a fork see it."""
+    """The part of a producer that this module uses."""
 
     @property
     def exit_timeout(self) -> float:
@@ -71,33 +66,30 @@ class Flushable(Protocol):
         """Whether nothing was counted in this process."""
 
     def begin_flush(self, deadline: float) -> Callable[[], bool]:
-        """Begin a flush; what is returned is called until it says that the flush is over, done or
-        not, which is so from the monotonic time ``deadline`` on.
-        """
+        """Begin a flush, which is over once the returned function returns True."""
 
     def stop_counting(self) -> None:
-        """Accept no more: later increments are dropped instead of raising, and do not return if the
-        process is about to end.
-        """
+        """Drop later increments instead of raising RuntimeError."""
 
     def close_at_exit(self, deadline: float) -> None:
         """Close until the monotonic time ``deadline``."""
 
-    def tell_of_loss(self) -> None:
-        """Say, if it is so, that what was not stored is lost as the process ends now."""
+    def log_loss(self) -> None:
+        """Log the number of increments that are lost with the process, if any."""
 
     def start_over(self) -> None:
-        """Begin empty: the parent of a forked child sends what it had accepted."""
+        """Discard all state, in a forked child."""
 
 
 class _End:
-    """How far this process is with its end.
+    """State of this process's end.
 
     Attributes:
-        thread: which thread is about to end it; ``until``: how long others wait for that.
-        flushing: a signal's flush beside the app's own handler is under way.
-        closing: the last flush is under way, and signals no longer do anything.
-        closed: it is over: signals have their default action.
+        thread: id of the thread that ends the process; None: the process is not ending.
+        until: monotonic time until which other threads wait for the end.
+        flushing: a signal's flush besides the application's own handler is in progress.
+        closing: the last flush is in progress; signals have no effect.
+        closed: the last flush is over; signals have their default action.
     """
 
     def __init__(self) -> None:
@@ -107,10 +99,10 @@ class _End:
 
 
 _end = _End()
-_producers: Final[dict[int, Flushable]] = {}  # the open ones
-_handlers: Final[dict[int, Any]] = {}  # signal → what was there before ours
+_producers: Final[dict[int, Flushable]] = {}  # all open producers, by id()
+_handlers: Final[dict[int, Any]] = {}  # signal → the handler before ours
 _finalized = False
-_hooked: Final[set[str]] = set()  # the functions that have a hook
+_hooked: Final[set[str]] = set()  # names of the functions that have a hook
 
 
 def register(producer: Flushable, *, handle_sigterm: bool, handle_os_exit: bool) -> None:
@@ -120,7 +112,7 @@ def register(producer: Flushable, *, handle_sigterm: bool, handle_os_exit: bool)
         for number in NUMBERS:
             previous = _handler(number)
             if previous is signal.SIG_DFL or (number == signal.SIGTERM and callable(previous)):
-                _put(number, previous)
+                _install(number, previous)
         _hook(signal, "raise_signal", _before_raise)
         _hook(os, "kill", _before_kill)
     if handle_os_exit:
@@ -129,54 +121,50 @@ def register(producer: Flushable, *, handle_sigterm: bool, handle_os_exit: bool)
         _hook(os, "execve", _before_exec)
 
 
-def forget(producer: Flushable) -> None:
-    """``producer`` is closed."""
+def unregister(producer: Flushable) -> None:
+    """Remove the hooks' reference to a closed producer, and without producers the handlers."""
     _producers.pop(id(producer), None)
-    if _producers:
-        return
-    if not (_end.flushing or _end.closing):
+    if not (_producers or _end.flushing or _end.closing):
         for number in NUMBERS:
-            if _handler(number) is _on_signal:  # else something else was installed since
+            if _handler(number) is _on_signal:  # else the application has installed another
                 signal.signal(number, _handlers.pop(number))
 
 
-def use_multiprocessing() -> None:
-    """Have ``multiprocessing``, if it is in use, flush at the end of this process."""
+def hook_multiprocessing() -> None:
+    """Register a finalizer of ``multiprocessing``, if that module is in use."""
     global _finalized
-    # Not imported here: it is slow, and an app that does not use it has no children that skip
-    # atexit.
+    # Not imported here: that takes long, and only its children skip atexit.
     util = sys.modules.get("multiprocessing.util")
     if util is not None and not _finalized:
         _finalized = True
         util.Finalize(None, close_all, exitpriority=0)
 
 
-def handle_signals_anew() -> None:
-    """Flush at signals whose default action came back since a producer was made, as in children of
-    servers and of job queues, which reset them; or that could not be had in the thread that made
-    it.
+def reinstall_handlers() -> None:
+    """Install handlers for signals that have their default action: children of servers and job
+    queues reset them, and only the main thread can install them.
     """
     for number in NUMBERS:
         if _handler(number) is signal.SIG_DFL:
-            _put(number, signal.SIG_DFL)
+            _install(number, signal.SIG_DFL)
 
 
 def close_all() -> None:
-    """Store everything, all within the longest of the exit timeouts: the process ends.
+    """Flush and close all producers within the longest exit timeout, as the process ends.
 
-    Meanwhile calls of ``increment()`` by other threads wait for the end, so that none returns that
-    is not stored.
+    Calls of ``increment()`` by other threads wait for the end of the process, so that no call
+    returns whose increment is not stored.
     """
     _close(list(_producers.values()))
 
 
 def wait_for_end() -> None:
-    """For a call that came too late to be stored: it does not return if the process is ending."""
+    """Wait for the end of the process, if it is ending; for calls too late to be stored."""
     if (
         _end.thread is None
         or _end.thread == get_ident()
-        # The end waits for our own threads, which may get here by a log handler that counts.
-        or in_own_thread()
+        # The end waits for the producer's threads, which get here by a log handler that counts.
+        or in_producer_thread()
     ):
         return
     while time.monotonic() < _end.until:
@@ -187,51 +175,49 @@ def wait_for_end() -> None:
 
 
 def _used() -> list[Flushable]:
-    """Those that have counted in this process."""
+    """The producers that have counted in this process."""
     return [each for each in list(_producers.values()) if not each.unused]
 
 
-def _longest_timeout(everyone: list[Flushable]) -> float:
-    """Seconds that a flush of them may take."""
-    return max((each.exit_timeout for each in everyone), default=0.0)
+def _longest_timeout(producers: list[Flushable]) -> float:
+    """Seconds that a flush of the producers may take."""
+    return max((each.exit_timeout for each in producers), default=0.0)
 
 
-def _flush(everyone: list[Flushable]) -> float:
-    """Flush the producers, all at once: none waits for another's Redis. Until when, on the
-    monotonic clock, that took at most.
-    """
-    deadline = time.monotonic() + _longest_timeout(everyone)
+def _flush(producers: list[Flushable]) -> float:
+    """Flush the producers, all at the same time; returns the deadline (monotonic time)."""
+    deadline = time.monotonic() + _longest_timeout(producers)
     waiting = []
-    for producer in everyone:
-        with _complaining():
+    for producer in producers:
+        with _logging_errors():
             waiting.append(producer.begin_flush(deadline))
     while waiting:
-        left = []
-        for over in waiting:
-            with _complaining():
-                if not over():
-                    left.append(over)
-        waiting = left
+        unfinished = []
+        for is_over in waiting:
+            with _logging_errors():
+                if not is_over():
+                    unfinished.append(is_over)
+        waiting = unfinished
         if waiting:
             sleep(POLL_SECONDS)
     return deadline
 
 
-def _close(everyone: list[Flushable]) -> None:
-    stop_switching()
-    _end.until = time.monotonic() + _longest_timeout(everyone) + GRACE_SECONDS
+def _close(producers: list[Flushable]) -> None:
+    block_greenlets()
+    _end.until = time.monotonic() + _longest_timeout(producers) + GRACE_SECONDS
     _end.thread = get_ident()
-    for producer in everyone:
+    for producer in producers:
         producer.stop_counting()
-    deadline = _flush(everyone)
-    for producer in everyone:
-        with _complaining():
+    deadline = _flush(producers)
+    for producer in producers:
+        with _logging_errors():
             producer.close_at_exit(deadline)
     _end.until = time.monotonic() + GRACE_SECONDS
 
 
 @contextmanager
-def _complaining() -> Iterator[None]:
+def _logging_errors() -> Iterator[None]:
     """Log an exception of the block instead of raising it."""
     try:
         yield
@@ -243,24 +229,24 @@ def _complaining() -> Iterator[None]:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """Runs in the main thread, between any two of its instructions: so it takes no lock."""
+    """Our handler. It takes no lock: it runs in the main thread, between any two instructions."""
     previous = _handlers.get(number)
     if _end.closed:
-        _default(number)
+        _take_default_action(number)
     elif callable(previous) and not _end.closing:
         if not _end.flushing:
             _end.flushing = True
-            if not _started(_flush_beside, number):
+            if not _try_start(_flush_alongside, number):
                 _end.flushing = False
         previous(number, frame)
     elif not _end.closing:
         _end.closing = True
-        if not _started(_end_by, number):
-            _default(number)
+        if not _try_start(_end_by_signal, number):
+            _take_default_action(number)
 
 
-def _started(target: Callable[..., None], *arguments: Any) -> bool:
-    """Start a thread; False: there is none to be had."""
+def _try_start(target: Callable[..., None], *arguments: Any) -> bool:
+    """Start a thread; False: the limit on threads is reached."""
     try:
         start_thread(target, arguments)
     except RuntimeError:
@@ -268,50 +254,50 @@ def _started(target: Callable[..., None], *arguments: Any) -> bool:
     return True
 
 
-def _default(number: int) -> None:
-    """The default action, so that the parent sees a process ended by this signal."""
+def _take_default_action(number: int) -> None:
+    """Take the default action, so that the parent sees a process ended by this signal."""
     signal.signal(number, signal.SIG_DFL)
     _kill(os.getpid(), number)
 
 
-def _flush_beside(number: int) -> None:
+def _flush_alongside(number: int) -> None:
     try:
         _flush(_used())
-        _say(number)
+        _log_flushed(number)
     finally:
         _end.flushing = False
 
 
-def _end_by(number: int) -> None:
+def _end_by_signal(number: int) -> None:
     bell = Bell()
     seconds = _longest_timeout(list(_producers.values()))
     try:
-        # In a thread of its own, since it logs: a log may block for ever.
-        if not _started(_close_for, number, bell):
-            _close_for(number, bell)
+        # In another thread, since it logs: a log handler may block for ever.
+        if not _try_start(_close_and_log, number, bell):
+            _close_and_log(number, bell)
         bell.wait(seconds + CLOSING_SECONDS)
     finally:
         _end.closed = True
     _kill(os.getpid(), number)
     sleep(GRACE_SECONDS)
-    # The main thread is deep in C: the status that a shell shows for this signal.
+    # The main thread is busy in C code. A shell shows this status for the signal:
     _exit(128 + number)
 
 
-def _close_for(number: int, bell: Bell) -> None:
+def _close_and_log(number: int, bell: Bell) -> None:
     try:
         _close(_used())
-        _say(number)
+        _log_flushed(number)
     finally:
         bell.ring()
 
 
-def _say(number: int) -> None:
+def _log_flushed(number: int) -> None:
     _log("sigterm", f"flushed because of {signal.Signals(number).name}")
 
 
 def _handler(number: int) -> Any:
-    """The handler; None: it was not installed from Python, or this thread cannot change it."""
+    """The signal's handler; None: it is not a Python handler, or this is not the main thread."""
     if not in_main_thread():
         return None
     handler = signal.getsignal(number)
@@ -319,9 +305,7 @@ def _handler(number: int) -> Any:
 
 
 def _caught_in_c(number: int) -> bool:
-    """Whether a handler is there that Python knows nothing of: of faulthandler, uWSGI, a server in
-    Rust. Only Linux tells.
-    """
+    """Whether C code (faulthandler, uWSGI, a server in Rust) handles the signal; known on Linux."""
     try:
         with open("/proc/self/status", "rb") as status:
             caught = next(line for line in status if line.startswith(b"SigCgt:"))
@@ -330,11 +314,11 @@ def _caught_in_c(number: int) -> bool:
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
-def _put(number: int, previous: Any) -> None:
+def _install(number: int, previous: Any) -> None:
     if previous is _on_signal:
         return
-    _handlers[number] = previous  # first: the signal may come at once
-    with suppress(ValueError):  # a subinterpreter's main thread
+    _handlers[number] = previous  # set first: the signal may arrive at once
+    with suppress(ValueError):  # raised in the main thread of a subinterpreter
         signal.signal(number, _on_signal)
 
 
@@ -342,7 +326,7 @@ def _put(number: int, previous: Any) -> None:
 
 
 def _hook(module: ModuleType, name: str, before: Callable[..., None]) -> None:
-    """Put ours before the function that is there now, for good."""
+    """Replace a function of ``module`` by one that calls ``before`` first; once, for good."""
     if name in _hooked:
         return
     _hooked.add(name)
@@ -350,11 +334,11 @@ def _hook(module: ModuleType, name: str, before: Callable[..., None]) -> None:
 
     @wraps(original)
     def hooked(*args: Any, **named: Any) -> Any:
-        with _complaining():
+        with _logging_errors():
             before(*args, **named)
         return original(*args, **named)
 
-    hooked.__module__ = module.__name__  # where pickle finds it, as it does the original
+    hooked.__module__ = module.__name__  # for pickle
     setattr(module, name, hooked)
 
 
@@ -362,19 +346,19 @@ def _before_exit(*ignored: object, **named: object) -> None:
     if not _used():
         return
     try:
-        _end.closing = True  # no signal cuts the last flush short; from now on they do nothing
+        _end.closing = True  # signals have no effect from now on: they must not cut the flush short
         for number in NUMBERS:
             if _handler(number) not in (signal.SIG_IGN, None):
-                _put(number, signal.SIG_DFL)
+                _install(number, signal.SIG_DFL)
         _close(_used())
-    except BaseException:  # of a signal handler that raises: the process ends all the same
+    except BaseException:  # raised by a signal handler: the process ends nevertheless
         pass
 
 
 def _before_exec(*ignored: object, **named: object) -> None:
     _flush(_used())
-    for producer in _used():  # unless the process goes on, for there is no such program
-        producer.tell_of_loss()
+    for producer in _used():  # not closed: without such a program the process continues
+        producer.log_loss()
 
 
 def _before_raise(*numbers: int) -> None:
@@ -386,7 +370,7 @@ def _before_raise(*numbers: int) -> None:
 
 
 def _ends_by(number: int) -> bool:
-    """Whether this signal, raised now by the process itself, ends it without any Python code."""
+    """Whether this signal, raised by the process itself, ends it without running Python code."""
     if number not in NUMBERS or number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
         return False
     handler = signal.getsignal(number)
@@ -411,6 +395,3 @@ def _in_child() -> None:
 
 atexit.register(close_all)
 os.register_at_fork(after_in_child=_in_child)
-
-# Why this module imports encodings.idna: looking up a host's name does so, the first time, in the
-# send thread. A child forked at that moment could never look up a host's name again.

@@ -1,4 +1,4 @@
-"""Settings of a producer: defaults, checks with their error messages, and names of environment
+"""Settings of a producer (``Options``): defaults, checks with their error messages, and environment
 variables (``COUNTERSINK_PRODUCER_...``, ``..._FILE``)."""
 
 import os
@@ -18,7 +18,7 @@ _BOOLS: Final = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
 
 
 class ProducerOptions(TypedDict, total=False):
-    """The keyword arguments of a :class:`~countersink.producers.Producer`: see :class:`Options`."""
+    """Keyword arguments of a :class:`~countersink.producers.Producer`: see :class:`Options`."""
 
     flush_interval: float
     max_rows: int
@@ -36,22 +36,27 @@ class ProducerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a :class:`~countersink.producers.Producer` can be told besides its URL.
+    """Settings of a :class:`~countersink.producers.Producer` besides its URL.
 
     Attributes:
-        flush_interval: seconds between two flushes to Redis; an increment after a pause at least as
-            long is sent at once.
-        max_rows: distinct (counter, key, minute) rows that start a flush early.
-        max_bytes_in_memory: bytes of memory for rows, sent or not, until Redis or the spool has
-            them. A row with a key of 20 characters counts as about 290 bytes (the worst case).
-        max_rows_in_memory: limit on rows in memory, besides that on bytes; ``None``: no such limit.
-        max_stream_length: entries in the stream above which Redis is treated as away.
+        flush_interval: seconds between two flushes to Redis. The first increment after a pause of
+            this length is sent at once.
+        max_rows: number of distinct (counter, key, minute) rows at which a flush starts before the
+            interval has passed.
+        max_bytes_in_memory: limit in bytes on rows in memory, sent or not, until Redis or the spool
+            has stored them. A row with a key of 20 characters counts as about 290 bytes (the worst
+            case).
+        max_rows_in_memory: limit on the number of rows in memory, besides the limit on bytes;
+            ``None``: no limit on the number.
+        max_stream_length: number of entries in the stream above which nothing is sent, as if Redis
+            did not answer.
         spool: directory of the disk spool; ``None``: no spool.
-        spool_max_bytes: bytes of all segments in that directory above which nothing is spooled.
-        id_scope: namespace of the ids given to ``increment(id=…)``; give each app its own.
-        socket_timeout: seconds until a silent Redis counts as away.
+        spool_max_bytes: limit in bytes on all segments of the spool; above it nothing is spooled.
+        id_scope: namespace of the ids given to ``increment(id=…)``; each application needs another
+            one.
+        socket_timeout: seconds to wait for an answer of Redis.
         exit_timeout: seconds that a flush at exit or on SIGTERM may take.
-        handle_sigterm: flush on SIGTERM, in addition to the app's own handler, and before
+        handle_sigterm: flush on SIGTERM, in addition to the application's own handler, and before
             SIGTERM, SIGHUP, SIGQUIT or SIGINT end the process by their default action.
         handle_os_exit: flush before ``os._exit()`` ends the process and ``os.exec…()`` replaces it.
     """
@@ -74,37 +79,37 @@ class Options:
             name, value = field.name, getattr(self, field.name)
             if isinstance(field.default, float):
                 if isinstance(value, bool) or not isinstance(value, (int, float)):
-                    raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
+                    raise TypeError(f"{name} must be a number, not {type(value).__name__}")
                 if not 0 < value <= 86_400:  # also refuses NaN
                     raise ValueError(
-                        f"{name} is more than 0 and at most 86400 seconds, not {value}"
+                        f"{name} must be more than 0 and at most 86400 seconds, not {value}"
                     )
             elif isinstance(field.default, bool):
                 if type(value) is not bool:
-                    raise TypeError(f"{name} is True or False")
+                    raise TypeError(f"{name} must be True or False")
             elif isinstance(field.default, int) or (
                 name == "max_rows_in_memory" and value is not None
             ):
                 if type(value) is not int:
-                    raise TypeError(f"{name} is an int, not {type(value).__name__}")
+                    raise TypeError(f"{name} must be an int, not {type(value).__name__}")
                 if value < 1:
-                    raise ValueError(f"{name} is at least 1, not {value}")
+                    raise ValueError(f"{name} must be at least 1, not {value}")
         if self.spool == "":
-            raise ValueError("spool is a directory's path, not empty; leave it out for no spool")
+            raise ValueError("spool must be the path of a directory; leave it out for no spool")
         if type(self.id_scope) is not str or len(self.id_scope) > MAX_COUNTER_LENGTH:
-            raise ValueError(f"id_scope is a str of at most {MAX_COUNTER_LENGTH} characters")
+            raise ValueError(f"id_scope must be a str of at most {MAX_COUNTER_LENGTH} characters")
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> tuple[str, Options]:
-    """The URL and the options that the environment asks for, read at the time of the call.
+    """The URL and the options from environment variables, read at each call.
 
-    ``COUNTERSINK_REDIS_URL`` (or ``COUNTERSINK_REDIS_URL_FILE``, a file that holds it) is required;
-    each option is ``COUNTERSINK_PRODUCER_<OPTION>``, for example
+    ``COUNTERSINK_REDIS_URL`` (or ``COUNTERSINK_REDIS_URL_FILE``, the path of a file with the URL)
+    is required. The variable of an option is ``COUNTERSINK_PRODUCER_<OPTION>``, for example
     ``COUNTERSINK_PRODUCER_FLUSH_INTERVAL=0.1``, or ``COUNTERSINK_PRODUCER_<OPTION>_FILE``.
 
     Raises:
-        ValueError: the URL is missing, a value cannot be used, or is given twice; the message names
-            the variable.
+        ValueError: the URL is missing, a value is invalid, or a value is given twice; the message
+            names the variable.
     """
     env = os.environ if environment is None else environment
     url = _read(env, URL_VARIABLE)
@@ -124,7 +129,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> tuple[str,
 
 
 def _read(env: Mapping[str, str], variable: str) -> str | None:
-    """The variable's value, or that of the file named by ``<variable>_FILE``."""
+    """The variable's value, or the content of the file named by ``<variable>_FILE``."""
     value, path = env.get(variable), env.get(variable + "_FILE")
     if value and path:
         raise ValueError(f"{variable} and {variable}_FILE are both set: unset one")
@@ -137,11 +142,13 @@ def _read(env: Mapping[str, str], variable: str) -> str | None:
 
 
 def _parse(variable: str, text: str, kind: type[Any]) -> Any:
-    """``text`` as ``kind``, the type of the option's default (``None`` for an optional path)."""
+    """``text`` converted to ``kind``, the type of the option's default (an optional path has the
+    type of ``None``, and stays a text).
+    """
     try:
         if kind is bool:
             return _BOOLS[text.lower()]
         return kind(text) if kind in (int, float) else text
     except (KeyError, ValueError):
         wanted = {bool: "true or false", int: "a whole number", float: "a number of seconds"}[kind]
-        raise ValueError(f"{variable} is {wanted}, not {text!r}") from None
+        raise ValueError(f"{variable} must be {wanted}, not {text!r}") from None

@@ -1,6 +1,9 @@
-"""``Producer``, what an application calls: ``increment``, ``increment_many``, ``increment_batch``,
-``flush``, ``close``; checks of names and amounts with their errors are in ``runtime/limits.py``,
-settings in ``options.py``."""
+"""``Producer``, the class that an application counts with: ``increment``, ``increment_many``,
+``increment_batch``, ``seen``.
+
+See ``engine.py`` for ``flush`` and ``close``, ``options.py`` for settings, ``runtime/limits.py``
+for checks of names and amounts with their error messages.
+"""
 
 import os
 import time
@@ -10,7 +13,7 @@ from datetime import datetime
 from typing import Final, Self, Unpack
 
 from countersink.producers import lifecycle
-from countersink.producers.batch import Asked, Increment, check_batch, check_id
+from countersink.producers.batch import Increment, IncrementTuple, check_batch, check_id
 from countersink.producers.buffer.events import Mode
 from countersink.producers.buffer.sightings import ASK_AGAIN_SECONDS, LARGE_MEMBER
 from countersink.producers.engine import Engine
@@ -33,23 +36,24 @@ _ONE: Final = 1
 
 
 class Producer(Engine):
-    """Counts: takes increments in well under a microsecond, folds them, and sends them to Redis in
-    the background.
+    """Counts events: accepts increments in well under a microsecond each, folds them into rows, and
+    sends the rows to Redis in the background.
 
-    ``increment()`` never waits and never raises because of Redis or a disk. While Redis is away,
-    rows coalesce in bounded memory, then go to the spool if there is one, else they are dropped,
-    counted and logged. What is stored is counted exactly once, however often it is sent.
+    ``increment()`` never waits for Redis or a disk and never raises because of them. While Redis is
+    away, rows coalesce in bounded memory, then go to the spool if there is one. Increments without
+    room are dropped, counted as dropped, and logged. Stored increments are counted exactly once,
+    however often they are sent.
 
-    One producer per process is enough: it may be used by all threads, from asyncio (where the calls
-    that wait are run as ``await asyncio.to_thread(producer.flush)``), and by forked children, each
-    of which starts with an empty one::
+    One producer per process is enough. All threads may use it, and asyncio code (which runs the
+    calls that wait as ``await asyncio.to_thread(producer.flush)``), and forked children, in each of
+    which it starts empty::
 
         producer = Producer("redis://localhost:6379/0")
         producer.increment("page_views", "/home")
 
-    It is flushed when the process ends: by an exit; by ``os._exit()``, as forked children do, and
-    those of RQ and Celery; and by SIGTERM, SIGHUP or SIGQUIT, if the main thread made it or has
-    counted with it.
+    The end of the process flushes it: an exit; ``os._exit()``, by which forked children, RQ jobs
+    and pool processes of Celery end; SIGTERM, SIGHUP and SIGQUIT, if the main thread created the
+    producer or has counted with it.
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://``.
@@ -57,19 +61,19 @@ class Producer(Engine):
             :class:`~countersink.producers.options.Options`.
 
     Raises:
-        TypeError, ValueError: the URL or an option cannot be used. Redis is not contacted yet.
+        TypeError, ValueError: the URL or an option is invalid. Redis is not contacted yet.
     """
 
     def __init__(self, url: str, **options: Unpack[ProducerOptions]) -> None:
         checked = Options(**options)
         if not isinstance(url, str):
-            raise TypeError(f"the URL is a str, not {type(url).__name__}")
+            raise TypeError(f"the URL must be a str, not {type(url).__name__}")
         try:
             client = connect(url)
         except StreamMisconfigured as error:
             raise ValueError(str(error)) from error
-        # redis-py imports more for its first connection. Here and now, not in the send thread:
-        # a child that is forked in the midst of an import is left with half a module.
+        # redis-py imports more modules for its first connection. They are imported here, not in the
+        # send thread: a child that is forked during an import has half a module.
         client.connection_pool.make_connection()
         super().__init__(url, checked)
         lifecycle.register(
@@ -78,12 +82,12 @@ class Producer(Engine):
 
     @classmethod
     def from_env(cls) -> Self:
-        """A producer as the environment asks for: see
+        """A producer with the URL and the settings from environment variables: see
         :func:`countersink.producers.options.from_environment`.
 
         Raises:
-            ValueError: ``COUNTERSINK_REDIS_URL`` is missing, or a setting cannot be used; the
-                message names it.
+            ValueError: ``COUNTERSINK_REDIS_URL`` is missing, or a setting is invalid; the message
+                names the variable.
         """
         url, options = from_environment()
         return cls(url, **asdict(options))
@@ -101,20 +105,20 @@ class Producer(Engine):
 
         Args:
             counter: 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
-            key: any text. One of more than 255 bytes of UTF-8 is counted under its beginning and a
-                digest of the whole: :func:`countersink.runtime.limits.cut_key`. For a counter that
-                has dimensions a mapping of their names to values, at most 8 of them: names as
-                :func:`countersink.runtime.dimensions.check_name` has them, values as keys.
+            key: any text. A key of more than 255 bytes of UTF-8 is counted under its beginning and
+                a digest of the full key: :func:`countersink.runtime.limits.cut_key`. For a counter
+                with dimensions: a mapping of at most 8 names of dimensions to their values; see
+                :func:`countersink.runtime.dimensions.check_name` for names; values are like keys.
             amount: a signed 64-bit integer; 0 declares the key without counting.
-            at: when it happened, an aware datetime, at most 366 days ahead. Default: now on Redis's
-                clock, in whole minutes; right to within 50 ms or so.
-            id: the event's own name, at most 1,000 characters: further increments of the same
-                counter with the same id (and the same ``id_scope``) are not counted, as long as the
-                store remembers it (``ledger_days``). Each
-                such increment travels as an entry of its own: for the few events that need it.
+            at: time of the event, an aware datetime, at most 366 days ahead. Default: now on
+                Redis's clock, in whole minutes; right to within 50 ms or so.
+            id: the application's id of the event, at most 1,000 characters. Further increments of
+                the counter with this id (and the same ``id_scope``) are not counted, as long as the
+                store keeps the id (``ledger_days``). Each increment with an id is sent in an entry
+                of its own, which costs more: for the few events that need it.
 
         Raises:
-            TypeError, ValueError: an argument is not as above. Nothing is counted.
+            TypeError, ValueError: an argument is invalid. Nothing is counted.
             RuntimeError: the producer is closed.
         """
         # The usual call: an increment by 1, now. `is`: small ints are singletons, and True is not
@@ -130,7 +134,7 @@ class Producer(Engine):
                     append(known[values(key)])
                     return
         except (LookupError, TypeError):
-            pass  # a counter or values not seen before, or nothing that could be one
+            pass  # a new counter or new values, or invalid ones: the slow way checks them
         check_counter(counter)
         row_key = self._known_dimensions.row_key(counter, key)
         check_amount(amount)
@@ -146,23 +150,23 @@ class Producer(Engine):
     def increment_many(
         self, counter: str, amounts: Mapping[str, int], *, at: datetime | None = None
     ) -> None:
-        """Add ``amounts[key]`` to each key of ``counter``: all, or none if one of them is not
-        valid or there is no room for all of them, which are dropped then.
+        """Add ``amounts[key]`` to each key of ``counter``: all of them or none. If one is invalid,
+        an error is raised; if there is no room for all, all are dropped.
 
         Args:
             counter, at: as for :meth:`increment`.
-            amounts: key → amount. A key is text: dimensions, which a mapping cannot have for keys,
-                go by :meth:`increment` or :meth:`increment_batch`.
+            amounts: key → amount. Keys are texts; for dimensions use :meth:`increment` or
+                :meth:`increment_batch`.
 
         Raises:
-            TypeError, ValueError: an argument is not as above. Nothing is counted.
+            TypeError, ValueError: an argument is invalid. Nothing is counted.
             RuntimeError: the producer is closed.
         """
         check_counter(counter)
         minute = None if at is None else minute_of(at)
         if not isinstance(amounts, Mapping):
-            raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
-        items = list(amounts.items())  # once: another thread may be changing it
+            raise TypeError(f"amounts must be a mapping, not {type(amounts).__name__}")
+        items = list(amounts.items())  # read once: another thread may change the mapping
         if not items:
             return
         keys, values = [key for key, _ in items], [value for _, value in items]
@@ -186,30 +190,30 @@ class Producer(Engine):
         events.put_many(counter, minute, keys, values)
 
     def increment_batch(
-        self, increments: Iterable[Asked | Increment], *, id: str | None = None
+        self, increments: Iterable[IncrementTuple | Increment], *, id: str | None = None
     ) -> bool:
-        """Accept all these increments, or none: for those who pass on what others send.
+        """Accept all increments of a batch or none: for programs that forward increments.
 
-        What was accepted here is not dropped for lack of memory later, as that of
-        :meth:`increment` may be.
+        An accepted batch is not dropped later for lack of memory, in contrast to increments of
+        :meth:`increment`.
 
         Args:
-            increments: at most 1,000; each an :class:`~countersink.producers.Increment`, or a tuple
-                like it; as for :meth:`increment`.
-            id: of the whole batch, at most 1,000 characters; none of its increments has one then.
-                The batch travels as one entry: however often, by however many producers of the same
-                ``id_scope`` and however concurrently batches with this id are sent, one of them is
-                counted, as a whole, as long as the store remembers it (``ledger_days``).
+            increments: at most 1,000 of :class:`~countersink.producers.Increment`, or tuples with
+                the same items; arguments as for :meth:`increment`.
+            id: the application's id of the batch, at most 1,000 characters; its increments must not
+                have ids then. The batch is sent as one entry. Of all batches with this id, sent by
+                any number of producers with the same ``id_scope``, also at the same time, one is
+                counted, as long as the store keeps the id (``ledger_days``).
 
         Returns:
-            Whether it was accepted. False: there is no room for all of it now, or the salt of a
-            counter whose members it has is not known yet; nothing of it is counted, in ``stats()``
-            neither.
+            Whether the batch was accepted. False: there is no room for all of it now, or the salt
+            of a counter whose members it contains is not known yet. Nothing is counted then, not in
+            ``stats()`` either.
 
         Raises:
-            InvalidBatch: a ValueError with the position of each increment that is not valid.
-                Nothing is counted.
-            TypeError, ValueError: the id or the number of increments is not as above, likewise.
+            InvalidBatch: a ValueError with the position of each invalid increment. Nothing is
+                counted.
+            TypeError, ValueError: the id or the number of increments is invalid.
             RuntimeError: the producer is closed.
         """
         events = self._events
@@ -231,20 +235,20 @@ class Producer(Engine):
         *,
         at: datetime | None = None,
     ) -> None:
-        """Count one sighting of ``member`` under ``key`` of ``counter``: an increment by 1, and one
-        of the different members of which ``totals --unique`` tells the number.
+        """Count one sighting of ``member`` under ``key`` of ``counter``: an increment by 1, and a
+        member for ``totals --unique``, which returns the number of different members.
 
-        The counter has to be one of different members: ``countersink counter set COUNTER
-        --unique``. Members are hashed here with a salt of the counter, which a worker puts into
-        Redis, and never leave the process otherwise. Until the salt is known, 10,000 of them wait
-        in memory; those beyond that, and those left at the close, count without their members.
+        The counter must count different members: ``countersink counter set COUNTER --unique``.
+        Members leave the process only as hashes, made with a salt of the counter, which a worker
+        puts into Redis. Until the salt is known, at most 10,000 members wait in memory; sightings
+        beyond that, and sightings still waiting at the close, count without their members.
 
         Args:
             counter, key, at: as for :meth:`increment`.
-            member: who was seen, of any length; a ``str`` is its UTF-8.
+            member: the member's name, of any length; a ``str`` is encoded as UTF-8.
 
         Raises:
-            TypeError, ValueError: an argument is not as above. Nothing is counted.
+            TypeError, ValueError: an argument is invalid. Nothing is counted.
             RuntimeError: the producer is closed.
         """
         try:
@@ -271,8 +275,8 @@ class Producer(Engine):
             events.put_seen(counter, row_key, minute, data)
 
     def counts_members(self, counter: str) -> bool | None:
-        """Whether a counter counts different members, as Redis told last; None: it has not told
-        yet. Has Redis asked where that is due, and never waits.
+        """Whether a counter counts different members, by Redis's last answer; None: no answer yet.
+        Never waits; where a new answer is due, the send thread asks Redis.
         """
         salts = self._events.sightings.salts
         found = salts.counts_members(counter)
@@ -282,9 +286,9 @@ class Producer(Engine):
         return found
 
     def awaits_salt(self, counter: str) -> bool:
-        """Whether the present salt of a counter is not known, and may be soon: Redis has not told
-        yet, the counter has got ``--unique`` just now, or workers were away when it was to be made.
-        As :meth:`counts_members`.
+        """Whether the current salt of a counter is unknown, but may become known soon: Redis has
+        not answered yet, the counter was set ``--unique`` a moment ago, or no worker was running
+        when the salt was to be made. Never waits, like :meth:`counts_members`.
         """
         found = self._events.sightings
         if found.hashed(counter, None, b"") is not None:
@@ -294,7 +298,7 @@ class Producer(Engine):
 
     @property
     def spool(self) -> str | None:
-        """The directory of its spool; None without one."""
+        """The directory of the spool; None: no spool."""
         spool = self._options.spool
         return None if spool is None else os.fspath(spool)
 
@@ -305,7 +309,7 @@ class Producer(Engine):
         self.close()
 
     def start_over(self) -> None:
-        """Begin empty: the parent of a forked child sends what it had accepted."""
+        """Discard all increments, in a forked child: its parent sends them."""
         super().start_over()
         self._fast = self._events.fast
         self._fast_dimensions = self._events.fast_dimensions
@@ -316,10 +320,11 @@ class Producer(Engine):
     def _hash_member(
         self, counter: str, minute: int | None, member: bytes
     ) -> tuple[int, int, bytes] | None:
-        """A member of a batch, which cannot wait for its salt.
+        """The minute, the number of the salt and the hash of a batch's member; None: the salt is
+        not known yet.
 
         Raises:
-            ValueError: the counter has none.
+            ValueError: the counter has no salt for the member.
         """
         events = self._events
         found = events.sightings.hashed(counter, minute, member)
@@ -334,6 +339,6 @@ class Producer(Engine):
         if not self._exited:
             raise RuntimeError("the producer is closed")
         wait_for_end()
-        # Another exit hook, after ours: it is not wrong to count there, only too late.
+        # An exit hook of the application that runs after ours: counting there is no misuse.
         self._events.refuse(increments)
-        self._log.seldom("dropped", "counted after the flush at exit, and so dropped")
+        self._log.seldom("dropped", "increments dropped: they came after the flush at exit")

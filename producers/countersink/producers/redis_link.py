@@ -1,7 +1,10 @@
-"""A producer's connection to Redis: pauses before it is tried again, when a stream that is too long
-holds entries back, log lines about that, and whether stored entries were applied (``Trail``); where
-entries go while a master of a cluster does not take them: ``PartitionRoute`` in
-``stream/names.py``."""
+"""A producer's connection to Redis (``RedisLink``): pauses between attempts, the limit on the
+stream's length, log lines about both; and ``Trail``, which finds out whether stored entries were
+applied.
+
+See ``PartitionRoute`` in ``stream/names.py`` for the partition in use while a master of a cluster
+is away.
+"""
 
 import logging
 import random
@@ -25,20 +28,20 @@ from countersink.stream.names import PartitionRoute, note_use, salts_of, stream_
 from countersink.stream.progress import Epoch, look, order
 
 HELD_BACK_SECONDS: Final = 1.0
-_OLDER: Final = (
-    "Redis is older than what was stored there: a replica that lags behind, or a copy put back"
-)
+"""Mean pause between checks of the length of a stream that is too long."""
+_OLDER: Final = "Redis lacks stored entries: it is a replica that lags behind, or a restored copy"
 
 
 class RedisLink:
-    """One connection, used by one thread; only the attributes and :meth:`abort` are for others.
+    """A producer's connection, used by one thread; other threads use only the attributes and the
+    methods marked "from any thread".
 
     Attributes:
-        connected: Redis answered the last time.
-        held_back: it answered, but its stream is longer than it may get.
-        failures: failed attempts so far, to connect or to send.
-        last_error: the last failure's text, without passwords.
-        trail: told of each entry that this process has stored.
+        connected: whether Redis answered the last command.
+        held_back: whether the stream is longer than ``max_stream_length``: nothing is sent.
+        failures: number of failed attempts to connect or to send.
+        last_error: text of the last failure, without passwords.
+        trail: follows each entry that this process has stored.
     """
 
     def __init__(self, url: str, options: Options, clock: RedisClock, log: Log) -> None:
@@ -60,20 +63,20 @@ class RedisLink:
 
     @property
     def usable(self) -> bool:
-        """Whether the last thing known is that entries can be sent."""
+        """Whether entries can be sent, by Redis's last answer."""
         return self.connected and not self.held_back
 
     def seconds_to_next_try(self) -> float:
-        """Seconds until :meth:`ready` will try again."""
+        """Seconds until :meth:`ready` tries again."""
         return max(0.0, self._not_before - time.monotonic())
 
     def try_now(self) -> None:
-        """Let the next :meth:`ready` try at once. From any thread."""
+        """Make the next :meth:`ready` try at once. From any thread."""
         if not self.held_back:
             self._not_before = 0.0
 
     def ready(self) -> bool:
-        """Connect if needed and due; whether entries can be sent now."""
+        """Connect if needed and due; returns whether entries can be sent now."""
         if time.monotonic() < self._not_before:
             return False
         try:
@@ -81,7 +84,7 @@ class RedisLink:
             if client is None or not self.connected:
                 client = self._connect()
             if self._route.return_home(client):
-                self._begin(client)
+                self._use_route(client)
             if self._clock.stale():
                 self._clock.learn(client, self._route.stream)
             if self.held_back:
@@ -91,7 +94,7 @@ class RedisLink:
         return self.usable
 
     def send(self, parcels: Sequence[Parcel]) -> list[Parcel]:
-        """Send stamped parcels; those that Redis stored. Never raises for a failure of Redis."""
+        """Send stamped parcels; returns the stored ones. Never raises for a failure of Redis."""
         client = self._client
         if client is None:
             return []
@@ -107,11 +110,11 @@ class RedisLink:
         if delivery.error is not None:
             self._fail(delivery.error)
         else:
-            self._judge(delivery.length)
+            self._check_length(delivery.length)
         return delivery.stored
 
     def salts(self, counters: Sequence[str]) -> dict[str, list[Salt]] | None:
-        """The salts of these counters; None: Redis did not tell. What is damaged is as missing."""
+        """The salts of the counters; None: Redis did not answer. Damaged salts count as missing."""
         client = self._client
         if client is None:
             return None
@@ -122,35 +125,35 @@ class RedisLink:
             return None
 
     def abort(self) -> None:
-        """Break the connection, so that a call that hangs in it fails at once. From any thread."""
+        """Break the connection, so that a call waiting for it fails at once. From any thread."""
         self._aborted = True
         client = self._client
         if client is not None:
             client.connection_pool.disconnect()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         client, self._client = self._client, None
         self.connected = False
         if client is not None:
-            # Nothing is lost with a connection that cannot even be closed.
+            # An error of closing loses nothing.
             with suppress(redis.RedisError, OSError):
                 client.close()
 
     def _connect(self) -> redis.Redis:
         client = self._client if cluster_of(self._client) is not None else None
         if client is None:
-            self.close()  # what an attempt that ended in an unexpected exception has left
+            self.close()  # left open by an attempt that raised an unexpected exception
             client = connect(
                 self._url, socket_timeout=self._socket_timeout, client_name="countersink-producer"
             )
-            self._client = client  # from here on, abort() can break it off
+            self._client = client  # from here on, abort() can break the connection
         self._route.find(client)
-        self._begin(client)
+        self._use_route(client)
         return client
 
-    def _begin(self, client: redis.Redis) -> None:
-        """Send to the route's partition from now on."""
+    def _use_route(self, client: redis.Redis) -> None:
+        """Make the route's partition the one to send to."""
         self._clock.learn(client, self._route.stream)
         self.trail.follow(client, self._route.stream)
         if self.failures and not self.connected:
@@ -161,14 +164,14 @@ class RedisLink:
 
     def _measure(self, client: redis.Redis) -> None:
         with mapped():
-            self._judge(int(client.xlen(self._route.stream)))
+            self._check_length(int(client.xlen(self._route.stream)))
 
-    def _judge(self, length: int) -> None:
-        """Hold entries back while the stream is too long."""
+    def _check_length(self, length: int) -> None:
+        """Stop sending while the stream is too long."""
         if length > self._max_length:
             self.held_back = True
             self.last_error = (
-                f"{self._route.stream} has {length} entries; at most {self._max_length} may wait"
+                f"{self._route.stream} has {length} entries; the limit is {self._max_length}"
             )
             self._not_before = time.monotonic() + HELD_BACK_SECONDS * random.uniform(0.5, 1.5)
             self._log.seldom("held_back", str(self.last_error))
@@ -180,7 +183,7 @@ class RedisLink:
         self.last_error = str(error)
         client = self._client
         if client is not None and not self._aborted and self._route.leave(client, error) is None:
-            # A cluster's client: it knows which masters are there.
+            # The client of a cluster is kept: it knows the masters.
             self.connected = self.held_back = False
             self._not_before = 0.0
             self._log.seldom("unavailable", f"{error}; rows go to {self._route.stream} instead")
@@ -193,14 +196,13 @@ class RedisLink:
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """What Redis replied to a pipeline of entries: how many are stored, length of the stream,
-    error.
+    """Redis's reply to a pipeline of entries.
 
     Attributes:
-        stored: the parcels it acknowledged.
-        last_id: the stream id of the last of them, ``None`` if there are none.
-        length: entries in the stream afterwards.
-        error: why the others, or the question for the length, were refused.
+        stored: the acknowledged parcels.
+        last_id: the stream id of the last acknowledged parcel; ``None``: none was acknowledged.
+        length: number of entries in the stream afterwards; 0 if unknown.
+        error: the error of another parcel, or of the command for the length; ``None``: no error.
     """
 
     stored: list[Parcel]
@@ -210,16 +212,15 @@ class SendResult:
 
 
 def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> SendResult:
-    """XADD every parcel to the partition's stream, and ask for its length, in one pipeline without
-    a transaction.
+    """XADD all parcels to the partition's stream, then XLEN, in one pipeline without a transaction.
 
     Raises:
-        StreamError: the connection failed, or the partition could not be noted; any of the parcels
-            may have arrived, so all are to be sent again as they are.
+        StreamError: the connection failed, or the partition could not be noted in the list of used
+            partitions. Some parcels may be stored, so all must be sent again unchanged.
     """
     stream = stream_key(partition)
     with mapped(), client.pipeline(transaction=False) as pipe:
-        # First, so that no entry is stored where nobody looks. Of a cluster nothing needs noting.
+        # First: workers read noted partitions only. Partitions of a cluster need no note.
         note_use(pipe, partition)
         for parcel in parcels:
             pipe.xadd(stream, parcel.sealed().fields())
@@ -227,7 +228,7 @@ def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> S
         *replies, length = pipe.execute(raise_on_error=False)
     answers = replies[len(replies) - len(parcels) :]
     for note in replies[: len(replies) - len(parcels)]:
-        if isinstance(note, Exception):  # what was stored may lie where nobody looks
+        if isinstance(note, Exception):  # the entries may be in a stream that no worker reads
             raise translate(note) from note
     stored: list[Parcel] = []
     last_id: str | None = None
@@ -239,18 +240,18 @@ def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> S
             stored.append(parcel)
             last_id = answer.decode() if isinstance(answer, bytes) else str(answer)
     if isinstance(length, Exception) and error is None:
-        error = translate(length)  # unknown, which is not 0: nothing says that more may be sent
+        error = translate(length)  # an unknown length must not pass for 0
     return SendResult(stored, last_id, length if isinstance(length, int) else 0, error)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMark:
-    """A point in the streams up to which a process had stored entries.
+    """The end of the entries that a process has stored in the streams up to a moment.
 
     Attributes:
-        ends: stream → id of the last entry stored there, unless all up to it is known to be
-            applied; and the epoch in which the entries up to it were stored, None: not known.
-        since: how many breaks of the trail there had been when its waiting began.
+        ends: stream → id of the last stored entry, and the epoch in which the entries up to it were
+            stored (None: unknown); without streams whose entries are known to be applied.
+        since: the number of breaks of the trail when the caller began to wait.
     """
 
     ends: Mapping[str, tuple[str, Epoch | None]]
@@ -258,20 +259,21 @@ class StoredMark:
 
 
 class Trail:
-    """Follows what a process stores, from before the first entry until it is applied.
+    """Follows the entries that a process stores until they are applied.
 
-    Workers acknowledge what they have applied, or laid aside. An entry that is gone from its stream
-    was acknowledged only if nothing else took entries away: see :mod:`countersink.stream.progress`.
-    Where that cannot be known, it is said, once, and what is stored from then on is followed anew.
+    Workers acknowledge, and thereby delete, entries that are applied or dead letters. An entry that
+    has left its stream was acknowledged if nothing else deletes entries: see
+    :mod:`countersink.stream.progress`. Where that is uncertain, the trail breaks: whether earlier
+    entries were applied stays unknown, and only later entries are followed.
 
-    The send thread writes, any thread asks; without a lock, since a signal handler may flush:
-    each step leaves it such that at worst less is known than could be.
+    The send thread writes, any thread reads. There is no lock, since a signal handler may flush:
+    an interruption between two steps can make answers unknown, never wrong.
 
     Attributes:
-        told: the :attr:`breaks` that somebody was told of by :meth:`tell`.
+        reported_breaks: the number of :attr:`breaks` at the last :meth:`report_break`.
 
     Args:
-        log: where it is said that the trail was lost.
+        log: where breaks are reported.
     """
 
     def __init__(self, log: Log) -> None:
@@ -279,28 +281,26 @@ class Trail:
         self._ends: dict[str, str] = {}
         self._applied: dict[str, str] = {}
         self._epochs: dict[str, Epoch | None] = {}
-        self._breaks: list[str] = []  # appending is one step
-        self.told = 0
+        self._breaks: list[str] = []  # causes; append is atomic
+        self.reported_breaks = 0
 
     @property
     def breaks(self) -> int:
-        """How often it could not be known any more what became of entries stored before."""
+        """Number of times at which it became unknown whether earlier entries were applied."""
         return len(self._breaks)
 
-    def tell(self) -> None:
-        """Say that what is waited for is not known to be applied; the next one asks for what came
-        since.
-        """
-        told, self.told = self.told, self.breaks
-        if self.told > told:
+    def report_break(self) -> None:
+        """Log the last break, unless it was logged; later marks are about entries stored since."""
+        before, self.reported_breaks = self.reported_breaks, self.breaks
+        if self.reported_breaks > before:
             self._log(
                 "not_known",
-                f"whether all that was stored is in MySQL is not known: {self._breaks[-1]}",
+                f"unknown whether all stored entries are in MySQL: {self._breaks[-1]}",
                 level=logging.WARNING,
             )
 
     def follow(self, client: redis.Redis, stream: str) -> None:
-        """Look at ``stream`` before entries are stored there over a new connection.
+        """Read the state of ``stream`` before entries are stored over a new connection.
 
         Raises:
             StreamUnavailable: Redis did not answer.
@@ -308,29 +308,31 @@ class Trail:
         end = self._ends.get(stream)
         before = self._epochs.get(stream)
         epoch: Epoch | None = None
-        reached = False
+        complete = False
         try:
             now = look(client, stream, make=True)
-            epoch, reached = now.epoch, now.reaches(end)
-            why = "it was not known at first"
+            epoch, complete = now.epoch, now.reaches(end)
+            why = "it was unknown at the first connection"
             if before is not None:
                 why = _OLDER if epoch == before else before.end(epoch)
         except StreamMisconfigured as error:
-            why = f"{error}; the rights that are needed are in ops/redis/users.acl"
+            why = f"{error}; see ops/redis/users.acl for the necessary rights"
         if end is not None and end != self._applied.get(stream):
-            if reached and epoch == before:
+            if complete and epoch == before:
                 return
-            self._breaks.append(why)  # before the new epoch can be seen
-            self._applied[stream] = end  # or lost: what comes after it is followed
+            self._breaks.append(why)  # before other threads can read the new epoch
+            self._applied[stream] = end  # applied or lost: later entries are followed
         self._epochs[stream] = epoch
 
     def stored(self, stream: str, stream_id: str) -> None:
-        """An entry was stored."""
+        """Note that an entry was stored."""
         self._ends[stream] = stream_id
 
     def mark(self, since: int) -> StoredMark:
-        """Where what was stored ends now; ``since``: :attr:`breaks` or :attr:`told`, before it was
-        stored.
+        """The end of the entries stored so far.
+
+        Args:
+            since: :attr:`breaks` or :attr:`reported_breaks` before the entries were stored.
         """
         ends = {
             stream: (end, self._epochs.get(stream))
@@ -340,20 +342,19 @@ class Trail:
         return StoredMark(ends, since)
 
     def applied(self, client: redis.Redis, marks: Sequence[StoredMark]) -> list[bool | None]:
-        """For each mark whether all up to it is applied; None: that is not known, and will not be.
-
-        False as long as something is not, and where Redis does not tell.
+        """For each mark: True: all entries up to it are applied. False: not yet, or Redis does not
+        answer. None: this is unknown and stays so.
         """
         latest: dict[str, str] = {}
         for mark in marks:
             for stream, (end, _) in mark.ends.items():
                 latest[stream] = max(latest.get(stream, "0-0"), end, key=order)
-        # One look at each stream for all marks: the first entry tells.
+        # Each stream is read once for all marks: its first entry decides.
         found = {stream: self._first(client, stream) for stream in latest}
         return [self._verdict(mark, found) for mark in marks]
 
     def _first(self, client: redis.Redis, stream: str) -> tuple[Epoch | None, str | None] | None:
-        """The epoch and the first entry's id; None: Redis does not tell."""
+        """The epoch and the first entry's id (None: unknown; no entry); None: Redis is away."""
         end = self._ends.get(stream)
         try:
             try:
@@ -371,11 +372,11 @@ class Trail:
     ) -> bool | None:
         verdict: bool | None = True
         for stream, (end, epoch) in mark.ends.items():
-            told = found[stream]
-            if told is None:
+            state = found[stream]
+            if state is None:
                 verdict = False
                 continue
-            now, first = told
+            now, first = state
             if epoch is None or now != epoch:
                 return None
             if first is not None and order(first) <= order(end):

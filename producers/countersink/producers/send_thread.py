@@ -1,5 +1,8 @@
-"""The thread that sends: when rows are flushed, how fast a spool is replayed, and the log line that
-increments were dropped and why; how often it is logged: ``QUIET_S`` in ``runtime/log.py``."""
+"""The thread that sends rows to Redis (``SendThread``) and the call that waits for it (``Flush``):
+when rows are flushed, how fast a spool is replayed, the log line about drops and their cause.
+
+See ``runtime/log.py`` (``QUIET_S``) for how often a line is logged.
+"""
 
 import logging
 import time
@@ -13,20 +16,21 @@ from countersink.producers.options import Options
 from countersink.producers.outbox import PARCELS_AT_A_TIME, Outbox
 from countersink.producers.redis_link import RedisLink
 from countersink.producers.spool.writer import Spool, SpoolThread
-from countersink.producers.threads import WorkThread, breathe, sleep
+from countersink.producers.threads import WorkThread, let_app_run, sleep
 from countersink.runtime.log import Log
 from countersink.runtime.members import no_salt
+from countersink.runtime.texts import plural
 from countersink.stream.clock import RedisClock
 
 AFTER_BUG_SECONDS: Final = 1.0
-"""From an exception that nobody thought of to the next attempt, at most."""
+"""Maximum time from an unexpected exception to the next attempt."""
 ADOPT_SECONDS: Final = 10.0
-"""Between two looks for segments of dead processes."""
+"""Interval between searches for segments of dead processes."""
 
 
 @dataclass(repr=False, eq=False)
 class SendThread(WorkThread):
-    """Flushes at intervals, early when many rows wait, and at once when asked to."""
+    """Flushes rows at intervals, earlier when many rows wait, and at once on request."""
 
     _link: RedisLink
     _outbox: Outbox
@@ -47,12 +51,12 @@ class SendThread(WorkThread):
         self._reported_members = 0
 
     def rows_waiting(self) -> None:
-        """There are rows: flush now if there are many, if members wait for a salt, or if none were
-        sent for an interval, so that a short-lived process has sent the first ones before it ends;
-        else when it is time.
+        """Note that rows wait: flush now if there are many, if a salt that members wait for is due,
+        or if nothing was sent for an interval (so that a short-lived process sends its first rows
+        early); else at the end of the interval.
         """
         wanting = self._buffer.waiting_members.count and self._link.seconds_to_next_try() <= 0.0
-        if self._buffer.growing >= self._options.max_rows or (
+        if self._buffer.current_rows >= self._options.max_rows or (
             wanting and self._events.sightings.salts.due()
         ):
             self.flush_now()
@@ -66,22 +70,22 @@ class SendThread(WorkThread):
         self.bell.ring()
 
     def run(self) -> None:
-        """The thread."""
+        """Work until stopped."""
         while not self.stopping:
             try:
-                self.bell.wait(self._patience())
+                self.bell.wait(self._seconds_to_wait())
                 if self._urgent or time.monotonic() >= self._next_flush:
                     self.work()
                 self._report()
             except Exception:
-                self._log.bug("the sender")
-                self._link.close()  # whatever has gone wrong there, begin anew
+                self._log.bug("the send thread")
+                self._link.close()  # the connection may be the cause: open a new one
                 self._next_flush = 0.0
                 sleep(min(self._options.flush_interval, AFTER_BUG_SECONDS))
         self._link.close()
 
     def work_once(self) -> None:
-        """Send everything that is there now, as far as Redis takes it."""
+        """Send the spool and all rows that wait now, as far as Redis takes them."""
         self._urgent = False
         self._next_flush = time.monotonic() + self._options.flush_interval
         upto = self._buffer.generation
@@ -91,7 +95,7 @@ class SendThread(WorkThread):
             self._send(upto)
 
     def _learn_salts(self, *, ready: bool) -> None:
-        """Ask for the salts that are due, and let members go on that have waited for theirs."""
+        """Ask Redis for the salts that are due, and fold the members that waited for them."""
         salts = self._events.sightings.salts
         due = salts.due() if ready else []
         if due and (found := self._link.salts(due)) is not None:
@@ -100,23 +104,23 @@ class SendThread(WorkThread):
         salts.reachable = self._link.connected
         if self._buffer.waiting_members.count:
             self._events.fold_waiting()
-            self._outbox.settle([])  # what was dropped is not waited for any more
-            self._tell_of_waiting()
+            self._outbox.settle([])  # flushes no longer wait for dropped members
+            self._log_waiting_members()
         if self._buffer.waiting_members.count:
-            # Asked for again however rarely rows are flushed.
+            # Salts are asked for at this interval even if flushes are rarer.
             again = time.monotonic() + sightings.ASK_AGAIN_SECONDS
             self._next_flush = min(self._next_flush, again)
 
     def has_no_salts(self, since: float) -> bool:
-        """Whether Redis has told since then that the counters of all waiting members have none, and
-        none is due.
+        """Whether Redis has answered since the monotonic time ``since`` that no counter of a
+        waiting member has a salt, and no salt is about to be made.
         """
         salts = self._events.sightings.salts
         waiting = self._buffer.waiting_members.counters
         return bool(waiting) and all(salts.has_none(counter, since) for counter in waiting)
 
-    def _tell_of_waiting(self) -> None:
-        """Say what members wait for."""
+    def _log_waiting_members(self) -> None:
+        """Log why members wait."""
         salts = self._events.sightings.salts
         for counter in self._buffer.waiting_members.counters:
             known = salts.counts_members(counter)
@@ -124,13 +128,13 @@ class SendThread(WorkThread):
                 self._log.seldom("no_salt", f"members wait in memory: {no_salt(counter)}")
                 return
 
-    def tell_of_members(self, *, seldom: bool = False) -> None:
-        """Say how many sightings were counted without their members, and why."""
+    def log_missing_members(self, *, seldom: bool = False) -> None:
+        """Log how many sightings were counted without their members, and why."""
         found = self._events.sightings
         number = found.without_member - self._reported_members
         if not number:
             return
-        text = f"{number} sightings counted without their members: {found.without_salt}"
+        text = f"{plural(number, 'sighting')} counted without their members: {found.without_salt}"
         if not seldom:
             self._log("no_members", text, level=logging.WARNING)
         elif not self._log.seldom("no_members", text):
@@ -138,30 +142,32 @@ class SendThread(WorkThread):
         self._reported_members += number
 
     def _report(self) -> None:
-        """Tell of drops: here, where a log handler that blocks holds up nobody's memory."""
+        """Log drops: in this thread, since a log handler that blocks must not stop the folding."""
         if self.stopping:
-            return  # close() says what is left to say
-        self.tell_of_members(seldom=True)
+            return  # close() logs the rest
+        self.log_missing_members(seldom=True)
         dropped, new = self._events.dropped, self._events.dropped - self._reported
-        if new and self._log.seldom("dropped", f"{new} increments dropped: {self._cause()}"):
+        if new and self._log.seldom(
+            "dropped", f"{plural(new, 'increment')} dropped: {self._cause()}"
+        ):
             self._reported = dropped
 
-    def unsaid(self) -> int:
-        """How many increments were dropped of which the log says nothing so far; asked once."""
-        said, self._reported = self._reported, self._events.dropped
-        return self._reported - said
+    def take_unlogged_drops(self) -> int:
+        """The number of dropped increments that were not logged; they count as logged then."""
+        before, self._reported = self._reported, self._events.dropped
+        return self._reported - before
 
     def _cause(self) -> str:
-        """Why there was no room."""
+        """Why memory was full."""
         redis = self._link.last_error or "Redis has not answered yet"
         if self._link.usable:
-            redis = "they came faster than rows leave it, or too many at once"
+            redis = "increments came faster than rows are sent, or too many at once"
         spool = None if self._spool is None else self._spool.failure
-        return f"memory has no room: {redis}" + (f"; {spool}" if spool else "")
+        return f"memory is full: {redis}" + (f"; {spool}" if spool else "")
 
-    def _patience(self) -> float | None:
-        """Seconds to wait for the bell."""
-        self._idle = True  # before the look: for rows that come after it the bell is rung
+    def _seconds_to_wait(self) -> float | None:
+        """Seconds until there is work; None: until the bell rings."""
+        self._idle = True  # set before the checks: rows that come after them ring the bell
         if (
             self._buffer.waiting
             or self._buffer.waiting_members.count
@@ -171,12 +177,12 @@ class SendThread(WorkThread):
             self._idle = False
         elif self._spool is None:
             return None
-        # All three, or a look that is due and cannot be taken yet would keep this thread busy.
+        # The maximum: a search that is due while Redis is away must not keep this thread busy.
         due = max(self._next_flush, self._next_adoption if self._idle else 0.0)
         return max(due - time.monotonic(), self._link.seconds_to_next_try(), 0.0)
 
     def _send(self, upto: int) -> None:
-        """Send the outbox and the rows up to generation ``upto``, as far as Redis takes them."""
+        """Send the outbox and all rows up to generation ``upto``, as far as Redis takes them."""
         while not self.stopping:
             if len(self._outbox):
                 parcels = self._outbox.stamp(PARCELS_AT_A_TIME)
@@ -193,17 +199,17 @@ class SendThread(WorkThread):
                 return
 
     def _replay(self) -> bool:
-        """Send what the spool holds; whether Redis has taken all that can be read."""
+        """Send the spool; returns whether Redis has taken all readable records."""
         spool = self._spool
         if spool is None:
             return True
         backlog = spool.backlog
         while not self.stopping:
-            self._learn_salts(ready=True)  # a long backlog takes longer than salts stay known
+            self._learn_salts(ready=True)  # salts may become stale during a long backlog
             try:
                 spool.roll()
-                looking = not len(backlog) and time.monotonic() >= self._next_adoption
-                if looking and not spool.adopt_one():
+                search = not len(backlog) and time.monotonic() >= self._next_adoption
+                if search and not spool.adopt_one():
                     self._next_adoption = time.monotonic() + ADOPT_SECONDS
                 if not len(backlog):
                     return True
@@ -213,29 +219,30 @@ class SendThread(WorkThread):
                     if not self._link.usable:
                         return False
             except SpoolError as error:
-                self._log.seldom("spool_failed", f"{error}; tried again later", level=logging.ERROR)
+                self._log.seldom("spool_failed", f"{error}; will try again", level=logging.ERROR)
                 self._next_adoption = time.monotonic() + ADOPT_SECONDS
                 if len(backlog):
-                    backlog.drop_first()
+                    backlog.release_first()
         return False
 
 
-LOOK_SECONDS: Final = 0.02
-"""Between two looks whether everything is stored: of several flushes the bell wakes one."""
+CHECK_SECONDS: Final = 0.02
+"""Interval between checks whether everything is stored: the bell wakes only one of several flushes.
+"""
 STORING_SECONDS: Final = 1.0
-"""What a flush leaves of its time, where members wait for a salt until then: at most half of it."""
+"""Seconds before the end of a flush at which it stops waiting for salts, if more than half of its
+time has passed."""
 
 
 @dataclass(repr=False, eq=False)
 class Flush:
-    """Has the send thread send, and the spool thread write what Redis does not take in time.
+    """One flush: makes the send thread send the rows, and the spool thread write the rows that
+    Redis does not take in time.
 
     Holds no lock between two calls: a signal handler may interrupt it and flush as well.
 
     Attributes:
-        generation: what is to be stored, from :meth:`Outbox.mark`.
-
-    The last field is the monotonic time at which it is no longer waited for.
+        generation: the last generation to be stored, from :meth:`Outbox.mark`.
     """
 
     _link: RedisLink
@@ -243,13 +250,14 @@ class Flush:
     _sender: SendThread
     _spool_thread: SpoolThread | None
     generation: int
-    _deadline: float
+    _deadline: float  # monotonic time
 
     def __post_init__(self) -> None:
         self._began = time.monotonic()
         self._failures = self._link.failures
         self._spool_at = (self._began + self._deadline) / 2
-        # Their sightings may have to be stored without the members.
+        # From then on sightings without a salt are left to close(), which stores them without
+        # their members.
         self._members_until = max(self._spool_at, self._deadline - STORING_SECONDS)
         self._spooling = False
         if not self.stored():
@@ -261,7 +269,7 @@ class Flush:
         return self._outbox.settled(self.generation)
 
     def over(self) -> bool:
-        """Whether everything is stored or the time is up; asks for the spool when it should be."""
+        """Whether everything is stored or the time is up; starts spooling when that is due."""
         if self.stored():
             return True
         now = time.monotonic()
@@ -273,23 +281,27 @@ class Flush:
         ):
             self._spooling = True
             self._spool_thread.request(self.generation)
-        return now >= self._deadline or self._waits_in_vain()
+        return now >= self._deadline or self._only_saltless_members_left()
 
-    def _waits_in_vain(self) -> bool:
-        """Whether nothing is left but members whose counters have no salt, as Redis has told since
-        this began, or none in time.
+    def _only_saltless_members_left(self) -> bool:
+        """Whether only members without a salt are left, and Redis has answered since the flush
+        began that their counters have none, or the time for it is up.
         """
         return self._outbox.settled(self.generation, members=False) and (
             time.monotonic() >= self._members_until or self._sender.has_no_salts(self._began)
         )
 
     def wait(self, *, without_threads: bool = False) -> bool:
-        """Wait until :meth:`over`, or do the threads' work here; whether everything is stored."""
+        """Wait until :meth:`over`; returns whether everything is stored.
+
+        Args:
+            without_threads: whether to do the threads' work in this call.
+        """
         while not self.over():
             if without_threads:
                 self._work()
             else:
-                self._outbox.bell.wait_in_app(LOOK_SECONDS)
+                self._outbox.bell.wait_in_app(CHECK_SECONDS)
         return self.stored()
 
     def _work(self) -> None:
@@ -297,4 +309,4 @@ class Flush:
         if self._spool_thread is not None and not self.stored():
             self._spool_thread.request(self.generation)
             self._spool_thread.work()
-        breathe()
+        let_app_run()

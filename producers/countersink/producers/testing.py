@@ -1,5 +1,5 @@
-"""``RecordingProducer`` for an app's tests: keeps increments in memory, with ``count``, ``totals``,
-``assert_counted``.
+"""``RecordingProducer``, a producer for an application's tests: keeps increments in memory; with
+``count``, ``totals``, ``assert_counted``.
 
 ::
 
@@ -18,8 +18,9 @@ from datetime import UTC, datetime
 from countersink.producers.batch import Increment, IncrementBatch, NamedEvent, Names
 from countersink.producers.buffer.events import EventBuffer, Mode
 from countersink.producers.buffer.rows import NEVER, RowBuffer
-from countersink.producers.engine import Engine, Stats
+from countersink.producers.engine import Engine
 from countersink.producers.options import Options
+from countersink.producers.outbox import Stats
 from countersink.producers.producer import Producer
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import check_key
@@ -30,7 +31,7 @@ __all__ = ["Increment", "RecordingProducer"]
 
 
 class _Recorder(EventBuffer):
-    """Keeps what callers leave, and who has given which id."""
+    """Keeps all events of callers, and the ids seen so far."""
 
     def __init__(self) -> None:
         super().__init__(RowBuffer(NEVER), RedisClock(), lambda: None)
@@ -80,14 +81,13 @@ class _Recorder(EventBuffer):
 
 
 class RecordingProducer(Producer):
-    """A :class:`~countersink.producers.Producer` that needs no Redis: it takes what that takes and
-    raises what that raises.
+    """A :class:`~countersink.producers.Producer` without Redis, with equal calls and checks.
 
-    Further increments of one counter with the same ``id`` count for nothing here, too.
+    Further increments of a counter with an ``id`` seen before are not counted, either.
     """
 
     def __init__(self) -> None:
-        # As a producer does, but for what it does to the process.
+        # Not Producer.__init__, which installs hooks in the process.
         Engine.__init__(self, "redis://recorded", Options())
 
     def start_over(self) -> None:
@@ -96,23 +96,23 @@ class RecordingProducer(Producer):
 
     @property
     def increments(self) -> list[Increment]:
-        """Everything that counts, in the order of the calls; members as ``bytes``, times in whole
-        minutes.
+        """All counted increments, in the order of the calls; members are ``bytes``, times are in
+        whole minutes.
         """
         with self._recorder.lock:
             return list(self._recorder.increments)
 
     def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
-        """True: nothing can be missing."""
+        """True: all increments are in memory."""
         return True
 
     def stats(self) -> Stats:
-        """Everything is stored."""
-        asked = self._recorder.accepted
-        return Stats(accepted=asked, stored=asked, connected=True)
+        """Figures of a producer that has stored everything."""
+        accepted = self._recorder.accepted
+        return Stats(accepted=accepted, stored=accepted, connected=True)
 
     def close(self, timeout: float = 5.0) -> bool:
-        """Calls of ``increment()`` from now on raise RuntimeError."""
+        """Make later calls of ``increment()`` raise RuntimeError; returns True."""
         self._recorder.switch(Mode.CLOSED)
         return True
 
@@ -124,52 +124,57 @@ class RecordingProducer(Producer):
     # --- for assertions ----------------------------------------------------------------------
 
     def count(self, counter: str, key: str | Mapping[str, str] | None = None) -> int:
-        """The total of ``counter``, of one key, of some values of dimensions, or (``None``) of all;
-        0 for what never counted. Increments with dimensions count under the key ``''``, and a
-        dimension that is missing has the value ``''``.
+        """The total of ``counter``; 0 without increments.
+
+        Args:
+            key: only increments of this key, or (a mapping) with these values of dimensions;
+                ``None``: all. Increments with dimensions have the key ``''``; a missing dimension
+                has the value ``''``.
         """
         return sum(
             each.amount
             for each in self.increments
-            if each.counter == counter and _is_asked(each.key, key)
+            if each.counter == counter and _matches(each.key, key)
         )
 
     def members(self, counter: str, key: str | Mapping[str, str] | None = None) -> set[bytes]:
-        """The different members of ``counter`` that were seen, of one key, of some values of
-        dimensions, or (``None``) of all; a ``str`` as its UTF-8.
+        """The different members of ``counter``; a ``str`` as its UTF-8.
+
+        Args:
+            key: as for :meth:`count`.
         """
         return {
             check_member(each.member)
             for each in self.increments
-            if each.member is not None and each.counter == counter and _is_asked(each.key, key)
+            if each.member is not None and each.counter == counter and _matches(each.key, key)
         }
 
     def totals(self, counter: str | None = None) -> dict[tuple[str, str], int]:
-        """(counter, key) → total, of one counter or (``None``) of all. Declared keys are there with
+        """(counter, key) → total, of one counter or (``None``) of all. Declared keys have the total
         0; increments with dimensions count under the key ``''``.
         """
         found: dict[tuple[str, str], int] = {}
         for each in self.increments:
             if counter in (None, each.counter):
-                cell = (each.counter, each.key if isinstance(each.key, str) else "")
-                found[cell] = found.get(cell, 0) + each.amount
+                place = (each.counter, each.key if isinstance(each.key, str) else "")
+                found[place] = found.get(place, 0) + each.amount
         return found
 
     def assert_counted(self, counter: str, expected: Mapping[str, int]) -> None:
-        """``counter`` has exactly these totals by key.
+        """Assert that the totals of ``counter`` are exactly ``expected`` (key → total).
 
         Raises:
-            AssertionError: it has not; the message shows both.
+            AssertionError: they are not; the message shows both.
         """
         found = {key: total for (_, key), total in self.totals(counter).items()}
         if found != dict(expected):
             raise AssertionError(f"{counter}: counted {found!r}, expected {dict(expected)!r}")
 
     def assert_nothing_counted(self) -> None:
-        """There was no increment.
+        """Assert that there was no increment.
 
         Raises:
-            AssertionError: there was; the message shows them.
+            AssertionError: there was one; the message shows the totals.
         """
         if self.increments:
             raise AssertionError(f"counted {self.totals()!r}, expected nothing")
@@ -179,10 +184,10 @@ class RecordingProducer(Producer):
         self.start_over()
 
 
-def _is_asked(counted: str | Mapping[str, str], asked: str | Mapping[str, str] | None) -> bool:
+def _matches(counted: str | Mapping[str, str], asked: str | Mapping[str, str] | None) -> bool:
     if asked is None or isinstance(asked, str):
         return asked in (None, "" if isinstance(counted, Mapping) else counted)
     values = counted if isinstance(counted, Mapping) else {}
-    if counted and not values:  # a key, which no breakdown counts
+    if counted and not values:  # a key: increments without dimensions do not match
         return False
     return all(values.get(name, "") == check_key(value) for name, value in asked.items())

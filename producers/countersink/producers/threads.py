@@ -1,11 +1,11 @@
-"""Threads, locks and waiting (``Thread``, ``WorkThread``, ``Bell``, ``pause``) that are the
-operating system's even where gevent or eventlet has patched Python.
+"""Threads, locks and waits (``Thread``, ``WorkThread``, ``Bell``, ``pause``) of the operating
+system, also where gevent or eventlet has patched Python.
 
-Both put their own into ``threading``, ``_thread`` and ``time``, some apps before they import this
-package and some after. Greenlets that wait for real locks freeze each other, and a "thread" that is
-a greenlet stands still while the app computes. So the threads of a producer are real ones, which
-use the locks below: taken from copies of the built-in modules that nobody else can reach. A socket
-of gevent or eventlet that is made in such a thread gets an event loop of its own there.
+gevent and eventlet replace names in ``threading``, ``_thread`` and ``time``, in some applications
+before this package is imported, in others after. Greenlets that wait for real locks block each
+other, and a greenlet in the place of a thread makes no progress while the application computes. So
+a producer's threads are real threads, with locks from private copies of the built-in modules. A
+socket of gevent or eventlet created in such a thread gets an event loop of its own there.
 """
 
 import os
@@ -46,117 +46,117 @@ _APPS_SIGNALS: Final = signal.valid_signals() - {
     signal.SIGSYS,
     signal.SIGTRAP,
 }
-"""All but those of a thread's own faults."""
+"""All signals except those that report a fault of the thread itself."""
 
 
 def start_thread(target: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-    """Start a thread that ``threading`` knows nothing of.
+    """Start a thread that ``threading`` does not list.
 
     Raises:
-        RuntimeError: there is none to be had.
+        RuntimeError: the limit on threads is reached, or the interpreter is ending.
     """
     _threads.start_new_thread(_run, (target, arguments))
 
 
 def _run(target: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-    # They are the app's threads' to take: this one would take those that all of them block.
+    # Else this thread would receive signals that all threads of the application block.
     signal.pthread_sigmask(signal.SIG_BLOCK, _APPS_SIGNALS)
     target(*arguments)
 
 
-def greened() -> bool:
-    """Whether gevent or eventlet has replaced ``time.sleep``, and so most likely all the rest."""
+def is_monkeypatched() -> bool:
+    """Whether gevent or eventlet has replaced ``time.sleep``, so most likely the rest, too."""
     return not isinstance(time.sleep, BuiltinFunctionType)
 
 
-BREATH_SECONDS: Final = 0.0001
-"""A real pause: releasing the interpreter lock alone would win it back before a waiting thread has
-woken up.
+LET_RUN_SECONDS: Final = 0.0001
+"""Length of the pause in which other threads run. Only releasing the interpreter lock is not
+enough: this thread would take it again before a waiting thread has woken up.
 """
 
 _ending = False
 
 
-def stop_switching() -> None:
-    """The process ends: from now on its threads wait as a whole, so that no greenlet counts, and
-    answers, what nobody will store.
+def block_greenlets() -> None:
+    """Make waits block the thread with all its greenlets, at the end of the process: no greenlet
+    may count an event, and confirm it to a client, when nothing is stored any more.
     """
     global _ending
     _ending = True
 
 
-def switches() -> bool:
-    """Whether who waits in a thread of the app's lets other greenlets go on."""
-    return greened() and not _ending
+def greenlets_may_run() -> bool:
+    """Whether a wait in a thread of the application lets other greenlets run."""
+    return is_monkeypatched() and not _ending
 
 
 def pause(seconds: float) -> None:
-    """Sleep in a thread of the app's: other greenlets go on."""
-    if switches():
+    """Sleep in a thread of the application; other greenlets run meanwhile."""
+    if greenlets_may_run():
         try:
             time.sleep(seconds)
             return
         except Exception:
-            pass  # not to be had in the event loop itself, where signal handlers may run
+            pass  # raised in the event loop itself, where signal handlers may run
     sleep(seconds)
 
 
-def breathe() -> None:
-    """Let the app's threads run."""
-    sleep(BREATH_SECONDS)
+def let_app_run() -> None:
+    """Let other threads run for a moment."""
+    sleep(LET_RUN_SECONDS)
 
 
 def in_main_thread() -> bool:
-    """Whether signal handlers run in this thread; false where that cannot be told."""
-    if greened():
-        # gevent and eventlet say which greenlet this is. On Linux:
+    """Whether signal handlers run in this thread; False where this is unknown."""
+    if is_monkeypatched():
+        # The patched get_ident() identifies the greenlet. The ids are equal on Linux only.
         return threading.get_native_id() == os.getpid()
     return get_ident() == threading.main_thread().ident
 
 
-_here: Final = _threads._local()  # each thread has its own attributes, as of threading.local
+_thread_state: Final = _threads._local()  # as threading.local
 
 
-def in_own_thread() -> bool:
-    """Whether this is a :class:`Thread`."""
-    return getattr(_here, "own", False)
+def in_producer_thread() -> bool:
+    """Whether the current thread is a :class:`Thread`."""
+    return getattr(_thread_state, "is_producer", False)
 
 
 def _load_hub() -> None:
-    """Have gevent import all that a hub consists of, before a second thread makes one.
+    """Make gevent import all modules of its hub before a second thread creates a hub.
 
-    The locks that guard imports are gevent's then, too: two threads that import the same would lock
-    each other up. eventlet has its hub when it patches.
+    gevent replaces the import locks, too: two threads that import the same module would deadlock.
+    eventlet creates its hub when it patches.
     """
     gevent = sys.modules.get("gevent")
     if gevent is not None:
         hub = gevent.get_hub()
-        _ = hub.threadpool, hub.resolver  # made when they are asked for
+        _ = hub.threadpool, hub.resolver  # created at the first access
 
 
 class Thread:
-    """A daemon thread of the operating system, which does :meth:`run`.
+    """A daemon thread of the operating system that runs :meth:`run`.
 
     Args:
-        name: for debuggers; lost where ``threading`` has no real threads to offer.
+        name: for debuggers; has no effect under gevent and eventlet.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._thread: threading.Thread | None = None
-        self._running = Lock()  # held by a thread that ``threading`` knows nothing of
+        self._running = Lock()  # held while a thread that ``threading`` does not list runs
 
     def run(self) -> None:
-        """What it does."""
+        """The work of the thread."""
         raise NotImplementedError
 
     def start(self) -> None:
-        """Begin.
+        """Start the thread.
 
         Raises:
-            RuntimeError: there is no thread to be had.
+            RuntimeError: as of :func:`start_thread`.
         """
-        if not greened():
+        if not is_monkeypatched():
             self._thread = threading.Thread(
                 target=_run, args=(self._run, ()), name=self._name, daemon=True
             )
@@ -171,18 +171,18 @@ class Thread:
             raise
 
     def is_alive(self) -> bool:
-        """Whether it has begun and not ended."""
+        """Whether the thread was started and has not ended."""
         return self._running.locked() if self._thread is None else self._thread.is_alive()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, at most ``timeout`` seconds unless that is None."""
+        """Wait for the thread's end, at most ``timeout`` seconds; None: without a limit."""
         if self._thread is not None:
             self._thread.join(timeout)
         elif self._running.acquire(timeout=-1 if timeout is None else timeout):
             self._running.release()
 
     def _run(self) -> None:
-        _here.own = True
+        _thread_state.is_producer = True
         self.run()
 
     def _run_unknown(self) -> None:
@@ -193,15 +193,15 @@ class Thread:
 
 
 PAUSE_SECONDS: Final = 0.001
-"""Between two looks of a greenlet."""
+"""Interval between checks of a greenlet that waits."""
 
 
 class Bell:
-    """An event that one thread waits for and any thread sets.
+    """An event that one thread waits for and any thread sets; a wait resets it.
 
-    Neither a ``Condition``, whose lock a signal handler could meet again in the thread that it
-    interrupts, nor a ``SimpleQueue``, whose ``get(timeout)`` of Python 3.11 waits for ever after a
-    handler that took longer than the time-out.
+    Not a ``Condition``: a signal handler would deadlock on its lock in the thread that it
+    interrupts. Not a ``SimpleQueue``: in Python 3.11 its ``get(timeout)`` waits for ever after a
+    signal handler that took longer than the time-out.
     """
 
     def __init__(self) -> None:
@@ -209,19 +209,19 @@ class Bell:
         self._lock.acquire()
 
     def ring(self) -> None:
-        """End the wait that is under way, or the next one."""
+        """End the current wait, or the next one."""
         try:
             self._lock.release()
         except RuntimeError:
             pass  # rung already
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait until it rings, at most ``seconds`` unless that is None; whether it has."""
+        """Wait for a ring, at most ``seconds`` (None: without limit); returns whether it rang."""
         return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
 
     def wait_in_app(self, seconds: float) -> bool:
-        """The same in a thread of the app's: under gevent and eventlet other greenlets go on."""
-        if not switches():
+        """:meth:`wait` for threads of the application: other greenlets run meanwhile."""
+        if not greenlets_may_run():
             return self.wait(seconds)
         deadline = time.monotonic() + seconds
         while not self.wait(0):
@@ -232,29 +232,27 @@ class Bell:
 
 
 class WorkThread(Thread):
-    """A thread that does its work when it is rung for.
-
-    Callers do it themselves when no thread is to be had.
+    """A thread that works whenever its bell rings. Callers do the work where it cannot be started.
 
     Attributes:
-        stopping: it is to end soon.
+        stopping: whether the thread is to end.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.stopping = False
         self.bell = Bell()
-        # A signal handler that interrupts a caller who works finds `_busy` set.
+        # `_busy` is set for a signal handler that interrupts a caller during the work.
         self._working = RLock()
         self._busy = False
 
     def stop(self) -> None:
-        """End as soon as what is under way has ended."""
+        """Let the thread end after its current work."""
         self.stopping = True
         self.bell.ring()
 
     def work(self) -> None:
-        """Do what there is to do, unless this thread is doing so already."""
+        """Do the work, unless the current thread is doing it already."""
         with self._working:
             if self._busy:
                 return
@@ -265,5 +263,5 @@ class WorkThread(Thread):
                 self._busy = False
 
     def work_once(self) -> None:
-        """The work."""
+        """Do the work."""
         raise NotImplementedError

@@ -109,5 +109,5 @@ def test_tasks_may_have_dimensions_in_the_place_of_a_key() -> None:
     signals.task_failure.send(sender=add)
     assert producer.count("tasks", {"name": "shop.add"}) == 2
     assert producer.count("tasks", {"name": "shop.add", "outcome": "failed"}) == 1
-    with pytest.raises(ValueError, match="no field 'route'; there are task, state"):
+    with pytest.raises(ValueError, match="no field 'route'; the fields are task, state"):
         count_tasks(producer, dimensions={"page": "route"})

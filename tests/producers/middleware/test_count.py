@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersink.producers.middleware.count import BEYOND, KeyCounter, fitting
+from countersink.producers.middleware.count import BEYOND, KeyCounter, cut_name
 from countersink.producers.testing import RecordingProducer
 from countersink.runtime.limits import MAX_KEY_BYTES, check_key
 from tests.support.entries import together
@@ -34,13 +34,13 @@ def test_parts_are_one_key(producer: RecordingProducer) -> None:
 
 @pytest.mark.parametrize("letter", ["a", "é", "汉", "🦉"])
 def test_long_names_are_cut_between_characters_and_told_apart(letter: str) -> None:
-    names = [fitting(letter * 300), fitting(letter * 300 + "!")]
+    names = [cut_name(letter * 300), cut_name(letter * 300 + "!")]
     assert len(set(names)) == 2
     for name in names:
         assert name.startswith(letter * 10)
         assert check_key(key := f"{'b' * 26} {name} {'a' * 26}") == key
         assert len(key.encode()) <= MAX_KEY_BYTES
-    assert fitting("/" + "a" * 199) == "/" + "a" * 199
+    assert cut_name("/" + "a" * 199) == "/" + "a" * 199
 
 
 def test_names_beyond_the_limit_share_a_key_and_known_ones_go_on(
@@ -114,7 +114,7 @@ def test_parts_are_the_values_of_dimensions_that_name_them(producer: RecordingPr
 @pytest.mark.parametrize(
     ("dimensions", "error", "message"),
     [
-        ({"page": "path"}, ValueError, "no field 'path'; there are method, route, status"),
+        ({"page": "path"}, ValueError, "no field 'path'; the fields are method, route, status"),
         ({"page": ""}, ValueError, "no field ''"),
         ({"Page": "route"}, ValueError, "1 to 32 characters"),
         ({"key": "route"}, ValueError, "--by"),

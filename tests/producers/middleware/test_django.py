@@ -148,6 +148,6 @@ def test_the_same_under_asgi_and_what_is_cancelled(played: dict[str, Any]) -> No
 
 def test_what_cannot_be_used_is_said_at_the_start(played: dict[str, Any]) -> None:
     expected = ["set COUNTERSINK_REDIS_URL", '"nothing"', "a Producer, not int", "counter name"]
-    expected.append("there is no field 'path'")
+    expected.append("no field 'path'; the fields are method, route, status")
     for message, part in zip(played["wrong"], expected, strict=True):
         assert part in message

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from countersink.producers import Increment, InvalidBatch
-from countersink.producers.batch import Asked
+from countersink.producers.batch import IncrementTuple
 from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.runtime.members import SALT_SECONDS
 from countersink.web.auth.register import Identity
@@ -92,7 +92,7 @@ async def until(
 def accept(
     services: Services,
     who: Identity,
-    increments: Sequence[Asked | Increment],
+    increments: Sequence[IncrementTuple | Increment],
     id: str | None = None,
 ) -> None:
     """Have the producer accept all increments.
@@ -151,7 +151,7 @@ def read_increments(
     options: WebOptions,
     who: Identity,
     clock: Callable[[], float] = time.time,
-) -> list[Asked | Increment]:
+) -> list[IncrementTuple | Increment]:
     """The increments of a body: of one JSON object, or an array of them.
 
     Counters, keys and 64 bits are left to the producer, whose rules they are.
@@ -168,7 +168,7 @@ def read_increments(
     """
     items = _items(body, options.max_items)
     most = options.max_amount
-    increments: list[Asked | Increment] = []
+    increments: list[IncrementTuple | Increment] = []
     errors: list[tuple[int, str]] = []
     checked: set[str] = set()
     now: float | None = None

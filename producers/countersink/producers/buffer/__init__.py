@@ -1,2 +1,2 @@
-"""Memory of a producer: events that callers append (``events.py``), and rows that they are folded
+"""Memory of a producer: events appended by callers (``events.py``), and rows that they are folded
 into (``rows.py``)."""

@@ -1,16 +1,16 @@
-"""``EventBuffer``, the list that ``increment()`` appends to, and its folding into rows: chunk
-sizes, when callers fold or wait, and the counts of accepted and dropped increments.
+"""``EventBuffer``, the lists that ``increment()`` appends to, and their folding into rows: sizes of
+chunks, when callers fold or wait, numbers of accepted and dropped increments.
 
-The caller's side must cost less than a locked dictionary update. So there is a list of keys per
-counter, and a call is one ``list.append``, which is atomic: no lock, no tuple, nothing to collect.
-The lists live as long as the buffer and are never replaced (a caller that has just fetched
-``append`` would leave its event in a list that nobody reads): the fold thread copies a prefix,
-deletes it, and counts it with ``collections.Counter``, whose loop is in C.
+A call must take less time than an update of a dictionary with a lock. So each counter has a list of
+keys, and a call is one ``list.append``, which is atomic: no lock, no tuple, no garbage. Lists are
+never replaced: a caller may have fetched ``append`` already, and its event would be lost. The fold
+thread copies the beginning of a list, deletes it, and counts the copy with ``collections.Counter``,
+whose loop is in C.
 
-``fast`` maps a counter's name to the ``append`` of its list; ``fast_dimensions`` to the same, and
-to what finds dimensions that were checked. A name that is not in there goes the slow way, which
-checks everything and does what else has to be done, such as starting the threads. So the fast way
-needs no test of the producer's state: whenever callers should take the slow way, both are emptied.
+``fast`` maps the name of a counter to the ``append`` of its list; ``fast_dimensions`` maps it to
+``append`` and to the dimensions checked before. Names that are missing there take the slow way,
+which checks all arguments and does the other work, such as starting the threads. The fast way needs
+no check of the producer's state: both mappings are emptied when callers should take the slow way.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,94 +29,94 @@ from countersink.producers.threads import RLock, sleep
 from countersink.runtime.dimensions import MAX_DIMENSIONS, Dimensions, KnownDimensions, RowKey
 from countersink.stream.clock import RedisClock
 
-MAX_RAW: Final = 500_000
-"""Events not folded yet above which callers wait a little."""
+MAX_UNFOLDED: Final = 500_000
+"""Number of unfolded events above which callers wait for a moment."""
 PAUSE_SECONDS: Final = 0.0001
-"""How long a call lets the fold thread go on while there are too many events."""
+"""Pause of a call while there are too many events, in which the fold thread runs."""
 CHUNK: Final = 2_000
-"""Events that a caller folds at a time."""
+"""Number of events that a caller folds at a time."""
 ALL_CHUNK: Final = 4_000
-"""Events that a flush folds at a time."""
+"""Number of events that a flush folds at a time."""
 MANY_SECONDS: Final = 5e-6
-"""How long a call of ``increment_many`` lets the fold thread or the send thread go on, per key."""
+"""Pause of ``increment_many`` per key, in which the fold thread and the send thread run."""
 MAX_MANY_SECONDS: Final = 0.25
-"""At most."""
+"""Maximum of this pause."""
 
 Many = tuple[str, int | None, Sequence[RowKey], list[int]]
 """(counter, minute or None for now, keys, amounts): an increment for each key."""
 
 Fast = tuple[Callable[[Mapping[str, str]], Any], dict[Any, Dimensions], Callable[[RowKey], None]]
-"""What takes the values out of a mapping, and the dimensions by what it takes, both as in
-:data:`~countersink.runtime.dimensions.Known`; and the ``append`` of a counter's list."""
+"""The getter of a mapping's values, the checked dimensions by its result (both as in
+:data:`~countersink.runtime.dimensions.Known`), and the ``append`` of the counter's list."""
 _NONE: Final[Fast] = (len, {}, list[RowKey]().append)
 
 
 class Mode(Enum):
-    """What a call that takes the slow way has to do besides leaving its event."""
+    """The additional work of a call that takes the slow way."""
 
     IDLE = "start or wake the threads"
-    HOT = "nothing: the fold thread looks every few ms"
-    FULL = "wait a little: events come faster than they are folded, or than rows leave memory"
-    ALONE = "fold a chunk, and try to start the threads: there are none"
+    HOT = "nothing: the fold thread folds every few ms"
+    FULL = "wait a moment: events come faster than they are folded, or than rows leave memory"
+    NO_THREADS = "fold a chunk, and try to start the threads, which do not run"
     CLOSED = "refuse"
 
 
 class EventBuffer:
-    """Events on their way into the row buffer, and the count of what was accepted and dropped.
+    """Events that are not folded into the row buffer yet, and figures of increments.
 
     Attributes:
         fast: counter name → ``append`` for the key of an increment by 1, now.
         fast_dimensions: counter name → by the number of dimensions → :data:`Fast`.
-        known_dimensions: those that were checked.
-        lock: guards the row buffer, the figures and the taking of events. Never held during I/O,
-            nor by a call in the main thread as long as the fold thread answers: a signal handler
-            that came in between would wait for the fold thread, and this one for the lock.
-        accepted: increments folded into rows; ``dropped``: those that found no room.
-        patient: what finds no room is to wait for some.
-        refused: the last fold has left something that does so.
-        sightings: what :meth:`put_seen` is given, and the salts of their members.
+        known_dimensions: the dimensions checked before.
+        lock: guards the row buffer, the figures and the removal of events. Never held during I/O,
+            nor by a call in the main thread while the fold thread answers: a signal handler during
+            that call would wait for the fold thread, which would wait for the lock.
+        accepted: number of increments folded into rows.
+        dropped: number of increments without room.
+        waits_for_room: whether events without room wait instead of being dropped.
+        blocked: whether the last fold left events waiting for room.
+        sightings: the events of :meth:`put_seen`, and the salts of their members.
     """
 
     def __init__(self, buffer: RowBuffer, clock: RedisClock, wake: Callable[[], None]) -> None:
         self.fast: dict[str, Callable[[RowKey], None]] = {}
         self.fast_dimensions: dict[str, list[Fast]] = {}
         self.known_dimensions = KnownDimensions(self.fast_dimensions.clear)
-        # Reentrant only for a process without threads, where callers fold: a signal handler that
-        # interrupts that finds `_folding` set, and goes without.
+        # Reentrant for processes without threads, where callers fold: a signal handler that
+        # interrupts a fold finds `_folding` set, and does not fold.
         self.lock = RLock()
         self.buffer = buffer
         self.sightings = Sightings(buffer, clock)
         self.accepted = 0
         self.dropped = 0
-        self.patient = False
-        self.refused = False
+        self.waits_for_room = False
+        self.blocked = False
         self.mode = Mode.IDLE
         self._closed = False
         self._folding = False
         self._clock = clock
         self._wake = wake
-        # Of keys; the others are (event, id or None).
-        self._lists = CounterLists()
+        self._lists = CounterLists()  # of keys; the shared list has (event, id or None)
         self._many: list[Many] = []
         self._batches: list[IncrementBatch] = []
-        self._promising = RLock()  # among callers; reentrant for a signal handler
-        self._late: list[int] = []
+        self._promising = RLock()  # between callers; reentrant for a signal handler
+        self._late: list[int] = []  # numbers of increments that came after the close
 
     # --- the callers' side -------------------------------------------------------------------
 
     def put(
         self, counter: str, key: RowKey, minute: int | None, amount: int, id: str | None = None
     ) -> None:
-        """Leave a checked event; ``id``: the app's own name of it."""
+        """Add a checked event; ``id``: the application's id of it."""
         if not isinstance(key, str):
             self.buffer.large_rows = True
         if amount == 1 and minute is None and id is None:
-            events = self._lists.of(counter)
+            events = self._lists.list_for(counter)
             if events is not None:
                 events.append(key)
                 if self._hot():
                     self._open_fast(counter, key, events)
-                    if not self._hot():  # changed meanwhile, and `fast` perhaps emptied
+                    if not self._hot():  # changed meanwhile; `fast` may have been emptied before
                         self._close_fast()
                 self._after_put(len(events))
                 return
@@ -126,9 +126,9 @@ class EventBuffer:
     def put_many(
         self, counter: str, minute: int | None, keys: Sequence[RowKey], amounts: list[int]
     ) -> None:
-        """Leave checked events, for all of which there will be room or for none."""
+        """Add checked events, which are accepted or dropped together."""
         self._many.append((counter, minute, keys, amounts))
-        self._after_put(len(self._many) * len(keys))  # about: adding them up would take long
+        self._after_put(len(self._many) * len(keys))  # an estimate: a sum would take long
         if self.mode is Mode.FULL:
             pauses = int(min(len(keys) * MANY_SECONDS, MAX_MANY_SECONDS) / PAUSE_SECONDS)
             while pauses > 0 and self.mode is Mode.FULL:
@@ -136,53 +136,53 @@ class EventBuffer:
                 pauses -= 1
 
     def put_batch(self, batch: IncrementBatch) -> bool:
-        """Leave checked events for which there is room, which is theirs from now on; else False."""
+        """Add a checked batch and reserve room for it; False: there is no room."""
         buffer = self.buffer
         buffer.large_rows = buffer.large_rows or batch.dimensions or bool(batch.members)
         with self._promising:
-            if batch.room > buffer.certain:
+            if batch.room > buffer.free_rows:
                 return False
             room = batch.room
             buffer.promised += room
             try:
                 self._batches.append(batch)
                 if buffer.closed:  # by a signal handler
-                    with suppress(ValueError):  # the fold thread has it
+                    with suppress(ValueError):  # the fold thread has taken the batch
                         self._batches.remove(batch)
                         return False
                 room = 0
             finally:
-                # An exception of a signal handler leaves no room promised for ever; in the worst
-                # case, right after the append, there is that much more than there should be.
+                # An exception of a signal handler must not leave room reserved for ever. Right
+                # after the append it releases the room of a batch that needs it.
                 buffer.promised -= room
         if self.mode is not Mode.HOT:
             self._wake()
-            if self.mode is Mode.ALONE:
+            if self.mode is Mode.NO_THREADS:
                 self._fold_if_free()
             elif self.mode is Mode.CLOSED:
                 wait_for_end()
         return True
 
     def put_seen(self, counter: str, key: RowKey, minute: int | None, member: bytes) -> None:
-        """Leave a checked sighting."""
+        """Add a checked sighting."""
         sightings = self.sightings
         sightings.put(counter, key, minute, member)
         if self._hot():
             sightings.open_fast(counter)
-            if not self._hot():  # changed meanwhile, and `fast` perhaps emptied
+            if not self._hot():  # changed meanwhile; `fast` may have been emptied before
                 sightings.fast.clear()
         self._after_put(len(sightings.lists.others))
 
     def refuse(self, increments: int) -> None:
-        """Count increments that came too late as dropped."""
+        """Count increments that came after the close as dropped."""
         self._late.append(increments)
 
     def switch(self, mode: Mode) -> None:
-        """Change what callers have to do. ``CLOSED`` is final."""
+        """Change the mode. ``CLOSED`` is final."""
         if mode is Mode.CLOSED:
             self._closed = True
         self.mode = mode
-        if self._closed:  # looked at last, so that no switch that was under way undoes a close
+        if self._closed:  # checked last, so that a concurrent switch does not undo a close
             self.mode = Mode.CLOSED
         if self.mode is not Mode.HOT:
             self._close_fast()
@@ -210,21 +210,20 @@ class EventBuffer:
         return self.mode is Mode.HOT
 
     def _after_put(self, waiting: int) -> None:
-        """Do what the mode asks for; ``waiting``: events in the list that the caller has used."""
+        """Do the work of the mode; ``waiting``: number of events in the list just appended to."""
         mode = self.mode
-        if mode is Mode.IDLE or mode is Mode.ALONE:
+        if mode is Mode.IDLE or mode is Mode.NO_THREADS:
             self._wake()
-        if mode is Mode.ALONE:
+        if mode is Mode.NO_THREADS:
             if waiting > CHUNK:
                 self._fold_if_free()
         elif mode is Mode.CLOSED:
-            wait_for_end()  # it may have been left after the last fold
-        elif mode is Mode.FULL or waiting > MAX_RAW:
+            wait_for_end()  # the event may have come after the last fold
+        elif mode is Mode.FULL or waiting > MAX_UNFOLDED:
             sleep(PAUSE_SECONDS)
 
     def _fold_if_free(self) -> None:
-        # Whoever finds the lock taken goes on: its holder is folding, or will be done in
-        # microseconds.
+        # Nothing to do if the lock is held: its holder folds, or releases it within microseconds.
         if self.lock.acquire(blocking=False):
             try:
                 self._fold_chunk(CHUNK)
@@ -233,38 +232,38 @@ class EventBuffer:
 
     # --- the fold thread's side -------------------------------------------------------------------
 
-    def raw(self) -> int:
-        """Events that are not folded yet."""
+    def unfolded(self) -> int:
+        """Number of events that are not folded yet."""
         lists = self._lists.left + self.sightings.lists.left
-        return lists + self._many_raw() + self._batched()
+        return lists + self._unfolded_many() + self._unfolded_batches()
 
-    def _many_raw(self) -> int:
+    def _unfolded_many(self) -> int:
         return sum([len(keys) for _, _, keys, _ in self._many])
 
-    def _batched(self) -> int:
+    def _unfolded_batches(self) -> int:
         return sum([batch.rows for batch in self._batches])
 
     def fold(self, limit: int) -> int:
-        """Fold at most ``limit`` events of each kind; how many were folded."""
+        """Fold at most ``limit`` events of each kind; returns the number of folded events."""
         with self.lock:
             return self._fold_chunk(limit)
 
     def fold_all(self, allowed: Callable[[], int] = lambda: ALL_CHUNK) -> None:
-        """Fold all that was there when this began, whatever is added meanwhile.
+        """Fold all events present at the beginning of the call.
 
         Args:
-            allowed: asked how many events may be folded now, and then again; may wait.
+            allowed: returns how many events may be folded now; called repeatedly; may wait.
         """
         room = 0
-        for fold, there in self._kinds():
-            # Each kind by as many as there were, wherever other callers have added to the rest.
-            left = there
+        for fold, present in self._kinds():
+            # Counted at the beginning: callers may add events faster than they are folded.
+            left = present
             while left > 0:
                 room = room if room > 0 else allowed()
                 with self.lock:
-                    self.refused = False
+                    self.blocked = False
                     folded = self._guarded(fold, min(left, room))
-                if not folded and not self.refused:
+                if not folded and not self.blocked:
                     break  # others have folded the rest
                 left -= folded
                 room = room - folded if folded else 0
@@ -273,22 +272,22 @@ class EventBuffer:
                 self.dropped += self._late.pop()
 
     def _fold_chunk(self, limit: int) -> int:
-        self.refused = False
-        # Kinds that come seldom have a limit of their own, or a busy one could keep them waiting.
-        return sum(self._guarded(fold, min(limit, there)) for fold, there in self._kinds() if there)
+        self.blocked = False
+        # A limit for each kind: frequent kinds must not delay rare ones.
+        return sum(self._guarded(fold, min(limit, count)) for fold, count in self._kinds() if count)
 
     def _kinds(self) -> list[tuple[Callable[[int], int], int]]:
-        """For each kind of events, what folds those that are there now, and how many they are."""
+        """For each kind of events, the function that folds them and the number of events."""
         lists, seen = self._lists.waiting(), self.sightings.lists.waiting()
         return [
-            (partial(self._fold_events, lists), sum([there for _, _, there in lists])),
-            (self._fold_many, self._many_raw()),
-            (self._fold_batches, self._batched()),
-            (partial(self._fold_seen, seen), sum([there for _, _, there in seen])),
+            (partial(self._fold_events, lists), sum([count for _, _, count in lists])),
+            (self._fold_many, self._unfolded_many()),
+            (self._fold_batches, self._unfolded_batches()),
+            (partial(self._fold_seen, seen), sum([count for _, _, count in seen])),
         ]
 
     def _guarded(self, fold: Callable[[int], int], limit: int) -> int:
-        """Fold, unless this is a signal handler or a finalizer in the midst of that."""
+        """Fold, except in a signal handler or finalizer that has interrupted a fold."""
         if self._folding:
             return 0
         self._folding = True
@@ -298,17 +297,17 @@ class EventBuffer:
             self._folding = False
 
     def _with_room(self, limit: int) -> int:
-        """How many events may be folded: the others wait for room, or find none."""
-        if not self.patient:
+        """The number of events that may be folded, at most ``limit``; the others wait for room."""
+        if not self.waits_for_room:
             return limit
-        certain = self.buffer.certain
-        self.refused = self.refused or not certain
-        return min(limit, certain)
+        free = self.buffer.free_rows
+        self.blocked = self.blocked or not free
+        return min(limit, free)
 
-    def _fold_events(self, of: list[Listed], limit: int) -> int:
+    def _fold_events(self, lists: list[Listed], limit: int) -> int:
         minute = self._clock.minute()
         limit = self._with_room(limit)
-        bounded = limit > self.buffer.certain  # once for all lists: there may be one for each event
+        bounded = limit > self.buffer.free_rows  # asked once: each event may be in its own list
 
         def fold(counter: str, events: list[Any], most: int) -> int:
             chunk = events[:most]
@@ -322,7 +321,7 @@ class EventBuffer:
             self.accepted += count - dropped
             return count
 
-        return fold_lists(of, limit, fold)
+        return fold_lists(lists, limit, fold)
 
     def _add_others(self, chunk: list[tuple[Event, str | None]], minute: int) -> int:
         dropped = self.buffer.add_events([event for event, id in chunk if id is None], minute)
@@ -337,10 +336,10 @@ class EventBuffer:
         while self._many and done < limit:
             counter, at, keys, amounts = self._many.pop(0)
             dropped = self.buffer.add_many(counter, minute if at is None else at, keys, amounts)
-            if dropped and self.patient and self.buffer.fits(keys):
-                self.refused = True
+            if dropped and self.waits_for_room and self.buffer.fits(keys):
+                self.blocked = True
                 self._many.insert(0, (counter, at, keys, amounts))
-                break  # there will be room soon
+                break  # wait for room
             self.dropped += dropped
             self.accepted += len(keys) - dropped
             done += len(keys)
@@ -356,7 +355,7 @@ class EventBuffer:
         batches = self._batches[:chunk]
         del self._batches[:chunk]
         try:
-            if self.buffer.closed:  # given up meanwhile
+            if self.buffer.closed:  # Outbox.give_up() was called meanwhile
                 self.dropped += done
                 return done
             self.buffer.add_batches(batches, minute)
@@ -365,16 +364,17 @@ class EventBuffer:
         finally:
             self.buffer.redeemed += sum(batch.room for batch in batches)
 
-    def _fold_seen(self, of: list[Listed], limit: int) -> int:
-        folded, dropped = self.sightings.fold(self._with_room(limit), of, patient=self.patient)
-        self.refused = self.refused or bool(of and not folded)
+    def _fold_seen(self, lists: list[Listed], limit: int) -> int:
+        limit = self._with_room(limit)
+        folded, dropped = self.sightings.fold(limit, lists, wait=self.waits_for_room)
+        self.blocked = self.blocked or bool(lists and not folded)
         self.dropped += dropped
         self.accepted += folded - dropped
         return folded
 
     def fold_waiting(self, *, end: bool = False) -> None:
-        """Hash the members whose salts have become known; at the ``end``, count the others without
-        their members.
+        """Fold the waiting members whose salts have become known; with ``end``, count the other
+        sightings without their members.
         """
 
         def fold(_: int) -> int:

@@ -1,5 +1,5 @@
-"""Rows that were accepted between two flushes (a generation), the bytes that a row is estimated to
-take."""
+"""Generations: the rows accepted between two flushes (``Generation``), a generation that is being
+handed out (``FrozenGeneration``), and estimates of the memory of rows in bytes."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,54 +13,54 @@ from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import MAX_HASHES
 from countersink.stream.entry import MAX_ROW_BYTES, PlainRow, Row
 
-# What things cost in memory at most, measured on CPython 3.11 to 3.14 (a test holds them against
-# what the process really takes).
+# Maxima of memory in bytes, measured on CPython 3.11 to 3.14 (a test compares them with the memory
+# of a process).
 ROW_BYTES: Final = 224
-"""A row without its key: its share of the table (90 in the midst of a resize, which is the worst),
-of the table of `extra`, and its amounts.
+"""A row without its key: its share of its table (at most 90, during a resize) and of the table
+`extra`, and its amounts.
 """
 TABLE_BYTES: Final = 800
-"""An empty table, with its place among the others."""
+"""An empty table, with its item in the dictionary of tables."""
 NAMED_BYTES: Final = 512
-"""An entry with names of the app's own, without them and its rows."""
-OUTSIDE_BYTES: Final = 160
+"""An entry with an id of the application, without the names and the rows."""
+HANDED_OUT_BYTES: Final = 160
 """A row that was handed out: encoded, in a parcel."""
 MEMBERS_BYTES: Final = 400
 """The members of a row, without their hashes."""
 HASH_MEMORY: Final = 192
-"""A hash: its bytes, and its share of a set that was just resized."""
+"""A hash, and its share of a set that was just resized."""
 ROOM_BYTES: Final = TABLE_BYTES + ROW_BYTES + 350
-"""A row with a table of its own and a key of 255 bytes of ASCII: room for rows is reckoned by this
-before they are made, so that memory may be passed by what one chunk of larger ones takes."""
+"""A row with a table of its own and a key of 255 bytes of ASCII. Room is reserved by this figure:
+one chunk of larger rows may exceed the limit on memory."""
 
-# The loop in C that Counter has works on a plain dictionary as well.
+# Counter's loop in C works on a plain dictionary, too.
 count_all = cast(Callable[[dict[RowKey, int], Sequence[RowKey]], None], Counter.update)
 """Add 1 to each of the keys."""
 
 Named = tuple[Names, list[Row]]
-"""The app's own names, and the rows that travel under them."""
+"""The texts that an entry's id is hashed from, and the rows of the entry."""
 
 
 Digest = bytes
 """The hash of a member."""
 
 _ASCII_BYTES: Final = getsizeof("")
-"""A text of ASCII besides its characters."""
+"""Bytes of an ASCII text besides its characters."""
 
 
 def rows_bytes(keys: Sequence[RowKey]) -> int:
-    """What rows with these keys take."""
+    """Bytes of memory of rows with these keys."""
     try:
         text = "".join(cast(Sequence[str], keys))
-    except TypeError:  # not each is a text
+    except TypeError:  # some keys are dimensions
         return len(keys) * ROW_BYTES + sum(map(key_size, keys))
-    if text.isascii():  # a third of the price
+    if text.isascii():  # three times as fast as the sum below
         return len(keys) * (ROW_BYTES + _ASCII_BYTES) + len(text)
     return len(keys) * ROW_BYTES + sum(map(getsizeof, keys))
 
 
 def key_size(key: RowKey) -> int:
-    """What a row's key takes; of dimensions, as if no other row had the same texts."""
+    """Bytes of memory of a row's key; of dimensions: with all their texts, shared ones as well."""
     if isinstance(key, str):
         return getsizeof(key)
     size = getsizeof(key)
@@ -70,39 +70,37 @@ def key_size(key: RowKey) -> int:
 
 
 def named_bytes(names: Names, rows: Sequence[NamedEvent]) -> int:
-    """What an entry of ``rows`` under ``names`` takes."""
+    """Bytes of memory of an entry with an id of the application."""
     members = HASH_MEMORY * sum([len(row) == 6 for row in rows])
     return NAMED_BYTES + sum(map(getsizeof, names)) + rows_bytes([row[1] for row in rows]) + members
 
 
 class MinuteTable:
-    """One counter's rows of one minute.
+    """The rows of one counter and one minute.
 
-    Counting by 1, which is nearly all there is to do, is one call into C: `count_all`.
+    Adding 1, the usual increment, is one call into C: `count_all`.
 
     Attributes:
         counts: key → amount.
-        extra: key → increments minus amount; missing: 0. Counting by 1 does not change it.
-        large: an amount is beyond ±``LARGE``, so that every addition has to be checked.
+        extra: key → number of increments minus amount; missing: 0. Adding 1 does not change it.
+        large: whether an amount is beyond ±``LARGE``, so that each addition must be checked.
     """
 
     __slots__ = ("counts", "extra", "large")
 
     def __init__(self) -> None:
-        # No Counter, which the garbage collector looks through: there may be a table for each row.
+        # Not a Counter, which the garbage collector would traverse: each row may need a table.
         self.counts: dict[RowKey, int] = {}
         self.extra: dict[RowKey, int] = {}
         self.large = False
 
 
 class MembersTable:
-    """One counter's sightings of one minute, whose members were hashed with one salt.
-
-    As counting by 1, :meth:`Generation.count_sightings` is a few calls into C.
+    """The sightings of one counter and one minute, with members hashed with one salt.
 
     Attributes:
-        calls: key → how many sightings there were.
-        hashes: key → the hashes of the different members.
+        calls: key → number of sightings.
+        hashes: key → hashes of the different members.
     """
 
     __slots__ = ("calls", "hashes")
@@ -114,34 +112,39 @@ class MembersTable:
 
 @dataclass(slots=True)
 class Generation:
-    """The rows that were accepted between two flushes.
+    """The rows accepted between two flushes.
 
     Attributes:
+        oldest: the oldest generation of its rows; less than ``number`` after sightings that waited
+            for a salt were added.
+        tables: (counter, minute) → rows.
+        full: rows whose next sum exceeds 64 bits, with their numbers of increments.
+        named: rows with an id of the application.
         members: (counter, minute, number of a salt) → sightings.
-        cells: rows in the tables, those with members included. A figure, since there may be very
-            many tables; so are
-        named_rows: rows that have names; and
-        bytes: what all rows take in memory.
+        table_rows: number of rows in the tables, with members or without. This figure and the next
+            two are kept because there may be very many tables.
+        named_rows: number of rows in ``named``.
+        bytes: memory of all rows.
     """
 
     number: int
-    oldest: int  # of the generations whose rows are in here; smaller than `number` after a return
+    oldest: int
     tables: dict[tuple[str, int], MinuteTable] = field(default_factory=dict)
-    full: list[tuple[PlainRow, int]] = field(default_factory=list)  # whose next sum left 64 bits
+    full: list[tuple[PlainRow, int]] = field(default_factory=list)
     named: list[Named] = field(default_factory=list)
     members: dict[tuple[str, int, int], MembersTable] = field(default_factory=dict)
-    cells: int = 0
+    table_rows: int = 0
     named_rows: int = 0
     bytes: int = 0
 
     @property
     def size(self) -> int:
-        """Rows, of all kinds; not 0 where the figures lack some, as adding was interrupted."""
-        rows = self.cells + len(self.full) + self.named_rows
+        """Number of all rows; not 0 if an interrupted call has added rows without counting them."""
+        rows = self.table_rows + len(self.full) + self.named_rows
         return rows or int(bool(self.tables or self.members))
 
     def table(self, counter: str, minute: int) -> MinuteTable:
-        """A new table."""
+        """Create a table."""
         table = self.tables[counter, minute] = MinuteTable()
         self.bytes += TABLE_BYTES
         return table
@@ -149,11 +152,11 @@ class Generation:
     def count_ones(self, table: MinuteTable, keys: Sequence[RowKey]) -> None:
         """Add 1 to each of ``keys``."""
         counts = table.counts
-        if len(keys) < 8:  # which costs less than the call
+        if len(keys) < 8:  # faster than `count_all`
             for key in keys:
                 have = counts.get(key)
                 if have is None:
-                    self.cells += 1
+                    self.table_rows += 1
                     self.bytes += ROW_BYTES + key_size(key)
                     have = 0
                 counts[key] = have + 1
@@ -161,21 +164,21 @@ class Generation:
         before = len(counts)
         count_all(counts, keys)
         if len(counts) > before:
-            self.grown(counts, len(counts) - before)
+            self.count_new_rows(counts, len(counts) - before)
 
-    def grown(self, counts: dict[RowKey, int], new: int) -> None:
-        """``counts`` has got as many new rows: the last ones."""
-        self.cells += new
+    def count_new_rows(self, counts: dict[RowKey, int], new: int) -> None:
+        """Add the last ``new`` keys of ``counts`` to the figures."""
+        self.table_rows += new
         self.bytes += rows_bytes(list(islice(reversed(counts), new)))
 
     def add_named(self, names: Names, rows: list[Row]) -> None:
-        """Add rows that travel in an entry of their own."""
+        """Add rows with an id of the application: an entry of their own."""
         self.named.append((names, rows))
         self.named_rows += len(rows)
         self.bytes += named_bytes(names, rows)
 
     def members_table(self, counter: str, minute: int, number: int) -> MembersTable:
-        """The table of a counter, a minute and a salt, if need be a new one."""
+        """The table of a counter, a minute and a salt; created if missing."""
         place = counter, minute, number
         table = self.members.get(place)
         if table is None:
@@ -186,21 +189,21 @@ class Generation:
     def count_sightings(
         self, table: MembersTable, keys: Sequence[RowKey], hashes: Iterable[Digest]
     ) -> None:
-        """Add one sighting of each member to the key that stands in its place."""
+        """Add a sighting of the member with ``hashes[i]`` to ``keys[i]``; a few calls into C."""
         rows = len(table.calls)
         count_all(table.calls, keys)
         if len(table.calls) > rows:
-            self.grown(table.calls, len(table.calls) - rows)
+            self.count_new_rows(table.calls, len(table.calls) - rows)
             self.bytes += (len(table.calls) - rows) * MEMBERS_BYTES
-        of = table.hashes.__getitem__
-        touched = set(keys)
-        before = sum(map(len, map(of, touched)))
-        deque(map(set.add, map(of, keys), hashes), maxlen=0)
-        self.bytes += (sum(map(len, map(of, touched))) - before) * HASH_MEMORY
+        hashes_of = table.hashes.__getitem__
+        changed = set(keys)
+        before = sum(map(len, map(hashes_of, changed)))
+        deque(map(set.add, map(hashes_of, keys), hashes), maxlen=0)
+        self.bytes += (sum(map(len, map(hashes_of, changed))) - before) * HASH_MEMORY
 
     def walk(self) -> Iterator[tuple[Row, int]]:
-        """Each row without an id, and how many increments it stands for. The tables leave memory
-        one by one.
+        """All rows without an id of the application, with their numbers of increments. Deletes each
+        table after its last row.
         """
         yield from self.full
         tables = list(self.tables.items())
@@ -221,29 +224,28 @@ class Generation:
 def _member_rows(
     place: tuple[str, RowKey, int], number: int, members: set[Digest], calls: int
 ) -> Iterator[tuple[Row, int]]:
-    """The rows of a key: the sightings go with the first."""
+    """The rows of a key and its members; the first row has all sightings as its amount."""
     hashes = list(members)
-    for at in range(0, len(hashes), MAX_HASHES):
-        yield (*place, calls, number, b"".join(hashes[at : at + MAX_HASHES])), calls
+    for i in range(0, len(hashes), MAX_HASHES):
+        yield (*place, calls, number, b"".join(hashes[i : i + MAX_HASHES])), calls
         calls = 0
 
 
 def _weight(row: Row) -> int:
-    """As how many rows it is reckoned in a piece: each has ``MAX_ROW_BYTES`` on the wire."""
+    """The row's size in the entry, in units of ``MAX_ROW_BYTES``, at least 1."""
     return 1 if len(row) == 4 else 2 + len(row[5]) * 4 // (3 * MAX_ROW_BYTES)
 
 
-class Taken:
-    """A generation that no longer grows, handed out piece by piece.
+class FrozenGeneration:
+    """A generation that no longer grows and is handed out in pieces.
 
     Attributes:
-        left: rows without an id that were not handed out; 0 only when the last one was.
-        named: those with names that were not handed out, in the order in which they came: of two
-            that have the same the first is to count.
-        named_rows: how many rows these are.
-        bytes: what it takes in memory. All of it until its end, since a table leaves as a whole.
-
-    A row with many members is handed out as several, and ``left`` may then be too small.
+        left: number of rows without an id of the application that were not handed out; 0 only after
+            the last row. Too small where a row with many members is handed out as several rows.
+        named: rows with an id that were not handed out, in the order in which they were added: of
+            equal ids the first counts.
+        named_rows: number of rows in ``named``.
+        bytes: memory of the generation; constant until the end, since tables are freed as a whole.
     """
 
     def __init__(self, rows: Generation) -> None:
@@ -287,10 +289,10 @@ class RowChunk:
     """Rows of one generation, taken out of the buffer.
 
     Attributes:
-        generation: which.
+        generation: number of the generation.
         rows: the rows.
-        increments: the increments folded into them.
-        names: the app's own: these rows travel in an entry of their own. Empty: none.
+        increments: number of increments folded into them.
+        names: the texts that the id of their entry is hashed from; empty: no id of the application.
     """
 
     generation: int
@@ -300,7 +302,7 @@ class RowChunk:
 
 
 def rows_at(events: Iterable[NamedEvent], now: int) -> list[Row]:
-    """The rows of events; ``now``: the minute of those that have none."""
+    """The rows of events; events without a minute get the minute ``now``."""
     rows: list[Row] = []
     for event in events:
         if len(event) == 6:

@@ -1,5 +1,5 @@
-"""Queues in front of the fold thread: ``CounterLists``, the lists that callers append to;
-``WaitingMembers``, members whose salts are not known yet, and how many wait at most."""
+"""Queues before the fold thread: ``CounterLists``, the lists that callers append to; and
+``WaitingMembers``, members whose salts are unknown, with limits on their number and bytes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,55 +8,55 @@ from typing import Any, Final
 from countersink.runtime.dimensions import RowKey
 
 MAX_COUNTERS: Final = 16_384
-"""Counters with a list of their own, some 300 bytes each, 800 with dimensions; the events of
-further ones share a list, at a higher price per call.
+"""Maximum of counters with a list of their own (some 300 bytes each, 800 with dimensions). Events
+of further counters share a list, which makes their calls slower.
 """
 MAX_WAITING: Final = 10_000
-"""Members that wait for their salts at most, of all counters;"""
+"""Maximum of members that wait for their salts, of all counters."""
 MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
-"""and their bytes."""
+"""Maximum of their bytes."""
 WAITING_BYTES: Final = 512
-"""Bytes that each member takes besides itself, its key included."""
+"""Bytes of memory of each waiting member besides its text; includes the key."""
 
 Listed = tuple[str, list[Any], int]
-"""(counter or ``""``, its list or the one of all others, how many events are in it)."""
+"""(counter, its list, number of events); the shared list has the counter ``""``."""
 
 
 class CounterLists:
-    """A list of events for each counter, to which callers add without a lock. They live as long as
-    this, and are never replaced.
+    """A list of events for each counter, to which callers append without a lock. Lists are never
+    removed or replaced.
 
     Attributes:
-        others: the list of what cannot be in a counter's own.
+        others: the shared list, for events that cannot be in the list of their counter.
 
     Args:
-        width: how many items an event is.
+        width: number of list items of an event.
     """
 
     def __init__(self, width: int = 1) -> None:
         self._width = width
-        self._of: dict[str, list[Any]] = {}
+        self._by_counter: dict[str, list[Any]] = {}
         self.others: list[Any] = []
-        self._all = [("", self.others)]  # all lists, safe to walk while there come more
-        self._turn = 0  # whose list is folded first, so that each gets its turn
+        self._all = [("", self.others)]  # all lists; may grow during an iteration
+        self._turn = 0  # rotates the lists: at each call of waiting() another list is folded first
 
-    def of(self, counter: str) -> list[Any] | None:
-        """The list of a counter; None: there are too many."""
-        events = self._of.get(counter)
-        if events is None and len(self._of) < MAX_COUNTERS:
-            mine: list[Any] = []
-            events = self._of.setdefault(counter, mine)
-            if events is mine:  # setdefault is atomic: one caller wins
-                self._all.append((counter, mine))
+    def list_for(self, counter: str) -> list[Any] | None:
+        """The list of a counter; None: there are too many lists."""
+        events = self._by_counter.get(counter)
+        if events is None and len(self._by_counter) < MAX_COUNTERS:
+            new: list[Any] = []
+            events = self._by_counter.setdefault(counter, new)
+            if events is new:  # setdefault is atomic: only one caller's list is used
+                self._all.append((counter, new))
         return events
 
     @property
     def left(self) -> int:
-        """Events that are not folded yet."""
+        """Number of events that are not folded yet."""
         return sum([len(events) for _, events in self._all]) // self._width
 
     def waiting(self) -> list[Listed]:
-        """The lists that have events now; at each call another one is last."""
+        """The lists with events; at each call another list is last."""
         found = [
             (counter, events, len(events) // self._width) for counter, events in self._all if events
         ]
@@ -64,29 +64,31 @@ class CounterLists:
         return found[self._turn :] + found[: self._turn]
 
 
-def fold_lists(of: list[Listed], limit: int, fold: Callable[[str, list[Any], int], int]) -> int:
-    """Fold at most ``limit`` events; how many were folded.
+def fold_lists(lists: list[Listed], limit: int, fold: Callable[[str, list[Any], int], int]) -> int:
+    """Fold at most ``limit`` events; returns the number of folded events.
 
     Args:
-        of: from these lists, from the last one on, each by as many as it says, which are taken off.
-        fold: folds at most as many of a list as it is told, and returns how many.
+        lists: the lists, with the numbers of events to fold; the last list is folded first.
+            Completely folded lists are removed.
+        fold: called with a counter, its list and the maximum of events to fold; returns the number
+            of folded events.
     """
     done = 0
-    while of and done < limit:
-        counter, events, there = of.pop()
-        folded = fold(counter, events, min(there, limit - done))
+    while lists and done < limit:
+        counter, events, count = lists.pop()
+        folded = fold(counter, events, min(count, limit - done))
         done += folded
-        if 0 < folded < there:
-            of.append((counter, events, there - folded))
+        if 0 < folded < count:
+            lists.append((counter, events, count - folded))
     return done
 
 
 @dataclass(slots=True)
 class MemberQueue:
-    """Members of one counter: key, minute and member of each.
+    """Waiting members of one counter: (key, minute, member).
 
     Attributes:
-        oldest: the generation in which the first of them came.
+        oldest: the generation in which the first of them was added.
     """
 
     oldest: int
@@ -94,10 +96,10 @@ class MemberQueue:
 
 
 class WaitingMembers:
-    """Members whose salts are not known, in the order in which they came. Its owner holds a lock.
+    """Members whose salts are unknown, in the order of their arrival. The owner's lock guards it.
 
     Attributes:
-        count: how many there are.
+        count: number of waiting members.
     """
 
     def __init__(self) -> None:
@@ -106,15 +108,16 @@ class WaitingMembers:
         self._queues: dict[str, MemberQueue] = {}
 
     def add(self, counter: str, key: RowKey, minute: int, member: bytes, generation: int) -> None:
-        """Let one wait, though there may be no room."""
+        """Add a member, even beyond the limits."""
         queue = self._queues.setdefault(counter, MemberQueue(generation))
         queue.members.append((key, minute, member))
         self.count += 1
         self._bytes += len(member)
 
     def pop_excess(self) -> tuple[str, int, RowKey, int] | None:
-        """Take out the newest member of the counter with most, if there are too many: counter,
-        generation, key, minute. So a counter that never gets salts takes the room of no other.
+        """Remove a member if a limit is exceeded: the newest of the counter with most members, so
+        that a counter without salts does not displace others. Returns (counter, generation, key,
+        minute).
         """
         if self.count <= MAX_WAITING and self._bytes <= MAX_WAITING_BYTES:
             return None
@@ -129,32 +132,32 @@ class WaitingMembers:
 
     @property
     def room(self) -> int:
-        """How many more may wait."""
+        """Number of members that can be added within the limit."""
         return max(0, MAX_WAITING - self.count)
 
     @property
     def size(self) -> int:
-        """Bytes of memory that they take."""
+        """Bytes of memory of all waiting members."""
         return self._bytes + self.count * WAITING_BYTES
 
     @property
     def counters(self) -> list[str]:
-        """Whose members wait."""
+        """Counters with waiting members."""
         return list(self._queues)
 
     @property
     def oldest(self) -> int | None:
-        """The generation in which the first of them came; None: there are none."""
+        """The generation in which the first of them was added; None: none wait."""
         return min([queue.oldest for queue in self._queues.values()], default=None)
 
     def take(self, counter: str) -> MemberQueue:
-        """Take out those of a counter."""
+        """Remove and return a counter's members."""
         queue = self._queues.pop(counter)
         self.count -= len(queue.members)
         self._bytes -= sum([len(member) for _, _, member in queue.members])
         return queue
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all members."""
         self._queues.clear()
         self.count = self._bytes = 0

@@ -1,2 +1,4 @@
-"""Counting in Django, Flask, Celery and RQ, one module for each; bounds on the number of keys are
-in ``middleware/count.py``. None is needed by the base install."""
+"""Counting in Django, Flask, Celery and RQ, one module each; the base install needs none of them.
+
+See ``middleware/count.py`` for limits on the number of keys.
+"""

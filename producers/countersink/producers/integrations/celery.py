@@ -1,5 +1,5 @@
-"""Celery: counts tasks by name and outcome (``succeeded``, ``failed``, ``retried``, ``revoked``),
-by signals of its workers.
+"""Counting of Celery tasks by name and outcome (``succeeded``, ``failed``, ``retried``,
+``revoked``), by signals of its workers.
 
 ::
 
@@ -29,26 +29,25 @@ def count_tasks(
     """Count tasks as ``shop.tasks.charge succeeded``, ``… failed``, ``… retried`` and
     ``… revoked``.
 
-    A task that is retried twice and then succeeds counts as retried 2, succeeded 1. What is counted
-    in a process of the pool is stored when that process ends, too. A second call replaces the
-    first.
+    A task that is retried twice and then succeeds counts as 2 retried, 1 succeeded. The end of a
+    pool process stores its counts, too. A second call replaces the first.
 
     Args:
-        producer: what counts.
+        producer: the producer that counts.
         counter: the counter's name.
-        max_names: task names beyond this number are counted as ``__other__``.
-        dimensions: names of the counter's dimensions, and which of ``task`` and ``state`` each has
-            for its value, in the place of a key.
+        max_names: number of task names; tasks with further names count as ``__other__``.
+        dimensions: the counter's dimensions, each with its value: ``task`` or ``state``. Default:
+            none, a key instead.
 
     Raises:
-        TypeError, ValueError: an argument cannot be used.
+        TypeError, ValueError: an argument is invalid.
     """
     tally = KeyCounter(
         producer, counter, max_names=max_names, fields=_FIELDS, dimensions=dimensions
     )
 
     def ended(**ignored: object) -> None:
-        # These processes leave by os._exit: no atexit, nor multiprocessing's finalizers.
+        # Pool processes end by os._exit: without atexit and multiprocessing's finalizers.
         tally.flush()
 
     _receive(signals.task_success, _counting(tally, "succeeded"))

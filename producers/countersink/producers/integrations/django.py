@@ -1,15 +1,14 @@
-"""Django middleware: counts requests by URL pattern and status; settings ``COUNTERSINK_PRODUCER``,
-``COUNTERSINK_COUNTER``, ``COUNTERSINK_DIMENSIONS`` and ``COUNTERSINK_VISITORS``.
+"""Django middleware that counts requests by URL pattern and status, under WSGI and ASGI.
 
-::
+Settings::
 
     MIDDLEWARE = ["countersink.producers.integrations.django.CountRequests", ...]
-    COUNTERSINK_PRODUCER = "shop.counting.producer"     # default: one, as the environment asks for
+    COUNTERSINK_PRODUCER = "shop.counting.producer"     # default: by environment variables
     COUNTERSINK_COUNTER = "requests"                    # the default
     COUNTERSINK_DIMENSIONS = {"page": "route", "status": "status"}      # default: none, but keys
-    COUNTERSINK_VISITORS = True         # or a function of the request that says who; default: False
+    COUNTERSINK_VISITORS = True     # or a function of the request; default: False
 
-First in the list it sees every answer as the client does. Under WSGI and ASGI alike.
+As the first item of the list it sees the responses that clients get.
 """
 
 from collections.abc import Callable
@@ -22,12 +21,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from countersink.producers.middleware.count import (
-    CLIENT_GONE,
+    CLIENT_CLOSED,
     FAILED,
     ROUTE,
-    About,
     CountedRequest,
     KeyCounter,
+    RequestData,
     environ_visitor,
     visitor_from,
 )
@@ -37,13 +36,13 @@ _from_environment: Final = cache(Producer.from_env)
 
 
 class CountRequests:
-    """Counts each request once, as ``GET /users/<int:id>/ 200``; requests and answers go through
-    as they are.
+    """Counts each request once, as ``GET /users/<int:id>/ 200``; requests and responses pass
+    through unchanged.
 
     Raises:
         ImproperlyConfigured: ``COUNTERSINK_PRODUCER``, ``COUNTERSINK_COUNTER``,
-            ``COUNTERSINK_DIMENSIONS`` or ``COUNTERSINK_VISITORS`` cannot be used, or there is
-            neither the first nor ``COUNTERSINK_REDIS_URL`` in the environment.
+            ``COUNTERSINK_DIMENSIONS`` or ``COUNTERSINK_VISITORS`` is invalid, or there is neither
+            the first nor the environment variable ``COUNTERSINK_REDIS_URL``.
     """
 
     sync_capable = True
@@ -72,7 +71,7 @@ class CountRequests:
             ) from (error)
 
     def __call__(self, request: Any) -> Any:
-        """Answer one request."""
+        """Handle one request."""
         if self._async:
             return self._answer(request)
         try:
@@ -89,8 +88,8 @@ class CountRequests:
         except Exception:
             self._count(request, FAILED)
             raise
-        except BaseException:  # Django cancels what nobody waits for any more
-            self._count(request, CLIENT_GONE)
+        except BaseException:  # Django cancels the request after the client has disconnected
+            self._count(request, CLIENT_CLOSED)
             raise
         self._count(request, response.status_code)
         return response
@@ -101,17 +100,17 @@ class CountRequests:
             self._tally,
             _template,
             {ROUTE: request},
-            None if visitor is None else lambda about: visitor(about[ROUTE]),
+            None if visitor is None else lambda data: visitor(data[ROUTE]),
         ).count(request.method, status)
 
 
-def _template(about: About) -> str | None:
-    match = about[ROUTE].resolver_match
+def _template(data: RequestData) -> str | None:
+    match = data[ROUTE].resolver_match
     return None if match is None else f"/{match.route}"
 
 
 def _producer() -> Any:
     configured = getattr(settings, "COUNTERSINK_PRODUCER", None)
     if configured is None:
-        return _from_environment()  # one for the process, however often Django makes this
+        return _from_environment()  # one per process: Django may create the middleware repeatedly
     return import_string(configured) if isinstance(configured, str) else configured

@@ -1,4 +1,4 @@
-"""Flask: counts requests by URL rule and status, through ``middleware/wsgi.py``."""
+"""Counting of Flask requests by URL rule and status, by ``middleware/wsgi.py``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,15 +20,15 @@ def count_requests(
 ) -> None:
     """Count the requests of ``app`` (a ``flask.Flask``) as ``GET /users/<int:id> 200``.
 
-    It goes around ``app.wsgi_app`` as this is now, so that errors are seen as the client sees them.
+    Wraps the current ``app.wsgi_app``, and so counts the statuses that clients get.
 
     Args:
         app: the application.
-        producer, counter, max_routes, dimensions, visitors: as of
+        producer, counter, max_routes, dimensions, visitors: as for
             :class:`~countersink.producers.middleware.WSGIMiddleware`.
 
     Raises:
-        TypeError, ValueError: an argument cannot be used.
+        TypeError, ValueError: an argument is invalid.
     """
     app.wsgi_app = WSGIMiddleware(
         app.wsgi_app,
@@ -42,7 +42,7 @@ def count_requests(
 
 
 def _note_route(sender: object, **ignored: object) -> None:
-    """Before any function of the app's, which may refuse the request: what the URL map says."""
+    """Store the rule of the URL map, before functions of the application can refuse the request."""
     rule = flask.request.url_rule
     if rule is not None:
         flask.request.environ[ROUTE] = rule.rule

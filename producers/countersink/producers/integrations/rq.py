@@ -5,8 +5,8 @@
 
     rq worker --worker-class countersink.producers.integrations.rq.CountingWorker
 
-The producer is the one that the environment asks for (``COUNTERSINK_REDIS_URL``). For another one,
-another counter or another kind of worker make a class of your own::
+The producer is created from environment variables (``COUNTERSINK_REDIS_URL``). For another
+producer, counter or kind of worker define a class::
 
     class Worker(CountsJobs, SimpleWorker):
         counter = "background_jobs"
@@ -26,23 +26,23 @@ from countersink.producers.middleware.count import MAX_NAMES, KeyCounter, Suppor
 from countersink.producers.producer import Producer
 
 UNREADABLE: Final = "__unreadable__"
-"""What stands for the function of a job that cannot be read."""
+"""The function name of a job that cannot be read."""
 
 _FIELDS: Final = ("", "function", "state")
 _RETRIED: Final = (JobStatus.QUEUED, JobStatus.SCHEDULED)
 
 
 class CountsJobs:
-    """To be put before a worker class of RQ: counts each run of a job, once it has ended, as
-    ``shop.jobs.charge finished``, ``… failed``, ``… stopped`` or, when it is to run again,
+    """Mixin before a worker class of RQ: counts each run of a job, after its end, as
+    ``shop.jobs.charge finished``, ``… failed``, ``… stopped`` or, if it will run again,
     ``… retried``.
 
-    A work horse that is killed counts as failed, by the worker. What RQ cleans up later, after a
-    worker that is gone, is not counted.
+    The worker counts a killed work horse as failed. Jobs that RQ cleans up after a dead worker are
+    not counted.
 
     Raises:
-        ValueError: ``COUNTERSINK_REDIS_URL`` is missing, or ``counter`` or ``dimensions`` cannot
-            be used.
+        ValueError: ``COUNTERSINK_REDIS_URL`` is missing, or ``counter`` or ``dimensions`` is
+            invalid.
     """
 
     counter: ClassVar[str] = "jobs"
@@ -60,30 +60,30 @@ class CountsJobs:
         )
 
     def make_producer(self) -> SupportsIncrement:
-        """What counts; called once, in the worker's process. Work horses are its forks."""
+        """The producer; called once, in the worker's process. Work horses are forks of it."""
         return Producer.from_env()
 
     def handle_job_success(self, job: Any, *args: Any, **kwargs: Any) -> Any:
-        """RQ's, then counts."""
+        """Call RQ's method, then count."""
         result = super().handle_job_success(job, *args, **kwargs)  # type: ignore[misc]
-        # Not the job's status: one that is to be repeated is waiting again already.
+        # Not the job's status: a repeated job is queued again already.
         self._count_job(job, "finished")
         return result
 
     def handle_job_retry(self, job: Any, *args: Any, **kwargs: Any) -> Any:
-        """RQ's, then counts; without any retry left it is a failure."""
+        """Call RQ's method, then count; a job without retries left has failed."""
         result = super().handle_job_retry(job, *args, **kwargs)  # type: ignore[misc]
         self._count_job(job)
         return result
 
     def handle_job_failure(self, job: Any, *args: Any, **kwargs: Any) -> Any:
-        """RQ's, then counts; RQ may have queued the job again."""
+        """Call RQ's method, then count; RQ may have queued the job again."""
         result = super().handle_job_failure(job, *args, **kwargs)  # type: ignore[misc]
         self._count_job(job)
         return result
 
     def perform_job(self, *args: Any, **kwargs: Any) -> Any:
-        """RQ's; then a work horse, which leaves by ``os._exit``, stores what it has counted."""
+        """Call RQ's method; then flush in a work horse, which ends by ``os._exit``."""
         try:
             return super().perform_job(*args, **kwargs)  # type: ignore[misc]
         finally:
@@ -96,10 +96,10 @@ class CountsJobs:
                 status = job.get_status(refresh=False)
                 state = "retried" if status in _RETRIED else str(JobStatus(status).value)
             name = job.func_name
-        except Exception:  # of a serializer that is not the worker's, say: then RQ failed it
+        except Exception:  # for example of another serializer than the worker's: RQ failed the job
             state, name = state or "failed", UNREADABLE
         self._job_tally.add("", name if isinstance(name, str) else UNREADABLE, state)
 
 
 class CountingWorker(CountsJobs, Worker):  # type: ignore[misc]
-    """RQ's ``Worker``, which counts its jobs."""
+    """RQ's ``Worker`` with counting of its jobs."""

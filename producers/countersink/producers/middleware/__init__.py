@@ -1,9 +1,8 @@
-"""Counting an application's own requests by route template and status, in any ASGI or WSGI app;
-keys and their bounds are in ``count.py``.
+"""ASGI and WSGI middleware that counts an application's requests by route template and status.
 
-A key is ``GET /users/{id} 200``: the route as the app wrote it, never the path that a client sent,
-so that the number of keys is that of the routes, not of the users. What no route matched is
-``GET __unmatched__ 404``. See docs/middleware.md.
+A key is ``GET /users/{id} 200``: the route as the application wrote it, not the path that a client
+sent, so that the number of keys is limited by the number of routes. A request without a route is
+``GET __unmatched__ 404``. See ``count.py`` for keys and their limits, and docs/middleware.md.
 """
 
 from countersink.producers.middleware.asgi import ASGIMiddleware

@@ -1,11 +1,13 @@
-"""ASGI middleware: when a request or WebSocket is counted and with which status; the key is made in
-``count.py``."""
+"""ASGI middleware: when a request or WebSocket is counted, and with which status.
+
+See ``count.py`` for the keys.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
 from countersink.producers.middleware.count import (
-    CLIENT_GONE,
+    CLIENT_CLOSED,
     FAILED,
     MAX_NAMES,
     CountedRequest,
@@ -29,40 +31,41 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _WEBSOCKET: Final = "WEBSOCKET"
 _ACCEPTED: Final = 101
 _DENIED: Final = 403
-"""What a server answers when an app closes a websocket before it accepted it."""
+"""The status that servers send when an application closes a WebSocket before accepting it."""
 
 
 class ASGIMiddleware:
-    """Counts each request once, when its answer begins, as ``GET /users/{id} 200``.
+    """Counts each request once, when its response begins, as ``GET /users/{id} 200``.
 
     ::
 
         app.add_middleware(ASGIMiddleware, producer=producer)     # Starlette, FastAPI
         app = ASGIMiddleware(app, producer)                       # any other
 
-    The answer goes through as it is, streamed or not. An app that raises before it answered is
-    counted as 500 and raises on. A client that went away before there was an answer: 499. When the
-    server shuts down, it is told that this is done when the producer has stored what it counted, or
-    could not within 5 seconds. Whatever goes wrong with counting is logged and nothing else.
+    Responses pass through unchanged, streamed or not. The status is 500 if the application raises
+    before its response (the exception is raised on), and 499 if the client disconnects before it.
+    At its shutdown the server waits, 5 seconds at most, until the producer has stored all counted
+    requests. Errors of counting are logged, never raised.
 
     Args:
-        app: what answers.
-        producer: what counts.
+        app: the application.
+        producer: the producer that counts.
         counter: the counter's name.
-        route: gives the route template of a scope. Default: what Starlette and FastAPI matched,
-            else what the app put into ``scope["countersink.route"]``.
-        websockets: count websockets, too, when they are accepted or refused, with ``WEBSOCKET`` in
-            the place of the method: ``WEBSOCKET /rooms/{room} 101``.
-        max_routes: route templates beyond this number are counted as ``__other__``.
-        dimensions: names of the counter's dimensions, and which of ``method``, ``route`` and
-            ``status`` each has for its value, in the place of a key: ``{"page": "route"}``.
-        visitors: count the different visitors as well, of a counter that does so
-            (``counter set --unique``): True, a visitor is the client's address and user agent, as
-            the server gives them; or a function of the scope that says who it is, None: nobody
-            knows.
+        route: function that returns the route template of a scope. Default:
+            ``scope["countersink.route"]``, which the application may set, else the template that
+            Starlette or FastAPI has matched.
+        websockets: whether to count WebSockets, too, when they are accepted or refused, with
+            ``WEBSOCKET`` in the place of the method: ``WEBSOCKET /rooms/{room} 101``.
+        max_routes: number of route templates; requests of further ones count as ``__other__``.
+        dimensions: the counter's dimensions, each with its value: ``method``, ``route`` or
+            ``status``, as in ``{"page": "route"}``. Default: none, a key instead.
+        visitors: whether to count different visitors, too (the counter needs
+            ``counter set --unique``). True: a visitor is the client's address and user agent, as
+            the server reports them. Or a function that returns the visitor of a scope; None: count
+            without a visitor.
 
     Raises:
-        TypeError, ValueError: an argument cannot be used.
+        TypeError, ValueError: an argument is invalid.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class ASGIMiddleware:
         self._visitor = visitor_from(visitors, scope_visitor)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or whatever else the server asks for."""
+        """Handle a request, WebSocket or lifespan of the server."""
         kind = scope["type"]
         if kind == "lifespan":
             await _live(self._app, self._tally.flush, scope, receive, send)
@@ -93,42 +96,42 @@ class ASGIMiddleware:
             await self._app(scope, receive, send)
             return
         request = CountedRequest(self._tally, self._route, scope, self._visitor)
-        gone = False
+        disconnected = False
 
         def count(status: object) -> None:
             request.count(scope.get("method") if kind == "http" else _WEBSOCKET, status)
 
-        async def hear() -> Message:
-            nonlocal gone
+        async def watch_receive() -> Message:
+            nonlocal disconnected
             message = await receive()
             if message["type"] in ("http.disconnect", "websocket.disconnect"):
-                gone = True
+                disconnected = True
             return message
 
-        async def say(message: Message) -> None:
+        async def watch_send(message: Message) -> None:
             if request.waiting:
-                what = message["type"]
-                if what in ("http.response.start", "websocket.http.response.start"):
+                event = message["type"]
+                if event in ("http.response.start", "websocket.http.response.start"):
                     count(message.get("status"))
-                elif what == "websocket.accept":
+                elif event == "websocket.accept":
                     count(_ACCEPTED)
-                elif what == "websocket.close":
+                elif event == "websocket.close":
                     count(_DENIED)
             await send(message)
 
         try:
-            await self._app(scope, hear, say)
+            await self._app(scope, watch_receive, watch_send)
         except Exception:
-            count(CLIENT_GONE if gone else FAILED)
+            count(CLIENT_CLOSED if disconnected else FAILED)
             raise
-        except BaseException:  # cancelled, by whichever library the loop is of
-            count(CLIENT_GONE)
+        except BaseException:  # the cancellation of any event loop
+            count(CLIENT_CLOSED)
             raise
-        count(CLIENT_GONE if gone else FAILED)
+        count(CLIENT_CLOSED if disconnected else FAILED)
 
 
 def scope_visitor(scope: Any) -> str:
-    """Address and user agent, by an ASGI scope."""
+    """The visitor of an ASGI scope: address and user agent."""
     client = scope.get("client")
     agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
     return visitor_of(client[0] if client else "", agent.decode("latin-1"))
@@ -137,26 +140,25 @@ def scope_visitor(scope: Any) -> str:
 async def _live(
     app: App, flush: Callable[[], None], scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Let ``app`` answer the server's lifespan messages
-    (https://asgi.readthedocs.io/en/latest/specs/lifespan.html), and flush before it says that it
-    has shut down. An app that knows no lifespan is answered for.
+    """Run the lifespan of ``app`` (https://asgi.readthedocs.io/en/latest/specs/lifespan.html), and
+    flush before its shutdown is reported. For an app without a lifespan, answer the server here.
     """
     asked = False
 
-    async def hear() -> Message:
+    async def watch_receive() -> Message:
         nonlocal asked
         asked = True
         return await receive()
 
-    async def say(message: Message) -> None:
+    async def watch_send(message: Message) -> None:
         if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
-            flush()  # no request is waiting any more
+            flush()  # all requests have ended
         await send(message)
 
     try:
-        await app(scope, hear, say)
+        await app(scope, watch_receive, watch_send)
     except Exception:
-        # Whoever knows the protocol asks what the server says before anything else can fail.
+        # An app without a lifespan raises before it receives a message.
         if asked:
             raise
     if asked:
@@ -166,6 +168,6 @@ async def _live(
         if message["type"] == "lifespan.startup":
             await send({"type": "lifespan.startup.complete"})
         elif message["type"] == "lifespan.shutdown":
-            flush()  # no request is waiting any more
+            flush()  # all requests have ended
             await send({"type": "lifespan.shutdown.complete"})
             return

@@ -1,6 +1,7 @@
-"""Keys of counted requests (``GET /users/{id} 200``): unknown methods (``OTHER``), no route, bounds
-on number and length of keys (``MAX_NAMES``, ``__other__``), status of broken requests (499, 500).
-Errors are logged, never raised."""
+"""Counting of requests and jobs under bounded keys such as ``GET /users/{id} 200`` (``KeyCounter``,
+``CountedRequest``): unknown methods (``OTHER``), missing routes, limits on the number and length of
+keys (``MAX_NAMES``, ``__other__``), status of failed requests (499, 500). Errors are logged, never
+raised."""
 
 import logging
 from collections.abc import Callable, Mapping, MutableMapping
@@ -12,79 +13,78 @@ from countersink.runtime.limits import check_counter, cut_key
 from countersink.runtime.log import Log
 from countersink.runtime.members import check_member, visitor_of
 
-About = MutableMapping[str, Any]
-"""What an app is told of a request: an ASGI scope, or a WSGI environ."""
-Route = Callable[[About], str | None]
-"""The route template of a request; None: no route matched. Called when the answer begins."""
+RequestData = MutableMapping[str, Any]
+"""A request as its application gets it: an ASGI scope, or a WSGI environ."""
+Route = Callable[[RequestData], str | None]
+"""Returns the route template of a request; None: no route matched. Called at the response's begin.
+"""
 
 ROUTE: Final = "countersink.route"
-"""Where a router that no middleware knows leaves its template: a key of the scope or the environ,
-and in Django an attribute-like key of ``request.META``."""
+"""The key of the scope or environ under which an application or framework stores the template."""
 UNMATCHED: Final = "__unmatched__"
-"""What stands for the route where none matched."""
+"""The name of a missing route."""
 OTHER: Final = "OTHER"
-"""What stands for a method that no standard knows, and for a status that none can be."""
-CLIENT_GONE: Final = 499
-"""The status of a request whose client went away before there was an answer, as nginx logs it."""
+"""The name of methods without a standard, and of impossible statuses."""
+CLIENT_CLOSED: Final = 499
+"""The status if the client disconnects before the response, as in nginx's log."""
 FAILED: Final = 500
-"""The status of a request whose app raised, or ended without an answer."""
+"""The status if the application raises, or ends without a response."""
 
 METHODS: Final = frozenset(
     (
-        # RFC 9110, RFC 5789 (PATCH), WebDAV (RFC 4918); a client may send any other word
+        # RFC 9110, RFC 5789 (PATCH), WebDAV (RFC 4918); clients may send any other word
         *("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"),
         *("PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK"),
-        "WEBSOCKET",  # ours, for what is no method
+        "WEBSOCKET",  # not a method: the name of WebSockets
     )
 )
 _STATUSES: Final[Mapping[object, str]] = {number: str(number) for number in range(100, 600)}
 
 MAX_NAMES: Final = 1_000
-"""Names (routes, tasks, functions) that one process tells apart, unless told otherwise."""
+"""Default maximum of names (routes, tasks, functions) in a process."""
 BEYOND: Final = "__other__"
-"""What stands for names beyond that."""
+"""The name of all names beyond the maximum."""
 
 FLUSH_SECONDS: Final = 5.0
-"""How long the end of a process, or of a server, is held up at most for what was counted."""
+"""Maximum of seconds for a flush at the end of a process or server."""
 
 _NAME_BYTES: Final = 200
-"""Bytes of UTF-8 of a name that a key has room for, beside what stands before and after it."""
+"""Maximum bytes (UTF-8) of a name in a key."""
 _PART_BYTES: Final = 26
-"""Bytes of what stands before and after a name."""
+"""Maximum bytes of the text before a name in a key, and of the text after it."""
 _KEYS: Final = 10_000
-"""Keys that are remembered as made; beyond that the memory is emptied."""
+"""Maximum of keys in the cache; the cache is then emptied."""
 
 
 Visitor = Callable[[Any], str | bytes | None]
-"""Who sent a request, by the scope or the environ; None: nobody knows."""
+"""Returns the visitor of a request's scope or environ; None: unknown."""
 
 
 class SupportsIncrement(Protocol):
-    """What counts: a :class:`~countersink.producers.Producer`, or in tests the recording one. Where
-    visitors are asked for, it has ``seen`` as well."""
+    """A :class:`~countersink.producers.Producer`, or in tests a ``RecordingProducer``; it needs
+    ``seen`` where visitors are counted."""
 
     def increment(self, counter: str, key: Any) -> None:
-        """Add 1 to ``key`` of ``counter``: a text, or a mapping where dimensions are asked for."""
+        """Add 1 to ``key`` of ``counter``: a text, or a mapping of dimensions to values."""
 
 
 REQUEST_FIELDS: Final = ("method", "route", "status")
-"""What is known of a request."""
+"""The parts of a request's key."""
 
 
 class KeyCounter:
-    """Adds 1 for what happened, to a key such as ``GET /users/{id} 200``. Thread-safe.
+    """Adds 1 per event, to a key such as ``GET /users/{id} 200``. Thread-safe.
 
     Args:
-        producer: what counts.
+        producer: the producer that counts.
         counter: the counter's name.
-        max_names: names beyond this number are counted as ``__other__``.
-        fields: what the three arguments of :meth:`add` are called.
-        dimensions: of the counter, and which of ``fields`` each has for its value, in the place of
-            the key.
+        max_names: number of names; events with further names count as ``__other__``.
+        fields: field names of the three arguments of :meth:`add`.
+        dimensions: the counter's dimensions, each with the field that is its value; none: a key.
 
     Raises:
-        TypeError, ValueError: ``producer`` is none, ``counter`` cannot be a counter's name,
-            ``max_names`` is below 1, or ``dimensions`` names no field.
+        TypeError, ValueError: ``producer`` has no ``increment``, ``counter`` is not a valid name,
+            ``max_names`` is below 1, or ``dimensions`` contains an unknown field.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class KeyCounter:
         dimensions: Mapping[str, str] | None = None,
     ) -> None:
         if not callable(getattr(producer, "increment", None)):
-            raise TypeError(f"what counts is a Producer, not {type(producer).__name__}")
+            raise TypeError(f"the producer must be a Producer, not {type(producer).__name__}")
         if max_names < 1:
-            raise ValueError(f"at least 1 name must be told apart, not {max_names}")
+            raise ValueError(f"the maximum of names must be at least 1, not {max_names}")
         self._producer = producer
         self._counter = check_counter(counter)
         self._max_names = max_names
@@ -110,8 +110,8 @@ class KeyCounter:
         self._dimensions = _places(dimensions or {}, fields)
 
     def add(self, before: str, name: str, after: str, member: str | bytes | None = None) -> None:
-        """Add 1 to the key ``before name after``, where an empty ``before`` is left out; or to the
-        dimensions that have these values. ``member``: who was seen.
+        """Add 1 to the key ``before name after`` (without an empty ``before``), or to the
+        dimensions with these values; ``member``: the visitor, if known. Never raises.
         """
         try:
             key = self._keys.get((before, name, after))
@@ -122,20 +122,20 @@ class KeyCounter:
             else:
                 self._producer.seen(self._counter, key, member)  # type: ignore[attr-defined]
         except Exception:
-            self.complain()
+            self.log_error()
 
     def flush(self) -> None:
-        """Wait until what was counted is stored, at most 5 seconds, if the producer can do so."""
+        """Flush the producer, in 5 seconds at most, if it has ``flush``. Never raises."""
         flush = getattr(self._producer, "flush", None)
         try:
             if flush is not None:
                 flush(FLUSH_SECONDS)
         except Exception:
-            self.complain()
+            self.log_error()
 
-    def complain(self) -> None:
+    def log_error(self) -> None:
         """Log the exception being handled, once a minute at most."""
-        self._log.bug(f"what counts {self._counter}")
+        self._log.bug(f"counting {self._counter}")
 
     def _make(self, before: str, name: str, after: str) -> str | Mapping[str, str]:
         with self._lock:
@@ -144,14 +144,14 @@ class KeyCounter:
                 if len(self._names) >= self._max_names:
                     shown = BEYOND
                 else:
-                    shown = self._names[name] = fitting(name)
-            parts = (fitting(before, _PART_BYTES), shown, fitting(after, _PART_BYTES))
+                    shown = self._names[name] = cut_name(name)
+            parts = (cut_name(before, _PART_BYTES), shown, cut_name(after, _PART_BYTES))
             key: str | Mapping[str, str]
             if self._dimensions:
                 key = {dimension: parts[place] for dimension, place in self._dimensions.items()}
             else:
                 key = " ".join(part for part in parts if part)
-            if shown is not BEYOND:  # a client must not decide how much is remembered
+            if shown is not BEYOND:  # clients must not be able to fill the cache
                 if len(self._keys) >= _KEYS:
                     self._keys.clear()
                 self._keys[before, name, after] = key
@@ -159,93 +159,96 @@ class KeyCounter:
 
 
 def _places(dimensions: Mapping[str, str], fields: tuple[str, str, str]) -> dict[str, int]:
-    """Which of ``fields`` each dimension has for its value."""
+    """Dimension → position of its field in ``fields``."""
     check_dimensions(dimensions)
     for name, field in dimensions.items():
         if not field or field not in fields:
             known = ", ".join(filter(None, fields))
-            raise ValueError(f"dimension {name!r}: there is no field {field!r}; there are {known}")
+            raise ValueError(f"dimension {name!r}: no field {field!r}; the fields are {known}")
     return {name: fields.index(field) for name, field in dimensions.items()}
 
 
-def fitting(text: str, room: int = _NAME_BYTES) -> str:
-    """``text`` in at most ``room`` bytes, cut as keys are; ``?`` for each lone surrogate."""
+def cut_name(text: str, room: int = _NAME_BYTES) -> str:
+    """``text`` cut to ``room`` bytes, as keys are cut; lone surrogates become ``?``."""
     return cut_key(text.encode("utf-8", "replace").decode(), room)
 
 
 class CountedRequest:
-    """A request of an app, counted once however often its answer is begun.
+    """A request, counted once even if its response begins several times.
 
     Args:
-        tally: what counts.
-        route: gives its route.
-        about: what the app is told of it.
-        visitor: tells who sent it; None: nobody asks.
+        tally: the counter of keys.
+        route: returns the route of the request.
+        data: the request.
+        visitor: returns the visitor; None: visitors are not counted.
 
     Attributes:
-        waiting: it is not counted yet.
+        waiting: whether the request is not counted yet.
     """
 
-    __slots__ = ("_about", "_route", "_tally", "_visitor", "waiting")
+    __slots__ = ("_data", "_route", "_tally", "_visitor", "waiting")
 
     def __init__(
-        self, tally: KeyCounter, route: Route, about: About, visitor: Visitor | None = None
+        self, tally: KeyCounter, route: Route, data: RequestData, visitor: Visitor | None = None
     ) -> None:
         self._tally = tally
         self._route = route
-        self._about = about
+        self._data = data
         self._visitor = visitor
         self.waiting = True
 
     def count(self, method: object, status: object) -> None:
-        """Count it, unless it is counted; never raises."""
+        """Count the request, unless it is counted already. Never raises."""
         if not self.waiting:
             return
         self.waiting = False
-        name = self._told(self._route, _check_route)
+        name = self._ask_app(self._route, _check_route)
         self._tally.add(
             method if isinstance(method, str) and method in METHODS else OTHER,
             UNMATCHED if name is None else name,
             _STATUSES.get(status, OTHER) if isinstance(status, int) else OTHER,
-            None if self._visitor is None else self._told(self._visitor, check_member),
+            None if self._visitor is None else self._ask_app(self._visitor, check_member),
         )
 
-    def _told(self, ask: Callable[[About], Any], check: Callable[[Any], object]) -> Any:
-        """The checked answer of an application's function about the request; None: it failed."""
+    def _ask_app(self, ask: Callable[[RequestData], Any], check: Callable[[Any], object]) -> Any:
+        """The checked result of an application's function for the request; None: it failed."""
         try:
-            said = ask(self._about)
-            if said is not None:
-                check(said)
-            return said
+            result = ask(self._data)
+            if result is not None:
+                check(result)
+            return result
         except Exception:
-            self._tally.complain()
+            self._tally.log_error()
             return None
 
 
 def _check_route(name: object) -> None:
     if not isinstance(name, str):
-        raise TypeError(f"a route is a str or None, not {type(name).__name__}")
+        raise TypeError(f"a route must be a str or None, not {type(name).__name__}")
 
 
-def visitor_from(asked: bool | Visitor, usual: Visitor) -> Visitor | None:
-    """What tells who sent a request: what was asked for, ``usual`` where that is True.
+def visitor_from(visitors: bool | Visitor, default: Visitor) -> Visitor | None:
+    """The function that returns the visitor of a request, by the option ``visitors``; None: none.
+
+    Args:
+        visitors: a function, False, or True for ``default``.
 
     Raises:
-        TypeError: neither a bool nor a function.
+        TypeError: ``visitors`` is neither a bool nor a function.
     """
-    if isinstance(asked, bool):
-        return usual if asked else None
-    if not callable(asked):
-        raise TypeError(f"visitors is True, False or a function, not {type(asked).__name__}")
-    return asked
+    if isinstance(visitors, bool):
+        return default if visitors else None
+    if not callable(visitors):
+        raise TypeError(f"visitors must be a bool or a function, not {type(visitors).__name__}")
+    return visitors
 
 
 def environ_visitor(environ: Any) -> str:
-    """Address and user agent, by a WSGI environ."""
+    """The visitor of a WSGI environ: address and user agent."""
     return visitor_of(str(environ.get("REMOTE_ADDR", "")), str(environ.get("HTTP_USER_AGENT", "")))
 
 
-def noted_route(about: About) -> str | None:
-    """What the app, or a helper of its framework, noted as the route of this request."""
-    route = about.get(ROUTE)
+def noted_route(data: RequestData) -> str | None:
+    """The template that the application or a framework stored under ``ROUTE``, if any."""
+    route = data.get(ROUTE)
     return route if isinstance(route, str) else None

@@ -1,12 +1,14 @@
-"""WSGI middleware (PEP 3333): when a request is counted and with which status, also if the app
-raises; the key is made in ``count.py``."""
+"""WSGI middleware (PEP 3333): when a request is counted, and with which status.
+
+See ``count.py`` for the keys.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from types import GeneratorType
 from typing import Any
 
 from countersink.producers.middleware.count import (
-    CLIENT_GONE,
+    CLIENT_CLOSED,
     FAILED,
     MAX_NAMES,
     CountedRequest,
@@ -21,43 +23,43 @@ from countersink.producers.middleware.count import (
 
 Environ = MutableMapping[str, Any]
 StartResponse = Callable[..., Callable[[bytes], object]]
-"""What a server gives an app to begin its answer with; what it returns writes."""
+"""The server's function that begins a response; returns a function that writes."""
 App = Callable[[Any, Any], Iterable[bytes]]
 
 
 class WSGIMiddleware:
-    """Counts each request once, when its answer begins, as ``GET /users/<int:id> 200``.
+    """Counts each request once, when its response begins, as ``GET /users/<int:id> 200``.
 
     ::
 
         app.wsgi_app = WSGIMiddleware(app.wsgi_app, producer)
         application = WSGIMiddleware(application, producer, route=my_router.template_of)
 
-    WSGI has no word for routes, so an app (or the helper of its framework in
-    ``countersink.producers.integrations``) puts the template into ``environ["countersink.route"]``,
-    or ``route`` finds it; else every request is ``__unmatched__``.
+    WSGI does not define routes. So the application (or a module of
+    ``countersink.producers.integrations``) stores the template in ``environ["countersink.route"]``,
+    or ``route`` returns it; else every request is ``__unmatched__``.
 
-    The status is the one that the app had begun its answer with when it returned, or when a
-    generator gave its first piece. An app that raises instead is counted as 500 and raises on. Of
-    an answer that has begun, bodies other than plain generators go through untouched,
-    ``wsgi.file_wrapper`` included: should one fail before its first piece, the status that it had
-    begun with is counted. Whatever goes wrong with counting is logged and nothing else.
+    The status is the one set when the application returns, or when its generator yields the first
+    piece. It is 500 if the application raises before (the exception is raised on). Once a status is
+    set, bodies other than generators pass through unchanged, ``wsgi.file_wrapper`` included: if
+    such a body fails before its first piece, the status set before is counted. Errors of counting
+    are logged, never raised.
 
     Args:
-        app: what answers.
-        producer: what counts.
+        app: the application.
+        producer: the producer that counts.
         counter: the counter's name.
-        route: gives the route template of an environ; None: no route matched.
-        max_routes: route templates beyond this number are counted as ``__other__``.
-        dimensions: names of the counter's dimensions, and which of ``method``, ``route`` and
-            ``status`` each has for its value, in the place of a key: ``{"page": "route"}``.
-        visitors: count the different visitors as well, of a counter that does so
-            (``counter set --unique``): True, a visitor is the client's address and user agent, as
-            the server gives them; or a function of the environ that says who it is, None: nobody
-            knows.
+        route: function that returns the route template of an environ; None: no route matched.
+        max_routes: number of route templates; requests of further ones count as ``__other__``.
+        dimensions: the counter's dimensions, each with its value: ``method``, ``route`` or
+            ``status``, as in ``{"page": "route"}``. Default: none, a key instead.
+        visitors: whether to count different visitors, too (the counter needs
+            ``counter set --unique``). True: a visitor is the client's address and user agent, as
+            the server reports them. Or a function that returns the visitor of an environ; None:
+            count without a visitor.
 
     Raises:
-        TypeError, ValueError: an argument cannot be used.
+        TypeError, ValueError: an argument is invalid.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class WSGIMiddleware:
         self._visitor = visitor_from(visitors, environ_visitor)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer one request."""
+        """Handle one request."""
         exchange = _Exchange(self._tally, self._route, environ, start_response, self._visitor)
         try:
             body = self._app(environ, exchange.start_response)
@@ -86,15 +88,15 @@ class WSGIMiddleware:
             raise
         if exchange.status is not None and not isinstance(body, GeneratorType):
             exchange.end(FAILED)
-            return body  # itself: a server looks whether it is its file wrapper, and has a length
+            return body  # itself: servers check whether it is a file wrapper or has a length
         return _LateBody(body, exchange)
 
 
 class _Exchange(CountedRequest):
-    """One request, until its answer begins.
+    """One request until its response begins.
 
     Attributes:
-        status: what the app has begun its answer with; None: it has not.
+        status: the status set by the application; None: not set yet.
     """
 
     __slots__ = ("_start_response", "status")
@@ -112,24 +114,24 @@ class _Exchange(CountedRequest):
         self.status: str | None = None
 
     def start_response(self, status: str, *rest: Any) -> Callable[[bytes], object]:
-        """Begin the answer, or begin it anew after an error."""
+        """Begin the response, or begin it again after an error."""
         write = self._start_response(status, *rest)
         self.status = status
         return write
 
     def end(self, unanswered: int) -> None:
-        """The answer goes out; it is ``unanswered`` where there is none."""
+        """Count the request with its status; ``unanswered``: the status if none was set."""
         status = unanswered if self.status is None else _number(self.status)
-        self.count(self._about.get("REQUEST_METHOD"), status)
+        self.count(self._data.get("REQUEST_METHOD"), status)
 
     def fail(self) -> None:
-        """The app has raised before anything went out."""
-        self.count(self._about.get("REQUEST_METHOD"), FAILED)
+        """Count the request as failed: the application has raised before its response."""
+        self.count(self._data.get("REQUEST_METHOD"), FAILED)
 
 
 class _LateBody:
-    """The body of an app whose answer may be another until the first piece of it: a generator
-    raises, or begins it anew.
+    """A body whose status may change until its first piece: a generator raises, or calls
+    ``start_response`` again.
     """
 
     def __init__(self, body: Iterable[bytes], exchange: _Exchange) -> None:
@@ -155,8 +157,8 @@ class _LateBody:
         return piece
 
     def close(self) -> None:
-        """The server is done with it, or its client is gone."""
-        self._exchange.end(CLIENT_GONE)
+        """Called by the server at the end of the body, or after the client has disconnected."""
+        self._exchange.end(CLIENT_CLOSED)
         close = getattr(self._body, "close", None)
         if close is not None:
             close()

@@ -1,8 +1,7 @@
-"""The disk spool: files in which a producer stores entries while Redis is away.
+"""The disk spool: files (segments) in which a producer stores entries while Redis is away.
 
-A directory holds segments, which several processes share: a segment has one writer, who holds a
-``flock`` on it for the segment's life. Whoever finds a segment without that lock may replay it: its
-writer is dead.
+Several processes may share a directory. Each segment has one writer, which holds a ``flock`` on it
+as long as it lives. A segment without this lock has lost its writer: any process may replay it.
 """
 
 from countersink.producers.errors import SpoolError

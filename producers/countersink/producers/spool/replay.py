@@ -1,8 +1,10 @@
-"""Sends what a spool directory holds: order of segments, what is done with damaged ones and logged
-of them, and the totals that ``countersink spool replay`` reports. Files in a spool directory: their
-names and order, how many bytes they take in all (damaged ones included: ``spool_max_bytes``,
-``/metrics``), and what ``countersink spool`` lists of each (state, entries, increments, damage);
-what counts as damaged or torn is decided in ``spool/record.py``."""
+"""Replay of a spool directory (``replay``, ``Backlog``), and the list of its files
+(``list_segments``, ``SegmentInfo``): names and order of files, their size in all (``used_bytes``,
+for ``spool_max_bytes`` and ``/metrics``), log lines about damaged segments, figures for
+``countersink spool``.
+
+See ``segment.py`` for the criteria of damaged and torn records.
+"""
 
 import fcntl
 import logging
@@ -23,13 +25,14 @@ from countersink.producers.outbox import PARCELS_AT_A_TIME, Parcel
 from countersink.producers.redis_link import deliver
 from countersink.producers.spool.segment import (
     DAMAGED_SUFFIX,
-    OwnFile,
     Record,
     Records,
     Segment,
-    failing_as,
+    UnsharedFile,
+    spool_errors,
 )
 from countersink.runtime.log import Log
+from countersink.runtime.texts import plural
 from countersink.stream.clock import RedisClock
 from countersink.stream.names import PartitionRoute
 
@@ -37,18 +40,18 @@ SUFFIX: Final = ".spool"
 
 
 def new_segment_path(directory: Path) -> Path:
-    """A new name; names sort by the time of their creation."""
+    """A new path; names sort by their time of creation."""
     return directory / f"{int(time.time() * 1000):014d}-{os.urandom(6).hex()}{SUFFIX}"
 
 
 def made_ms(name: str) -> int | None:
-    """When the file of this name was made, in Unix ms; None: it is no name of ours."""
+    """Unix ms at which the file of this name was created; None: not a segment's name."""
     found = re.match(r"([0-9]{14})-", name)
     return None if found is None else int(found[1])
 
 
 def segment_paths(directory: Path) -> list[Path]:
-    """The segments in ``directory``, oldest first; none if it does not exist.
+    """Paths of the segments in ``directory``, oldest first; none if it does not exist.
 
     Raises:
         SpoolError: the directory cannot be read.
@@ -57,7 +60,7 @@ def segment_paths(directory: Path) -> list[Path]:
 
 
 def used_bytes(directory: Path) -> int:
-    """Size of all segments, damaged ones included.
+    """Bytes of all segments, damaged ones included.
 
     Raises:
         SpoolError: the directory cannot be read.
@@ -72,7 +75,7 @@ def files(directory: Path) -> list[tuple[str, int]]:
     Raises:
         SpoolError: the directory cannot be read.
     """
-    with failing_as(f"{directory}: cannot read the spool"):
+    with spool_errors(f"{directory}: cannot read the spool"):
         try:
             with os.scandir(directory) as entries:
                 ours = (SUFFIX, SUFFIX + DAMAGED_SUFFIX)
@@ -93,15 +96,15 @@ class SegmentInfo:
     """A file in a spool directory.
 
     Attributes:
-        path: the file.
+        path: the file's path.
         bytes: its size.
-        held: a live process has its lock (it writes it, or replays it).
-        damaged: it was replayed, but for corrupt records, because of which it was kept.
-        entries: stream entries in it that are not known to be in Redis.
-        increments: the increments in them.
-        made_ms: Unix ms at which the file was made; None: its name does not tell.
-        damaged_bytes: bytes of corrupt records before, between and after them.
-        unreadable: why the file cannot be read; None: it can.
+        held: whether a live process has its lock (it writes or replays the file).
+        damaged: whether it was replayed and then kept because of corrupt records.
+        entries: number of its entries that are not known to be in Redis.
+        increments: number of increments in these entries.
+        made_ms: Unix ms at which the file was created; None: unknown from its name.
+        damaged_bytes: bytes of corrupt records before, between and after these entries.
+        unreadable: why the file cannot be read; None: it can be read.
     """
 
     path: Path
@@ -125,8 +128,8 @@ class SegmentInfo:
 
 
 def list_segments(directory: str | os.PathLike[str]) -> list[SegmentInfo]:
-    """What a spool directory holds, oldest first. Reads all of it, and changes nothing; takes each
-    segment's lock for a moment, to see whether it is free.
+    """All files of a spool directory, oldest first. Reads their contents and changes nothing; takes
+    the lock of each segment for a moment, to find out whether it is free.
 
     Raises:
         SpoolError: the directory cannot be read.
@@ -136,7 +139,7 @@ def list_segments(directory: str | os.PathLike[str]) -> list[SegmentInfo]:
     for name, size in files(folder):
         path = folder / name
         try:
-            found.append(_look(path, size, damaged=name.endswith(DAMAGED_SUFFIX)))
+            found.append(_segment_info(path, size, damaged=name.endswith(DAMAGED_SUFFIX)))
         except FileNotFoundError:
             continue  # replayed since the directory was read
         except (OSError, SpoolError) as error:
@@ -145,16 +148,16 @@ def list_segments(directory: str | os.PathLike[str]) -> list[SegmentInfo]:
     return found
 
 
-def _look(path: Path, size: int, *, damaged: bool) -> SegmentInfo:
-    # Not waiting for a writer, should it be a pipe.
-    with closing(OwnFile(path, os.O_RDONLY | os.O_NONBLOCK)) as file:
+def _segment_info(path: Path, size: int, *, damaged: bool) -> SegmentInfo:
+    # O_NONBLOCK: opening a pipe must not wait for its writer.
+    with closing(UnsharedFile(path, os.O_RDONLY | os.O_NONBLOCK)) as file:
         records = Records(path, file.fd)
         offset = records.bytes_done(size)
         if offset is None:
             raise SpoolError("it is not a spool segment")
         held = _is_held(file.fd)
-        # Only now: before, its writer may have been in the midst of a record. What could be read of
-        # a damaged one was sent.
+        # Read again: the writer may have completed a record since. The readable records of a
+        # damaged file were sent, so they are not counted.
         size = os.fstat(file.fd).st_size
         entries = increments = passed_over = 0
         while not damaged and (record := records.at_or_after(offset, size)) is not None:
@@ -178,7 +181,7 @@ def _look(path: Path, size: int, *, damaged: bool) -> SegmentInfo:
 
 def _is_held(fd: int) -> bool:
     try:
-        # Shared: two listings at once do not take each other for a writer.
+        # Shared: two lists made at the same time must not report each other as a writer.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -188,17 +191,18 @@ def _is_held(fd: int) -> bool:
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay has done so far.
+    """Figures of a replay so far.
 
     Attributes:
-        segments: segments sent to their end and deleted (or kept as ``….damaged``).
-        entries: stream entries sent; increments: the increments in them.
-        held: segments left alone because a live process holds them.
-        unreadable: files left alone because they cannot be read, or not be written to.
-        damaged_bytes: bytes of corrupt records that were passed over.
-        kept: files that were kept as ``….damaged``, to be looked at.
-        problems: for people: why files were left alone.
-        stopped: it was asked to stop before the end.
+        segments: number of segments sent completely, and deleted (or kept as ``….damaged``).
+        entries: number of entries sent.
+        increments: number of increments in them.
+        held: number of segments skipped because a live process has their lock.
+        unreadable: number of files skipped because they cannot be read or written.
+        damaged_bytes: bytes of corrupt records, which were passed over.
+        kept: files kept as ``….damaged``, for inspection.
+        problems: error messages of the unreadable files.
+        stopped: whether the caller has stopped the replay before its end.
     """
 
     segments: int = 0
@@ -219,19 +223,19 @@ def replay(
     on_progress: Callable[[Replayed], object] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Replayed:
-    """Send what dead processes left in ``directory``, oldest segment first.
+    """Send the segments of dead processes in ``directory``, oldest first.
 
-    Safe beside live producers and other replays: each segment is replayed by whoever gets its lock.
-    Safe to interrupt: what is sent again has the id and the time that it had.
+    Safe together with live producers and other replays: a segment is replayed by the process that
+    has its lock. Safe to interrupt: entries that are sent again keep their id and time.
 
     Args:
-        directory: a spool directory; one that does not exist has nothing to replay.
+        directory: a spool directory; it may be missing.
         client: from :func:`countersink.stream.connection.connect`.
-        on_progress: told what was done so far, after each round trip.
-        stop: asked after each round trip whether to leave the rest.
+        on_progress: called with the figures after each round trip.
+        stop: called after each round trip; True: stop the replay.
 
     Raises:
-        StreamError: Redis failed; what was sent so far is noted in the segments.
+        StreamError: Redis failed; the progress is noted in the segments.
         SpoolError: the directory cannot be read.
     """
     log, clock = Log(logging.getLogger("countersink.producers")), RedisClock()
@@ -239,7 +243,7 @@ def replay(
     done = backlog.done
 
     def send() -> bool:
-        """Send what comes next; whether there was something."""
+        """Send the next parcels; returns whether there were any."""
         parcels = backlog.next(PARCELS_AT_A_TIME, clock.now_ms)
         if parcels:
             delivery = deliver(client, route.partition, parcels)
@@ -263,20 +267,20 @@ def replay(
                     if stop():
                         done.stopped = True
                         return done
-            except SpoolError as error:  # of this file: others may be well
+            except SpoolError as error:  # of this file only
                 log("spool_failed", str(error), level=logging.ERROR)
                 done.unreadable += 1
                 done.problems.append(str(error))
                 if len(backlog):
-                    backlog.drop_first()
+                    backlog.release_first()
     return done
 
 
 class Backlog:
-    """Segments to be replayed, all of which this process holds. Used by one thread; any may add.
+    """Segments to be replayed, locked by this process. For one thread; any thread may add segments.
 
     Attributes:
-        done: what was replayed.
+        done: figures of the replay.
     """
 
     def __init__(self, log: Log) -> None:
@@ -289,15 +293,15 @@ class Backlog:
         return len(self._segments)
 
     def add(self, segment: Segment) -> None:
-        """Replay ``segment`` after those that are here."""
+        """Add a segment at the end."""
         self._segments.append(segment)
 
     def next(self, limit: int, now_ms: Callable[[], int]) -> list[Parcel]:
-        """At most ``limit`` parcels to send now, with ``at`` frozen on disk; none: everything is
-        replayed.
+        """At most ``limit`` parcels to be sent now, with their ``at`` fsynced; none: all segments
+        are replayed.
 
         Raises:
-            SpoolError: they cannot be read or stamped at the moment.
+            SpoolError: parcels cannot be read or stamped at the moment.
         """
         while self._segments and not self._records:
             segment = self._segments[0]
@@ -317,10 +321,10 @@ class Backlog:
         return [record.parcel for record in self._records]
 
     def delivered(self, parcels: Sequence[Parcel]) -> None:
-        """Redis has these.
+        """Note that parcels are stored in Redis.
 
         Raises:
-            SpoolError: that could not be noted; they may be sent once more.
+            SpoolError: the note could not be written; the parcels may be sent again.
         """
         ids = {id(parcel) for parcel in parcels}
         for parcel in parcels:
@@ -331,14 +335,14 @@ class Backlog:
         segment.mark_done(self._records[0].offset if self._records else segment.offset)
 
     def close(self) -> None:
-        """Let other processes have the rest."""
+        """Release all segments to other processes."""
         for segment in self._segments:
             segment.close()
         self._segments.clear()
         self._records.clear()
 
-    def drop_first(self) -> None:
-        """Leave the first segment, which cannot be read, to a later process."""
+    def release_first(self) -> None:
+        """Release the first segment, which cannot be read now, to a later replay."""
         self._records.clear()
         self._segments.popleft().close()
 
@@ -347,7 +351,7 @@ class Backlog:
         if left > 0 and segment.records.torn(segment.offset, segment.end):
             self._log(
                 "spool_damaged",
-                f"{segment.path}: {left} bytes are of a record that was not written to its end",
+                f"{segment.path}: last record ({plural(left, 'byte')}) not written to its end",
                 level=logging.WARNING,
             )
         elif left > 0:

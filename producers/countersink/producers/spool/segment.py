@@ -1,8 +1,5 @@
-"""One spool file: lock, append with fsync, stamping, progress, deleting or keeping it as
-``.damaged``. The binary format of a spool file: header, records, checksums, how corrupt or torn
-records are told, and the largest record (``MAX_BODY``).
-
-::
+"""A spool file (``Segment``): lock, append with fsync, stamping, progress, deletion or renaming to
+``.damaged``; and its binary format (``Records``)::
 
     file    = magic "csspool1" (8 bytes), slot: bytes of the file that are done,
               12 bytes reserved; then records
@@ -11,13 +8,11 @@ records are told, and the largest record (``MAX_BODY``).
     body    = entry id (16 bytes), row count (u32), increments (u64), rows: the entry's JSON
     slot    = value (i64), CRC-32 of the value (u32); anything else, such as zeros: not set
 
-All little-endian. Records are only ever appended. The two kinds of slots are overwritten in place
-instead of recording their changes at the end, because a replay has to stamp ``at`` before it sends,
-and must be able to on a full disk: it is what will empty it. A slot torn by a crash is not set,
-which is right: what depends on it had not begun.
+All numbers are little-endian. Records are only appended. The two slots are overwritten in place: a
+replay has to stamp ``at`` before it sends, also on a full disk, which the replay will empty. A slot
+torn by a crash counts as not set: no entry with this ``at`` was sent before.
 
-The record behind a corrupt one is found by the length in the header of the corrupt one. Where that
-header is corrupt as well, the segment ends there, and its file is kept.
+A corrupt record's length leads to the next record; a corrupt header ends the file, which is kept.
 """
 
 import fcntl
@@ -45,12 +40,12 @@ _BODY: Final = struct.Struct("<16sIQ")
 AT_SLOT_OFFSET: Final = _HEAD.size
 RECORD_HEADER_SIZE: Final = _HEAD.size + _SLOT.size
 MAX_BODY: Final = 1 << 26
-"""Bytes; far above 1,000 rows of the longest names, so that a corrupt length is known as such."""
+"""Maximum bytes of a body, far above 1,000 rows of the longest names: longer bodies are corrupt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as read: where it is in the file, and its parcel."""
+    """A record: its offsets in the file (first byte, end) and its parcel."""
 
     offset: int
     end: int
@@ -58,7 +53,7 @@ class Record:
 
 
 def pack_slot(value: int) -> bytes:
-    """A slot that is set."""
+    """The bytes of a slot with a value."""
     return _SLOT.pack(value, crc32(_SLOT.pack(value, 0)))
 
 
@@ -69,12 +64,12 @@ def unpack_slot(raw: bytes) -> int | None:
 
 
 def file_header() -> bytes:
-    """The beginning of a new segment."""
+    """The first bytes of a new segment."""
     return FILE_MAGIC.ljust(FILE_HEADER_SIZE, b"\0")
 
 
 def pack(parcel: Parcel) -> list[bytes]:
-    """The record of a parcel, in pieces to be written one after the other."""
+    """The record of a parcel, in pieces to be written in this order."""
     start = _BODY.pack(bytes.fromhex(parcel.id), parcel.row_count, parcel.increments)
     length = len(start) + len(parcel.rows)
     check = crc32(parcel.rows, crc32(start, crc32(length.to_bytes(4, "little"))))
@@ -83,7 +78,7 @@ def pack(parcel: Parcel) -> list[bytes]:
 
 
 def body_length(header: bytes) -> int | None:
-    """How many bytes of body follow this record header; ``None``: it is not one."""
+    """The number of bytes of body after a record header; ``None``: not a record header."""
     if len(header) < RECORD_HEADER_SIZE:
         return None
     magic, length, _ = _HEAD.unpack_from(header)
@@ -93,13 +88,13 @@ def body_length(header: bytes) -> int | None:
 
 
 def checks(header: bytes, body: bytes) -> bool:
-    """Whether the checksum in ``header`` is that of ``body``, whatever length the header names."""
+    """Whether the checksum in ``header`` fits ``body``, whatever length the header states."""
     length = len(body).to_bytes(4, "little")
     return bool(_HEAD.unpack_from(header)[2] == crc32(body, crc32(length)))
 
 
 def unpack(offset: int, header: bytes, body: bytes) -> Record | None:
-    """The record at ``offset``; ``None``: its checksum is wrong or its body is cut short."""
+    """The record at ``offset``; ``None``: its checksum is wrong, or its body is incomplete."""
     if not checks(header, body):
         return None
     id, row_count, increments = _BODY.unpack_from(body)
@@ -109,11 +104,11 @@ def unpack(offset: int, header: bytes, body: bytes) -> Record | None:
 
 
 class Records:
-    """The records of a file, which it neither locks nor writes.
+    """A reader of a file's records; neither locks nor writes the file.
 
     Args:
-        path: for messages.
-        fd: the open file.
+        path: the file's path, for messages.
+        fd: descriptor of the open file.
     """
 
     def __init__(self, path: Path, fd: int) -> None:
@@ -121,15 +116,15 @@ class Records:
         self._fd = fd
 
     def bytes_done(self, size: int) -> int | None:
-        """How many bytes of the file, which has ``size``, are done, its header included; ``None``:
-        it is no segment of ours, or of a newer version.
+        """Bytes of the file (of ``size`` bytes) that are done, its header included; ``None``: it is
+        not a segment, or of a newer version.
 
         Raises:
             SpoolError: the file cannot be read.
         """
         start = self._read(0, FILE_HEADER_SIZE)
         if size <= FILE_HEADER_SIZE and (not any(start) or file_header().startswith(start)):
-            return FILE_HEADER_SIZE  # its writer died before all of it was on disk
+            return FILE_HEADER_SIZE  # its writer died before the header was on disk
         if len(start) < FILE_HEADER_SIZE or not start.startswith(FILE_MAGIC):
             return None
         done = unpack_slot(start[DONE_SLOT_OFFSET : DONE_SLOT_OFFSET + _SLOT.size])
@@ -138,8 +133,8 @@ class Records:
         return done
 
     def at_or_after(self, offset: int, end: int) -> Record | None:
-        """The first whole record at or after ``offset`` and before ``end``; ``None``: no more, or
-        none that is found by the lengths of the corrupt ones before it.
+        """The first intact record from ``offset`` to ``end``; ``None``: there is none, or the
+        lengths of corrupt records before it do not lead to it.
 
         Raises:
             SpoolError: the file cannot be read.
@@ -155,8 +150,8 @@ class Records:
             offset += RECORD_HEADER_SIZE + length
 
     def torn(self, offset: int, end: int) -> bool:
-        """Whether the rest of the file, from ``offset`` to ``end``, in which there is no whole
-        record, is one that was not written to its end. Else it was whole once, and is damaged now.
+        """Whether the rest of the file, from ``offset`` to ``end``, without an intact record, is a
+        record not written to its end; else it was complete once, and is damaged now.
 
         Raises:
             SpoolError: the file cannot be read.
@@ -167,11 +162,11 @@ class Records:
         length = body_length(rest)
         if length is None or RECORD_HEADER_SIZE + length <= len(rest):
             return False
-        # Else its length alone is damaged, and maybe others follow.
+        # Else only its length is damaged, and other records may follow.
         return RECORD_MAGIC not in rest[1:] and not checks(rest, rest[RECORD_HEADER_SIZE:])
 
     def _read(self, offset: int, size: int) -> bytes:
-        with failing_as(f"{self._path}: cannot read"):
+        with spool_errors(f"{self._path}: cannot read"):
             raw = os.pread(self._fd, size, offset)
             while len(raw) < size:
                 more = os.pread(self._fd, size - len(raw), offset + len(raw))
@@ -182,29 +177,29 @@ class Records:
 
 
 @contextmanager
-def failing_as(what: str) -> Iterator[None]:
-    """Turn an OSError into a SpoolError that begins with ``what``."""
+def spool_errors(prefix: str) -> Iterator[None]:
+    """Raise an OSError of the block as a SpoolError with ``prefix``."""
     try:
         yield
     except OSError as error:
-        raise SpoolError(f"{what}: {error.strerror}") from error
+        raise SpoolError(f"{prefix}: {error.strerror}") from error
 
 
 DAMAGED_SUFFIX: Final = ".damaged"
 
 
 class Segment:
-    """A segment that this process holds the lock of. Used by one thread at a time.
+    """A segment locked by this process. For one thread at a time.
 
     Attributes:
-        path: the file.
-        end: bytes of it that hold records (and the file header).
-        offset: records before it were read.
-        records: what reads it.
-        damaged: corrupt records were passed over.
+        path: the file's path.
+        end: end of the last record.
+        offset: end of the last record read.
+        records: the reader of its records.
+        damaged: whether corrupt records were skipped.
     """
 
-    def __init__(self, path: Path, file: "OwnFile") -> None:
+    def __init__(self, path: Path, file: "UnsharedFile") -> None:
         self.path = path
         self.damaged = False
         self._file = file
@@ -220,19 +215,18 @@ class Segment:
         Raises:
             SpoolError: it cannot be created.
         """
-        with failing_as(f"{path}: cannot create a segment"):
+        with spool_errors(f"{path}: cannot create a segment"):
             segment = cls._lock(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             if segment is None:
-                # Between creating and locking, a replayer took the empty file for a dead process's.
-                raise SpoolError(f"{path}: taken by another process")
+                # Before it was locked, a replay took the empty file for a dead process's segment.
+                raise SpoolError(f"{path}: another process has locked the new segment")
             try:
                 segment._write(0, [file_header()])
                 os.fsync(segment._fd)
                 _sync_directory(path.parent)
             except OSError:
-                # A full disk will be met again and again: no file and no descriptor stays of each
-                # time.
-                with suppress(OSError):  # an empty segment: a replay deletes it
+                # The disk may stay full for long: no attempt leaves a file or a descriptor open.
+                with suppress(OSError):  # a replay deletes empty segments
                     path.unlink(missing_ok=True)
                 segment.close()
                 raise
@@ -241,12 +235,13 @@ class Segment:
 
     @classmethod
     def adopt(cls, path: Path) -> "Segment | None":
-        """The segment at ``path`` if nobody holds it; ``None``: somebody does, or it is gone.
+        """The segment at ``path``, now locked; ``None``: another process has its lock, or the file
+        does not exist.
 
         Raises:
-            SpoolError: it cannot be opened or is not a segment.
+            SpoolError: the file cannot be opened or is not a segment.
         """
-        with failing_as(str(path)):
+        with spool_errors(str(path)):
             try:
                 segment = cls._lock(path, os.O_RDWR)
             except FileNotFoundError:
@@ -260,18 +255,17 @@ class Segment:
             except BaseException:
                 segment.close()
                 raise
-        # A shorter file: its writer died before it had written anything.
+        # The file is shorter if its writer died before the header was complete.
         segment.end = max(segment.end, FILE_HEADER_SIZE)
         segment.offset = done
         return segment
 
     @classmethod
     def _lock(cls, path: Path, flags: int) -> "Segment | None":
-        file = OwnFile(path, flags)
+        file = UnsharedFile(path, flags)
         try:
             fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever held the lock until now may have deleted the file: then this lock is on
-            # nothing.
+            # The holder of the lock before may have deleted the file.
             if os.path.samestat(os.fstat(file.fd), os.stat(path)):
                 return cls(path, file)
         except (BlockingIOError, FileNotFoundError):
@@ -283,30 +277,30 @@ class Segment:
         return None
 
     def append(self, parcels: Sequence[Parcel]) -> None:
-        """Write the parcels and wait until the disk has them: all or none.
+        """Write and fsync parcels, all or none.
 
         Raises:
             SpoolError: none of them is stored.
         """
         offset = self.end
-        with failing_as(f"{self.path}: cannot write"):
+        with spool_errors(f"{self.path}: cannot write"):
             try:
                 for parcel in parcels:
                     offset = self._write(offset, pack(parcel))
                 os.fsync(self._fd)
             except OSError:
-                with suppress(OSError):  # the next append overwrites it, and a replay cuts it
+                with suppress(OSError):  # the next append overwrites it; a replay finds it torn
                     os.ftruncate(self._fd, self.end)
                 raise
         self.end = offset
 
     def stamp(self, records: Sequence[Record], at: int) -> None:
-        """Freeze ``at`` in these records, on disk, before they are sent for the first time.
+        """Write and fsync the time ``at`` of records, before they are sent for the first time.
 
         Raises:
-            SpoolError: it is not certain to be on disk; they must not be sent.
+            SpoolError: the time may not be on disk; the records must not be sent.
         """
-        with failing_as(f"{self.path}: cannot stamp"):
+        with spool_errors(f"{self.path}: cannot stamp"):
             for record in records:
                 self._write(record.offset + AT_SLOT_OFFSET, [pack_slot(at)])
             os.fsync(self._fd)
@@ -314,32 +308,32 @@ class Segment:
             record.parcel.at = at
 
     def mark_done(self, offset: int) -> None:
-        """Note how far Redis has it, but not beyond damage, which the next replay is to see as
-        well. Not fsynced: what is replayed again is known by its ids.
+        """Note that records before ``offset`` are in Redis; not beyond damage, which the next
+        replay has to find as well. Not fsynced: records sent again keep their ids.
 
         Raises:
             SpoolError: the file cannot be written.
         """
         if self.damaged:
             return
-        with failing_as(f"{self.path}: cannot write"):
+        with spool_errors(f"{self.path}: cannot write"):
             self._write(DONE_SLOT_OFFSET, [pack_slot(offset)])
 
     def finish(self) -> Path | None:
-        """Delete the file, whose records are all in Redis; one with damage is kept under another
-        name, which is returned, to be looked at.
+        """Delete the file, whose records are in Redis; a damaged file is renamed to ``….damaged``,
+        and its new path is returned.
 
         Raises:
             SpoolError: the file cannot be deleted or renamed.
         """
-        with closing(self), failing_as(f"{self.path}: cannot delete"):
+        with closing(self), spool_errors(f"{self.path}: cannot delete"):
             if self.damaged:
                 return self.path.rename(self.path.with_name(self.path.name + DAMAGED_SUFFIX))
             self.path.unlink(missing_ok=True)
         return None
 
     def close(self) -> None:
-        """Give up the lock. Idempotent."""
+        """Release the lock. Idempotent."""
         self._file.close()
 
     def _write(self, offset: int, pieces: Sequence[bytes]) -> int:
@@ -360,11 +354,11 @@ def _sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-class OwnFile:
-    """A file that is open in this process alone, and never in a forked child.
+class UnsharedFile:
+    """An open file that forked children close.
 
-    A ``flock`` belongs to the open file, which a child shares: as long as a child keeps it open,
-    the lock of a dead parent would go on, and nobody could replay its segment.
+    A ``flock`` belongs to the open file, which children share: the lock of a dead parent would last
+    until its children end, and no process could replay the segment.
 
     Raises:
         OSError: from ``open(2)``.
@@ -376,15 +370,15 @@ class OwnFile:
             _open.add(self)
 
     def close(self) -> None:
-        """Close it, unless this is a child, which has closed it."""
+        """Close the file, unless it is closed (as in a forked child)."""
         with _fork_lock:
             if self in _open:
                 _open.remove(self)
-                os.close(self.fd)  # inside the lock: a fork in between would leave it open there
+                os.close(self.fd)  # inside the lock: else a fork in between would leave it open
 
 
-_fork_lock = RLock()  # held over a fork, so that no file is open and not yet noted here
-_open: Final[set[OwnFile]] = set()
+_fork_lock = RLock()  # held during a fork, so that all open files are in `_open` then
+_open: Final[set[UnsharedFile]] = set()
 
 
 def _in_child() -> None:

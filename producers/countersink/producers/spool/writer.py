@@ -1,6 +1,6 @@
-"""Writing the spool: when rows go to disk (memory half full, or a flush), what happens when it
-holds ``spool_max_bytes`` (``producers/options.py``), size of a segment, pause and log line after a
-failed write."""
+"""The spool of a producer (``Spool``) and the thread that writes it (``SpoolThread``): when rows go
+to disk (memory half full, or a flush), the limit ``spool_max_bytes``, the size of a segment, pause
+and log line after a failed write."""
 
 import logging
 import time
@@ -17,22 +17,24 @@ from countersink.producers.spool.segment import (
     FILE_HEADER_SIZE,
     RECORD_HEADER_SIZE,
     Segment,
-    failing_as,
+    spool_errors,
 )
 from countersink.producers.threads import Lock, WorkThread, sleep
 from countersink.runtime.log import Log
 
 RETRY_SECONDS: Final = 1.0
+"""Pause after a failed write."""
 SEGMENT_BYTES: Final = 16 << 20
-"""A segment that is larger gets no more records."""
+"""Size above which a segment gets no more records."""
 
 
 class Spool:
-    """The spool as one producer uses it: its spool thread appends, its send thread replays.
+    """The spool of one producer: the spool thread appends, the send thread replays.
 
     Attributes:
-        backlog: the segments being replayed; but for adding to it, for the send thread alone.
-        failure: why an attempt to write failed last; ``None``: none has.
+        directory: the spool's directory.
+        backlog: the segments to be replayed; except ``add``, for the send thread only.
+        failure: the error of the last failed write; ``None``: no write has failed.
     """
 
     def __init__(self, directory: Path, max_bytes: int, log: Log) -> None:
@@ -41,28 +43,28 @@ class Spool:
         self.failure: str | None = None
         self._max_bytes = max_bytes
         self._log = log
-        self._lock = Lock()  # the current segment; held during fsync
+        self._lock = Lock()  # guards the current segment; held during fsync
         self._current: Segment | None = None
 
     @property
     def waiting(self) -> bool:
-        """Whether records of this producer wait for Redis."""
+        """Whether records of this process's segments wait for Redis."""
         current = self._current
         return len(self.backlog) > 0 or (current is not None and current.end > FILE_HEADER_SIZE)
 
     def append(self, parcels: Sequence[Parcel]) -> None:
-        """Store the parcels on disk: all or none.
+        """Store parcels on disk, all or none.
 
         Raises:
             SpoolError: none of them is stored.
         """
         size = sum(len(parcel.rows) + RECORD_HEADER_SIZE + 64 for parcel in parcels)
         with self._lock:
-            with failing_as(f"{self.directory}: cannot create"):
+            with spool_errors(f"{self.directory}: cannot create the directory"):
                 self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if used_bytes(self.directory) + size > self._max_bytes:
                 raise SpoolError(
-                    f"{self.directory} holds {self._max_bytes} bytes, as much as it may"
+                    f"{self.directory}: the spool is full (spool_max_bytes: {self._max_bytes})"
                 )
             if self._current is not None and self._current.end > SEGMENT_BYTES:
                 self.backlog.add(self._current)
@@ -72,14 +74,14 @@ class Spool:
             self._current.append(parcels)
 
     def roll(self) -> None:
-        """Give what was written so far to the backlog."""
+        """Move the current segment to the backlog, if it has records."""
         with self._lock:
             if self._current is not None and self._current.end > FILE_HEADER_SIZE:
                 self.backlog.add(self._current)
                 self._current = None
 
     def adopt_one(self) -> bool:
-        """Give the oldest segment that a dead process left to the backlog; whether there was one.
+        """Move the oldest segment of a dead process to the backlog; returns whether there was one.
 
         Raises:
             SpoolError: the directory cannot be read.
@@ -96,7 +98,7 @@ class Spool:
         return False
 
     def close(self) -> None:
-        """Leave everything to a later process."""
+        """Release all segments: another process may replay them."""
         self.backlog.close()
         with self._lock:
             current, self._current = self._current, None
@@ -106,10 +108,10 @@ class Spool:
 
 @dataclass(repr=False, eq=False)
 class SpoolThread(WorkThread):
-    """Spools when memory is half full, and when a flush asks for it.
+    """Writes rows to the spool when memory is half full, and for flushes.
 
     Attributes:
-        failing: the last attempt to write failed: it is made again, even if nobody asks.
+        failing: whether the last write failed; it is tried again without a request.
     """
 
     _spool: Spool
@@ -125,7 +127,7 @@ class SpoolThread(WorkThread):
         self.failing = False
 
     def request(self, generation: int) -> None:
-        """Spool everything up to ``generation`` soon, even if the last attempt has just failed."""
+        """Spool all rows up to ``generation`` soon, without the pause after a failed write."""
         self._upto = max(self._upto, generation)
         self._not_before = 0.0
         self.failing = False
@@ -133,29 +135,29 @@ class SpoolThread(WorkThread):
 
     def rows_waiting(self) -> None:
         """Spool if memory is half full."""
-        if self._buffer.crowded:
+        if self._buffer.half_full:
             self.bell.ring()
 
     def run(self) -> None:
-        """The thread."""
+        """Work until stopped."""
         while not self.stopping:
-            pause = max(0.0, self._not_before - time.monotonic())
-            self.bell.wait(pause if self.failing else None)
+            seconds = max(0.0, self._not_before - time.monotonic())
+            self.bell.wait(seconds if self.failing else None)
             try:
                 self.work()
             except Exception:
                 self.failing = True
-                self._log.bug("the spooler")
+                self._log.bug("the spool thread")
                 sleep(RETRY_SECONDS)
 
     def work_once(self) -> None:
-        """Spool what was asked for."""
-        # A parcel that the send thread is sealing at this moment is in nobody's list: look again
-        # until it turns up.
+        """Spool the requested rows, or rows until memory is less than half full."""
+        # A parcel that the send thread is sealing at this moment is in no list: check again until
+        # it is in the outbox.
         while not self.stopping and time.monotonic() >= self._not_before:
             if self._upto and not self._outbox.settled(self._upto):
                 upto = self._upto
-            elif self._buffer.crowded:
+            elif self._buffer.half_full:
                 upto = self._buffer.generation
             else:
                 self.failing = False
@@ -164,7 +166,7 @@ class SpoolThread(WorkThread):
                 sleep(0.001)
 
     def _store(self, upto: int) -> bool:
-        """Spool up to 16 parcels; whether there were any."""
+        """Spool up to 16 parcels; returns whether there were any."""
         parcels = self._outbox.for_spool(PARCELS_AT_A_TIME)
         while len(parcels) < PARCELS_AT_A_TIME:
             parcel = self._outbox.seal(upto)
@@ -176,7 +178,7 @@ class SpoolThread(WorkThread):
         try:
             self._spool.append(parcels)
         except BaseException as error:
-            # Those that were sent before have stayed in the outbox.
+            # Parcels that were sent before have stayed in the outbox.
             self._outbox.post([parcel for parcel in parcels if parcel.at is None])
             if not isinstance(error, SpoolError):
                 raise
