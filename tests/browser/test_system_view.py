@@ -71,7 +71,7 @@ def test_dead_letters_are_retried_and_dropped(look: Look, system: Web) -> None:
     expect(page.get_by_text("Counted 2 rows; 3 failed again and stay.").last).to_be_visible()
     expect(letters).to_have_count(3)
     assert system.store.totals.total("orders") == 21
-    page.get_by_role("button", name="No key can be like this 1").click()
+    page.get_by_role("button", name="Invalid key 1").click()
     expect(letters).to_have_count(1)
     expect(letters).to_contain_text("lone surrogate")
     button(page, "Drop…")
@@ -93,15 +93,15 @@ def test_a_late_answer_does_not_replace_what_was_chosen_after_it(look: Look, sys
     expect(letters).to_have_count(4)
     with routed(page, "**/v1/dead?reason=bad_amount*", held.append):
         with page.expect_request("**/v1/dead?reason=bad_amount*"):
-            button(page, "The amount is none 1")
+            button(page, "Invalid amount 1")
         # Until there is an answer nothing is chosen that could be acted on.
         expect(page.get_by_role("button", name="Retry all 4")).to_be_disabled()
-        button(page, "No counter can have this name 3")
+        button(page, "Invalid counter name 3")
         expect(letters).to_have_count(3)
         with page.expect_event("requestfinished", lambda one: one == held[0].request):
             held[0].continue_()
     page.evaluate("fetch('/v1/whoami').then((one) => one.json())")  # it has been read by then
-    expect(page.get_by_role("button", name="No counter can have this name 3")).to_have_attribute(
+    expect(page.get_by_role("button", name="Invalid counter name 3")).to_have_attribute(
         "aria-pressed", "true"
     )
     assert {ref for ref in chosen if letters.filter(has_text=ref).count()} == set(chosen)
@@ -168,14 +168,14 @@ def test_dead_letters_say_what_and_what_to_do_and_show_what_cannot_be_seen(
         send(client, [["views", "k", -5, 1]])
     system.apply()
     page = look.at("/#/system")
-    letter = page.locator(".letters li", has_text="No counter can have this name")
-    expect(letter.get_by_text("Mend what sends it")).to_be_visible()
+    letter = page.locator(".letters li", has_text="Invalid counter name")
+    expect(letter.get_by_text("Correct the sender")).to_be_visible()
     raw = letter.get_by_text("bad_counter")
     expect(raw).not_to_be_visible()
     letter.get_by_text("Details").click()
     expect(raw).to_be_visible()
     assert "\u202e" not in letter.inner_text()
-    other = page.locator(".letters li", has_text="The time is none")
+    other = page.locator(".letters li", has_text="Invalid time")
     expect(other.get_by_text("before 1970")).to_be_visible()
 
 

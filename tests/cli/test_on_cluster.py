@@ -346,9 +346,9 @@ def test_a_slot_without_a_master_is_said_in_one_line(mysql_url: str, tmp_path: P
         assert [s["partition"] for s in state["streams"] if s["entries"] is None] == [0]
         shown = servers.call("partitions")
         assert shown.status == 0
-        assert "no master of the cluster has the slot" in shown.err
+        assert "no master of the cluster has the hash slot" in shown.err
         refused = servers.call("totals", "--all", "--include-pending")
-        assert "no master of the cluster has the slot" in one_sentence(refused, 1)
+        assert "no master of the cluster has the hash slot" in one_sentence(refused, 1)
         for _ in range(3):
             assert servers.call("increment", "sent").status == 0
 

@@ -50,7 +50,7 @@ def read_the_map_again(running: Listener, mapped: Path) -> None:
     mapped.write_text("unmatched = 'no'")
     running.child.send(signal.SIGHUP)
     eventually(lambda: running.records("map"))
-    assert "stays as it was before" in str(running.records("map")[0]["message"])
+    assert "the previous map stays in use" in str(running.records("map")[0]["message"])
     mapped.write_text(MAP)
     running.child.send(signal.SIGHUP)
     eventually(lambda: len(running.records("map")) == 2)

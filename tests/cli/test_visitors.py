@@ -77,7 +77,7 @@ def test_a_counter_that_is_made_again_is_not_counted_with_its_old_salt(servers: 
         with Producer(servers.redis_url) as producer:
             producer.seen("visitors", "/", "ann")
             assert not producer.flush(1.0)  # it waits for the new one
-            publisher._look_at = 0.0
+            publisher._due_at = 0.0
             publisher.keep()
             publisher.publish()
             assert producer.flush(20)

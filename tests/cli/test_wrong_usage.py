@@ -114,7 +114,7 @@ REFUSED = {
         "configure a --time-zone Mars/Olympus": "IANA",
     },
     "statsd": {
-        "--host 0.0.0.0": "say --anyone",
+        "--host 0.0.0.0": "add --anyone",
         "--no-udp": "nothing to listen at",
         "--socket-mode 9": "octal",
         "--max-amount 0": "max_amount is 0",
@@ -161,7 +161,7 @@ REFUSED = {
         "--session-hours 0": "is from 0.01 to 8,760, not 0.0",
     },
     "worker": {
-        "--batch-entries 0": "batch_entries is 0: at least 1 is needed",
+        "--batch-entries 0": "batch_entries is 0: it must be at least 1",
     },
 }
 CASES = [

@@ -172,7 +172,7 @@ def test_a_restart_that_may_have_lost_something_is_not_called_applied(
         shutil.rmtree(server.directory / "appendonlydir", ignore_errors=True)
         server.start()
         line.work()
-        line.not_known("started anew")
+        line.not_known("Redis was restarted")
 
         line.stored()
         server.kill()
@@ -181,7 +181,7 @@ def test_a_restart_that_may_have_lost_something_is_not_called_applied(
         producer.increment("hits")  # over a new connection, to an empty Redis
         eventually(producer.flush)
         line.work()
-        line.not_known("started anew")
+        line.not_known("Redis was restarted")
         line.stored()
         assert line.is_applied()
 

@@ -175,9 +175,9 @@ def test_what_is_known_is_bounded(few_known: int) -> None:
         given = {f"d{number % 7}": str(number), "e": "x"}
         for _ in range(2):  # names become known, then values
             assert known.row_key(f"c{number % 11}", given) == check_dimensions(given)
-        tables |= {id(row[1]): row[1] for rows in known.of.values() for row in rows}
+        tables |= {id(row[1]): row[1] for rows in known.by_counter.values() for row in rows}
         assert sum(map(len, tables.values())) <= few_known or len(tables) > 8
-    there = {id(row[1]) for rows in known.of.values() for row in rows}
+    there = {id(row[1]) for rows in known.by_counter.values() for row in rows}
     assert sum(len(table) for at, table in tables.items() if at in there) <= few_known
 
 

@@ -326,7 +326,7 @@ def test_a_member_of_the_time_of_a_forgotten_salt_is_dropped_and_said(
         producer.seen("visitors", "/", "a", at=datetime.fromtimestamp((MINUTE - 1) * 60, UTC))
         producer.seen("visitors", "/", "b", at=AT)
         assert not producer.flush(20)  # a member was dropped
-        eventually(lambda: "has none of this time" in caplog.text)
+        eventually(lambda: "has no salt for this time" in caplog.text)
         stats = producer.stats()
         assert (stats.accepted, stats.stored, stats.dropped) == (2, 2, 0)
     counts, hashes = found(queue.client)

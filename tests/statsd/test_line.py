@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from countersink.statsd.errors import MalformedMetric
-from countersink.statsd.line import MAX_NAME, MAX_VALUES, UNIT, billionths, parse, times
+from countersink.statsd.line import MAX_NAME, MAX_VALUES, UNIT, billionths, events_per_line, parse
 from tests.support.examples import examples
 
 
@@ -142,14 +142,14 @@ def test_numbers(text: str, amount: int) -> None:
 def test_one_of_n_stands_for_n_exactly(n: int) -> None:
     # as clients print it: all digits, or as many as C's %f and %g leave
     for text in (repr(1 / n), f"{1 / n:.12f}", f"{1 / n:.8g}"):
-        assert times(text) == n
-        assert type(times(text)) is int
+        assert events_per_line(text) == n
+        assert type(events_per_line(text)) is int
 
 
 @pytest.mark.parametrize("text", ["0", "0.0", "-0.1", "1.1", "2", "nan", "", "@", "1e-99999"])
 def test_what_is_no_rate(text: str) -> None:
     with pytest.raises(MalformedMetric, match="sample rate"):
-        times(text)
+        events_per_line(text)
 
 
 @pytest.mark.parametrize(

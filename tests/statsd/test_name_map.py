@@ -108,12 +108,12 @@ def test_names_without_a_rule_can_be_dropped() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[[rule]]\ncounter = 'x'", "rule 1: it needs either match or regex"),
+        ("[[rule]]\ncounter = 'x'", "rule 1: either match or regex is required"),
         ("[[rule]]\nmatch = 'a'", "either a counter or drop"),
-        ("[[rule]]\nmatch = 'a'\ndrop = true\nkey = 'x'", "has no key"),
+        ("[[rule]]\nmatch = 'a'\ndrop = true\nkey = 'x'", "excludes a key"),
         (
             "[[rule]]\nmatch = 'a'\ncounter = 'x'\nkey = 'y'\ndimensions = { a = 'x' }",
-            "a key and dimensions",
+            "key and dimensions exclude each other",
         ),
         (
             "[[rule]]\nmatch = 'a'\ncounter = 'x'\ndimensions = { a = 1 }",
@@ -127,7 +127,7 @@ def test_names_without_a_rule_can_be_dropped() -> None:
         ("[[rule]]\nmatch = 'a'\ncounter = 'x'\nkey = '$1'", r"no \$1: the pattern captures 0"),
         ("[[rule]]\nmatch = '*'\ncounter = 'x'\nkey = '${1'", "no placeholder"),
         ("[[rule]]\nmatch = '**.**'\ncounter = 'x'", "at most one"),
-        ("[[rule]]\nregex = '('\ncounter = 'x'", "regex '\\(' is none"),
+        ("[[rule]]\nregex = '('\ncounter = 'x'", "regex '\\(' is no regular expression"),
         ("[[rule]]\nmatch = 'a'\ncounter = 'x'\nname = 'y'", "rule 1: .* unknown field `name`"),
         ("[[rules]]\nmatch = 'a'", "the file: .* unknown field `rules`"),
         ("unmatched = 'ignore'", "'ignore' - at `[$].unmatched`"),

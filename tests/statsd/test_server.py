@@ -15,7 +15,7 @@ from countersink.statsd import (
     NotLoopback,
     StatsdOptions,
 )
-from countersink.statsd.server import lost, widen
+from countersink.statsd.server import dropped_datagrams, set_receive_buffer
 from countersink.statsd.sockets import BATCH, LARGEST, LONGEST, Receiver
 from tests.statsd.listening import listening
 from tests.support.waiting import eventually
@@ -92,7 +92,7 @@ def test_what_the_kernel_drops_is_told() -> None:
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
     ):
         receiver.bind(("127.0.0.1", 0))
-        assert widen(receiver, 4096) < 10_000
+        assert set_receive_buffer(receiver, 4096) < 10_000
         sender.connect(receiver.getsockname())
         for _ in range(1000):
             sender.send(b"a:1|c")
@@ -105,7 +105,7 @@ def test_what_the_kernel_drops_is_told() -> None:
                 break
             received += 1
         assert received < 1000
-        assert lost(receiver) == 1000 - received
+        assert dropped_datagrams(receiver) == 1000 - received
 
 
 def test_ipv6_and_ipv4_loopback_at_one_port() -> None:
@@ -296,7 +296,7 @@ def test_everybody_when_told_so() -> None:
 def test_a_port_that_is_taken() -> None:
     with (
         listening(tcp=True) as listener,
-        pytest.raises(CannotListen, match="is another StatsD running"),
+        pytest.raises(CannotListen, match="is another StatsD server running"),
         listening(port=listener.port()),
     ):
         pass
@@ -309,7 +309,7 @@ def test_a_port_that_is_taken() -> None:
         ({"port": 70_000}, "port is"),
         ({"max_amount": 10**13}, "max_amount"),
         ({"max_ahead_s": float("nan")}, "max_ahead_s"),
-        ({"receive_buffer": 1 << 30}, "less than 1 GiB"),
+        ({"receive_buffer": 1 << 30}, "below 1 GiB"),
         ({"socket": "x", "stream_socket": "x"}, "both"),
         ({"socket_mode": 0o1777}, "octal"),
     ],

@@ -25,7 +25,7 @@ from countersink.stream.errors import (
     StreamRefused,
     StreamUnavailable,
 )
-from countersink.stream.progress import look
+from countersink.stream.progress import stream_state
 from tests.backfill.helpers import options
 from tests.stream.test_sentinel import in_a_child
 from tests.support.examples import MANY
@@ -92,7 +92,7 @@ def test_each_command_goes_to_the_master_of_its_key(
         stream = names.stream_key(number)
         key = command(client, "XADD", stream, "*", "a", "1", "a", "2")
         assert command(client, "XRANGE", stream, "-", "+") == [[key, [b"a", b"1", b"a", b"2"]]]
-        assert look(client, stream, make=True).last == key.decode()  # a script
+        assert stream_state(client, stream, make=True).last == key.decode()  # a script
         (found,) = command(
             client, *("XREADGROUP", "GROUP", names.GROUP, "me", "STREAMS", stream, ">")
         )
@@ -303,7 +303,7 @@ def test_moved_slots_are_followed_and_each_command_is_executed_once(
         mine = [n for n in range(20 if MANY else 10) if cluster.master_of(n) is source]
         there, fresh = names.stream_key(mine[0]), names.stream_key(mine[1])
         client.xadd(there, {"a": 0})
-        look(client, there, make=True)
+        stream_state(client, there, make=True)
         done = threading.Event()
         sent = 1
 
@@ -323,9 +323,9 @@ def test_moved_slots_are_followed_and_each_command_is_executed_once(
             assert pipe.execute()[2] == sent + 2
             client.xadd(there, {"a": 3})
             sent += 3
-            look(client, there)
+            stream_state(client, there)
         mover.join()
-        look(client, fresh, make=True)
+        stream_state(client, fresh, make=True)
 
         def known() -> bool:
             names.masters(client)

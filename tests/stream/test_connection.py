@@ -38,7 +38,7 @@ def test_a_command_whose_reply_is_lost_is_sent_once(
         *((url, "redis") for url in ("", "localhost", "http://x", "redis+cluster://x/1")),
         *((url, "redis") for url in ("redis://h:notaport/0", "redis://h/db")),
         ("redis+sentinel://u:s3cret@a:1", "name of the master"),
-        ("redis+sentinel://u:s3cret@a,,b/m/0", "begins with hosts"),
+        ("redis+sentinel://u:s3cret@a,,b/m/0", "begins with the hosts"),
         ("redis+sentinel://u:s3cret@a:x/m/0", "from 1 to 65535"),
         ("redis+sentinel://u:s3cret@a:65536/m/0", "from 1 to 65535"),
         ("redis+sentinel://u:s3cret@::1:1/m/0", "in \\[\\]"),
@@ -47,18 +47,18 @@ def test_a_command_whose_reply_is_lost_is_sent_once(
         ("redis+sentinel://u:s3cret@a/m?sentinel_passwort=s3cret", "malformed"),
         ("redis+sentinel://u:s3cret@a/m?socket_timeout=soon", "malformed"),
         ("redis+sentry://u:s3cret@a/m", "is not a Redis URL"),
-        ("redis+cluster://u:s3cret@", "begins with hosts"),
-        ("redis+cluster://u:s3cret@a/1", "database 0 alone"),
+        ("redis+cluster://u:s3cret@", "begins with the hosts"),
+        ("redis+cluster://u:s3cret@a/1", "only database 0"),
         ("redis+cluster://u:s3cret@a?nonsense=1", "malformed"),
         ("redis+cluster://u:s3cret@a?socket_timeout=soon", "malformed"),
-        ("redis+cluster://u:s3cret@a,redis..example", "begins with hosts"),
-        (f"redis+cluster://u:s3cret@{'a' * 64}.example", "begins with hosts"),
+        ("redis+cluster://u:s3cret@a,redis..example", "begins with the hosts"),
+        (f"redis+cluster://u:s3cret@{'a' * 64}.example", "begins with the hosts"),
         ("redis://u:s3cret@a:99999/0", "malformed"),
         ("redis://u:s3cret@a/first", "its path is not the number of a database"),
         *(
             (
                 f"rediss{kind}?{name}=/no/file",
-                f"there is no file '/no/file' that can be read, its {name}",
+                f"the file '/no/file' of {name} does not exist or is not readable",
             )
             for kind in ("://u:s3cret@a/0", "+sentinel://u:s3cret@a/m/0", "+cluster://u:s3cret@a")
             for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_ca_path")

@@ -343,10 +343,10 @@ BAD = [
     ('"k",1,1,7,"AAAA"', "bad_members", "not 3 bytes"),
     (f'"k",1,1,7,"{hashes_of(MAX_HASHES + 1)}"', "bad_members", "not 32776 bytes"),
     *(
-        (f'"k",1,1,{salt},"AAAAAAAAAAE="', "bad_members", "number of a salt")
+        (f'"k",1,1,{salt},"AAAAAAAAAAE="', "bad_members", "salt number")
         for salt in ('"7"', "null", "7.0", "true", "-1", "4294967296", "9" * 5000)
     ),
-    ('"k",1,-1,7,"AAAAAAAAAAE="', "bad_amount", "not negative"),
+    ('"k",1,-1,7,"AAAAAAAAAAE="', "bad_amount", "must not be below 0"),
     ('"k",1,9223372036854775808,7,"AAAAAAAAAAE="', "bad_amount", "64-bit"),
     ('"k",1,"1",7,"AAAAAAAAAAE="', "bad_amount", "not str"),
     ('"k",-1,1,7,"AAAAAAAAAAE="', "bad_minute", "1970"),

@@ -23,7 +23,7 @@ UNSAID: Final = re.compile(
             "it goes with keys, not with dimensions",
             "give each dimension once",
             "name each dimension once",
-            "this word means something else",
+            "this name is reserved for",
             "choose by keys, or by the values of dimensions",
             "with dimensions have no keys",
             "by dimensions are of one counter",

@@ -46,7 +46,7 @@ class Running:
     def _run(self) -> None:
         try:
             self.status = run(
-                self.options, stop=self.stop, reached=self._reached, vitals=self._vitals
+                self.options, stop=self.stop, on_point=self._reached, vitals=self._vitals
             )
         except BaseException as error:  # shown by join()
             self.error = error

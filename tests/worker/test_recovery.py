@@ -82,7 +82,7 @@ def test_entries_trimmed_while_pending_are_reported_as_lost(place: Place) -> Non
 def test_idle_consumers_with_nothing_pending_are_forgotten(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group, "GONE_S", 3_600.0)
+    monkeypatch.setattr(group, "DEAD_S", 3_600.0)
     place.fill(Traffic(0), 2)
     Group(place.client, [STREAM], "x").ensure()
     for name in ("idle", "busy"):
@@ -140,7 +140,7 @@ def test_entries_of_a_dead_worker_are_claimed_whatever_redis_says_of_their_age(
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers look often, and are certain soon."""
-    monkeypatch.setattr(report, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(report, "CHECK_EVERY_S", 0.01)
     monkeypatch.setattr(queue_losses, "LOOK_EVERY_MS", 10)
     monkeypatch.setattr(queue_losses, "CERTAIN_MS", 100)
 

@@ -43,7 +43,7 @@ def stored(store: Store, counter: str) -> list[Salt]:
 def test_a_worker_publishes_what_counters_need(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(module, "CHECK_EVERY_S", 0.01)
     with Store(place.mysql_url) as store, place.watched(batch_wait_ms=10):
         store.counters.set("plain")
         store.counters.set("v", salt_days=0)
@@ -75,7 +75,7 @@ def test_salts_are_written_for_each_partition_again_where_redis_was_emptied(plac
             for partition in (0, 1):
                 assert published(place.client, partition) == {"v": stored(store, "v")}
                 place.client.delete(salts_key(stream_key(partition)))
-            publisher._look_at = publisher._keep_at = 0.0
+            publisher._due_at = publisher._keep_at = 0.0
         publisher.close()
 
 

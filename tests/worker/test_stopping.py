@@ -158,7 +158,7 @@ def test_a_signal_with_a_batch_in_hand_and_mysql_away_ends_soon_with_status_1(
         eventually(lambda: " waiting " in child.output())
         child.terminate()
         assert child.wait() == 1
-        assert "what it leaves pending is redelivered" in child.output()
+        assert "its pending entries will be redelivered" in child.output()
     server.start()
     assert drain(place.redis_url, url, claim_idle_ms=1) == 0
     check(url, traffic)

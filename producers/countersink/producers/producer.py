@@ -28,7 +28,7 @@ from countersink.runtime.limits import (
     check_key,
     minute_of,
 )
-from countersink.runtime.members import check_member, no_salt, out_of_reach
+from countersink.runtime.members import check_member, no_salt, no_salt_of_time
 from countersink.stream.connection import connect
 from countersink.stream.errors import StreamMisconfigured
 
@@ -315,7 +315,7 @@ class Producer(Engine):
         self._fast_dimensions = self._events.fast_dimensions
         self._fast_seen = self._events.sightings.fast
         self._known_dimensions = self._events.known_dimensions
-        self._known = self._known_dimensions.of
+        self._known = self._known_dimensions.by_counter
 
     def _hash_member(
         self, counter: str, minute: int | None, member: bytes
@@ -332,7 +332,7 @@ class Producer(Engine):
             if self.counts_members(counter) is False and events.sightings.salts.has_none(counter):
                 raise ValueError(no_salt(counter))
             if minute is not None and events.sightings.is_out_of_reach(counter, minute):
-                raise ValueError(out_of_reach(counter))
+                raise ValueError(no_salt_of_time(counter))
         return found
 
     def _refuse(self, increments: int) -> None:

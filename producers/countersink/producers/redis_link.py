@@ -25,7 +25,7 @@ from countersink.stream.clock import RedisClock
 from countersink.stream.connection import cluster_of, connect, mapped
 from countersink.stream.errors import StreamError, StreamMisconfigured, translate
 from countersink.stream.names import PartitionRoute, note_use, salts_of, stream_key
-from countersink.stream.progress import Epoch, look, order
+from countersink.stream.progress import Epoch, order, stream_state
 
 HELD_BACK_SECONDS: Final = 1.0
 """Mean pause between checks of the length of a stream that is too long."""
@@ -310,7 +310,7 @@ class Trail:
         epoch: Epoch | None = None
         complete = False
         try:
-            now = look(client, stream, make=True)
+            now = stream_state(client, stream, make=True)
             epoch, complete = now.epoch, now.reaches(end)
             why = "it was unknown at the first connection"
             if before is not None:
@@ -358,7 +358,7 @@ class Trail:
         end = self._ends.get(stream)
         try:
             try:
-                now = look(client, stream)
+                now = stream_state(client, stream)
             except StreamMisconfigured:
                 now = None
             if now is None or now.epoch != self._epochs.get(stream) or not now.reaches(end):

@@ -1,5 +1,3 @@
-"""What all packages may import, with the standard library alone: limits, log, retries, signals,
-dead-letter reasons.
-
-Needs the standard library alone.
+"""Modules that every package may import, written with the standard library alone: limits, log,
+retries, signals, dead-letter reasons.
 """

@@ -1,9 +1,8 @@
-"""``DeadReason``: every reason of a dead letter with its code, headline, explanation, remedy, and
-whether it may have been counted; the checks of a row's items (``row_fault``); which row gets one is
-decided in ``stream/decode.py`` and ``counting/apply/refusals.py``.
+"""The reasons of dead letters (``DeadReason``), with code, headline, explanation, remedy, and
+whether the row may have been counted; the check of a row's items (``row_fault``).
 
-Here are all of them: those of the decoder (``stream.decode``), of the rules of counters
-(``store.apply.refusals``) and of the worker.
+See ``stream/decode.py`` (reading), ``counting/apply/refusals.py`` (rules of counters) and
+``worker/intake.py`` (internal errors) for which row gets which reason.
 """
 
 from collections.abc import Sequence
@@ -15,26 +14,26 @@ from countersink.runtime.dimensions import check_row_key
 from countersink.runtime.limits import check_amount, check_counter, check_minute
 
 WHOLE_ENTRY: Final = -1
-"""The position of a dead letter that stands for its entry as a whole."""
+"""The position of a dead letter that holds a whole entry."""
 
-_SENDER = "Mend what sends it, then drop this: as it is it can never be counted."
-_SPLIT = "Let the sender split its entries, then drop this."
+_SENDER = "Correct the sender, then drop this: as it is, it can never be counted."
+_SPLIT = "Let the sender send smaller entries, then drop this."
 _ENTRY = (
-    "Something that is no producer of ours, or a broken one, writes to the queue. Mend it, then"
-    " drop this."
+    "Another program than a countersink producer, or a broken producer, writes to the queue."
+    " Correct it, then drop this."
 )
-_AGAIN = "Count it only if you are sure that it was not counted: Retry adds it once more."
-_CAUSE = "Retry it once its cause is mended, or drop it."
+_AGAIN = "Retry it only if you are sure that it was not counted: Retry adds it once more."
+_CAUSE = "Remove the cause, then press Retry; or drop this."
 
 
 class DeadReason(StrEnum):
-    """The reasons of dead letters by their codes, which are in the column ``dead_row.reason``.
+    """The reasons of dead letters; the values are the codes in the column ``dead_row.reason``.
 
     Attributes:
-        headline: what happened, in a few words.
-        explanation: the same as a sentence.
-        remedy: what to do.
-        maybe_counted: it is counted already, or may be: it is retried only when asked for.
+        headline: the fault, in a few words.
+        explanation: the fault, in a sentence.
+        remedy: the operator's next step.
+        maybe_counted: the row may be counted already: it is retried only by reason or ref.
     """
 
     headline: str
@@ -58,27 +57,27 @@ class DeadReason(StrEnum):
 
     BAD_COUNTER = (
         "bad_counter",
-        "No counter can have this name",
+        "Invalid counter name",
         "Names have 1 to 64 characters of A-Z a-z 0-9 _ . : -.",
         _SENDER,
     )
     BAD_KEY = (
         "bad_key",
-        "No key can be like this",
-        "A key is text, to be written as UTF-8, or an object of at most eight dimensions.",
+        "Invalid key",
+        "A key is text that UTF-8 can hold, or an object of at most eight dimensions.",
         _SENDER,
     )
     BAD_MINUTE = (
         "bad_minute",
-        "The time is none",
-        "It is before 1970, more than 366 days after it was sent, or no number.",
+        "Invalid time",
+        "The time is before 1970, more than 366 days after it was sent, or not a number.",
         _SENDER,
     )
-    BAD_AMOUNT = "bad_amount", "The amount is none", "It is no whole number of 64 bits.", _SENDER
+    BAD_AMOUNT = "bad_amount", "Invalid amount", "It is not a signed 64-bit integer.", _SENDER
     BAD_MEMBERS = (
         "bad_members",
-        "The members are none",
-        "The hashes of members, or the number of their salt, cannot be like this.",
+        "Invalid members",
+        "The hashes of the members, or the number of their salt, are malformed.",
         _SENDER,
     )
     NOT_A_ROW = (
@@ -89,93 +88,93 @@ class DeadReason(StrEnum):
     )
     TOO_LARGE = (
         "too_large",
-        "Too large to be read",
-        "The entry has more bytes than are read at once.",
+        "Entry too large",
+        "The entry has more bytes than a worker reads of an entry.",
         _SPLIT,
     )
     TOO_MANY_ROWS = (
         "too_many_rows",
-        "Too many increments in one entry",
-        "More than are read at once.",
+        "Too many rows in one entry",
+        "The entry has more rows than a worker reads of an entry.",
         _SPLIT,
     )
     BAD_ENTRY = (
         "bad_entry",
-        "Not to be read",
-        "The entry has no list of increments, or its id, time or version is none.",
+        "Unreadable entry",
+        "The entry has no list of rows, or its id, time or version is malformed.",
         _ENTRY,
     )
     NEWER_VERSION = (
         "newer_version",
         "Sent by a newer version",
-        "The sender is newer than the workers here.",
+        "The sender has a newer version than the workers.",
         "Upgrade the workers, then press Retry.",
     )
     TOO_OLD = (
         "too_old",
-        "Too old to be sure of",
-        "It was first sent so long ago that nobody can tell any more whether it was counted.",
+        "Too old to be counted safely",
+        "It was sent so long ago that the record of whether it was counted may be deleted.",
         _AGAIN,
         True,
     )
     RECONCILED = (
         "reconciled",
         "Its day was set from a log",
-        "A backfill has set this day to what a log says, which may have this in it already.",
+        "A reconcile set this day to the count of its log, which may include this row already.",
         _AGAIN,
         True,
     )
     TRACKED_COUNTER = (
         "tracked_counter",
-        "This counter follows a table",
-        "Only the table's own triggers count it.",
+        "This counter belongs to a tracked table",
+        "Only the triggers of the table change this counter.",
         "Send to another counter, then drop this.",
     )
     UNKNOWN_COUNTER = (
         "unknown_counter",
-        "Nobody has made this counter",
+        "This counter does not exist",
         "The workers count only counters that exist (strict).",
-        "Make it with “countersink counter set”, then press Retry; or drop this.",
+        "Create it with “countersink counter set”, then press Retry; or drop this.",
     )
     UNKNOWN_DIMENSION = (
         "unknown_dimension",
         "The counter does not have this dimension",
-        "An increment may have those dimensions only that its counter has declared.",
+        "An increment may have only the dimensions that its counter declares.",
         "Declare it with “countersink counter set --dimensions”, then press Retry; or drop this.",
     )
     NOT_UNIQUE = (
         "not_unique",
         "The counter does not count different members",
-        "An increment brought members to a counter that counts none.",
-        "Let it with “countersink counter set --unique”, then press Retry; or drop this.",
+        "The increment has members, and its counter does not count members.",
+        "Allow it with “countersink counter set --unique”, then press Retry; or drop this.",
     )
     WRONG_SALT = (
         "wrong_salt",
-        "Hashed with a salt that is not right for it",
-        "The salt is not one of this counter, or not one of the time of the event.",
-        "Drop this: nobody can tell who its members are.",
+        "Hashed with a wrong salt",
+        "The salt belongs to another counter, or to another time than the event's.",
+        "Drop this: its members cannot be identified.",
     )
     NO_SKETCHES = (
         "no_sketches",
         "The worker lacks a library",
-        "Many different members take datasketches, which is not installed there.",
+        "Counting many different members needs datasketches, which the worker does not have.",
         "Install the extra: pip install 'countersink[sketches]', then press Retry.",
     )
     BAD_SKETCH = (
         "bad_sketch",
-        "The sketch that it belongs to is damaged",
+        "The sketch of its key is damaged",
         "The database does not hold the different members that were written.",
         "See “countersink verify”; delete the key or the sketch, then press Retry; or drop this.",
     )
     INTERNAL_ERROR = (
         "internal_error",
-        "It could not be counted",
-        "An unexpected error in countersink; the worker's log has the traceback.",
+        "Unexpected error",
+        "countersink failed unexpectedly; the worker's log has the traceback.",
         _CAUSE,
     )
 
     def document(self) -> dict[str, Any]:
-        """Its attributes, for JSON."""
+        """The attributes, for JSON."""
         return {
             name: getattr(self, name)
             for name in ("headline", "explanation", "remedy", "maybe_counted")
@@ -183,11 +182,11 @@ class DeadReason(StrEnum):
 
 
 MAYBE_COUNTED: Final = tuple(reason for reason in DeadReason if reason.maybe_counted)
-"""Those that are retried only when asked for."""
+"""Reasons of rows that may be counted already."""
 
 
 class RowRefusal(NamedTuple):
-    """Why a row is not counted.
+    """The fault of a row that cannot be counted.
 
     Attributes:
         reason: the code.
@@ -207,10 +206,10 @@ _ITEM_CHECKS: Final = (
 
 
 def row_fault(items: Sequence[object]) -> RowRefusal | None:
-    """Fault of a row's counter, key or dimensions, minute or amount; None: there is none.
+    """The first fault of a row's items; None: they are valid.
 
     Args:
-        items: these four.
+        items: counter, key or dimensions, minute, amount.
     """
     for item, (reason, check) in zip(items, _ITEM_CHECKS, strict=True):
         try:
@@ -226,11 +225,11 @@ class Bad:
 
     Attributes:
         position: the row's place in the entry from 0, or :data:`WHOLE_ENTRY`.
-        reason: why.
+        reason: the code of its fault.
         detail: a sentence for people.
-        payload: the row's JSON; for a whole entry its ``rows`` field, or, where another field is to
-            blame, a JSON object of all fields. ``stream.decode.decode_payload`` reads both.
-        counter: the row's, if that can be one; else empty.
+        payload: the row's JSON; for a whole entry its ``rows`` field, or a JSON object of all
+            fields if another field has the fault. ``stream.decode.decode_payload`` reads both.
+        counter: the row's counter, if its name is valid; else empty.
     """
 
     position: int

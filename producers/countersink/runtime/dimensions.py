@@ -1,16 +1,16 @@
-"""Dimensions of an increment and keys of breakdowns: their limits and checks, the composite key of
-several values (its separator, its escapes, how long a value may be in it), how it is read, and a
-producer's memory of mappings that were checked (``MOST_KNOWN``).
+"""Dimensions of increments and keys of breakdowns: limits and checks, the composite key of several
+values (separator, escapes, longest value), its parser, and a producer's cache of checked mappings
+(``MOST_KNOWN``).
 
 A breakdown's key is ``value 00 value 00 …``, in the breakdown's order of dimensions. In a value,
-byte 00 is written as 01 01, and byte 01 as 01 02. So a key is valid UTF-8, can be read back, and
-keys sort as their values do, one after another; all keys that begin with a value and 00 have it as
-their first value.
+byte 00 is written as 01 01, and byte 01 as 01 02. So a key is valid UTF-8, can be split again, and
+keys sort as their lists of values do; all keys that begin with a value and 00 have that value
+first.
 
-Each value has a width that depends on the number of dimensions alone: 255 bytes for one dimension,
-127 for two, 84 for three, 63, 50, 41, 35, and 31 for eight. A longer one is cut to it as
-:func:`countersink.runtime.limits.cut_bytes` cuts keys. The width is not what the other values
-leave, because one value would then have several forms, and no total could be asked for by it.
+The longest value depends on the number of dimensions alone: 255 bytes for one dimension, 127 for
+two, 84 for three, 63, 50, 41, 35, and 31 for eight. :func:`countersink.runtime.limits.cut_bytes`
+cuts longer values. If a value could use the bytes that other values leave free, one value would
+have several forms, and a total could not be selected by it.
 """
 
 import re
@@ -23,21 +23,21 @@ from countersink.runtime.limits import MAX_KEY_BYTES, check_key, cut_bytes, key_
 Dimensions = tuple[tuple[str, str], ...]
 """(name, value) pairs, sorted by name; names are unique, and there is at least one pair."""
 RowKey = str | Dimensions
-"""What a row is counted under: a key, or the values of dimensions."""
+"""The key of a row: a text, or the values of dimensions."""
 
 MAX_DIMENSIONS: Final = 8
 """Dimensions of one counter, and of one increment."""
 UNIQUE_COLUMNS: Final = ("estimate", "low", "high")
-"""Columns of an answer about different members, beside ``total``."""
+"""Columns beside ``total`` in an answer about different members."""
 RESERVED: Final = frozenset(
     (
         *("quarter", "minute", "hour", "day", "week", "month", "year"),
         *("key", "counter", "total", "previous", "change", "also", *UNIQUE_COLUMNS),
     )
 )
-"""Words of questions (``--by``), and columns that stand beside dimensions in answers."""
+"""Values of ``--by``, and columns beside the dimensions in answers."""
 SEPARATOR: Final = "\0"
-"""Stands between the values of a composite key."""
+"""The separator of values in a composite key."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 _ESCAPED = re.compile("[\0\1]")
@@ -46,7 +46,7 @@ _ESCAPE = re.compile("\1[\1\2]")
 _UNESCAPED: Final = {escape: char for char, escape in _ESCAPES.items()}
 
 _sorted_names: dict[tuple[object, ...], tuple[str, ...]] = {}
-"""Names in the order in which they were given → sorted, for those that were checked."""
+"""Checked names in the caller's order → the same names, sorted."""
 _NAMES_LIMIT: Final = 10_000
 
 
@@ -67,7 +67,7 @@ def check_name(name: object) -> str:
         )
     if name in RESERVED:
         raise ValueError(
-            f"dimension {name!r}: this word means something else in --by or in answers; use"
+            f"dimension {name!r}: this name is reserved for --by or for a column of answers; use"
             " another name"
         )
     return name
@@ -75,9 +75,9 @@ def check_name(name: object) -> str:
 
 def check_dimensions(dimensions: object) -> RowKey:
     """The row key of a mapping of names to values: its pairs sorted by name, each value as
-    :func:`countersink.runtime.limits.check_key` returns it; of an empty mapping, the key ``''``.
+    :func:`countersink.runtime.limits.check_key` returns it; an empty mapping is the key ``''``.
 
-    A value of ``''`` counts where a missing one does, and its name must be declared as well.
+    The value ``''`` counts as a missing value does, but the counter must declare its name.
 
     Raises:
         TypeError: not a mapping, or a name or a value that is no ``str``.
@@ -102,12 +102,12 @@ def check_dimensions(dimensions: object) -> RowKey:
 
 
 def check_row_key(key: object) -> RowKey:
-    """The row key of what a caller gave: of a ``str`` as
-    :func:`countersink.runtime.limits.check_key` has it, of a mapping as :func:`check_dimensions`.
+    """The row key of a caller's key: :func:`countersink.runtime.limits.check_key` of a ``str``,
+    :func:`check_dimensions` of a mapping.
 
     Raises:
         TypeError: neither, or a name or a value that is no ``str``.
-        ValueError: as those functions.
+        ValueError: as these functions.
     """
     if isinstance(key, str):
         return check_key(key)
@@ -117,56 +117,55 @@ def check_row_key(key: object) -> RowKey:
 
 
 def width(dimensions: int) -> int:
-    """Bytes that each value may have, escaped, in a composite key of as many dimensions."""
+    """Most bytes of an escaped value in a composite key of ``dimensions`` values."""
     return (MAX_KEY_BYTES + 1 - dimensions) // dimensions
 
 
 def part(value: str, dimensions: int) -> str:
-    """``value`` as it stands in a composite key of as many dimensions: escaped, and cut to its
-    width. What is cut once is cut no further.
+    """``value`` in the form of a composite key of ``dimensions`` values: escaped, and cut to
+    :func:`width`. A second call changes nothing.
     """
     room = width(dimensions)
     if len(value) <= room and value.isascii() and "\0" not in value and "\1" not in value:
         return value
-    whole = cut_bytes(text_bytes(value))  # as a producer cuts it: a reader may not have done so
-    escaped = escape(key_text(whole))
+    as_sent = cut_bytes(text_bytes(value))  # the producer cuts so, a reader may pass it uncut
+    escaped = escape(key_text(as_sent))
     most = room
-    while len(text_bytes(escaped)) > room:  # again only where escapes need room as well
-        escaped = escape(key_text(cut_bytes(whole, most)))
+    while len(text_bytes(escaped)) > room:  # escapes may make it too long again
+        escaped = escape(key_text(cut_bytes(as_sent, most)))
         most -= 1
     return escaped
 
 
 def composite(values: Sequence[str]) -> str:
-    """The key of a breakdown's row: ``values`` in the breakdown's order of dimensions, at most 255
-    bytes.
+    """The key of a breakdown's row, at most 255 bytes.
 
     Args:
-        values: 1 to 8 of them.
+        values: 1 to 8 values, in the breakdown's order of dimensions.
     """
     count = len(values)
     return SEPARATOR.join([part(value, count) for value in values])
 
 
 def values_of(key: str) -> tuple[str, ...]:
-    """The values of a composite key, in the breakdown's order: what :func:`composite` was given,
-    cut where it cut. Of any other text, what is nearest: never an error.
+    """The values of a composite key, in the breakdown's order, as :func:`composite` cut them. Never
+    raises: any text is split at its separators.
     """
     return tuple([unescape(value) for value in key.split(SEPARATOR)])
 
 
 def escape(value: str) -> str:
-    """``value`` without byte 00."""
+    """``value`` with bytes 00 and 01 escaped."""
     return _ESCAPED.sub(lambda found: _ESCAPES[found[0]], value)
 
 
 def unescape(value: str) -> str:
-    """What :func:`escape` was given."""
+    """The text that :func:`escape` escaped."""
     return _ESCAPE.sub(lambda found: _UNESCAPED[found[0]], value)
 
 
 def _checked_names(dimensions: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of a mapping, sorted."""
+    """The names of a mapping, checked and sorted."""
     given = tuple(dimensions)
     names = tuple(sorted([check_name(name) for name in given]))
     if len(_sorted_names) < _NAMES_LIMIT:
@@ -181,46 +180,45 @@ def _value(name: str, value: object) -> str:
 
 
 MOST_KNOWN: Final = 8_192
-"""Dimensions that are known at once, some 600 bytes each; beyond that all are forgotten."""
+"""Most entries of the cache, some 600 bytes each; beyond that the cache is emptied."""
 
 Known = tuple[Callable[[Mapping[str, str]], Any], dict[Any, Dimensions], tuple[str, ...]]
-"""What takes the values of some names out of a mapping (a value alone, if there is one name), the
-dimensions by what it takes, and the names, sorted."""
+"""A getter of the values of some names from a mapping (of one name: the bare value), the dimensions
+by the getter's result, and the names, sorted."""
 _NONE: Final[Known] = (len, {}, ())
 
 
 class KnownDimensions:
-    """Names that were checked, and the dimensions that were made of them.
+    """Cache of checked mappings: names and values → dimensions.
 
-    Checking and sorting a mapping takes several times as long as all the rest of an increment; to
-    find it here takes a tenth of that. Two mappings with the same values of the same names are one,
-    whatever the order of their items; a value that equals a known one is counted as that, also if
-    it is of a subclass of ``str``, which is refused otherwise. For all threads: each step is one
-    operation of a dictionary.
+    Checking and sorting a mapping takes several times as long as the rest of an increment, a hit of
+    the cache a tenth of that. The order of a mapping's items does not matter. A value that equals a
+    cached one is counted as that, also an instance of a subclass of ``str``, which is refused
+    otherwise. Thread-safe: each step is one operation of a dictionary.
 
     Args:
-        forget: called when all are forgotten, for whoever holds tables of ``of``.
+        forget: called when the cache is emptied, for holders of tables in ``by_counter``.
 
     Attributes:
-        of: counter → by the number of names → :data:`Known`, of the names that came last.
+        by_counter: counter → number of names → :data:`Known` of the latest names.
     """
 
     def __init__(self, forget: Callable[[], None] = lambda: None) -> None:
-        self.of: dict[str, list[Known]] = {}
+        self.by_counter: dict[str, list[Known]] = {}
         self._forget = forget
         self._by_names: dict[tuple[str, ...], Known] = {}
-        self._held = 0  # about: threads may add at once
+        self._held = 0  # approximate: threads may add at the same time
 
     def row_key(self, counter: str, key: str | Mapping[str, str]) -> RowKey:
-        """The row key of what a caller gave, remembered if its texts are short and ASCII.
+        """The row key of a caller's key, cached if its texts are short and ASCII.
 
         Args:
-            counter: checked.
+            counter: a valid name.
 
         Raises:
             TypeError, ValueError: as :func:`countersink.runtime.dimensions.check_row_key`.
         """
-        by_number = self.of.get(counter)
+        by_number = self.by_counter.get(counter)
         if type(key) is dict and by_number is not None and 0 < len(key) <= MAX_DIMENSIONS:
             take, known, names = by_number[len(key)]
             if key.keys() == set(names):
@@ -242,22 +240,22 @@ class KnownDimensions:
         if known is None:
             known = self._by_names.setdefault(names, (itemgetter(*names), {}, names))
             self._count()
-        by_number = self.of.get(counter)
+        by_number = self.by_counter.get(counter)
         if by_number is None:
-            by_number = self.of.setdefault(counter, [_NONE] * (MAX_DIMENSIONS + 1))
+            by_number = self.by_counter.setdefault(counter, [_NONE] * (MAX_DIMENSIONS + 1))
             self._count()
         by_number[len(names)] = known
 
     def _count(self) -> None:
         self._held += 1
         if self._held > MOST_KNOWN:
-            self.of.clear()
+            self.by_counter.clear()
             self._by_names.clear()
             self._held = 0
             self._forget()
 
 
 def _is_short(values: tuple[str, ...]) -> bool:
-    """Whether none was cut; and memory is bounded by their number alone."""
+    """Whether no value was cut; so the number of entries alone bounds the cache's memory."""
     text = "".join(values)
     return len(text) <= MAX_KEY_BYTES and text.isascii()

@@ -1,10 +1,9 @@
-"""Errors of ``runtime``: the base of all whose messages are for users (``ExplainedError``), and
-``GivenUp``, when the waiting for a server had to end.
+"""Errors of ``runtime``.
 
 ::
 
-    ExplainedError  the message is for a user; its class may add what to do
-    GivenUp         a server did not come back before the waiting had to end
+    ExplainedError  the message is for a user; its class may add advice
+    GivenUp         the wait for a server ended before the server came back
 """
 
 
@@ -12,8 +11,8 @@ class ExplainedError(Exception):
     """Base of errors whose message is for a user."""
 
     advice: str = ""
-    """What to do next, which a command adds to the message."""
+    """The user's next step, which a command adds to the message."""
 
 
 class GivenUp(Exception):
-    """The server did not come back before the waiting had to end; the cause is its last error."""
+    """The wait for a server ended before it came back; the cause is the server's last error."""

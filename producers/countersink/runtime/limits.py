@@ -1,8 +1,8 @@
 """Limits of counter names, keys, amounts and event times, their checks with the error messages, and
-how a key of more than 255 bytes is cut.
+the cut of keys of more than 255 bytes.
 
-One place for the rules of the wire format, so that a producer refuses in the
-caller exactly what a worker would have to put among the dead letters.
+Producers and workers share these rules, so that a producer refuses in the caller exactly the rows
+that a worker would have to put among the dead letters.
 """
 
 import re
@@ -20,7 +20,7 @@ MIN_MINUTE: Final = 0
 MAX_MINUTE: Final = int(datetime(9999, 12, 26, tzinfo=UTC).timestamp()) // 60 - 1
 """The last minute of 9999-12-25 UTC, so that in any time zone there are dates after its day."""
 MAX_AHEAD: Final = 366 * 1440
-"""Minutes by which an event may be later than it is counted, or was sent: more is a mistake."""
+"""Minutes by which an event may be later than now, or than its entry was sent."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNTER = re.compile(r"[A-Za-z0-9_.:\-]{1,64}", re.ASCII)
@@ -45,13 +45,13 @@ def check_counter(counter: object) -> str:
 
 
 def is_name(counter: object) -> bool:
-    """Whether this can be a counter's name; the column alone would take 'c ' for 'c'."""
+    """Whether ``counter`` is a valid counter name; the SQL column alone would take 'c ' for 'c'."""
     return isinstance(counter, str) and _COUNTER.fullmatch(counter) is not None
 
 
 def check_key(key: object) -> str:
-    """``key`` in the form in which it is counted: any text, the empty one included; one of more
-    than 255 bytes in UTF-8 is cut, see :func:`countersink.runtime.limits.cut_key`.
+    """``key`` in the form in which it is counted: any text, ``''`` included; :func:`cut_key` cuts a
+    key of more than 255 bytes in UTF-8.
 
     Raises:
         TypeError: not a ``str``.
@@ -96,17 +96,18 @@ def check_minute(minute: object) -> int:
 
 
 def latest_minute(at: int = 0) -> int:
-    """The latest Unix minute that an event may have which is counted now, on this machine's clock,
-    or was sent at ``at`` (Unix ms), whichever is later.
+    """The latest Unix minute that an event may have: 366 days after now, on this machine's clock,
+    or after ``at``, when its entry was sent (Unix ms), whichever is later.
     """
     return min(MAX_MINUTE, max(at, int(time.time() * 1000)) // 60_000 + MAX_AHEAD)
 
 
 def check_event_minute(minute: object) -> int:
-    """Return ``minute`` if an event that is read now can have it; as :func:`check_minute`.
+    """Return ``minute`` if it is an event time up to 366 days ahead; see :func:`check_minute`.
 
     Raises:
-        ValueError: also where it is more than 366 days ahead.
+        TypeError: not an ``int``.
+        ValueError: out of range, or more than 366 days ahead.
     """
     checked = check_minute(minute)
     if checked > latest_minute():
@@ -133,10 +134,9 @@ def minute_of(at: object) -> int:
 
 
 MAX_KEY_BYTES: Final = 255
-"""Bytes of UTF-8 in a counted key, as the column ``counter_key`` is wide."""
+"""Most bytes of UTF-8 in a counted key: the width of the column ``counter_key``."""
 OVERFLOW: Final = "__overflow__"
-"""The key of what has no room, where a day of a counter has at most so many keys. It is not one of
-the keys that are counted."""
+"""The key of the amounts beyond a counter's key cap of a day; it does not count towards the cap."""
 DIGEST_DIGITS: Final = 16
 """Hex digits of SHA-256, lower case, at the end of a key that was cut."""
 
@@ -145,11 +145,11 @@ def cut_bytes(key: bytes, most: int = MAX_KEY_BYTES) -> bytes:
     """``key`` if it has at most 255 bytes, else its beginning, ``~`` and 16 digits of its digest.
 
     The beginning is 238 bytes, or up to 3 fewer where that would end within a character. The digest
-    is the SHA-256 of all bytes of the key. What is cut once is cut no further.
+    is the SHA-256 of all bytes of the key. A second call changes nothing.
 
     Args:
         key: UTF-8; of other bytes, at most 3 that look like the rest of a character are left out.
-        most: bytes that the result may have, 20 or more; fewer for a part of a key.
+        most: most bytes of the result, at least 20; less than 255 for a part of a key.
     """
     if len(key) <= most:
         return key
@@ -161,7 +161,7 @@ def cut_bytes(key: bytes, most: int = MAX_KEY_BYTES) -> bytes:
 
 
 def cut_key(key: str, most: int = MAX_KEY_BYTES) -> str:
-    """``key`` as :func:`cut_bytes` has it.
+    """``key`` as :func:`cut_bytes` cuts it.
 
     Raises:
         UnicodeEncodeError: it holds a lone surrogate, which has no UTF-8 form.
@@ -173,7 +173,7 @@ def cut_key(key: str, most: int = MAX_KEY_BYTES) -> str:
 
 
 def key_bytes(key: str) -> bytes:
-    """A key as the table has it: cut where it has more than 255 bytes.
+    """A key as the table holds it, in bytes: cut if it has more than 255.
 
     Raises:
         ValueError: it holds a lone surrogate that stands for no byte.
@@ -182,7 +182,7 @@ def key_bytes(key: str) -> bytes:
 
 
 def stored_form(key: str) -> str:
-    """A key as the table has it, as text.
+    """A key as the table holds it, as text.
 
     Raises:
         ValueError: as :func:`key_bytes`.
@@ -191,7 +191,7 @@ def stored_form(key: str) -> str:
 
 
 def text_bytes(text: str) -> bytes:
-    """A key, or a part of one, byte by byte.
+    """The bytes of a key, or of a part of a key; the inverse of :func:`key_text`.
 
     Raises:
         ValueError: it holds a lone surrogate that stands for no byte.
@@ -200,5 +200,5 @@ def text_bytes(text: str) -> bytes:
 
 
 def key_text(key: bytes) -> str:
-    """A key of the table as text; :func:`key_bytes` undoes it, for bytes that are no UTF-8 too."""
+    """The text of a key of the table; :func:`key_bytes` is its inverse, also for invalid UTF-8."""
     return bytes(key).decode("utf-8", "surrogateescape")

@@ -1,14 +1,13 @@
-"""The log of all processes and of producers: text and JSON lines, longest error, how often the same
-action is logged at most (``QUIET_S``), what is dropped when nobody reads, no event data in
-tracebacks, and where passwords stand in a URL (``passwords``).
+"""The log of all processes and of producers: text and JSON lines, the longest error, the rate limit
+of an action (``QUIET_S``), dropped lines, tracebacks without event data, and the positions of
+passwords in a URL (``passwords``).
 
-A pipe that is full, a terminal that was stopped with Ctrl-S or a journal that hangs would hold up
-whoever writes to it, for good. So :class:`LineHandler` never waits: a line is written at once where
-that is possible, and else kept, up to :data:`KEPT_BYTES`, until it is. What does not fit is
-dropped, and counted in a line of its own.
+A full pipe, a terminal stopped with Ctrl-S or a journal that hangs would block its writer for good.
+So :class:`LineHandler` never waits: a line that cannot be written at once is kept until it can, up
+to :data:`KEPT_BYTES`. Lines beyond that are dropped, and a line of its own says how many.
 
-No record holds event data or a password. Of an unexpected exception only the type and the lines of
-code are shown, since its text could quote an event.
+No record holds event data or a password. A record of an unexpected exception has only its type and
+the lines of code, since its text could quote an event.
 """
 
 import contextlib
@@ -29,27 +28,29 @@ from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 from urllib.parse import unquote_plus
 
+from countersink.runtime.texts import plural
+
 MAX_ERROR: Final = 300
 """Characters of an error in a record."""
 OTHER: Final = "other"
-"""The action of a record that has none."""
+"""The action of a record without an action."""
 QUIET_S: Final = 60.0
-"""Seconds between two records of one action that are said seldom."""
+"""Seconds between two records of one action by :meth:`Log.seldom`."""
 KEPT_BYTES: Final = 1024 * 1024
-"""Bytes of lines that are kept at most."""
+"""Most bytes of lines that wait to be written."""
 PATIENCE_S: Final = 1.0
-"""Seconds for which a process that ends waits for who reads its log."""
+"""Seconds for which the end of a process waits for the reader of its log."""
 _PIECE: Final = select.PIPE_BUF
 """Bytes that a pipe takes at once if it takes any."""
 _ROOT: Final = "countersink"
 
 
 class Log:
-    """Writes records with an action. From any thread.
+    """Writes log records with an action. Thread-safe.
 
     Args:
-        logger: where to.
-        always: fields that every record carries, such as the name of the process.
+        logger: the logger of the records.
+        always: fields of every record, such as the name of the process.
     """
 
     def __init__(self, logger: logging.Logger, **always: object) -> None:
@@ -66,32 +67,33 @@ class Log:
         bug: BaseException | None = None,
         **fields: object,
     ) -> None:
-        """Log ``message`` with its fields, and an unexpected exception."""
+        """Log ``message`` with its fields; ``bug``: an unexpected exception."""
         extra = {"action": str(action), "fields": self._always | fields}
         self._logger.log(level, message, extra=extra, exc_info=bug)
 
     def seldom(
-        self, action: str, text: str, *, level: int = logging.WARNING, of: str = "", **fields: Any
+        self, action: str, text: str, *, level: int = logging.WARNING, item: str = "", **fields: Any
     ) -> bool:
-        """Log, unless the same action, of the same thing, was logged so less than :data:`QUIET_S`
-        ago; whether it was logged."""
+        """Log, unless this method logged the same ``action`` and ``item`` less than :data:`QUIET_S`
+        ago; return whether it logged."""
         now = time.monotonic()
-        last = self._last.get((action, of))
+        last = self._last.get((action, item))
         due = last is None or now - last >= QUIET_S
         if due:
-            self._last[action, of] = now
+            self._last[action, item] = now
             self(action, text, level=level, **fields)
         return due
 
     def bug(self, where: str) -> None:
-        """Log seldom the exception that is being handled, after which ``where`` goes on."""
-        self.seldom(
-            "internal_error", f"{where} goes on after:", level=logging.ERROR, bug=sys.exception()
-        )
+        """Log, by :meth:`seldom`, the exception being handled; ``where`` names the part that
+        continues.
+        """
+        text, error = f"{where} continues after an unexpected error", sys.exception()
+        self.seldom("internal_error", text, level=logging.ERROR, bug=error)
 
 
 def code_lines(error: BaseException) -> str:
-    """The lines of code that ``error``, and what caused it, came through: without their texts."""
+    """The traceback of ``error`` and of its causes: types and lines of code, without messages."""
     parts: list[str] = []
     current: BaseException | None = error
     while current is not None and len(parts) < 8:
@@ -103,15 +105,15 @@ def code_lines(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """An error of ours as one line of bounded length."""
+    """The message of a countersink error, as one line of at most :data:`MAX_ERROR` characters."""
     return " ".join(str(error).split())[:MAX_ERROR] or type(error).__qualname__
 
 
 def passwords(url: str) -> list[tuple[int, int]]:
-    """Where in ``url`` passwords stand, from first to last: begin and end, as of a slice.
+    """The positions of passwords in ``url``, in order: begin and end of a slice each.
 
-    It may be a list of hosts and need not be well-formed: what was meant to be a password may stand
-    where a port does, or have a ``/``, ``?`` or ``#`` in it that should have been quoted.
+    The URL may have several hosts and may be malformed: a password may stand in the place of a
+    port, or have an unquoted ``/``, ``?`` or ``#``.
     """
     start = url.find("://") + 3 if "://" in url else 0
     found = [
@@ -121,7 +123,7 @@ def passwords(url: str) -> list[tuple[int, int]]:
     ]
     rest = url
     for begin, end in found:
-        rest = f"{rest[:begin]}{'*' * (end - begin)}{rest[end:]}"  # an @ there ends no user's name
+        rest = f"{rest[:begin]}{'*' * (end - begin)}{rest[end:]}"  # an @ there ends no credentials
     end = rest.rfind("@", start)
     inside: list[tuple[int, int]] = []
     if end >= 0:
@@ -148,7 +150,7 @@ def _parts(record: logging.LogRecord) -> tuple[str, str, str, dict[str, Any]]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, action, message, and the fields."""
+    """Formats a record as one line of JSON: time, level, action, message, and the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as a line of JSON."""
@@ -158,7 +160,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people: time, level, action, message, then ``name=value`` for the fields."""
+    """Formats a record as one line of text: time, level, action, message, ``name=value`` fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as a line of text; only a traceback adds lines."""
@@ -176,9 +178,8 @@ def _shown(value: object) -> str:
 
 
 class LineHandler(logging.Handler):
-    """Writes records as lines to ``stream``, and never waits for it.
-
-    A stream without a file descriptor, such as :class:`io.StringIO`, is written to as it is.
+    """Writes records as lines to ``stream``, and never waits for its reader. A stream without a
+    file descriptor, such as :class:`io.StringIO`, is written to directly.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -216,7 +217,7 @@ class LineHandler(logging.Handler):
             self._write()
 
     def flush(self) -> None:
-        """Wait a second at most for who reads."""
+        """Write the kept lines; wait for the reader up to :data:`PATIENCE_S`."""
         if self._output is None:
             return
         deadline = time.monotonic() + PATIENCE_S
@@ -226,7 +227,7 @@ class LineHandler(logging.Handler):
                 self._write()
 
     def close(self) -> None:
-        """Flush, and let go of the stream."""
+        """Flush, and close the handler's own descriptor."""
         self.flush()
         super().close()
         with self._guard:
@@ -235,8 +236,8 @@ class LineHandler(logging.Handler):
                 self._output = None
                 self._lines.clear()
 
-    def begin_anew(self) -> None:
-        """In a forked child: what is kept is its parent's to write."""
+    def reset_in_child(self) -> None:
+        """Drop the kept lines in a forked child: its parent writes them."""
         self._guard = threading.RLock()
         self._lines.clear()
         self._size = self._dropped = 0
@@ -247,7 +248,7 @@ class LineHandler(logging.Handler):
         self._size += len(line)
 
     def _write(self) -> None:
-        """Write what is kept, as far as the stream takes it; the rest on a thread."""
+        """Write the kept lines that the stream takes at once; a thread writes the others."""
         assert self._output is not None
         while self._lines:
             line = self._lines[0]
@@ -257,7 +258,7 @@ class LineHandler(logging.Handler):
                 self._wait_for_room()
                 return
             except OSError:
-                written = len(line)  # nobody reads any more, or the disk is full
+                written = len(line)  # the reader is gone, or the disk is full
             self._size -= written
             if written == len(line):
                 self._lines.popleft()
@@ -265,7 +266,8 @@ class LineHandler(logging.Handler):
                 self._lines[0] = line[written:]
             if not self._lines and self._dropped:
                 dropped, self._dropped = self._dropped, 0
-                self._keep(f"{dropped} log lines were dropped: nobody read them\n".encode())
+                lines = plural(dropped, "log line")
+                self._keep(f"{lines} dropped: the reader was too slow\n".encode())
 
     def _wait_for_room(self) -> None:
         if not self._waiting:
@@ -273,7 +275,7 @@ class LineHandler(logging.Handler):
             try:
                 waiting.start()
             except RuntimeError:
-                return  # no thread to be had: with the next line
+                return  # no thread can be started: the next line tries again
             self._waiting = True
 
     def _write_later(self) -> None:
@@ -288,16 +290,16 @@ class LineHandler(logging.Handler):
 
 
 class _File:
-    """A file, pipe, terminal, or a socket as a journal's: one that can be written to takes a piece
-    without waiting.
+    """A file, pipe, terminal or socket (a journal's). It takes a piece without waiting if poll(2)
+    says that it can be written to; ``owned``: :meth:`close` closes the descriptor.
     """
 
-    def __init__(self, descriptor: int, *, own: bool) -> None:
+    def __init__(self, descriptor: int, *, owned: bool) -> None:
         self._descriptor = descriptor
-        self._own = own
+        self._owned = owned
 
     def write(self, piece: bytes) -> int:
-        # For one of our own that does not block this is one call too many; it costs 1 µs.
+        # Not needed for an owned descriptor, which does not block; it costs 1 µs.
         if not self._poll(0):
             raise BlockingIOError
         return os.write(self._descriptor, piece)
@@ -311,7 +313,7 @@ class _File:
         return bool(poll.poll(None if seconds is None else seconds * 1000))
 
     def close(self) -> None:
-        if self._own:
+        if self._owned:
             os.close(self._descriptor)
 
 
@@ -322,13 +324,12 @@ def _output(stream: TextIO) -> _File | None:
     except (AttributeError, OSError, ValueError):
         return None
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
-        # Opened anew, so that it does not block for us alone: others share the descriptor that we
-        # were given. Where that is not allowed, another writer can fill the pipe between our look
-        # and our write.
+        # Opened again, as O_NONBLOCK on the given descriptor would change it for other processes,
+        # too. Where that is not allowed, another writer can fill the pipe between poll and write.
         flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         with contextlib.suppress(OSError):
-            return _File(os.open(f"/proc/self/fd/{descriptor}", flags), own=True)
-    return _File(descriptor, own=False)
+            return _File(os.open(f"/proc/self/fd/{descriptor}", flags), owned=True)
+    return _File(descriptor, owned=False)
 
 
 _HANDLERS: Final["weakref.WeakSet[LineHandler]"] = weakref.WeakSet()
@@ -336,15 +337,15 @@ _HANDLERS: Final["weakref.WeakSet[LineHandler]"] = weakref.WeakSet()
 
 def _in_child() -> None:
     for handler in list(_HANDLERS):
-        handler.begin_anew()
+        handler.reset_in_child()
 
 
 os.register_at_fork(after_in_child=_in_child)
 
 
 def set_up(log_format: str, stream: TextIO | None = None) -> LineHandler:
-    """Send everything countersink logs, from level info on, to ``stream`` (default: stderr), and
-    the warnings of libraries that nobody else handles; returns the handler.
+    """Send countersink's log records, from level info on, to ``stream`` (default: stderr), as well
+    as warnings of libraries that have no handler; return the handler.
     """
     handler = LineHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
@@ -352,14 +353,14 @@ def set_up(log_format: str, stream: TextIO | None = None) -> LineHandler:
     root.addHandler(handler)
     if root.level == logging.NOTSET:
         root.setLevel(logging.INFO)
-    # What a library warns of would be printed by logging itself, which may wait for ever.
+    # The default last resort prints a library's warnings itself, and may block for good.
     logging.lastResort = _LastResort(handler)
     return handler
 
 
 @contextlib.contextmanager
 def logged(log_format: str, stream: TextIO | None = None) -> Iterator[LineHandler]:
-    """:func:`set_up` inside the block; what is not written at its end has a second to be."""
+    """:func:`set_up` inside the block; its end waits up to a second for lines to be written."""
     handler = set_up(log_format, stream)
     try:
         yield handler
@@ -371,7 +372,7 @@ def logged(log_format: str, stream: TextIO | None = None) -> Iterator[LineHandle
 
 
 class _LastResort(logging.Handler):
-    """Passes on warnings that no handler of their own takes."""
+    """Passes warnings of loggers without a handler to ``handler``."""
 
     def __init__(self, handler: logging.Handler) -> None:
         super().__init__(logging.WARNING)

@@ -1,7 +1,7 @@
-"""Members whose different ones are counted: their check and hash, the salts by which they are
-hashed (``Salt``) and their JSON in Redis, and ``Seen``, the hashes that a row brings.
+"""Members of counters that count different members: their check and hash, the salts for the hash
+(``Salt``) with their JSON in Redis, and the hashes in a row (``Seen``).
 
-A member is never sent, stored or logged: only its hash is, by a salt of its counter.
+A member is never sent, stored or logged; only its hash is, made with a salt of its counter.
 """
 
 import json
@@ -15,22 +15,22 @@ from countersink.runtime.limits import cut_key
 HASH_BYTES: Final = 8
 """Bytes of a member's hash."""
 MAX_HASHES: Final = 4_096
-"""Hashes in one row at most."""
+"""Most hashes in one row."""
 SALT_BYTES: Final = 16
 SALT_SECONDS: Final = 10.0
-"""From Redis's first answer that a counter has no salt, or none of a time, how long one may be due:
-workers publish that of a counter which has just got ``--unique``, and those that are lacking when
-they are back, within seconds."""
+"""Seconds to wait for a salt after Redis's first answer without it: workers publish the salt of a
+counter that has just got ``--unique``, and missing salts after their own restart, within
+seconds."""
 MAX_SALT_NUMBER: Final = 2**32 - 1
 
 
 class Seen(NamedTuple):
-    """The members that a row brings.
+    """The hashed members of a row.
 
     Attributes:
-        number: of the salt by which they were hashed.
-        hashes: :data:`HASH_BYTES` each, in any order, some perhaps twice; at least one, at most
-            :data:`MAX_HASHES`.
+        number: number of the salt that they were hashed with.
+        hashes: 1 to :data:`MAX_HASHES` hashes of :data:`HASH_BYTES` each, in any order; a hash may
+            occur twice.
     """
 
     number: int
@@ -38,11 +38,12 @@ class Seen(NamedTuple):
 
 
 class Salt(NamedTuple):
-    """A salt of a counter, and when its events happened.
+    """A salt of a counter, and the time range of the events that use it.
 
     Attributes:
-        number: tells it from all others, of other counters too.
-        begins: the first Unix minute; ends: the one after the last, None: it has no end.
+        number: unique among the salts of all counters.
+        begins: the first Unix minute.
+        ends: the Unix minute after the last; None: the range has no end.
         salt: :data:`SALT_BYTES` bytes.
     """
 
@@ -53,7 +54,7 @@ class Salt(NamedTuple):
 
 
 def check_member(member: object) -> bytes:
-    """The bytes of a member: of a ``str`` its UTF-8. The empty one is one, and any length will do.
+    """The bytes of a member of any length, 0 included; a ``str`` becomes UTF-8.
 
     Raises:
         TypeError: neither ``str`` nor ``bytes``.
@@ -70,23 +71,23 @@ def check_member(member: object) -> bytes:
 
 
 def no_salt(counter: str) -> str:
-    """What to do where a counter has no salt."""
+    """The error message for a counter without any salt, with the remedy."""
     return (
         f"{counter} does not count different members, or no worker has made its salt yet: "
-        f"countersink counter set {counter} --unique"
+        f"run countersink counter set {counter} --unique"
     )
 
 
-def out_of_reach(counter: str) -> str:
-    """Why a member has no salt where its counter has others."""
+def no_salt_of_time(counter: str) -> str:
+    """The error message for a time that none of a counter's salts covers."""
     return (
-        f"{counter} renews its salt, and has none of this time: it was forgotten, or the time is"
-        " more than a day ahead"
+        f"{counter} renews its salt and has no salt for this time: the salt was deleted, or the"
+        " time is more than a day ahead"
     )
 
 
 def salt_of(salts: Iterable[Salt], minute: int) -> Salt | None:
-    """The salt of a minute; None: it is not made yet, or forgotten."""
+    """The salt of a Unix minute; None: it is not made yet, or was deleted."""
     for salt in salts:
         if salt.begins <= minute and (salt.ends is None or minute < salt.ends):
             return salt
@@ -94,8 +95,8 @@ def salt_of(salts: Iterable[Salt], minute: int) -> Salt | None:
 
 
 def visitor_of(address: str, agent: str) -> str:
-    """The member that a visitor is where nothing better is known: the client's address and its user
-    agent, each as keys are cut.
+    """The default member for a visitor: the client's address and user agent, each cut as keys are,
+    with a space between.
     """
     texts = (text.encode("utf-8", "replace").decode() for text in (address, agent))
     return " ".join([cut_key(text) for text in texts])
@@ -107,18 +108,18 @@ def member_hash(member: bytes, salt: bytes) -> bytes:
 
 
 def hashes_text(hashes: bytes) -> str:
-    """Hashes as a row brings them: base64 without line breaks."""
+    """Hashes in the form of a row's JSON: base64 without line breaks."""
     return b64encode(hashes).decode()
 
 
 def encode_salts(salts: Iterable[Salt]) -> bytes:
-    """A counter's field in the hash of :func:`countersink.stream.names.salts_key`."""
+    """The value of a counter's field in the hash of :func:`countersink.stream.names.salts_key`."""
     rows = [[one.number, one.begins, one.ends, one.salt.hex()] for one in salts]
     return json.dumps(rows, separators=(",", ":")).encode()
 
 
 def decode_salts(raw: bytes | None) -> list[Salt]:
-    """The salts that :func:`encode_salts` was given; none for anything else."""
+    """The salts that :func:`encode_salts` encoded; an empty list if ``raw`` is None or damaged."""
     try:
         rows = [] if raw is None else json.loads(raw)
         return [

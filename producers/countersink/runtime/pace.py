@@ -1,14 +1,14 @@
-"""``Pace``: pauses after pieces of work so that they take a share of the time (0 to 1), at most
-``LONGEST_PAUSE_S`` each; the shares are settings of commands and jobs."""
+"""Pauses between pieces of work (``Pace``): the work takes a share of the time, above 0 and up to
+1, and each pause at most ``LONGEST_PAUSE_S``. The shares are settings of commands and jobs."""
 
 import time
 from collections.abc import Callable
 from typing import Final
 
 LONGEST_PAUSE_S: Final = 10.0
-"""Well below the seconds after which the server ends an idle session."""
+"""Well below the time after which MySQL ends an idle session."""
 _SLICE_S: Final = 0.05
-"""How soon a stop is noticed."""
+"""Seconds after which a stop is noticed."""
 
 
 def pause(
@@ -18,23 +18,25 @@ def pause(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Sleep for so long, or until ``stop`` says so: for what is no :class:`threading.Event`."""
+    """Sleep for ``seconds``, or until ``stop`` returns true: for stops without an
+    :class:`threading.Event`.
+    """
     until = clock() + seconds
     while (left := until - clock()) > 0 and not stop():
         sleep(min(left, _SLICE_S))
 
 
 class Pace:
-    """Keeps work to a share of the time: after a piece of work :meth:`rest` for what is due.
+    """Keeps work to a share of the time: call :meth:`rest` after each piece of work.
 
     Args:
-        share: of the time, above 0 and at most 1, at which there are no pauses.
-        stop: true once the work should end.
-        clock: seconds, monotonic.
-        sleep: waits for some seconds.
+        share: part of the time for work, above 0 and up to 1; 1: no pauses.
+        stop: returns true once the work should end.
+        clock: monotonic seconds.
+        sleep: waits for a number of seconds.
 
     Raises:
-        ValueError: not a share.
+        ValueError: ``share`` is out of range.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class Pace:
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         if not 0 < share <= 1:
-            raise ValueError(f"the share of the time is {share}: above 0 and at most 1")
+            raise ValueError(f"the share of the time is {share}: it must be above 0 and at most 1")
         self._ratio = (1 - share) / share
         self._stop = stop
         self._clock = clock
@@ -59,11 +61,11 @@ class Pace:
         return self._stop()
 
     def rest(self) -> None:
-        """Pause for the work since the last pause; cut short by a stop."""
+        """Pause in proportion to the work since the last pause; a stop ends the pause."""
         worked = self._clock() - self._since
         self.pause(min(worked * self._ratio, LONGEST_PAUSE_S))
 
     def pause(self, seconds: float) -> None:
-        """Pause for so long, or until a stop."""
+        """Pause for ``seconds``, or until a stop."""
         pause(seconds, self._stop, clock=self._clock, sleep=self._sleep)
         self._since = self._clock()

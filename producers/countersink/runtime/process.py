@@ -1,11 +1,11 @@
-"""A process's name (host, pid, random), and its stop on SIGTERM or SIGINT: in order, or forced with
-exit status 1 at a second signal or after the time limit. Hosts: the name in a ``Host`` header, and
-whether a name or an address leads to this machine alone (loopback).
+"""The name of a process (host, pid, random), and its stop on SIGTERM or SIGINT: in order, or forced
+with exit status 1 at a second signal or after the time limit. Names of hosts: the host in a
+``Host`` header, and whether a host is loopback.
 
-A Python-level signal handler runs between two instructions of the main thread only: late where that
-thread hangs in a call, and maybe while it holds a lock that the handler needs. So the handlers here
-do nothing but be there, and CPython's C handler writes the signal's number to a pipe
-(:func:`signal.set_wakeup_fd`) that any thread can read.
+A Python signal handler runs between two instructions of the main thread: late if that thread hangs
+in a call, and maybe while it holds a lock that the handler needs. So the handlers here are empty,
+and CPython's C handler writes the signal's number to a pipe (:func:`signal.set_wakeup_fd`) that any
+thread can read.
 """
 
 import ipaddress
@@ -25,65 +25,65 @@ from countersink.runtime.log import Log
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 FORCED: Final = 1
-"""Exit status of a stop that had to be forced."""
+"""Exit status after a forced stop."""
 STOPPING: Final = "stopping"
-"""The action of the record that a signal came."""
+"""The action of the log record that a signal came."""
 STOP_FORCED: Final = "stop_forced"
-"""The action of the record that the process is ended in the midst of something."""
+"""The action of the log record that the process ends before its work is finished."""
 _PATIENCE_S: Final = 1.0
-"""Seconds that the log, or another farewell, may take."""
+"""Seconds that one log record, or one callback, may take during a stop."""
 
 
 def host_name() -> str:
-    """This host's name, cut to what a column holds."""
+    """This host's name, cut to 150 characters, which the columns of the tables hold."""
     return socket.gethostname()[:150]
 
 
 def process_name(purpose: str = "") -> str:
-    """A name that no other process has, or ever had: host, pid, random; ``purpose`` first."""
+    """A name that no other process ever has: ``purpose``, host, pid, random."""
     name = f"{host_name()}-{os.getpid()}-{os.urandom(4).hex()}"
     return f"{purpose}-{name}" if purpose else name
 
 
 class Stop:
-    """Whether something was asked to stop. From any thread, and from a signal handler too.
+    """A request to stop, made once. Safe in any thread and in a signal handler.
 
     Not a :class:`threading.Event`: its ``set`` takes a lock that the interrupted thread may hold.
     """
 
     def __init__(self) -> None:
         self._requested = False
-        self._closed = threading.Lock()  # open from the request on
+        self._closed = threading.Lock()  # released by the request
         self._closed.acquire()
 
     @property
     def requested(self) -> bool:
-        """True from the first request on."""
+        """Whether the stop was requested."""
         return self._requested
 
     def request(self) -> None:
-        """Ask for the stop."""
+        """Request the stop."""
         if not self._requested:
             self._requested = True
-            with suppress(RuntimeError):  # another thread asks at the same moment
+            with suppress(RuntimeError):  # another thread requests it at the same moment
                 self._closed.release()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep for ``seconds`` or until a request, and say whether there was one."""
+        """Sleep for ``seconds`` or until the request; return whether it was made."""
         if not self._requested and self._closed.acquire(timeout=max(0.0, seconds)):
-            self._closed.release()  # for whoever else waits
+            self._closed.release()  # for other waiting threads
         return self._requested
 
 
 class SignalQueue:
-    """The signals that came, in their order."""
+    """The signals that came, in order."""
 
     def __init__(self, reader: int, numbers: Sequence[signal.Signals]) -> None:
         self._reader = reader
         self._numbers = numbers
 
     def next(self, seconds: float | None) -> signal.Signals | None:
-        """The next signal; ``None``: none came for so long, or no more will."""
+        """The next signal; ``None``: none came within ``seconds``, or the queue is closed."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -91,13 +91,13 @@ class SignalQueue:
             written = os.read(self._reader, 1) if ready else b""
             if not written:
                 return None
-            if written[0] in self._numbers:  # others with a handler are written, too
+            if written[0] in self._numbers:  # signals of other handlers are written, too
                 return signal.Signals(written[0])
 
 
 @contextmanager
 def signal_queue(numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[SignalQueue]:
-    """Queue these signals inside the block, instead of what they did. For the main thread."""
+    """Queue these signals inside the block, instead of their handlers. For the main thread."""
     reader, writer = _pipe()
     try:
         with _written_to(writer, numbers):
@@ -118,16 +118,16 @@ def stop_by_signals(
     forced: Callable[[], object] = lambda: None,
 ) -> Iterator[None]:
     """Inside the block SIGTERM and SIGINT request a stop, and end the process ``within_s`` seconds
-    later at the latest; a second signal ends it at once. Only in the main thread, else nothing.
+    later at the latest; a second signal ends it at once. Outside the main thread: does nothing.
 
     Args:
-        stop: requested.
-        log: says so.
-        within_s: seconds.
-        doing: what is done after the request, for the log.
-        left: what becomes of what was in hand when the process has to be ended, for the log.
+        stop: the stop to request.
+        log: the log of the signal and of a forced end.
+        within_s: seconds from the signal to the forced end.
+        doing: the log's text for the work after the request.
+        left: the log's text for unfinished work at a forced end.
         asked: called after the request, on a thread.
-        forced: called right before the process is ended, on a thread.
+        forced: called right before a forced end, on a thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -173,8 +173,8 @@ def _pipe() -> tuple[int, int]:
 
 @contextmanager
 def _written_to(writer: int, numbers: Sequence[signal.Signals]) -> Iterator[None]:
-    """Inside the block these signals do nothing but be written to ``writer``, which is closed at
-    its end: end of file for who reads.
+    """Inside the block these signals are only written to ``writer``, which is closed at its end:
+    the reader gets end of file.
     """
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}
     wakeup_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -188,7 +188,7 @@ def _written_to(writer: int, numbers: Sequence[signal.Signals]) -> Iterator[None
 
 
 def _briefly(work: Callable[[], object]) -> None:
-    # On a thread: the log may be what hangs (a full pipe on stderr).
+    # On a thread: the log itself may hang (a full pipe on stderr).
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(_PATIENCE_S)
@@ -199,8 +199,8 @@ _LOCAL: Final = frozenset(("localhost", "ip6-localhost", "localhost.localdomain"
 
 
 def header_host(header: str) -> str:
-    """The name or address in a ``Host`` header in lower case, without port and brackets; empty
-    where it is malformed.
+    """The name or address in a ``Host`` header, in lower case, without port and brackets; ``''`` if
+    the header is malformed.
     """
     match = _HOST.fullmatch(header)
     if match is None or int(match[2] or 0) > 65_535:
@@ -209,7 +209,7 @@ def header_host(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens at a name or an address."""
+    """Whether only this machine can connect to ``host``, a name or an address."""
     name = host.lower()
     if name in _LOCAL or name.endswith(".localhost"):
         return True

@@ -1,6 +1,6 @@
-"""Waiting for a server that is away: pauses between tries (``FIRST_PAUSE_S`` to
-``LONGEST_PAUSE_S``), the log lines ``waiting`` and ``resumed``, how often, and how many tries after
-a stop."""
+"""Retries while a server is away: pauses between tries (``FIRST_PAUSE_S`` to ``LONGEST_PAUSE_S``),
+the log lines ``waiting`` and ``resumed`` (every ``SAY_EVERY_S``), and the number of tries after a
+stop request (``TRIES_WHILE_STOPPING``)."""
 
 import logging
 import random
@@ -16,21 +16,20 @@ from countersink.runtime.process import Stop
 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
-"""So long at most counting does not go on once a server is back."""
+"""Also the longest delay of counting after a server is back."""
 SAY_EVERY_S: Final = 30.0
 TRIES_WHILE_STOPPING: Final = 3
 WAITING: Final = "waiting"
-"""The action of the record that a server is away: at once, then every 30 s."""
+"""The action of the log record that a server is away: at once, then every 30 s."""
 RESUMED: Final = "resumed"
-"""The action of the record that it serves again."""
+"""The action of the log record that the server serves again."""
 
 Result = TypeVar("Result")
 
 
 class Backoff:
-    """Pauses that become longer, up to a longest one.
-
-    Half of each is random: several that wait do not come back at once.
+    """Pauses that double, up to a longest one; half of each is random, so that several processes
+    do not come back at once.
     """
 
     def __init__(self, first_s: float = FIRST_PAUSE_S, longest_s: float = LONGEST_PAUSE_S) -> None:
@@ -45,22 +44,22 @@ class Backoff:
 
 
 class Outage:
-    """Logs that one server is away: at once, every 30 s, and when it is back. Two threads may share
-    it, lest both say so.
+    """Logs that one server is away: at once, every 30 s, and when it is back. Threads may share an
+    instance, and then log one record for all.
 
     Args:
         service: ``Redis`` or ``MySQL``.
-        log: where it is said.
-        tolerated: failures in a row that are not worth a record, such as that of a connection
-            which had gone stale.
-        comfort: what the record adds, such as ``, nothing is lost``.
+        log: the log of these records.
+        tolerated: failures in a row that are not logged, such as the first one of a stale
+            connection.
+        note: text behind the message, such as ``, nothing is lost``.
     """
 
-    def __init__(self, service: str, log: Log, *, tolerated: int = 0, comfort: str = "") -> None:
+    def __init__(self, service: str, log: Log, *, tolerated: int = 0, note: str = "") -> None:
         self._service = service
         self._log = log
         self._tolerated = tolerated
-        self._comfort = comfort
+        self._note = note
         self._lock = threading.Lock()
         self._failures = 0
         self._since: float | None = None
@@ -69,12 +68,12 @@ class Outage:
 
     @property
     def lasted_s(self) -> float | None:
-        """Seconds from the first to the latest failure of this outage; None while it serves."""
+        """Seconds from the first to the latest failure of this outage; None: the server serves."""
         with self._lock:
             return None if self._since is None else self._latest - self._since
 
     def failed(self, error: Exception, **fields: Any) -> None:
-        """It does not serve; ``fields`` go into the record."""
+        """Note a failure of the server; ``fields`` go into the log record."""
         now = time.monotonic()
         with self._lock:
             self._failures += 1
@@ -89,7 +88,7 @@ class Outage:
         if due:
             self._log(
                 WAITING,
-                f"{self._service} does not serve: waiting{self._comfort}",
+                f"{self._service} does not serve: waiting{self._note}",
                 level=logging.WARNING,
                 service=self._service,
                 for_s=round(now - since),
@@ -98,7 +97,7 @@ class Outage:
             )
 
     def over(self, *, quietly: bool = False) -> None:
-        """It serves."""
+        """Note that the server serves."""
         with self._lock:
             self._failures = 0
             since, self._since = self._since, None
@@ -123,16 +122,16 @@ def retry(
     """The result of ``work``, which is called until it succeeds.
 
     Args:
-        work: to be done; it may have been done when it raises.
-        passes: whether an error may pass by itself or by an operator's hand.
-        stop: whether to end soon.
-        failed: told of each such error, before the pause.
-        wait: for so many seconds, or until a stop.
-        tries: how many are made in all once it is to stop.
+        work: the call; it may have taken effect although it raises.
+        passes: whether an error may pass by itself or by an operator's action.
+        stop: whether a stop is requested.
+        failed: called with each such error, before the pause.
+        wait: waits for a number of seconds, or until a stop request.
+        tries: number of tries after a stop request.
 
     Raises:
-        GivenUp: it is to stop, and the server is still away.
-        Exception: whatever ``work`` raises that does not pass.
+        GivenUp: a stop was requested, and the server is still away.
+        Exception: an error of ``work`` that does not pass.
     """
     backoff = Backoff()
     while True:
@@ -147,7 +146,7 @@ def retry(
                 raise GivenUp(error_text(error)) from error
             failed(error)
             seconds = backoff.pause_s()
-            if stopping:  # nothing waits any longer
+            if stopping:  # ``wait`` returns at once after a stop request
                 time.sleep(min(seconds, 2 * FIRST_PAUSE_S))
             else:
                 wait(seconds)
@@ -155,15 +154,14 @@ def retry(
 
 @dataclass(repr=False, eq=False)
 class Patience:
-    """Repeats what fails for want of one server until it succeeds or a stop is requested. For one
+    """Repeats calls that need one server, until they succeed or a stop is requested. For one
     thread.
 
     Args:
         service: ``Redis`` or ``MySQL``, for the log.
-        passes: whether an error may pass by itself or by an operator's hand; others are raised.
-        stop: ends the waiting: after a request, work is tried :data:`TRIES_WHILE_STOPPING` times in
-            all.
-        log: where outages are announced.
+        passes: whether an error may pass by itself or by an operator's action; others are raised.
+        stop: ends the wait: after a request, work is tried :data:`TRIES_WHILE_STOPPING` times.
+        log: the log of outages.
         waiting: called before each pause, with the error.
     """
 
@@ -174,14 +172,14 @@ class Patience:
     _waiting: Callable[[Exception], None] = lambda error: None
 
     def __post_init__(self) -> None:
-        self._outage = Outage(self._service, self._log, tolerated=1, comfort=", nothing is lost")
+        self._outage = Outage(self._service, self._log, tolerated=1, note=", nothing is lost")
 
     def call(self, work: Callable[[], Result]) -> Result:
         """The result of ``work``, which is called until it succeeds.
 
         Raises:
-            GivenUp: a stop was requested and the server is still away.
-            Exception: whatever ``work`` raises that does not pass.
+            GivenUp: a stop was requested, and the server is still away.
+            Exception: an error of ``work`` that does not pass.
         """
 
         def failed(error: Exception) -> None:
@@ -195,6 +193,6 @@ class Patience:
             failed=failed,
             wait=self._stop.wait,
         )
-        # While stopping, work that needs no server counts as success too: no word of its return.
+        # During a stop, work that needs no server succeeds, too: "serves again" could be wrong.
         self._outage.over(quietly=self._stop.requested)
         return result

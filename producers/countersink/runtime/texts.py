@@ -1,6 +1,6 @@
-"""Texts of times and of numbers of things: ISO 8601 for programs (``iso``), times for messages
-(``moment_text``), numbers with their noun (``plural``); days and times that users write, and the
-errors for texts that are none.
+"""Texts of times and numbers: ISO 8601 for programs (``iso``), times for messages
+(``moment_text``), numbers with their noun (``plural``); the parsers of days and times that users
+write, with their errors.
 """
 
 import re
@@ -15,8 +15,8 @@ def iso(moment: date, timespec: str = "milliseconds") -> str: ...
 @overload
 def iso(moment: date | None, timespec: str = "milliseconds") -> str | None: ...
 def iso(moment: date | None, timespec: str = "milliseconds") -> str | None:
-    """ISO 8601 of a day; or of a time, which is in UTC where it has no time zone: in UTC, ending in
-    Z. None stays None.
+    """A day, or a time in UTC with a final Z, as ISO 8601. A time without a zone is in UTC; None
+    stays None.
     """
     if not isinstance(moment, datetime):
         return None if moment is None else moment.isoformat()
@@ -25,7 +25,7 @@ def iso(moment: date | None, timespec: str = "milliseconds") -> str | None:
 
 
 def iso_ms(ms: int) -> str:
-    """Unix ms as ISO 8601; a number that is no time we can write stays a number."""
+    """Unix ms as ISO 8601; the number itself if a ``datetime`` cannot hold it."""
     try:
         return iso(datetime.fromtimestamp(ms / 1000, UTC))
     except (OverflowError, ValueError, OSError):
@@ -38,14 +38,22 @@ def moment_text(instant: int) -> str:
 
 
 def read_day(text: str) -> date:
-    """A day such as 2026-11-21; ValueError: it is none."""
+    """The day that a text such as ``2026-11-21`` names.
+
+    Raises:
+        ValueError: the text is not a day.
+    """
     if _DAY.fullmatch(text) is None:
         raise ValueError(f"{text[:40]!r} is not a day such as 2026-11-21")
     return date.fromisoformat(text)
 
 
 def read_edge(text: str) -> date:
-    """A day, or a time, which may be naive; ValueError: it is neither."""
+    """The day or time, aware or naive, that a text names.
+
+    Raises:
+        ValueError: the text is neither a day nor a time.
+    """
     if _DAY.fullmatch(text):
         return read_day(text)
     try:

@@ -1,7 +1,7 @@
-"""A StatsD listener: counters from any client that speaks StatsD go to a producer.
+"""The StatsD listener: counters from StatsD clients go to a producer.
 
-StatsD has no acknowledgement: a datagram that the kernel or the network drops is lost, and nobody
-knows. What was received is accepted by the producer like an app's own increments.
+StatsD has no acknowledgement: a datagram that the kernel or the network drops is lost, unknown to
+its sender. The producer treats received counters like an application's own increments.
 """
 
 from countersink.statsd.errors import CannotListen, MapError, NotLoopback

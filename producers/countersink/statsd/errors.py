@@ -1,12 +1,12 @@
-"""Errors of the StatsD listener; the messages are worded where they are raised.
+"""Errors of the StatsD listener.
 
 ::
 
     Exception
     ├── ValueError
-    │   ├── MapError          the map of StatsD's names cannot be used
-    │   └── NotLoopback       the StatsD listener could be reached from elsewhere
-    ├── MalformedMetric       a line is not StatsD, or no counter: ignore it, go on
+    │   ├── MapError          the map of StatsD names cannot be used
+    │   └── NotLoopback       other machines could send to the StatsD listener
+    ├── MalformedMetric       a line is not a valid StatsD counter: skip the line
     └── CannotListen          a socket of the StatsD listener cannot be opened
 """
 
@@ -14,16 +14,16 @@ from countersink.runtime.errors import ExplainedError
 
 
 class MalformedMetric(Exception):
-    """The line is not StatsD, or not a counter that can be counted; the message says why."""
+    """The line is not StatsD, or a counter beyond the limits; the message says why."""
 
 
 class MapError(ValueError):
-    """The map cannot be used; the message says where and why."""
+    """The map of StatsD names cannot be used; the message says where and why."""
 
 
 class NotLoopback(ValueError):
-    """The host is reachable from elsewhere, and nobody said that it may be."""
+    """Other machines can connect to the host, and the options do not allow that."""
 
 
 class CannotListen(ExplainedError):
-    """A socket cannot be opened; the message says which, why and what to do."""
+    """A socket cannot be opened; the message has the socket, the reason and the next step."""

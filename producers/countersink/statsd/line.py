@@ -1,17 +1,17 @@
-"""Parses one line of StatsD (Etsy; tags of DogStatsD, InfluxDB, Graphite, Librato, SignalFx):
-name, values, sample rate (taken for 1/N if it nearly is: ``SNAP``), tags, time; limits, ignored
-types, and the reasons why a line is malformed.
+"""The parser of a line of StatsD (Etsy; tags of DogStatsD, InfluxDB, Graphite, Librato, SignalFx):
+name, values, sample rate (rounded to 1/N if it is near: ``SNAP``), tags, time; limits, ignored
+types, errors of malformed lines.
 
 ``name:value[:value…]|c[|@rate][|#tag:value,…]``: the counter of Etsy's StatsD, with DogStatsD's
-several values, tags, time (``|T1764000000``) and fields that say where it came from, which are not
-used. As in Etsy's, a line may hold several samples, each with its type and rate
-(``name:1|c:320|ms:1|c|@0.1``); those of other types are ignored. Tags may also stand behind the
-name as InfluxDB (``name,tag=value``), Graphite (``name;tag=value``), Librato (``name#tag=value``)
-and SignalFx (``name[tag=value]``) write them.
+several values, tags, time (``|T1764000000``) and fields about the sender, which are ignored. As in
+Etsy's, a line may have several samples, each with its type and rate
+(``name:1|c:320|ms:1|c|@0.1``); samples of other types are ignored. Tags may also follow the name,
+in the form of InfluxDB (``name,tag=value``), Graphite (``name;tag=value``), Librato
+(``name#tag=value``) or SignalFx (``name[tag=value]``).
 
-Amounts are kept in billionths, as whole numbers: so they add up exactly, and only fractions and
-rates such as 0.3 are rounded, in the tenth digit. A client that sends one of ten events says
-``@0.1``, and each line stands for 10.
+Amounts are whole numbers of billionths: sums are exact, and only fractions and rates such as 0.3
+are rounded, in the tenth digit. A client that sends one of ten events writes ``@0.1``, and each
+line counts 10.
 
 Protocol: https://github.com/statsd/statsd/blob/master/docs/metric_types.md and
 https://docs.datadoghq.com/developers/dogstatsd/datagram_shell/.
@@ -27,27 +27,27 @@ from countersink.runtime.limits import MAX_MINUTE
 from countersink.statsd.errors import MalformedMetric
 
 MAX_NAME: Final = 1_024
-"""Characters of a bucket's name, tags behind it included."""
+"""Most characters of a metric's name, with the tags behind it."""
 MAX_VALUES: Final = 1_000
-"""Values of a line."""
+"""Most values of a line."""
 OTHER_TYPES: Final = frozenset(("g", "ms", "h", "d", "s", "m", "kv", "t"))
-"""Gauges, timers, histograms, distributions, sets, meters, key-values: not counters."""
+"""Ignored types: gauges, timers, histograms, distributions, sets, meters, key-values."""
 _TYPES: Final = OTHER_TYPES | {"c"}
 _NOT_METRICS: Final = ("_e{", "_sc|")
-"""How DogStatsD's events and service checks begin."""
+"""Beginnings of DogStatsD's events and service checks."""
 _FURTHER: Final = re.compile(r"([^|]*)\|([^|:]*)(?:\|@([^|:]*))?:")
-"""Values, type and rate of a sample that another one follows."""
+"""Values, type and rate of a sample that is followed by another sample."""
 _UNUSED: Final = ("c:", "e:", "card:")
-"""Sections that say who sent it: container, external data, cardinality of tags."""
+"""Ignored sections about the sender: container, external data, cardinality of tags."""
 _EARLIER_TAGS: Final = re.compile(r"[#\[][^=]*=")
-"""Tags that begin before the mark of others: that is part of them."""
+"""Tags of another form that begin earlier: the mark is part of them."""
 _NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 UNIT: Final = 10**9
-"""Billionths in a whole."""
+"""Billionths in 1."""
 SNAP: Final = 1e-6
-"""How far the inverse of a rate may be, relatively, from a whole number that it is taken for: what
-printing 1/3 with six digits or more leaves."""
+"""Largest relative distance at which the inverse of a rate is rounded to a whole number: the error
+of 1/3 printed with six digits or more."""
 _WHOLE: Final = re.compile("[+-]?[0-9]{1,30}")
 _NUMBER: Final = re.compile(
     r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?"
@@ -59,10 +59,10 @@ class Metric:
     """A parsed line of a StatsD counter: name, amount, tags, time.
 
     Attributes:
-        name: the bucket's, without tags.
-        amount: what all its values stand for, in units of 1/10⁹.
-        tags: by name; a tag without a value has an empty one. The last of a name wins.
-        minute: when it was, in whole Unix minutes; ``None``: now.
+        name: the metric's name, without tags.
+        amount: sum of all values, divided by their sample rates, in billionths.
+        tags: values by name, empty for a tag without a value; the last one of a name wins.
+        minute: event time in whole Unix minutes; ``None``: now.
     """
 
     name: str
@@ -72,17 +72,17 @@ class Metric:
 
 
 def parse(line: bytes) -> Metric | None:
-    """The counter in ``line``; None: the line is of another type.
+    """The counter in ``line``; None: the line has only other types.
 
     Raises:
-        MalformedMetric: it is neither.
+        MalformedMetric: the line is malformed.
     """
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError:
         raise MalformedMetric("it is not UTF-8") from None
     head, bar, rest = text.partition("|")
-    # Most of what a busy client sends may be timers, no two of them alike: this is cheap.
+    # Cheap, as most lines of a busy client may be timers with different values.
     if rest.partition("|")[0] in OTHER_TYPES and "|c" not in rest:
         return None
     if text.startswith(_NOT_METRICS):
@@ -115,8 +115,8 @@ def parse(line: bytes) -> Metric | None:
         numbers = values.split(":")
         count += len(numbers)
         if kind == "c":
-            whole = sum(map(billionths, numbers))
-            amount += whole if rate is None else round(whole * times(rate))
+            total = sum(map(billionths, numbers))
+            amount += total if rate is None else round(total * events_per_line(rate))
     if count > MAX_VALUES:
         raise MalformedMetric(f"it has more than {MAX_VALUES:,} values")
     name, tags = _tags_behind(name)
@@ -128,16 +128,16 @@ def parse(line: bytes) -> Metric | None:
 
 
 def _sections(sections: list[str]) -> dict[str, str]:
-    """What stands behind the type, by its first character."""
+    """The sections behind the type, by their first character."""
     given: dict[str, str] = {}
     for section in sections:
         if not section or section.startswith(_UNUSED):
             continue
         mark = section[0]
         if mark not in "@#T":
-            raise MalformedMetric("there is more behind its type than a rate, tags and a time")
+            raise MalformedMetric("it has more behind its type than a rate, tags and a time")
         if mark in given:
-            raise MalformedMetric(f"it has two sections with {mark}")
+            raise MalformedMetric(f"it has two sections that begin with {mark}")
         given[mark] = section[1:]
     return given
 
@@ -161,7 +161,7 @@ def _minute(seconds: str | None) -> int | None:
     if seconds is None:
         return None
     if not (seconds.isascii() and seconds.isdigit() and len(seconds) <= 12):
-        raise MalformedMetric("its time is no number of seconds since 1970")
+        raise MalformedMetric("its time is not a whole number of seconds since 1970")
     minute = int(seconds) // 60
     if minute > MAX_MINUTE:
         raise MalformedMetric("its time is after 9999-12-25")
@@ -169,10 +169,10 @@ def _minute(seconds: str | None) -> int | None:
 
 
 def billionths(text: str) -> int:
-    """A decimal number in units of 1/10⁹, rounded.
+    """A decimal number in billionths, rounded.
 
     Raises:
-        MalformedMetric: it is no number, NaN and infinity among them.
+        MalformedMetric: the text is not a finite number.
     """
     if _WHOLE.fullmatch(text):
         return int(text) * UNIT
@@ -181,15 +181,15 @@ def billionths(text: str) -> int:
     raise MalformedMetric("its value is not a number")
 
 
-def times(rate: str) -> int | float:
-    """The number of events that a line with this sample rate stands for.
+def events_per_line(rate: str) -> int | float:
+    """The number of events that a line with the sample rate ``rate`` counts.
 
     Raises:
-        MalformedMetric: it is no rate above 0 and up to 1.
+        MalformedMetric: the rate is not a number above 0 and up to 1.
     """
     share = float(rate) if _NUMBER.fullmatch(rate) else 0.0
     if not 0 < share <= 1:
-        raise MalformedMetric("its sample rate is not above 0 and up to 1")
+        raise MalformedMetric("its sample rate is not a number above 0 and up to 1")
     inverse = 1 / share
-    whole = round(inverse)
-    return whole if abs(inverse - whole) <= SNAP * whole else inverse
+    nearest = round(inverse)
+    return nearest if abs(inverse - nearest) <= SNAP * nearest else inverse

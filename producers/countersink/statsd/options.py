@@ -1,9 +1,9 @@
-r"""Settings of the StatsD listener: port, sockets, limits of amounts, counters, times and
-connections; their defaults, checks, error messages, and the refusal of hosts that are not loopback.
-The TOML map of StatsD names to counters and keys (``--map``): syntax of rules, patterns and
-placeholders, their errors, and how a name that no rule matches becomes a counter's.
+r"""Settings of the StatsD listener (``StatsdOptions``): port, sockets, limits of amounts, counters,
+times and connections, with defaults and checks; the refusal of hosts that are not loopback
+(``addresses``). The TOML map of StatsD names to counters and keys (``--map``, ``Rules``): rules,
+patterns, placeholders, and the counter names for unmatched names.
 
-A TOML file of rules; the first that matches a name decides::
+The first rule that matches a name decides::
 
     unmatched = "count"          # or "drop": names that no rule matches are not counted
 
@@ -13,7 +13,7 @@ A TOML file of rules; the first that matches a name decides::
     key = "$1"
 
     [[rule]]
-    regex = 'api\.([a-z]+)\.v[0-9]+'    # the whole name
+    regex = 'api\.([a-z]+)\.v[0-9]+'    # matches complete names
     counter = "api"
     key = "$1 {tag:region}"
 
@@ -47,19 +47,19 @@ _GLOB: Final = re.compile(r"\*\*|\*|[^*]+")
 _TOKEN: Final = re.compile(
     r"(\$\$|\{\{|\}\})|\$([0-9]{1,2})|\$\{([0-9]{1,2})\}|\{tag:([^{}]+)\}|\{name\}"
 )
-"""Doubled characters, which stand for one, and placeholders."""
+"""Placeholders, and doubled characters, which stand for one."""
 _MARK_BYTES: Final = 8
 _MARK: Final = 2 * _MARK_BYTES + 1
-"""Characters that tell a shortened name from others: ``-`` and 16 hex digits."""
+"""Characters at the end of a shortened name that make it unique: ``-`` and 16 hex digits."""
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9_.:\-]", re.ASCII)
 
 Target = tuple[str, RowKey]
 """(counter, key or dimensions)."""
 
 
-def filled(text: str, name: str, captured: tuple[str, ...], tags: Mapping[str, str]) -> str:
-    """A template with its placeholders filled: ``$1`` (also ``${1}``): what the first ``*`` or
-    group has matched; ``{tag:city}``: a tag's value, empty without it; ``{name}``: the whole name;
+def fill_template(text: str, name: str, captured: tuple[str, ...], tags: Mapping[str, str]) -> str:
+    """A template with its placeholders filled: ``$1`` (also ``${1}``): the match of the first ``*``
+    or group; ``{tag:city}``: a tag's value, empty without the tag; ``{name}``: the metric's name;
     ``$$``, ``{{`` and ``}}``: ``$``, ``{``, ``}``.
     """
 
@@ -75,16 +75,16 @@ def filled(text: str, name: str, captured: tuple[str, ...], tags: Mapping[str, s
 
 
 def _check_template(text: str, captures: int) -> None:
-    """Find what is wrong with a template of a pattern with so many ``*`` or groups.
+    """Check a template for a pattern with ``captures`` times ``*`` or groups.
 
     Raises:
-        ValueError: it has something else behind a ``$`` or in braces, or there is no such capture.
+        ValueError: a ``$`` or brace is not part of a placeholder, or a capture does not exist.
     """
     stray = re.search("[${}]", _TOKEN.sub("", text))
     if stray is not None:
         raise ValueError(
-            f"{text!r}: a {stray[0]} there is no placeholder; there are $1, {{tag:name}}, {{name}},"
-            " and $$, {{, }} for the characters themselves"
+            f"{text!r}: a {stray[0]} in it is no placeholder; placeholders are $1, {{tag:name}} and"
+            " {name}; write $$, {{ and }} for the characters themselves"
         )
     for _, number, braced, _ in _TOKEN.findall(text):
         if (number or braced) and not 1 <= int(number or braced) <= captures:
@@ -94,19 +94,19 @@ def _check_template(text: str, captures: int) -> None:
 
 
 class MapTable(msgspec.Struct, forbid_unknown_fields=True):
-    """The table of the file."""
+    """The top-level table of the map's file."""
 
     unmatched: Literal["count", "drop"] = "count"
     rule: list[dict[str, Any]] = []
 
 
 class Rule(msgspec.Struct, forbid_unknown_fields=True, dict=True):
-    """A rule of the map: a pattern of whole names, and the templates of the counter and key of
-    those that match.
+    """A rule of the map: a pattern that matches complete names, and the templates of their counter
+    and key.
 
     Attributes:
-        pattern: made of ``match`` or ``regex``.
-        fixed: the counter of all names, if ``counter`` has no placeholder; else empty.
+        pattern: the compiled ``match`` or ``regex``.
+        fixed: the counter, if ``counter`` has no placeholder; else empty.
     """
 
     match: str | None = None
@@ -118,14 +118,14 @@ class Rule(msgspec.Struct, forbid_unknown_fields=True, dict=True):
 
     def __post_init__(self) -> None:
         if (self.match is None) == (self.regex is None):
-            raise ValueError("it needs either match or regex")
-        self.pattern = _compiled(self.regex) if self.match is None else glob(self.match)
+            raise ValueError("either match or regex is required")
+        self.pattern = _compiled(self.regex) if self.match is None else glob_pattern(self.match)
         if self.drop == (self.counter is not None):
-            raise ValueError("it needs either a counter or drop = true")
+            raise ValueError("either a counter or drop = true is required")
         if self.drop and (self.key is not None or self.dimensions):
-            raise ValueError("a rule that drops has no key, nor dimensions")
+            raise ValueError("drop = true excludes a key and dimensions")
         if self.dimensions and self.key is not None:
-            raise ValueError("it has a key and dimensions: leave one of them out")
+            raise ValueError("key and dimensions exclude each other: remove one of them")
         if self.counter == "":
             raise ValueError("counter is empty")
         check_dimensions(self.dimensions)
@@ -133,25 +133,25 @@ class Rule(msgspec.Struct, forbid_unknown_fields=True, dict=True):
         for text in (counter, self.key or "", *self.dimensions.values()):
             _check_template(text, self.pattern.groups)
         varies = any(found[1] is None for found in _TOKEN.finditer(counter))
-        self.fixed = "" if varies else counter_name(filled(counter, "", (), {}))
+        self.fixed = "" if varies else counter_name(fill_template(counter, "", (), {}))
 
     def row_key(self, name: str, captured: tuple[str, ...], tags: Mapping[str, str]) -> RowKey:
-        """The key or dimensions that a metric is counted under."""
+        """The key or dimensions of a metric."""
         if not self.dimensions:
-            return cut_key(filled(self.key or "", name, captured, tags))
+            return cut_key(fill_template(self.key or "", name, captured, tags))
         values = {
-            dimension: filled(text, name, captured, tags)
+            dimension: fill_template(text, name, captured, tags)
             for dimension, text in self.dimensions.items()
         }
         return check_dimensions(values)
 
 
 class Rules:
-    """The rules of the map in their order, and whether unmatched names are counted.
+    """The rules of the map in order, and whether unmatched names are counted.
 
     Attributes:
         rules: the rules.
-        fixed: the counters that the map itself names.
+        fixed: the counters of rules without placeholders in ``counter``.
     """
 
     def __init__(self, rules: tuple[Rule, ...] = (), *, count_unmatched: bool = True) -> None:
@@ -160,7 +160,7 @@ class Rules:
         self._count_unmatched = count_unmatched
 
     def target(self, name: str, tags: Mapping[str, str]) -> Target | None:
-        """The counter and key, or dimensions, of a metric; ``None``: it is not to be counted."""
+        """The counter and key, or dimensions, of a metric; ``None``: the map drops the metric."""
         for rule in self.rules:
             found = rule.pattern.fullmatch(name)
             if found is None:
@@ -168,9 +168,9 @@ class Rules:
             if rule.counter is None:
                 return None
             captured = tuple(part or "" for part in found.groups())
-            # What is empty without a tag or a group: the name itself says what was counted.
-            counter = rule.fixed or counter_name(filled(rule.counter, name, captured, tags) or name)
-            return counter, rule.row_key(name, captured, tags)
+            # The metric's name replaces a template that is empty without a tag or group.
+            filled = fill_template(rule.counter, name, captured, tags) or name
+            return rule.fixed or counter_name(filled), rule.row_key(name, captured, tags)
         return (counter_name(name), "") if self._count_unmatched else None
 
 
@@ -181,7 +181,7 @@ def load(path: Path) -> Rules:
     """The map in a file.
 
     Raises:
-        MapError: it cannot be read, or something in it is wrong.
+        MapError: the file cannot be read, or its content is invalid.
     """
     try:
         return read(tomllib.loads(path.read_text("utf-8")))
@@ -197,31 +197,32 @@ def read(document: Mapping[str, Any]) -> Rules:
     """The map in a parsed document.
 
     Raises:
-        MapError: something in it is wrong.
+        MapError: its content is invalid.
     """
     table = _checked(document, MapTable, "the file")
     rules = [_checked(rule, Rule, f"rule {number}") for number, rule in enumerate(table.rule, 1)]
     return Rules(tuple(rules), count_unmatched=table.unmatched == "count")
 
 
-def _checked(found: Mapping[str, Any], kind: type[T], what: str) -> T:
-    """A table of the file, if its fields are right."""
+def _checked(found: Mapping[str, Any], kind: type[T], place: str) -> T:
+    """A table of the file, if its fields are valid."""
     try:
         return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:
-        raise MapError(f"{what}: {error}") from error
+        raise MapError(f"{place}: {error}") from error
 
 
-def glob(text: str) -> re.Pattern[str]:
-    """``*``: one or more characters other than dots; ``**``: any, at least one. Both capture.
+def glob_pattern(text: str) -> re.Pattern[str]:
+    """The regular expression of a ``match``: ``*``: one or more characters except dots; ``**``: one
+    or more of any character. Both capture.
 
     Raises:
-        MapError: it is empty, or has so many of them that an evil name could take seconds.
+        MapError: ``text`` is empty, or has so many ``*`` that a hostile name could take seconds.
     """
     if not text:
         raise MapError("match is empty")
     if text.count("**") > 1 or any(part.count("*") > 2 for part in text.split(".")):
-        raise MapError(f"match {text!r}: at most one ** and two * between dots")
+        raise MapError(f"match {text!r}: at most one ** in it and two * between dots are allowed")
     kinds = {"*": r"([^.]+)", "**": r"(.+)"}
     parts = [kinds.get(part) or re.escape(part) for part in _GLOB.findall(text)]
     return re.compile("".join(parts), re.DOTALL)
@@ -231,28 +232,28 @@ def _compiled(text: str | None) -> re.Pattern[str]:
     try:
         return re.compile(text or "", re.DOTALL)
     except re.error as error:
-        raise MapError(f"regex {text!r} is none: {error}") from error
+        raise MapError(f"regex {text!r} is no regular expression: {error}") from error
 
 
 def counter_name(name: str) -> str:
-    """``name`` as a counter's: ``_`` for each character that none may have; cut, with a hash of the
-    whole, where it is longer than 64. Not for an empty one.
+    """The counter name for a metric's name, which is not empty: ``_`` for each invalid character;
+    cut, with a hash of the complete name, if it has more than 64 characters.
     """
     clean = _NOT_ALLOWED.sub("_", name)
     if len(clean) <= MAX_COUNTER_LENGTH:
         return clean
-    whole = blake2b(name.encode(), digest_size=_MARK_BYTES).hexdigest()
-    return f"{clean[: MAX_COUNTER_LENGTH - _MARK]}-{whole}"
+    digest = blake2b(name.encode(), digest_size=_MARK_BYTES).hexdigest()
+    return f"{clean[: MAX_COUNTER_LENGTH - _MARK]}-{digest}"
 
 
 PORT: Final = 8125
 MAX_AMOUNT_LIMIT: Final = 10**12
-"""Of ``max_amount``: what one receive can hold at most, times this, still fits into 64 bits."""
+"""Largest ``max_amount``: times the lines of one receive it fits into 64 bits."""
 
 MAX_SECONDS: Final = 1e12
-"""Of a time or an age: more than any clock tells."""
+"""Largest time or age: more than any clock shows."""
 DRAIN_SECONDS: Final = 1.0
-"""How long a stop goes on receiving at most, should more keep coming."""
+"""Seconds for which a stop goes on receiving if more keeps coming."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,27 +261,28 @@ class StatsdOptions:
     """The settings of a listener.
 
     Attributes:
-        host: address or name to listen at, by UDP and TCP.
-        port: of both; 0 for any free one.
-        udp, tcp: whether to listen there.
-        socket: path of a unix datagram socket, ``None``: none.
-        stream_socket: path of a unix stream socket, ``None``: none.
-        socket_mode: permissions of both.
-        anyone: listen beyond loopback, although whoever reaches the port may count anything.
-        map: path of the map file, ``None``: each name is a counter.
-        receive_buffer: bytes of kernel memory to ask for, for datagrams that wait.
-        max_amount: the largest absolute amount of one line, its sample rate applied.
-        max_counters: counters that names may become, since its start; what comes by further ones
-            is counted in ``__overflow__``.
-        max_ahead_s: seconds that a line's own time may lie ahead of the clock here.
-        max_age_days: days that it may lie in the past; 0: no limit.
-        max_connections: stream connections at once; for one more the one is closed that has sent no
-            whole line for longest.
-        line_timeout_s: seconds after which a line of a stream connection that has not ended makes
-            room before all others.
+        host: address or name for UDP and TCP.
+        port: port of UDP and TCP; 0: any free port.
+        udp, tcp: whether to listen by UDP, by TCP.
+        socket: path of a unix datagram socket; ``None``: no such socket.
+        stream_socket: path of a unix stream socket; ``None``: no such socket.
+        socket_mode: permissions of the unix sockets.
+        anyone: allow hosts beyond loopback, although every machine that can send to the port can
+            count anything.
+        map: path of the map's file; ``None``: each name is a counter.
+        receive_buffer: bytes of kernel memory for datagrams that wait.
+        max_amount: largest absolute amount of a line, after its sample rate.
+        max_counters: most counters that the listener makes of names since its start; further ones
+            are counted in ``__overflow__``.
+        max_ahead_s: seconds that a line's time may be ahead of this machine's clock.
+        max_age_days: days that a line's time may be in the past; 0: no limit.
+        max_connections: most open stream connections; a new one closes the connection that has
+            sent no complete line for longest.
+        line_timeout_s: seconds after which a connection with an unfinished line is closed first to
+            make room.
 
     Raises:
-        ValueError: they cannot be used together; the message says what to do.
+        ValueError: an option is out of range, or options contradict each other.
     """
 
     host: str = "127.0.0.1"
@@ -304,30 +306,30 @@ class StatsdOptions:
         if not (self.udp or self.tcp or self.socket or self.stream_socket):
             raise ValueError("there is nothing to listen at: leave UDP on, or name a socket")
         if not 0 <= self.port <= 65_535:
-            raise ValueError(f"port is {self.port}: 0 to 65535")
+            raise ValueError(f"port is {self.port}: it must be 0 to 65535")
         if not 1 <= self.max_amount <= MAX_AMOUNT_LIMIT:
-            raise ValueError(f"max_amount is {self.max_amount}: 1 to {MAX_AMOUNT_LIMIT}")
+            raise ValueError(f"max_amount is {self.max_amount}: it must be 1 to {MAX_AMOUNT_LIMIT}")
         for name in ("receive_buffer", "max_counters", "max_connections"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: at least 1 is needed")
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1")
         for name in ("max_ahead_s", "max_age_days", "line_timeout_s"):
             value = getattr(self, name)
             if not 0 <= value <= MAX_SECONDS:
-                raise ValueError(f"{name} is {value}: 0 to {MAX_SECONDS:,.0f}")
+                raise ValueError(f"{name} is {value}: it must be 0 to {MAX_SECONDS:,.0f}")
         if self.receive_buffer >= 1 << 30:
-            raise ValueError(f"receive_buffer is {self.receive_buffer}: less than 1 GiB")
+            raise ValueError(f"receive_buffer is {self.receive_buffer}: it must be below 1 GiB")
         if not 0 <= self.socket_mode <= 0o777:
-            raise ValueError("socket_mode is an octal number such as 660")
+            raise ValueError("socket_mode must be an octal number such as 660")
         if self.socket and self.socket == self.stream_socket:
             raise ValueError(f"{self.socket} cannot be both a datagram and a stream socket")
 
 
 Address = tuple[socket.AddressFamily, str]
-"""Family, numeric address (with its scope, if it has one)."""
+"""(family, numeric address, with its scope if it has one)."""
 
 
 def addresses(options: StatsdOptions) -> list[Address]:
-    """The addresses that ``host`` stands for; none if neither UDP nor TCP is wanted.
+    """The addresses of ``host``; empty if neither UDP nor TCP is wanted.
 
     Raises:
         NotLoopback: one of them is not loopback, and ``anyone`` is not set.
@@ -344,8 +346,8 @@ def addresses(options: StatsdOptions) -> list[Address]:
     for _, text in found:
         if not options.anyone and not is_loopback(text):
             raise NotLoopback(
-                f"{options.host or 'every address'} can be reached from elsewhere, and StatsD knows"
-                " no passwords: whoever sends a packet counts. If only those can reach it who may,"
-                " say --anyone"
+                f"other machines can send to {options.host or 'every address'}, and StatsD has no"
+                " passwords: every packet is counted. If only trusted machines can send to it, add"
+                " --anyone"
             )
     return list(found)

@@ -1,6 +1,6 @@
-"""The StatsD listener: opens UDP, TCP and unix sockets with the errors if one is taken, sets
-receive buffers, counts the datagrams that the kernel dropped (``lost``), reads the map again, and
-ends the threads."""
+"""The StatsD listener (``Server``): opens UDP, TCP and unix sockets, sets their receive buffers,
+counts datagrams that the kernel dropped (``dropped_datagrams``), reloads the map, and ends the
+threads."""
 
 import contextlib
 import errno
@@ -21,10 +21,10 @@ from countersink.statsd.sockets import Datagrams, Streams
 from countersink.statsd.tally import CountingProducer, Figures, StatsdAction, StatsdTally
 
 JOIN_SECONDS: Final = 2.0
-"""How long the end of a thread is waited for."""
+"""Seconds to wait for the end of a thread."""
 BACKLOG: Final = 128
 
-_RCVBUFFORCE: Final = 33  # socket(7); Python has no name for these two
+_RCVBUFFORCE: Final = 33  # socket(7); Python lacks this constant and the next
 _MEMINFO: Final = 55
 _MEMINFO_FIELDS: Final = struct.Struct("=9I")  # include/uapi/linux/sock_diag.h, SK_MEMINFO_*
 _DROPS: Final = 8
@@ -32,11 +32,12 @@ _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class Server:
-    """Listens from its making on, until closed; a context manager.
+    """A StatsD listener, which listens from its construction until :meth:`close`; a context
+    manager.
 
     Args:
-        options: what it was told.
-        producer: where increments go; its owner closes it, after this.
+        options: the settings.
+        producer: receives the increments; its owner closes it after the server.
 
     Raises:
         MapError: the map cannot be used.
@@ -44,9 +45,9 @@ class Server:
         CannotListen: a socket cannot be opened.
 
     Attributes:
-        log: its log.
-        listening: where, as ``udp://127.0.0.1:8125``, ``tcp://…``, ``unixgram:///path``,
-            ``unix:///path``.
+        log: the listener's log.
+        listening: the URLs of the sockets: ``udp://127.0.0.1:8125``, ``tcp://…``,
+            ``unixgram:///path``, ``unix:///path``.
     """
 
     def __init__(self, options: StatsdOptions, producer: CountingProducer) -> None:
@@ -69,7 +70,7 @@ class Server:
             for thread in self._threads:
                 thread.start()
             self._close_sockets = stack.pop_all()
-        self.listening = tuple(shown(each) for each in (*self._datagrams, *self._streams))
+        self.listening = tuple(socket_url(each) for each in (*self._datagrams, *self._streams))
         self.log(StatsdAction.LISTENING, "listening", at=" ".join(self.listening))
 
     def __enter__(self) -> Self:
@@ -80,21 +81,19 @@ class Server:
 
     @property
     def figures(self) -> Figures:
-        """The figures now; the same object each time."""
+        """The current figures, always in the same object."""
         figures = self._tally.figures
-        figures.lost = self._lost_before + sum(map(lost, self._datagrams))
+        figures.lost = self._lost_before + sum(map(dropped_datagrams, self._datagrams))
         return figures
 
     def reload(self) -> bool:
-        """Read the map again; whether it is in use now. One that is wrong is not: the log says
-        why.
-        """
+        """Read the map again; return whether it is in use. An invalid map is logged, not used."""
         try:
             rules = self._rules()
         except MapError as error:
             self.log(
                 StatsdAction.MAP,
-                f"the map stays as it was before: {error}",
+                f"the previous map stays in use: {error}",
                 level=logging.ERROR,
             )
             return False
@@ -103,7 +102,7 @@ class Server:
         return True
 
     def close(self) -> None:
-        """Count what has arrived by now, and stop listening. Idempotent."""
+        """Count the lines that have arrived, and stop listening. Idempotent."""
         if self._stop < 0:
             return
         os.close(self._stop)  # its other end becomes readable for all threads
@@ -125,7 +124,7 @@ class Server:
             found = addresses(options)
         except OSError as error:
             raise CannotListen(f"host {options.host}: {error.strerror}") from error
-        # TCP first: of the two, its ports are those that others take, if any is to be free.
+        # TCP first: with port 0, a port that is free for TCP is more likely free for UDP, too.
         kinds = [socket.SOCK_STREAM] * options.tcp + [socket.SOCK_DGRAM] * options.udp
         for opened in network_sockets(stack, found, options.port, kinds):
             (self._datagrams if opened.type == socket.SOCK_DGRAM else self._streams).append(opened)
@@ -138,13 +137,13 @@ class Server:
 
     def _widen(self) -> None:
         wanted = self._options.receive_buffer
-        granted = [widen(each, wanted) for each in self._datagrams]
+        granted = [set_receive_buffer(each, wanted) for each in self._datagrams]
         self._tally.figures.receive_buffer = min(granted, default=0)
         if granted and min(granted) < wanted:
             self.log(
                 StatsdAction.SMALL_BUFFER,
-                "the kernel grants a smaller receive buffer than was asked for: bursts may be lost;"
-                f" sysctl -w net.core.rmem_max={wanted} lets it be as large",
+                "the kernel granted a smaller receive buffer than requested, so bursts may be lost:"
+                f" run sysctl -w net.core.rmem_max={wanted} and restart",
                 level=logging.WARNING,
                 asked=wanted,
                 granted=min(granted),
@@ -154,17 +153,17 @@ class Server:
 def network_sockets(
     stack: contextlib.ExitStack, found: list[Address], port: int, kinds: list[socket.SocketKind]
 ) -> list[socket.socket]:
-    """UDP and TCP sockets at one port of some addresses; those of a kind that this machine lacks
-    are left out, if others work.
+    """UDP and TCP sockets at one port of several addresses; addresses that this machine does not
+    support are skipped, unless all are.
 
     Args:
-        stack: closes them.
+        stack: closes the sockets.
         found: the addresses.
-        port: 0 for any that is free for the first.
-        kinds: of sockets, at each address.
+        port: the port; 0: a port that is free for the first socket.
+        kinds: the kinds of sockets at each address.
 
     Raises:
-        CannotListen: one cannot be opened.
+        CannotListen: a socket cannot be opened.
     """
     opened: list[socket.socket] = []
     absent = 0
@@ -183,7 +182,7 @@ def network_sockets(
             if error.errno in _NOT_HERE and absent < len(found) * len(kinds):
                 continue
             raise CannotListen(
-                f"cannot listen at port {port}: {error.strerror}; is another StatsD running?"
+                f"cannot listen at port {port}: {error.strerror}; is another StatsD server running?"
             ) from error
         opened.append(bound)
         port = bound.getsockname()[1]
@@ -192,11 +191,11 @@ def network_sockets(
 
 @contextlib.contextmanager
 def unix_socket(path: str, kind: socket.SocketKind, mode: int) -> Iterator[socket.socket]:
-    """A unix socket at ``path``, which is removed afterwards. What a listener that was killed has
-    left is replaced: nobody listens there.
+    """A unix socket at ``path``, removed at the block's end. Replaces the socket file of a killed
+    listener, at which no process listens.
 
     Raises:
-        CannotListen: it cannot be opened.
+        CannotListen: the socket cannot be opened.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -204,7 +203,7 @@ def unix_socket(path: str, kind: socket.SocketKind, mode: int) -> Iterator[socke
             opened = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
             opened.bind(path)
             stack.callback(Path(path).unlink, missing_ok=True)
-            os.chmod(path, mode)  # until here nobody else may write to it: the umask says so
+            os.chmod(path, mode)  # until here the umask keeps other users from writing to it
             if kind == socket.SOCK_STREAM:
                 opened.listen(BACKLOG)
         except OSError as error:
@@ -218,7 +217,7 @@ def _remove_left_over(path: str, kind: socket.SocketKind) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise CannotListen(f"{path} is there and no socket: remove it, or name another path")
+        raise CannotListen(f"{path} exists and is no socket: remove it, or name another path")
     with socket.socket(socket.AF_UNIX, kind) as probe:
         probe.setblocking(False)
         try:
@@ -232,30 +231,29 @@ def _remove_left_over(path: str, kind: socket.SocketKind) -> None:
     raise CannotListen(f"{path}: another program listens there")
 
 
-def widen(opened: socket.socket, wanted: int) -> int:
-    """Ask for a receive buffer of ``wanted`` bytes; how many the kernel has granted.
-
-    Root gets what it asks for, others at most ``net.core.rmem_max``.
+def set_receive_buffer(opened: socket.socket, wanted: int) -> int:
+    """Request a receive buffer of ``wanted`` bytes; return the bytes that the kernel granted: root
+    gets any size, other users at most ``net.core.rmem_max``.
     """
     try:
         opened.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, wanted)
     except OSError:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wanted)
-    # Linux doubles what was set, for its own bookkeeping, and tells the double.
+    # Linux doubles the value for its own bookkeeping, and returns the doubled one.
     return opened.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
 
 
-def lost(opened: socket.socket) -> int:
-    """Datagrams that the kernel has dropped for want of room; 0 where it does not tell."""
+def dropped_datagrams(opened: socket.socket) -> int:
+    """Datagrams that the kernel dropped because the receive buffer was full; 0: unknown."""
     try:
-        said = opened.getsockopt(socket.SOL_SOCKET, _MEMINFO, _MEMINFO_FIELDS.size)
-        return int(_MEMINFO_FIELDS.unpack(said)[_DROPS])
+        raw = opened.getsockopt(socket.SOL_SOCKET, _MEMINFO, _MEMINFO_FIELDS.size)
+        return int(_MEMINFO_FIELDS.unpack(raw)[_DROPS])
     except (OSError, struct.error):
-        return 0  # another system than Linux, or one before 4.12
+        return 0  # not Linux, or Linux before 4.12
 
 
-def shown(opened: socket.socket) -> str:
-    """Where it listens, as a URL."""
+def socket_url(opened: socket.socket) -> str:
+    """The URL of a listening socket."""
     stream = opened.type == socket.SOCK_STREAM
     name = opened.getsockname()
     if opened.family == socket.AF_UNIX:

@@ -1,10 +1,10 @@
-"""What StatsD comes by: datagrams over UDP and unix sockets (``Datagrams``: how many are received
-per call, how one that is too large is cut), and streams over TCP and unix sockets (``Streams``:
-longest line, which connection is closed when there are too many, and the log lines about it).
+"""The threads that receive StatsD lines: datagrams of UDP and unix sockets (``Datagrams``: the
+number per call, the cut of too large ones), and streams of TCP and unix sockets (``Streams``: the
+longest line, the most connections, and the log lines about them).
 
-Most of what a datagram costs in Python is the call that receives it, and that it hands the
-interpreter lock to another thread and waits for it. Linux takes many at once with recvmmsg(2), for
-which Python has no function: so it is called by way of ctypes.
+Most of a datagram's cost in Python is the system call, which passes the interpreter lock to another
+thread and waits to get it back. Linux receives many datagrams at once with recvmmsg(2), called by
+ctypes, as Python has no function for it.
 """
 
 import ctypes
@@ -23,31 +23,30 @@ from countersink.statsd.options import DRAIN_SECONDS, StatsdOptions
 from countersink.statsd.tally import DELIVER_SECONDS, StatsdAction, StatsdTally
 
 BATCH: Final = 128
-"""Datagrams by one call."""
+"""Most datagrams per call."""
 LARGEST: Final = 65_536
-"""Bytes of a datagram: of UDP none is as large; those of unix sockets may be, and are cut."""
+"""Bytes after which a datagram is cut: UDP's are all smaller, those of unix sockets may not be."""
 READ: Final = 65_536
-"""Bytes read from a connection before the next one has its turn."""
+"""Bytes read from a connection before the next connection is read."""
 LONGEST: Final = 65_535
-"""Bytes of a line; a connection that sends a longer one is closed."""
+"""Most bytes of a line; a connection with a longer line is closed."""
 ROUND: Final = 128
-"""Connections read before what they sent is counted, and accepted before others have their turn."""
+"""Connections that are read before their lines are counted, or accepted before others are read."""
 PAUSE_SECONDS: Final = 0.1
-"""Before a socket that failed is tried again, and before connections are accepted again when there
-was no descriptor for one."""
+"""Seconds before the next try after a receive failed, or after a connection could not be accepted
+for want of a descriptor."""
 
 _WORD: Final = 4
 
 
 class Datagrams(Thread):
-    """Reads one socket until told to stop, and then what has arrived by then.
-
-    While there are more to be received, the kernel is not asked to wait.
+    """The thread of a datagram socket: receives until the stop, then the datagrams that wait.
+    Polls without waiting while more datagrams are there.
 
     Args:
         opened: the socket, blocking.
-        tally: what counts.
-        stop: a descriptor that becomes readable when it is time to stop.
+        tally: counts the lines.
+        stop: a descriptor that becomes readable to request the stop.
     """
 
     def __init__(self, opened: socket.socket, tally: StatsdTally, stop: int) -> None:
@@ -72,7 +71,7 @@ class Datagrams(Thread):
             packets = self._receive()
             more = len(packets) == BATCH
             try:
-                # Also when there are none: what came before may have waited long enough.
+                # Also without new ones: earlier datagrams may be due for delivery.
                 waiting = self._tally.packets(packets)
                 if until is not None and (not more or time.monotonic() >= until):
                     self._tally.deliver()
@@ -81,7 +80,7 @@ class Datagrams(Thread):
                 self._tally.log.bug("the listener")
 
     def _receive(self) -> list[bytearray]:
-        """The datagrams that are there, one batch at most, without lines that are cut."""
+        """The waiting datagrams, up to one batch, without lines that were cut off."""
         try:
             packets = self._receiver.receive()
         except OSError as error:
@@ -126,9 +125,9 @@ _recvmmsg.argtypes = (
 
 
 class Receiver:
-    """One call for up to ``BATCH`` datagrams, each into its own part of one buffer.
+    """Receives up to ``BATCH`` datagrams by one call, each into its own part of one buffer.
 
-    8 MiB of addresses; of memory only what datagrams fill, in pages.
+    The buffer has 8 MiB of addresses, and memory only for the pages that datagrams fill.
     """
 
     def __init__(self, opened: socket.socket) -> None:
@@ -141,13 +140,13 @@ class Receiver:
         for message, vector in zip(self._messages, self._vectors, strict=True):
             message.header.vectors = ctypes.pointer(vector)
             message.header.vector_count = 1
-        # The lengths lie in the array of messages at equal distances: one slice gets them all.
+        # The lengths are at equal distances in the array of messages: one slice gets them all.
         words = memoryview(self._messages).cast("B").cast("I")
         step = ctypes.sizeof(_Message) // _WORD
         self._lengths = words[_Message.received.offset // _WORD :: step]
 
     def receive(self) -> list[bytearray]:
-        """At most ``BATCH`` datagrams that are there; fewer: there are no more. Does not wait.
+        """Up to ``BATCH`` waiting datagrams; fewer: no more are waiting. Does not wait.
 
         Raises:
             OSError: the socket failed.
@@ -169,27 +168,26 @@ class Receiver:
 
 @dataclass(slots=True)
 class _State:
-    """What is known of an open connection."""
+    """The state of an open connection."""
 
     unfinished: bytes = b""
     """The line that has not ended yet."""
     began: float = 0.0
-    """When its first byte came."""
+    """Monotonic time at which its first byte came."""
 
 
 class Streams(Thread):
-    """Serves all stream connections until told to stop, and then reads what has arrived by then.
+    """The thread of all stream connections: reads until the stop, then the lines that wait.
 
-    When too many are open one makes room for each new one: one whose line has begun more than
-    ``line_timeout_s`` ago, else the one that has sent no whole line for longest. So nobody keeps
-    others out by connecting and saying nothing, nor by lines that do not end.
+    If too many are open, each new connection closes an old one: one with an unfinished line that
+    began more than ``line_timeout_s`` ago, else the one that has sent no complete line for longest.
+    So neither silent connections nor endless lines keep other clients out.
 
     Args:
-        listeners: sockets that listen.
-        tally: what counts.
-        options: how many connections at once, and in which time a line must have come where others
-            need the place.
-        stop: a descriptor that becomes readable when it is time to stop.
+        listeners: listening sockets.
+        tally: counts the lines.
+        options: the most connections, and the timeout of an unfinished line.
+        stop: a descriptor that becomes readable to request the stop.
     """
 
     def __init__(
@@ -205,7 +203,7 @@ class Streams(Thread):
         self._stop_fd = stop
         self._options = options
         self._selector = selectors.DefaultSelector()
-        self._open: dict[socket.socket, _State] = {}  # by when the last whole line came
+        self._open: dict[socket.socket, _State] = {}  # in order of the latest complete line
         self._lines: list[bytes] = []
 
     def run(self) -> None:
@@ -220,7 +218,7 @@ class Streams(Thread):
             while until is None or time.monotonic() < until:
                 ready = [key.fileobj for key, _ in selector.select(None if until is None else 0)]
                 if self._stop_fd in ready:
-                    # What was sent is read still, also by connections that are not accepted yet.
+                    # Lines that were sent are still read, also those of connections in the backlog.
                     selector.unregister(self._stop_fd)
                     until = time.monotonic() + DRAIN_SECONDS
                 elif until is not None and not ready:
@@ -240,7 +238,7 @@ class Streams(Thread):
                 self._read(each)
             if number % ROUND == 0:
                 self._count()
-        for listener in new:  # last: what has ended has made room, what has said something is heard
+        for listener in new:  # last: connections that ended make room, and lines that came count
             self._accept(listener)
         self._count()
 
@@ -254,13 +252,13 @@ class Streams(Thread):
 
     def _accept(self, listener: object) -> None:
         assert isinstance(listener, socket.socket)
-        for _ in range(ROUND):  # not one alone: a turn of those that send much takes long
+        for _ in range(ROUND):  # not only one: reading busy connections takes long
             try:
                 connection, _ = listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
-                # No descriptor is left, say: whoever connects waits in the backlog.
+                # For example, no descriptor is left: new connections wait in the backlog.
                 reason = f"cannot accept a connection: {error.strerror}"
                 self._tally.log.seldom(StatsdAction.REFUSED, reason)
                 time.sleep(PAUSE_SECONDS)
@@ -272,18 +270,18 @@ class Streams(Thread):
             self._make_room()
         connection.setblocking(False)
         if connection.family != socket.AF_UNIX:
-            # A client that vanished without a word would hold its place for ever.
+            # Finds clients that vanished without closing, which would keep their place for good.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._open[connection] = _State()
         self._selector.register(connection, selectors.EVENT_READ)
         self._tally.figures.connections = len(self._open)
 
     def _make_room(self) -> None:
-        """Close the connection that is needed least, once nothing of it waits to be read."""
+        """Close the next connection to close, unless reading it brings its end or a line first."""
         for _ in range(len(self._open)):
-            connection = self._least_needed()
+            connection = self._next_to_close()
             lines = len(self._lines)
-            self._read(connection)  # its end, perhaps, or that of a line
+            self._read(connection)
             if connection not in self._open:
                 return
             if len(self._lines) == lines:
@@ -291,13 +289,13 @@ class Streams(Thread):
         self._tally.figures.refused += 1
         self._tally.log.seldom(
             StatsdAction.REFUSED,
-            "a connection was closed, to make room for a new one",
+            "a stream connection was closed to make room for a new one",
             connections=self._options.max_connections,
             refused=self._tally.figures.refused,
         )
-        self._close(self._least_needed())
+        self._close(self._next_to_close())
 
-    def _least_needed(self) -> socket.socket:
+    def _next_to_close(self) -> socket.socket:
         latest = time.monotonic() - self._options.line_timeout_s
         for connection, state in self._open.items():
             if state.unfinished and state.began < latest:
@@ -310,12 +308,12 @@ class Streams(Thread):
             data = connection.recv(READ)
         except BlockingIOError:
             return
-        except OSError:  # broken off: what was not finished is no line
+        except OSError:  # lost connection: its unfinished line is not counted
             self._close(connection)
             return
         state = self._open[connection]
         if not data:
-            self._lines.append(state.unfinished)  # its end is the end of the line
+            self._lines.append(state.unfinished)  # a close ends the line
             self._close(connection)
             return
         if not state.unfinished or b"\n" in data:

@@ -1,10 +1,10 @@
-"""From StatsD lines to increments: remainders of sample rates, refusal of amounts and times out of
-bounds, ``__overflow__``, when they go to the producer, the listener's figures (packets lost:
-``statsd/server.py``) and log actions.
+"""The tally that turns StatsD lines into increments (``StatsdTally``): remainders of sample rates,
+limits of amounts and times, ``__overflow__``, delivery to the producer; the listener's figures and
+log actions. See ``server.py`` for the number of lost packets.
 
-A busy client sends the same few lines over and over. So lines are counted as they are, in C, and
-each distinct one is understood once: what it means is remembered. They go on to the producer, which
-folds them into rows, :data:`DELIVER_SECONDS` after the first of them.
+A busy client sends the same few lines again and again. So equal lines are counted, in C, and each
+distinct line is parsed once, and its meaning cached. Lines go to the producer, which folds them
+into rows, :data:`DELIVER_SECONDS` after the first of them.
 """
 
 import logging
@@ -25,34 +25,34 @@ from countersink.statsd.options import Rules, StatsdOptions
 
 LOGGER: Final = logging.getLogger("countersink.statsd")
 SHOWN_BYTES: Final = 80
-"""Of a line that is malformed."""
+"""Bytes of a malformed line that are logged."""
 
 OVERFLOW: Final = "__overflow__"
-"""The counter of what came under more names than clients may invent."""
+"""The counter of lines with names beyond ``max_counters``."""
 _PADDING: Final = b" \t\r\0"
-"""What clients put around a line: ends of lines, and those of strings in C."""
+"""Characters that clients put around a line: spaces, ends of lines, and of strings in C."""
 REMEMBERED: Final = 50_000
-"""Distinct lines whose meaning is remembered."""
+"""Most distinct lines in the cache of meanings."""
 REMEMBERED_BYTES: Final = 512
-"""The longest line that is."""
+"""Longest line in the cache, in bytes."""
 REMAINDERS: Final = 10_000
-"""Keys for which parts of an increment are kept."""
+"""Most keys with a remainder of an increment."""
 DAY_SECONDS: Final = 86_400.0
 
 DELIVER_SECONDS: Final = 0.02
-"""How long lines of datagrams are counted before they go on: one by one each would cost more."""
+"""Seconds for which lines of datagrams are collected before their delivery to the producer."""
 DELIVER_LINES: Final = 100_000
-"""Lines that are counted at most before, all of them different: what may be in memory. Times the
-largest ``max_amount``, together with one receive's, they fit into 64 bits."""
+"""Most lines that are collected, which bounds memory. Together with the lines of one receive, times
+the largest ``max_amount``, they fit into 64 bits."""
 
-Cell = tuple[str, int | None]
+CounterMinute = tuple[str, int | None]
 """(counter, minute or None for now)."""
-Meaning = tuple[Cell, RowKey, int]
-"""(cell, key or dimensions, amount in units of 1/10⁹)."""
+Meaning = tuple[CounterMinute, RowKey, int]
+"""((counter, minute), key or dimensions, amount in billionths)."""
 
 
 class CountingProducer(Protocol):
-    """The part of a producer that the tally uses."""
+    """The methods of a producer that the tally uses."""
 
     def increment(
         self,
@@ -71,16 +71,16 @@ class CountingProducer(Protocol):
 
 
 class StatsdTally:
-    """Counts lines into a producer; for several threads.
+    """Counts lines and passes them to a producer as increments. Thread-safe.
 
     Args:
-        producer: where increments go.
+        producer: receives the increments.
         rules: the map.
-        options: its limits of amounts, counters and times.
+        options: limits of amounts, counters and times.
 
     Attributes:
-        figures: what the listener did; those of lines and packets are held by the lock here.
-        log: the listener's; of what anybody may send it says little.
+        figures: the listener's figures; the tally's lock protects those of lines and packets.
+        log: the listener's log; limits the records that senders can cause.
     """
 
     def __init__(self, producer: CountingProducer, rules: Rules, options: StatsdOptions) -> None:
@@ -99,17 +99,16 @@ class StatsdTally:
         self._remainders: dict[tuple[str, RowKey], int] = {}
 
     def use(self, rules: Rules) -> None:
-        """Go on with another map."""
+        """Replace the map."""
         with self._lock:
-            self._deliver()  # what has come is counted by the map that it came under
+            self._deliver()  # lines that came before are counted by the old map
             self._rules = rules
             self._known.clear()
             self.figures.rules = len(rules.rules)
 
     def packets(self, packets: Sequence[bytes | bytearray]) -> bool:
-        """Count datagrams, each of one line or more; whether some now wait to go on.
-
-        Whoever is told so calls again within :data:`DELIVER_SECONDS`, with new ones or with none.
+        """Count datagrams, each of one line or more; return whether lines wait for delivery. If so,
+        call again within :data:`DELIVER_SECONDS`, also without datagrams.
         """
         lines = b"\n".join(packets).split(b"\n") if packets else []
         with self._lock:
@@ -129,26 +128,26 @@ class StatsdTally:
             self._deliver()
 
     def deliver(self) -> None:
-        """Let go on what was received by now."""
+        """Deliver the lines that were received to the producer."""
         with self._lock:
             self._deliver()
 
     def _deliver(self) -> None:
         waiting, self._waiting, self._waiting_lines = self._waiting, Counter(), 0
-        counted: defaultdict[Cell, defaultdict[RowKey, int]]
+        counted: defaultdict[CounterMinute, defaultdict[RowKey, int]]
         counted = defaultdict(lambda: defaultdict(int))
         for line, times in waiting.items():
-            meaning = self._known.get(line) or self._understand(line, times)
+            meaning = self._known.get(line) or self._meaning_of(line, times)
             if meaning is None:
                 continue
-            cell, key, amount = meaning
+            target, key, amount = meaning
             self.figures.counted += times
-            if cell[0] is OVERFLOW:
+            if target[0] is OVERFLOW:
                 self.figures.overflown += times
-            whole, part = divmod(amount * times, UNIT)
+            increments, part = divmod(amount * times, UNIT)
             if part:
-                whole = self._with_remainder(cell[0], key, amount * times)
-            counted[cell][key] += whole
+                increments = self._with_remainder(target[0], key, amount * times)
+            counted[target][key] += increments
         for (counter, minute), amounts in counted.items():
             at = None if minute is None else datetime.fromtimestamp(minute * 60, UTC)
             plain = {key: amount for key, amount in amounts.items() if isinstance(key, str)}
@@ -159,12 +158,12 @@ class StatsdTally:
                     self._producer.increment(counter, dict(key), amount, at=at)
 
     def too_long(self, line: bytes) -> None:
-        """A line that does not end."""
+        """Note a line that is too long."""
         with self._lock:
             self._malformed(line, "it is too long", 1)
 
-    def _understand(self, line: bytes, times: int) -> Meaning | None:
-        """What a line means that is not remembered; ``None``: nothing that counts."""
+    def _meaning_of(self, line: bytes, times: int) -> Meaning | None:
+        """The meaning of a line that is not cached; ``None``: the line does not count."""
         bare = line.strip(_PADDING)
         if not bare:
             return None
@@ -173,7 +172,7 @@ class StatsdTally:
             if metric is None:
                 self.figures.ignored += times
                 return None
-            meaning = self._meaning(metric)
+            meaning = self._target_of(metric)
         except MalformedMetric as error:
             self._malformed(line, str(error), times)
             return None
@@ -195,9 +194,9 @@ class StatsdTally:
             malformed=self.figures.malformed,
         )
 
-    def _meaning(self, metric: Metric) -> Meaning | None:
+    def _target_of(self, metric: Metric) -> Meaning | None:
         if not -self._most <= metric.amount <= self._most:
-            raise MalformedMetric(f"it counts more than {self._most // UNIT:,}")
+            raise MalformedMetric(f"its amount is beyond {self._most // UNIT:,}")
         if metric.minute is not None:
             self._check_time(metric.minute * 60)
         target = self._rules.target(metric.name, metric.tags)
@@ -221,41 +220,41 @@ class StatsdTally:
             raise MalformedMetric(f"its time is more than {days:,} days back")
 
     def _with_remainder(self, counter: str, key: RowKey, amount: int) -> int:
-        """Whole increments of ``amount`` and of what earlier ones left; what remains is at most a
-        half, above or below, and waits for the next.
+        """Whole increments in ``amount`` billionths plus the key's remainder; the new remainder, of
+        at most a half above or below, is kept for the next call.
         """
-        left = self._remainders
-        amount += left.pop((counter, key), 0)
-        whole = (amount + UNIT // 2) // UNIT
-        if amount != whole * UNIT:
-            if len(left) >= REMAINDERS:
-                del left[next(iter(left))]  # the one that has waited longest: half of one at most
-            left[counter, key] = amount - whole * UNIT
-        return whole
+        remainders = self._remainders
+        amount += remainders.pop((counter, key), 0)
+        increments = (amount + UNIT // 2) // UNIT
+        if amount != increments * UNIT:
+            if len(remainders) >= REMAINDERS:
+                del remainders[next(iter(remainders))]  # the oldest: at most half an increment
+            remainders[counter, key] = amount - increments * UNIT
+        return increments
 
 
 @dataclass(slots=True, kw_only=True)
 class Figures:
-    """Figures of one listener process since its start: plain whole numbers.
+    """Figures of one listener process since its start: whole numbers.
 
-    A *line* is one metric as it came: ``name:value|type``, or several values of one name.
-    ``counted + ignored + discarded + malformed`` are all lines.
+    A *line* is one metric as it was sent: ``name:value|type``, or several values of one name. The
+    number of all lines is ``counted + ignored + discarded + malformed``.
 
     Attributes:
         packets: datagrams received, by UDP and unix socket.
         counted: lines that were counters and went to the producer.
         ignored: lines of other types (gauges, timers, sets, histograms, events, checks).
-        discarded: lines of counters that a rule of the map drops.
-        malformed: lines that are not StatsD, or that ask for what no counter can hold.
-        overflown: counted lines that went to the counter ``__overflow__``, since there were too
-            many names.
-        lost: datagrams that the kernel dropped because its receive buffer was full. Only UDP loses
-            any: a sender to a unix socket waits.
-        connections: stream connections (TCP, unix) that are open now.
+        discarded: lines that the map drops.
+        malformed: lines that are not StatsD, or beyond the limits.
+        overflown: counted lines that went to the counter ``__overflow__``, as there were too many
+            names.
+        lost: UDP datagrams that the kernel dropped because the receive buffer was full; senders to
+            a unix socket wait instead.
+        connections: open stream connections (TCP, unix).
         refused: stream connections that were closed to make room for new ones.
-        receive_buffer: bytes of the smallest receive buffer that the kernel has granted; 0 without
-            a datagram socket.
-        rules: rules in the map that is in use.
+        receive_buffer: bytes of the smallest receive buffer that the kernel granted; 0: no datagram
+            socket.
+        rules: rules in the current map.
     """
 
     packets: int = 0
@@ -277,25 +276,25 @@ class Figures:
 
 
 class StatsdAction(StrEnum):
-    """Every action that a log record of the listener can carry."""
+    """Every action of the listener's log records."""
 
     LISTENING = "listening"
-    """Everything is open; ``at`` says what."""
+    """All sockets are open; ``at`` lists their URLs."""
     MAP = "map"
-    """The map was read again, or could not be and the one before stays in use."""
+    """The map was read again, or it is invalid and the previous map stays in use."""
     MALFORMED = "malformed"
-    """A line could not be understood: the first of them, and then one a minute."""
+    """A line is malformed; at most one record a minute."""
     LOST = "lost"
     """The kernel has dropped datagrams because its buffer was full."""
     SMALL_BUFFER = "small_buffer"
-    """The kernel granted a smaller receive buffer than was asked for."""
+    """The kernel granted a smaller receive buffer than requested."""
     REFUSED = "refused"
-    """A connection was closed: too many were open. Or none could be accepted."""
+    """A connection was closed, as too many were open, or none could be accepted."""
     FAILED = "failed"
     """A socket could not be read; it is tried again."""
     INTERNAL_ERROR = "internal_error"
-    """A bug: what had just been received is not counted, and the listener goes on."""
+    """A bug: the lines just received are not counted, and the listener continues."""
     STOPPING = "stopping"
-    """A signal came: what has arrived is still counted."""
+    """A signal came: lines that have arrived are still counted."""
     STOPPED = "stopped"
-    """Everything is stored, or what is not was said."""
+    """The listener ends: all increments are stored, or the record says that some are lost."""

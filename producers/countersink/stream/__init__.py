@@ -1,6 +1,5 @@
-"""The queue in Redis: entry format, names of streams, partitions, connections, and the consumer
-group.
+"""The queue in Redis: entry format, names of keys, partitions, connections, the consumer group.
 
-Needs redis alone; :mod:`countersink.stream.decode`, which only readers of the stream import, needs
-msgspec too.
+Needs the library redis; :mod:`countersink.stream.decode`, which only readers of a stream import,
+also needs msgspec.
 """

@@ -1,8 +1,8 @@
-"""Redis's clock: how far this machine's differs, and when that is asked again
+"""Redis's clock on this machine: the difference of the two clocks, and when it is measured again
 (``RELEARN_SECONDS``).
 
-All of a deployment's ``at`` fields and default event times are on one clock, Redis's, so that a
-producer whose own clock is a year off does not count into the wrong year.
+All ``at`` fields and default event times of a deployment are on Redis's clock, so that a producer
+with a clock that is a year off does not count into the wrong year.
 """
 
 import sys
@@ -15,11 +15,11 @@ from countersink.stream.connection import cluster_of, mapped, time_us
 
 
 def offset_ms(client: redis.Redis, key: str | None = None) -> int:
-    """Redis's clock minus ours in ms, to within half of the round trip that this call takes.
+    """Redis's clock minus this machine's in ms, precise to half of this call's round trip.
 
     Args:
         client: from :func:`countersink.stream.connection.connect`.
-        key: of a cluster, the clock of the master that serves this key; None: of any master.
+        key: on a cluster: use the clock of the master that serves this key; None: of any master.
 
     Raises:
         StreamError: Redis did not answer.
@@ -28,7 +28,7 @@ def offset_ms(client: redis.Redis, key: str | None = None) -> int:
     with mapped():
         if cluster is None or key is None:
             return _offset_ms(client)
-        with cluster.hasty.asked_for(key) as node:
+        with cluster.with_short_timeout.asked_for(key) as node:
             return _offset_ms(node)
 
 
@@ -41,10 +41,10 @@ def _offset_ms(server: redis.Redis) -> int:
 
 RELEARN_SECONDS: Final = 300.0
 JUMP_SECONDS: Final = 0.5
-"""A wall clock that moves this much against the monotonic one was set (or the machine slept)."""
+"""Seconds that the wall clock may move against the steady clock before it counts as set."""
 
 if sys.platform == "linux":
-    _STEADY: Final = time.CLOCK_BOOTTIME  # goes on while the machine sleeps, other than monotonic()
+    _STEADY: Final = time.CLOCK_BOOTTIME  # unlike CLOCK_MONOTONIC, runs while the machine sleeps
 else:
     _STEADY: Final = time.CLOCK_MONOTONIC
 
@@ -54,8 +54,8 @@ def _steady() -> float:
 
 
 class RedisClock:
-    """Unix ms on Redis's clock: the local one plus the difference learnt at the last connect;
-    until then the local one alone.
+    """Unix ms on Redis's clock: this machine's clock plus the difference learnt last; before the
+    first :meth:`learn`, this machine's clock.
     """
 
     def __init__(self) -> None:
@@ -63,10 +63,10 @@ class RedisClock:
         self._learnt: tuple[float, float] | None = None  # wall clock, steady clock
 
     def learn(self, client: redis.Redis, key: str | None = None) -> None:
-        """Ask Redis for its time; of a cluster, the master that serves ``key``.
+        """Measure the difference; on a cluster, to the master that serves ``key``.
 
         Raises:
-            StreamError: it did not answer.
+            StreamError: Redis did not answer.
         """
         self._offset_ms = offset_ms(client, key)
         self._learnt = (time.time(), _steady())
@@ -79,8 +79,8 @@ class RedisClock:
         return steady > RELEARN_SECONDS or abs(wall - steady) > JUMP_SECONDS
 
     def now_ms(self) -> int:
-        """Now, in Unix ms: by this machine's clock as long as the difference is not known. A wall
-        clock that is set after it was learnt does not matter.
+        """Now, in Unix ms on Redis's clock. A change of the wall clock after :meth:`learn` has no
+        effect.
         """
         learnt = self._learnt
         wall = time.time() if learnt is None else learnt[0] + _steady() - learnt[1]

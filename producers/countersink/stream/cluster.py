@@ -1,17 +1,17 @@
 """Redis Cluster: its URLs and their errors, a client that sends each command to the master of its
-key and follows redirections (``REDIRECTIONS``), which masters there are and how long they are
-believed (``TOPOLOGY_S``), and the timeout of one question about them (``QUESTION_TIMEOUT``).
+key and follows redirections (``REDIRECTIONS``), and the topology: the masters of the hash slots,
+how long it is used (``TOPOLOGY_S``), and the timeout of a query for it (``QUESTION_TIMEOUT``).
 
-:class:`ClusterClient` is a :class:`redis.Redis`, so that whoever has one need not know.
+:class:`ClusterClient` is a :class:`redis.Redis`, so that callers need not distinguish them.
 Connections, pools, pipelines, parsing and hash slots are redis-py's, with a plain client per node.
 :class:`redis.cluster.RedisCluster` is not used: its pipelines send every command again after a lost
-connection, whatever the options say (8.1, without retries: of three XADDs whose replies were lost
-six entries came); after an error it asks nodes that hang for the topology, each for the whole
-socket timeout; for XREADGROUP it asks a node for the keys each time; and old versions drop options,
-the look at the name in a certificate among them.
+connection, in spite of the options (8.1, without retries: three XADDs whose replies were lost made
+six entries); after an error it asks hanging nodes for the topology, each for the full socket
+timeout; for XREADGROUP it asks a node for the keys each time; and old versions drop options, among
+them the check of the host name in a certificate.
 
-A command that was answered by MOVED, ASK or TRYAGAIN was not executed. It goes to the node that was
-named, or a little later to the same one. A command that was not answered is not sent again.
+A command that was answered by MOVED, ASK or TRYAGAIN was not executed. It is sent to the node in
+the answer, or a little later to the same node. A command without an answer is not sent again.
 """
 
 import random
@@ -47,16 +47,16 @@ from countersink.stream.errors import StreamMisconfigured
 from countersink.stream.sentinel import split_hosts
 
 QUESTION_TIMEOUT: Final = 1.0
-"""Seconds until a node that is asked for the topology counts as gone, and the next one is asked."""
+"""Seconds that a node has to return the topology before the next node is asked."""
 TOPOLOGY_S: Final = 1.0
-"""Seconds for which :meth:`ClusterClient.masters` believes the last answer."""
+"""Seconds for which :meth:`ClusterClient.masters` uses a topology."""
 DEFAULT_PORT: Final = 6379
 REDIRECTIONS: Final = 16
-"""Redirections of one command: more than that are an outage."""
+"""Most redirections of one command; more count as an outage."""
 _LEARN_AGAIN_S: Final = 0.1
-"""Seconds between two questions for the topology because of errors."""
+"""Seconds between two queries for the topology because of errors."""
 _SILENT_S: Final = 3.0
-"""Seconds for which a node that did not answer is not asked if another one told something."""
+"""Seconds for which a node that did not answer is not asked if another node has answered."""
 _TRY_AGAIN_S: Final = 0.05
 
 _EXAMPLE: Final = "redis+cluster://redis-1:6379,redis-2:6379,redis-3:6379"
@@ -68,7 +68,7 @@ _REDIRECTING: Final[dict[str, type[Exception]]] = {
     "CROSSSLOT": ClusterCrossSlotError,
     "MASTERDOWN": MasterDownError,
 }
-"""What parsers of redis-py before 6 do not know."""
+"""Error classes that the parsers of redis-py before 6 lack."""
 _WITHOUT_KEY: Final = frozenset(
     (
         *("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "ECHO", "INFO", "KEYS"),
@@ -92,15 +92,15 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Which master serves which hash slot.
+    """The masters of the hash slots.
 
     Attributes:
-        slots: by number; None: no master. Entries change where a node says MOVED.
-        masters: those with slots, by their lowest one: a promotion leaves the order as it is.
-        nodes: all, replicas included.
-        rank: whether the node that told it sees the majority of masters (``cluster_state``), and
-            the highest epoch that it knows: of two topologies the newer one has the higher rank.
-        learnt: when, on the monotonic clock.
+        slots: the master of each slot, by its number; None: no master. MOVED changes an item.
+        masters: masters with slots, by their lowest slot: a promotion keeps the order.
+        nodes: all nodes, replicas included.
+        rank: whether the answering node sees the majority of masters (``cluster_state``), and the
+            highest epoch that it knows: of two topologies the newer one has the higher rank.
+        learnt: the monotonic time of the answer.
     """
 
     slots: list[Address | None]
@@ -111,19 +111,17 @@ class Topology:
 
 
 class ClusterClient(redis.Redis):
-    """A client of all nodes of a cluster. Nothing is sent before the first command.
+    """A client of all nodes of a cluster; the first command connects. Thread-safe.
 
-    A command without a key goes to any master; :meth:`scan_iter` asks all of them. Scripts have to
-    keep to one hash slot. A pipeline may span several masters, and is no transaction: what is sent
-    again with the same ids counts once. Lost connections, and slots without a master, raise
-    redis-py's errors, of which :func:`countersink.stream.connection.mapped` makes ours.
-
-    Threads may share it.
+    A command without a key goes to any master; :meth:`scan_iter` asks all masters. The keys of a
+    script must share a hash slot. A pipeline may span several masters, and is no transaction:
+    entries that are sent again have the same ids and count once. Lost connections, and slots
+    without a master, raise redis-py's errors, for :func:`countersink.stream.connection.mapped`.
 
     Args:
-        hosts: nodes to begin with.
-        options: of connections.
-        tls: with TLS.
+        hosts: the first nodes to ask for the topology.
+        options: options of connections.
+        tls: whether connections use TLS.
     """
 
     is_cluster: Final = True
@@ -145,9 +143,9 @@ class ClusterClient(redis.Redis):
         self._timeout: float | None = None
 
     @property
-    def hasty(self) -> Self:
-        """A copy of the client, which shares what it knows, with a timeout of at most
-        :data:`QUESTION_TIMEOUT`: for questions whose answer can be done without.
+    def with_short_timeout(self) -> Self:
+        """A copy of the client with a timeout of at most :data:`QUESTION_TIMEOUT`, for commands
+        that are not essential. It shares connections and topology.
         """
         made = copy(self)
         made.auto_close_connection_pool = False
@@ -155,7 +153,7 @@ class ClusterClient(redis.Redis):
         return made
 
     def node(self, address: Address) -> redis.Redis:
-        """The plain client of one node. Its errors are not noticed here."""
+        """The plain client of one node; its errors do not update the topology (:meth:`asked`)."""
         client = self._nodes.client(address, self._timeout)
         client.response_callbacks = self.response_callbacks
         return client
@@ -164,24 +162,24 @@ class ClusterClient(redis.Redis):
         """All masters that have slots, by their lowest slot.
 
         Raises:
-            redis.RedisError: no node tells.
+            redis.RedisError: no node returned the topology.
         """
         return self.topology(TOPOLOGY_S).masters
 
     def master_of(self, key: str | bytes) -> Address | None:
-        """The master that serves ``key``, by what was learnt last; None: its slot has none.
+        """The master that serves ``key`` in the latest topology; None: its slot has none.
 
         Raises:
-            redis.RedisError: nothing was learnt, and no node tells.
+            redis.RedisError: there is no topology yet, and no node returned it.
         """
         return self.topology().slots[self._slot(key)]
 
     def topology(self, max_age_s: float | None = None) -> Topology:
-        """What is known, learnt anew if an error or a redirection says that it has changed, or if
-        it is older than ``max_age_s``.
+        """The topology: queried again if an error or a redirection shows that it has changed, or
+        if it is older than ``max_age_s``.
 
         Raises:
-            redis.RedisError: no node tells.
+            redis.RedisError: no node returned the topology.
         """
         nodes = self._nodes
         known = nodes.topology
@@ -197,8 +195,8 @@ class ClusterClient(redis.Redis):
 
     @contextmanager
     def asked(self, address: Address) -> Iterator[redis.Redis]:
-        """The plain client of a node; errors inside the block that say that the node is gone are
-        noticed, so that the topology is learnt anew.
+        """The plain client of a node; an error inside the block that shows that the node is away
+        makes the next command query the topology.
         """
         nodes = self._nodes
         try:
@@ -216,15 +214,15 @@ class ClusterClient(redis.Redis):
             nodes.lost.pop(address, None)
 
     def asked_for(self, key: str) -> AbstractContextManager[redis.Redis]:
-        """The same, for the master that serves ``key``.
+        """:meth:`asked` for the master that serves ``key``.
 
         Raises:
-            redis.RedisError: there is none, or no node tells.
+            redis.RedisError: its slot has no master, or no node returned the topology.
         """
         return self.asked(self._serving(self._slot(key)))
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Send one command to the master of its key, and to the node that a redirection names."""
+        """Send one command to the master of its key, and then to the nodes of its redirections."""
         slot = self._slot_of(args)
         where, asking = self._serving(slot), False
         for turn in range(REDIRECTIONS):
@@ -237,24 +235,24 @@ class ClusterClient(redis.Redis):
                 where, asking = Address(error.host or where.host, error.port), False
                 self._nodes.stale = True
                 if turn >= REDIRECTIONS // 4:
-                    time.sleep(_TRY_AGAIN_S)  # two nodes point to each other, for a moment
+                    time.sleep(_TRY_AGAIN_S)  # for a moment two nodes may redirect to each other
                 if self._nodes.topology is not None:
                     self._nodes.topology.slots[error.slot_id] = where
             except AskError as error:
                 where, asking = Address(error.host or where.host, error.port), True
             except TryAgainError:
-                # Keys of a slot that is moving are in two places.
+                # The keys of a slot that is migrating are on two nodes.
                 time.sleep(_TRY_AGAIN_S * min(turn, 2))
                 where, asking = self._serving(slot), False
-        raise ClusterDownError(f"slot {slot} is moving: {REDIRECTIONS} redirections of one command")
+        raise ClusterDownError(f"{REDIRECTIONS} redirections of a command for hash slot {slot}")
 
     def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> "ClusterPipeline":
         """A pipeline without a transaction."""
-        assert not transaction, "a cluster's pipeline is no transaction"
+        assert not transaction, "a pipeline of a cluster cannot be a transaction"
         return ClusterPipeline(self)
 
     def register_script(self, script: Any) -> Script:
-        """A script that every node may execute."""
+        """A script that runs on the master of its keys."""
         return _NodeScript(self, script)
 
     def scan_iter(
@@ -267,17 +265,17 @@ class ClusterClient(redis.Redis):
             yield from found
 
     def _learn(self) -> Topology:
-        """Ask one node after the other, those that were lost last, until one tells that sees the
-        majority and knows nothing older than what is known: a node that is cut off tells what was.
+        """The topology from the first node that sees the majority and is not behind the topology
+        known so far: a node that is cut off returns an old one. Lost nodes are asked last.
         """
         known = self._nodes.topology
         lost = self._nodes.lost
-        told: list[Topology] = []
+        received: list[Topology] = []
         answers: dict[str, str] = {}
         refused: list[redis.RedisError] = []
         candidates = dict.fromkeys([*(known.nodes if known is not None else ()), *self._hosts])
         for address in sorted(candidates, key=lambda each: lost.get(each, 0.0)):
-            if told and time.monotonic() - lost.get(address, -_SILENT_S) < _SILENT_S:
+            if received and time.monotonic() - lost.get(address, -_SILENT_S) < _SILENT_S:
                 continue
             try:
                 found = self._ask(address)
@@ -292,29 +290,29 @@ class ClusterClient(redis.Redis):
                     )
                 continue
             if not found.masters:
-                answers[address.text] = "knows no master that has slots"
+                answers[address.text] = "knows no master with hash slots"
                 continue
             lost.pop(address, None)
-            told.append(found)
+            received.append(found)
             if found.rank >= (True, 0 if known is None else known.rank[1]):
                 break
-        if told:
-            best = max(told, key=lambda each: each.rank)
-            # Where most nodes know of nothing newer, it is another cluster than it was.
-            if known is None or best.rank >= known.rank or 2 * len(told) > len(candidates):
+        if received:
+            best = max(received, key=lambda each: each.rank)
+            # If most nodes have an older topology, the cluster was replaced by another one.
+            if known is None or best.rank >= known.rank or 2 * len(received) > len(candidates):
                 return best
             return replace(known, learnt=best.learnt)
         if len(refused) == len(answers):
             raise refused[-1]
         said = "; ".join(f"{where}: {answer}" for where, answer in answers.items())
-        raise redis.ConnectionError(f"no node of the cluster tells which masters there are: {said}")
+        raise redis.ConnectionError(f"no node of the cluster returned its masters: {said}")
 
     def _ask(self, address: Address) -> Topology:
-        """What one node says of the topology."""
-        client = self._nodes.made(address, QUESTION_TIMEOUT)
-        execute: Any = client.execute_command  # redis-py leaves this one untyped
+        """The topology from one node."""
+        client = self._nodes.new_client(address, QUESTION_TIMEOUT)
+        execute: Any = client.execute_command  # redis-py does not type it
         try:
-            # In this order: the map may be newer than the rank that it gets, and not older.
+            # In this order: the slots may be newer than their rank, but never older.
             info = str_if_bytes(execute("CLUSTER", "INFO"))
             return _topology(
                 dict(line.partition(":")[::2] for line in info.split()),
@@ -334,7 +332,7 @@ class ClusterClient(redis.Redis):
             found = self.topology().slots[slot]
         if found is None:
             # Not redis-py's SlotNotCoveredError, which is no RedisError.
-            raise ClusterDownError(f"no master of the cluster has the slot {slot}")
+            raise ClusterDownError(f"no master of the cluster has the hash slot {slot}")
         return found
 
     def _slot_of(self, args: Sequence[Any]) -> int | None:
@@ -356,12 +354,12 @@ class ClusterClient(redis.Redis):
 
 @lru_cache(maxsize=4096)
 def _slot(key: bytes) -> int:
-    """The hash slot of a key; remembered, as some questions are about all possible partitions."""
+    """The hash slot of a key; cached, as some commands concern all 1,024 possible partitions."""
     return key_slot(key)
 
 
 def _executed_asking(node: redis.Redis, args: Any, options: dict[str, Any]) -> Any:
-    """The reply to a command about a key of a slot that is moving to ``node``."""
+    """The reply to a command for a key of a slot that is migrating to ``node``."""
     pipe: Any = node.pipeline(transaction=False)
     pipe.execute_command("ASKING")
     pipe.execute_command(*args, **options)
@@ -373,7 +371,7 @@ def _executed_asking(node: redis.Redis, args: Any, options: dict[str, Any]) -> A
 
 class ClusterPipeline(Pipeline):
     """Commands for the masters of their keys: one pipeline of redis-py to each, one after the
-    other. A connection that is lost ends it; what the other masters did is not told then.
+    other. A lost connection raises, and the replies of the other masters are lost.
     """
 
     is_cluster: Final = True
@@ -383,7 +381,7 @@ class ClusterPipeline(Pipeline):
         self._client = client
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """The replies, in the order of the commands; errors among them are raised if asked for."""
+        """The replies, in the order of the commands; the first error is raised if asked for."""
         commands = [(entry[0], entry[1]) for entry in self.command_stack]
         try:
             replies = self._spread(commands)
@@ -421,7 +419,7 @@ class ClusterPipeline(Pipeline):
 
 
 class _NodeScript(Script):
-    """redis-py loads a script into some node; here the one that has the keys gets it."""
+    """A script that is sent to the master of its keys; redis-py's loads it into any node."""
 
     def __call__(self, keys: Any = None, args: Any = None, client: Any = None) -> Any:
         keys, args = tuple(keys or ()), tuple(args or ())
@@ -433,13 +431,12 @@ class _NodeScript(Script):
 
 
 class _Nodes(ConnectionPool):
-    """The connections to all nodes, and what was learnt of them. :meth:`disconnect` breaks each of
-    them.
+    """The connections to all nodes, and the topology. :meth:`disconnect` closes all connections.
 
     Attributes:
-        topology: as it was learnt last.
-        stale: an error or a redirection says that it has changed.
-        lost: when a node did not answer, for those that have not since.
+        topology: the latest one.
+        stale: an error or a redirection shows that it has changed.
+        lost: nodes that do not answer → monotonic time of the latest failure.
     """
 
     def __init__(self, first: Address, options: Mapping[str, Any]) -> None:
@@ -455,12 +452,12 @@ class _Nodes(ConnectionPool):
         found = self._clients.get((address, timeout))
         if found is not None:
             return found
-        return self._clients.setdefault(  # of two threads' one remains
-            (address, timeout), self.made(address, timeout)
+        return self._clients.setdefault(  # two threads may make one, the first is kept
+            (address, timeout), self.new_client(address, timeout)
         )
 
-    def made(self, address: Address, timeout: float | None) -> redis.Redis:
-        """A client of one node that is the caller's own."""
+    def new_client(self, address: Address, timeout: float | None) -> redis.Redis:
+        """A client of one node that is not shared."""
         options = dict(self._options, host=address.host, port=address.port)
         if timeout is not None:
             for name in ("socket_timeout", "socket_connect_timeout"):
@@ -470,36 +467,36 @@ class _Nodes(ConnectionPool):
         return made
 
     def disconnect(self, inuse_connections: bool = True) -> None:
-        """Hang up, also where another thread waits for a reply."""
+        """Close all connections, also those on which another thread waits for a reply."""
         for client in list(self._clients.values()):
             client.connection_pool.disconnect(inuse_connections)
         super().disconnect(inuse_connections)
 
 
 def cluster_client(rest: str, options: Mapping[str, Any], *, tls: bool) -> ClusterClient:
-    """A client of the cluster that a URL names. Nothing is sent.
+    """A client of the cluster that a URL names; sends nothing.
 
     Args:
         rest: the URL behind ``://``: ``[user:password@]host:port,…[/0]?options``.
-        options: of connections, those of the URL go before them.
-        tls: with TLS.
+        options: options of connections; the URL's options override them.
+        tls: whether connections use TLS.
 
     Raises:
         StreamMisconfigured: the URL cannot be used; the message does not repeat it.
-        ValueError: nor can one of its options.
+        ValueError: an option of the URL cannot be used.
     """
     parts = split_hosts(rest, "redis+cluster", "nodes", DEFAULT_PORT, _EXAMPLE)
     given = parts.options("", parts.query)
     if parts.path not in ("", "/", "/0") or given.pop("db", 0) != 0:
         raise StreamMisconfigured(
-            "a Redis Cluster has the database 0 alone: a redis+cluster:// URL ends with its hosts,"
-            f" such as {_EXAMPLE}"
+            "a Redis Cluster has only database 0: end the redis+cluster:// URL with its hosts, as"
+            f" in {_EXAMPLE}"
         )
     return ClusterClient(parts.addresses, {**options, **given}, tls=tls)
 
 
 def _topology(info: Mapping[str, str], reply: Any, host: str) -> Topology:
-    """What ``host`` answered to CLUSTER INFO and CLUSTER SLOTS."""
+    """The topology in the answers of ``host`` to CLUSTER INFO and CLUSTER SLOTS."""
     slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
     masters: dict[Address, int] = {}
     nodes: dict[Address, None] = {}

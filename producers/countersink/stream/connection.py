@@ -1,9 +1,9 @@
-"""Connections to Redis and Valkey: URLs and their errors (Sentinel: ``stream/sentinel.py``,
-cluster: ``stream/cluster.py``), TLS, the socket timeout of processes (``SOCKET_TIMEOUT``), no
-resending by the client, and URLs without passwords for logs.
+"""Connections to Redis and Valkey: URLs and their errors, TLS, the socket timeout of processes
+(``SOCKET_TIMEOUT``), URLs without passwords for logs. See ``sentinel.py`` and ``cluster.py`` for
+Sentinel and Redis Cluster.
 
-redis-py retries a lost command up to 10 times by default: one XADD whose reply was lost would be
-sent 11 times. Here every command is sent once; whoever sends it knows what a repetition would mean.
+redis-py retries a lost command up to 10 times by default: an XADD whose reply was lost would be
+sent 11 times. Here every command is sent once; the caller knows whether it may be repeated.
 """
 
 import os
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from countersink.stream.cluster import ClusterClient
 
 SOCKET_TIMEOUT: Final = 5.0
-"""Seconds until a silent server counts as gone; a BLOCK must stay below it."""
+"""Seconds after which a silent server counts as away; longer than any BLOCK."""
 
-# No name of the library for CLIENT LIST. To send it takes two commands per connection, and a right
-# that Redis before 7.2 does not know, so that no list of rights could have it on all versions.
+# Do not send the library's name for CLIENT LIST: that takes two commands per connection, and a
+# right that Redis before 7.2 does not know, so no ACL could grant it on all versions.
 _WITHOUT_NAME: Final[dict[str, Any]] = (
     {"driver_info": None}
     if "driver_info" in signature(redis.Redis.__init__).parameters
@@ -42,20 +42,19 @@ _SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", *_CL
 _RAW_REPLIES = ("XREADGROUP", "XRANGE", "XPENDING")
 """Commands whose replies stay lists: redis-py's dicts would drop a repeated field."""
 _FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
-"""Options of a URL that name files."""
+"""Options of a URL with the path of a file."""
 
 
 def connect(
     url: str, *, socket_timeout: float = SOCKET_TIMEOUT, client_name: str | None = None
 ) -> redis.Redis:
-    """A client for ``url`` (``redis://``, ``rediss://`` with the certificate verified, ``unix://``;
-    ``redis+sentinel://`` and ``rediss+sentinel://``: the master that the sentinels name;
-    ``redis+cluster://`` and ``rediss+cluster://``: all nodes of a cluster; ``valkey`` instead of
-    ``redis`` means the same).
+    """A client for ``url``: ``redis://``, ``rediss://`` (verifies the certificate), ``unix://``;
+    ``redis+sentinel://`` and ``rediss+sentinel://`` (the master that the sentinels name);
+    ``redis+cluster://`` and ``rediss+cluster://`` (all nodes of a cluster); ``valkey`` may replace
+    ``redis`` in each.
 
-    Nothing is sent until the first command. Replies are bytes (RESP 2); those of XREADGROUP,
-    XRANGE and XPENDING are the nested lists of the protocol. No command is ever sent
-    twice.
+    The first command connects. Replies are bytes (RESP 2); replies to XREADGROUP, XRANGE and
+    XPENDING are the nested lists of the protocol. No command is sent twice.
 
     Raises:
         StreamMisconfigured: the URL cannot be used; the message says why, without the password.
@@ -63,8 +62,8 @@ def connect(
     scheme, rest = _split(url)
     if scheme not in _SCHEMES:
         raise StreamMisconfigured(
-            f"{redact(url)!r} is not a Redis URL: it begins with redis://, rediss://, unix://,"
-            " redis+sentinel:// or redis+cluster:// (valkey for redis in each)"
+            f"{redact(url)!r} is not a Redis URL: a Redis URL begins with redis://, rediss://,"
+            " unix://, redis+sentinel:// or redis+cluster:// (or valkey instead of redis)"
         )
     tls = scheme.startswith("rediss")
     options: dict[str, Any] = {
@@ -77,10 +76,9 @@ def connect(
         "health_check_interval": 0,
         "client_name": client_name,
         **_WITHOUT_NAME,
-        # eventlet takes select.poll away, which the parser in C calls if redis was imported
-        # before that.
+        # eventlet removes select.poll, which the C parser calls if redis was imported before.
         **({} if hasattr(select, "poll") else {"parser_class": _RESP2Parser}),
-        # redis-py before 6 looks at the certificate and not at the name in it.
+        # redis-py before 6 checks the certificate but not the host name in it.
         **({"ssl_check_hostname": True} if tls else {}),
     }
     try:
@@ -94,19 +92,19 @@ def connect(
             if scheme != "unix":
                 parts = urlsplit(url)
                 if re.fullmatch(r"/?\d*", parts.path) is None:
-                    # redis-py would use database 0 without a word.
+                    # redis-py would silently use database 0.
                     raise _unusable(url, "its path is not the number of a database")
-                unquote(parts.hostname or "").encode("idna")  # ValueError: it is no name
+                unquote(parts.hostname or "").encode("idna")  # ValueError: no host name
             client = redis.Redis.from_url(f"{scheme}://{rest}", **options)
-        # Options that no connection has would be found at the first command only.
+        # Finds unknown options now instead of at the first command.
         pool = client.connection_pool
         pool.connection_class(**pool.connection_kwargs)
     except (ValueError, TypeError, AttributeError, redis.RedisError):
         # Without the cause, which may quote the password.
-        raise _unusable(url, "a part of it, or an option, is malformed or unknown") from None
-    for name, path in parse_qsl(rest.partition("?")[2]):  # several hosts are no URL of urllib's
+        raise _unusable(url, "a part or an option of it is malformed or unknown") from None
+    for name, path in parse_qsl(rest.partition("?")[2]):  # urllib cannot split several hosts
         if name in _FILES and not os.access(path, os.R_OK):
-            raise _unusable(url, f"there is no file {path!r} that can be read, its {name}")
+            raise _unusable(url, f"the file {path!r} of {name} does not exist or is not readable")
     for command in _RAW_REPLIES:
         client.set_response_callback(command, _raw)
     return client
@@ -122,7 +120,7 @@ def _raw(reply: Any, **_: Any) -> Any:
 
 @contextmanager
 def mapped() -> Iterator[None]:
-    """Raise redis-py's errors inside the block as ours, cause kept.
+    """Translate redis-py's errors inside the block to errors of the queue, with their cause.
 
     Raises:
         StreamUnavailable, StreamMisconfigured: see :mod:`countersink.stream.errors`.
@@ -134,8 +132,8 @@ def mapped() -> Iterator[None]:
 
 
 def command(client: redis.Redis, *arguments: str | bytes | int) -> Any:
-    """Send one command as it is written in Redis's documentation; the reply is what the client's
-    callbacks make of it.
+    """Send one command, spelled as in Redis's documentation; return its reply after the client's
+    callbacks.
 
     Raises:
         StreamUnavailable, StreamMisconfigured: see :mod:`countersink.stream.errors`.
@@ -146,7 +144,7 @@ def command(client: redis.Redis, *arguments: str | bytes | int) -> Any:
 
 
 def is_cluster(url: str) -> bool:
-    """Whether it is the URL of a Redis Cluster."""
+    """Whether ``url`` names a Redis Cluster."""
     return _split(url)[0] in _CLUSTER_SCHEMES
 
 
@@ -154,8 +152,7 @@ def check_single(url: str) -> None:
     """Check the URL of the Redis of the scheduled jobs.
 
     Raises:
-        StreamMisconfigured: it is that of a Redis Cluster, which RQ cannot use; the message says
-            what to set.
+        StreamMisconfigured: the URL names a Redis Cluster, which RQ cannot use.
     """
     if is_cluster(url):
         raise StreamMisconfigured(
@@ -165,18 +162,18 @@ def check_single(url: str) -> None:
 
 
 def cluster_of(client: Any) -> "ClusterClient | None":
-    """The client if it is one of a cluster, else None."""
+    """The client if it is a cluster's, else None."""
     return client if getattr(client, "is_cluster", False) else None
 
 
 def _split(url: str) -> tuple[str, str]:
-    """The scheme in Redis's spelling, and what follows ``://``."""
+    """The scheme, with ``redis`` for ``valkey``, and the rest of the URL behind ``://``."""
     scheme, divider, rest = url.partition("://")
     return (re.sub(r"^valkey(?=s?($|\+))", "redis", scheme), rest) if divider else ("", url)
 
 
 def redact(url: str) -> str:
-    """``url`` with its password, and any in its query, replaced by ``***``."""
+    """``url`` with all passwords, also in its query, replaced by ``***``."""
     for begin, end in reversed(passwords(url)):
         url = f"{url[:begin]}***{url[end:]}"
     return url
@@ -186,8 +183,8 @@ def time_us(server: redis.Redis) -> int:
     """The time of one server in Unix µs.
 
     Raises:
-        redis.RedisError: it did not answer; a cluster's client has to see that before
-            :func:`mapped` makes ours of it.
+        redis.RedisError: it did not answer; not translated, as a cluster's client has to see the
+            original error.
     """
     reply: Any = server.time()
     seconds, microseconds = reply
@@ -195,18 +192,18 @@ def time_us(server: redis.Redis) -> int:
 
 
 def earliest_us(client: redis.Redis) -> int:
-    """Redis's time in Unix µs; of a cluster that of the master whose clock is behind all others:
-    whatever is sent from now on, to whichever of them, is sent later than this.
+    """Redis's time in Unix µs; on a cluster the earliest time of its masters: an entry that is sent
+    from now on, to any master, is sent later.
 
     Raises:
-        StreamError: Redis did not answer; of a cluster, one of the masters did not within a second.
+        StreamError: Redis did not answer; on a cluster: a master did not answer within a second.
     """
     return min(_all_us(client))
 
 
 def latest_us(client: redis.Redis) -> int:
-    """Redis's time in Unix µs; of a cluster that of the master whose clock is ahead of all others:
-    whatever was sent before, to whichever of them, was sent earlier than this.
+    """Redis's time in Unix µs; on a cluster the latest time of its masters: an entry that was sent
+    before, to any master, was sent earlier.
 
     Raises:
         StreamError: see :func:`earliest_us`.
@@ -221,6 +218,6 @@ def _all_us(client: redis.Redis) -> list[int]:
             return [time_us(client)]
         times = []
         for address in cluster.masters():
-            with cluster.hasty.asked(address) as node:
+            with cluster.with_short_timeout.asked(address) as node:
                 times.append(time_us(node))
     return times

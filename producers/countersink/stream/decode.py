@@ -1,9 +1,8 @@
-"""Decodes entries and checks every row as it comes out of the queue: limits of bytes and rows,
-which dead-letter reason each fault gets and its detail; texts for people are in
-``runtime/dead_letter.py``.
+"""The decoder of entries: limits of bytes and rows, the check of every row, and the dead-letter
+reason and detail of every fault. See ``runtime/dead_letter.py`` for the reasons' texts.
 
-Only what reads the stream (worker, reads, dead-letter retry) imports this module: it needs msgspec,
-which a producing app does not take on.
+Only readers of a stream (worker, reads, dead-letter retry) import this module: it needs msgspec,
+which an application that counts does not install.
 """
 
 import json
@@ -21,21 +20,21 @@ from countersink.runtime.members import HASH_BYTES, MAX_HASHES, MAX_SALT_NUMBER,
 from countersink.stream.entry import MAX_ROWS_BYTES, VERSION, Delivery, derived_id
 
 MAX_ROWS: Final = 10_000
-"""Rows read of one entry; a flush has 1,000. More would make one transaction too long."""
+"""Most rows of one entry; a producer sends 1,000. More would make a transaction too long."""
 MAX_AT: Final = limits.MAX_MINUTE * 60_000
 
 NumberedRow = tuple[int, str, RowKey, int, int]
 """(position in the entry from 0, counter, key or dimensions, minute, amount)."""
 
 _MOST_VALUES: Final = 30 * MAX_ROWS
-"""Commas and opening brackets of a ``rows`` field with a bad row that is read at all; besides those
-in its texts a row has five, one of eight dimensions 13. More would take a hundred times the memory
-of their bytes.
+"""Most commas and opening brackets of a ``rows`` field with a bad row: a row has five of them
+besides those in its texts, with eight dimensions 13. More could take a hundred times their bytes in
+memory.
 """
 
 
 class _AnyRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    """A row, with members or without."""
+    """A row, with or without members."""
 
     counter: str
     key: str | dict[str, str]
@@ -54,14 +53,14 @@ _KNOWN_COUNTERS_LIMIT: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A decoded entry: its good rows, and what of it cannot be counted.
+    """A decoded entry: its good rows, and its bad rows.
 
     Attributes:
-        id: 32 lower-case hex digits; names the guard row and the acknowledgement.
+        id: 32 lower-case hex digits, for the guard row and the acknowledgement.
         at: Unix ms of the first attempt to send.
         rows: the good rows.
-        bad: the others.
-        seen: the members that some of the good rows bring, by the row's position.
+        bad: the bad rows, or the whole entry.
+        seen: the members of good rows, by the row's position.
     """
 
     id: str
@@ -72,7 +71,7 @@ class Decoded:
 
 
 class _Fault(Exception):
-    """A row, or the whole entry, cannot be read."""
+    """A row, or a whole entry, cannot be counted."""
 
     def __init__(self, reason: DeadReason, detail: str) -> None:
         super().__init__(reason, detail)
@@ -81,10 +80,10 @@ class _Fault(Exception):
 
 
 def decode(delivery: Delivery) -> Decoded:
-    """Read one entry. Never raises for what it holds: the bad parts are in ``Decoded.bad``."""
+    """Decode one entry. Raises for no content: bad parts are in ``Decoded.bad``."""
     fields: dict[bytes, bytes] = {}
     for name, value in delivery.fields:
-        fields.setdefault(name, value)  # the first of a repeated field, as scripts/acknowledge.lua
+        fields.setdefault(name, value)  # a repeated field's first value, as scripts/entry.lua
     at = min(int(delivery.stream_id.partition("-")[0]), MAX_AT)
     entry_id = entry_id_of(delivery)
     try:
@@ -98,24 +97,23 @@ def decode(delivery: Delivery) -> Decoded:
 
 
 def entry_id_of(delivery: Delivery) -> str:
-    """The entry's own id if it has a good one, whatever else is wrong with it; else its hash."""
-    own = delivery.first(b"id")
-    if own is not None:
+    """The entry's id field if it is valid, whatever else is wrong with it; else its hash."""
+    given = delivery.first(b"id")
+    if given is not None:
         try:
-            return _read_id(own)
+            return _read_id(given)
         except _Fault:
-            pass  # decode() reports it; the entry still needs a name
+            pass  # decode() reports it; the entry still needs an id
     return delivery.derived or derived_id(delivery.stream, delivery.stream_id, delivery.fields)
 
 
 ReadRows = tuple[list[NumberedRow], dict[int, Seen], list[Bad]]
-"""The good rows, the members that some of them bring, by the row's position, and the bad rows."""
+"""The good rows, the members of some of them by the row's position, and the bad rows."""
 
 
 def decode_payload(payload: bytes) -> ReadRows:
-    """Read the payload of a dead entry again.
-
-    An entry of a format that this version does not know stays bad, whatever its rows look like.
+    """Decode the payload of a dead letter again. An entry of a format that this version does not
+    know stays bad, whatever its rows hold.
     """
     fields = _unpack(payload)
     if fields is None:
@@ -127,20 +125,20 @@ def decode_payload(payload: bytes) -> ReadRows:
 
 
 def decode_rows(raw: bytes, at: int = 0) -> ReadRows:
-    """Read a ``rows`` field; one bad row stands for the whole field if it is no list.
+    """Decode a ``rows`` field; a field that is no list is one bad row.
 
     Args:
-        raw: the field.
-        at: Unix ms at which it was sent, where that may be later than now on this machine's clock:
-            no event is more than :data:`countersink.runtime.limits.MAX_AHEAD` later.
+        raw: the field's bytes.
+        at: Unix ms at which it was sent: an event may be ``limits.MAX_AHEAD`` later than this, or
+            than now on this machine's clock.
     """
     if len(raw) > MAX_ROWS_BYTES:
-        detail = f"'rows' has more than {MAX_ROWS_BYTES} bytes: no more are read"
+        detail = f"'rows' has more than {MAX_ROWS_BYTES:,} bytes, the maximum"
         return [], {}, [Bad(WHOLE_ENTRY, DeadReason.TOO_LARGE, detail, raw)]
     items: list[Any]
     try:
-        # Members end with a text, and an object has a brace. Where neither is, the narrower type is
-        # decoded faster.
+        # A row with members ends with a text, and dimensions have a brace. Without either, the
+        # narrower type is decoded faster.
         if b'"]' in raw:
             items = [_items(row) for row in _decode_members(raw)]
         else:
@@ -151,7 +149,7 @@ def decode_rows(raw: bytes, at: int = 0) -> ReadRows:
         except _Fault as fault:
             return [], {}, [Bad(WHOLE_ENTRY, fault.reason, fault.detail, raw)]
     if len(items) > MAX_ROWS:
-        detail = f"'rows' holds {len(items)} rows; at most {MAX_ROWS} are read: split the entry"
+        detail = f"'rows' holds {len(items):,} rows; the maximum is {MAX_ROWS:,}: split the entry"
         return [], {}, [Bad(WHOLE_ENTRY, DeadReason.TOO_MANY_ROWS, detail, raw)]
     rows: list[NumberedRow] = []
     seen: dict[int, Seen] = {}
@@ -195,13 +193,13 @@ def _items(row: _AnyRow) -> tuple[Any, ...]:
 
 
 def _checked_row(position: int, item: Any, latest: int) -> tuple[NumberedRow, Seen | None]:
-    """A row as it is counted, and the members that it brings.
+    """The row of an item in the form in which it is counted, and its members.
 
     Raises:
-        _Fault: something is wrong with it.
+        _Fault: the item is no valid row.
     """
     if not (isinstance(item, list | tuple) and len(item) in (4, 6)):
-        detail = "a row is [counter, key, minute, amount], or has members behind"
+        detail = "a row is [counter, key, minute, amount] or [..., salt number, hashes of members]"
         raise _Fault(DeadReason.NOT_A_ROW, detail)
     counter, key, minute, amount, *members = item
     try:
@@ -214,7 +212,7 @@ def _checked_row(position: int, item: Any, latest: int) -> tuple[NumberedRow, Se
         raise _Fault(*(fault or (DeadReason.NOT_A_ROW, str(error)))) from None
     if minute > latest:
         days = limits.MAX_AHEAD // 1440
-        detail = f"the event is more than {days} days later than now, and than it was sent"
+        detail = f"the event is more than {days} days later than now, and than its sending"
         raise _Fault(DeadReason.BAD_MINUTE, detail)
     if len(_known_counters) < _KNOWN_COUNTERS_LIMIT:
         _known_counters.add(counter)
@@ -224,10 +222,10 @@ def _checked_row(position: int, item: Any, latest: int) -> tuple[NumberedRow, Se
 
 def _checked_members(amount: int, number: Any, hashes: Any) -> Seen:
     if amount < 0:
-        detail = "a row that brings members has a number of sightings, which is not negative"
+        detail = "the amount of a row with members is a number of sightings: it must not be below 0"
         raise _Fault(DeadReason.BAD_AMOUNT, detail)
     if type(number) is not int or not 0 <= number <= MAX_SALT_NUMBER:
-        raise _Fault(DeadReason.BAD_MEMBERS, "the number of a salt is an int from 0 to 2**32 - 1")
+        raise _Fault(DeadReason.BAD_MEMBERS, "a salt number is an int from 0 to 2**32 - 1")
     return Seen(number, _read_hashes(hashes))
 
 
@@ -237,11 +235,11 @@ def _read_hashes(text: Any) -> bytes:
             raise ValueError
         hashes = b64decode(text, validate=True)
     except ValueError:
-        detail = "the hashes of members are a text in base64, without line breaks"
+        detail = "hashes of members are a text in base64, without line breaks"
         raise _Fault(DeadReason.BAD_MEMBERS, detail) from None
     count, rest = divmod(len(hashes), HASH_BYTES)
     if rest or not 1 <= count <= MAX_HASHES:
-        detail = f"a row brings 1 to {MAX_HASHES} hashes of {HASH_BYTES} bytes"
+        detail = f"a row has 1 to {MAX_HASHES:,} hashes of {HASH_BYTES} bytes"
         raise _Fault(DeadReason.BAD_MEMBERS, f"{detail}, not {len(hashes)} bytes")
     return hashes
 
@@ -253,9 +251,9 @@ def _bad(position: int, reason: DeadReason, detail: str, item: Any) -> Bad:
 
 
 def _decode_loosely(raw: bytes) -> list[Any]:
-    """The items of ``rows``, whatever they are, so that one bad row can be told from the others."""
+    """The items of ``rows``, of any type, so that the good rows can be counted."""
     if sum(map(raw.count, (b",", b"[", b"{"))) > _MOST_VALUES:
-        detail = f"'rows' holds more than {MAX_ROWS} rows: split the entry"
+        detail = f"'rows' holds more than {MAX_ROWS:,} rows, the maximum: split the entry"
         raise _Fault(DeadReason.TOO_MANY_ROWS, detail)
     try:
         items = _loads(raw.decode("utf-8", "surrogateescape"))
@@ -268,7 +266,7 @@ def _decode_loosely(raw: bytes) -> list[Any]:
 
 
 def _loads(text: str) -> Any:
-    # Python refuses to convert more than 4,300 digits; as a text they are a bad value of one row.
+    # Python raises for an int of more than 4,300 digits; a text is a bad value of one row only.
     return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 40 else digits)
 
 
@@ -280,8 +278,8 @@ def _check_version(raw: bytes | None) -> None:
     if int(raw) > VERSION:
         raise _Fault(
             DeadReason.NEWER_VERSION,
-            f"the entry has format {int(raw)}, this worker knows {VERSION}: "
-            "upgrade it, then 'countersink dead retry'",
+            f"the entry has format {int(raw)}, this worker knows formats up to {VERSION}: "
+            "upgrade it, then run 'countersink dead retry'",
         )
 
 
@@ -299,13 +297,17 @@ def _read_at(raw: bytes) -> int:
 
 
 def _checked(fields: dict[bytes, bytes]) -> tuple[int | None, bytes]:
-    """The time of sending, if given, and the ``rows`` of an entry whose other fields are right."""
+    """The time of sending (None: not given) and the ``rows`` field of an entry.
+
+    Raises:
+        _Fault: a field is malformed or missing.
+    """
     _check_version(fields.get(b"v"))
     if b"id" in fields:
         _read_id(fields[b"id"])
     at = _read_at(fields[b"at"]) if b"at" in fields else None
     if b"rows" not in fields:
-        raise _Fault(DeadReason.BAD_ENTRY, "the entry has no field 'rows': not an entry of ours")
+        raise _Fault(DeadReason.BAD_ENTRY, "the entry has no field 'rows'")
     return at, fields[b"rows"]
 
 
@@ -314,11 +316,11 @@ def _pack(fields: dict[bytes, bytes]) -> bytes:
         name.decode("utf-8", "surrogateescape"): value.decode("utf-8", "surrogateescape")
         for name, value in fields.items()
     }
-    return json.dumps(text, separators=(",", ":")).encode()  # ASCII: what is no UTF-8 is escaped
+    return json.dumps(text, separators=(",", ":")).encode()  # ASCII: invalid UTF-8 is escaped
 
 
 def _unpack(payload: bytes) -> dict[bytes, bytes] | None:
-    """The fields that :func:`_pack` wrote; ``None`` if this is no JSON object of texts."""
+    """The fields that :func:`_pack` wrote; ``None``: the payload is no JSON object of texts."""
     if not payload.startswith(b"{"):
         return None
     try:

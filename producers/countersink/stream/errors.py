@@ -1,15 +1,14 @@
-"""Errors of the queue, and which answers of Redis mean that it is away (``StreamUnavailable``) or
-misconfigured.
+"""Errors of the queue, and their translation from redis-py's errors (``translate``).
 
 ::
 
     StreamError
     ├── StreamUnavailable     Redis is away, loading, frozen, full or read-only: try again
     └── StreamMisconfigured   Redis refuses (password, rights, wrong type, URL): a person must act
-        └── StreamRefused     password or rights: of a cluster it may be one node alone that refuses
-    Interrupted               told to stop before all entries were looked at
+        └── StreamRefused     password or rights; in a cluster maybe at one node only
+    Interrupted               a stop was requested before all entries were read
 
-redis-py's exceptions end here: :func:`translate` maps each of them, and keeps it as ``__cause__``.
+redis-py's exceptions end here: each becomes one of these, with the original as ``__cause__``.
 """
 
 import redis.exceptions as driver
@@ -29,19 +28,19 @@ class StreamUnavailable(StreamError):
 
 
 class StreamMisconfigured(StreamError):
-    """Redis refuses, and will until somebody changes a setting; the message says which."""
+    """Redis refuses until a person changes a setting; the message says which."""
 
     advice = "check COUNTERSINK_REDIS_URL"
 
 
 class StreamRefused(StreamMisconfigured):
-    """Redis refuses the user: its password, or its rights. Each node of a cluster has a list of
-    users of its own, so that others may serve.
+    """Redis refuses the user: its password, or its rights. Each node of a cluster has its own list
+    of users, so other nodes may serve.
     """
 
 
 class Interrupted(Exception):
-    """Told to stop before all entries were looked at."""
+    """A stop was requested before all entries were read."""
 
 
 _REFUSING = (
@@ -58,9 +57,7 @@ _TRANSIENT = (
     driver.TryAgainError,
     driver.BusyLoadingError,
 )
-"""Answers of which redis-py cuts off the prefix; one of a server that is loading it calls a lost
-connection.
-"""
+"""Classes of answers whose prefix redis-py cuts off."""
 _TRANSIENT_PREFIXES = (
     "BUSY",
     "CLUSTERDOWN",
@@ -77,9 +74,9 @@ _TRANSIENT_PREFIXES = (
 
 
 def translate(error: Exception) -> StreamError:
-    """Our error for redis-py's ``error``; the caller raises it ``from error``.
+    """The error of the queue for redis-py's ``error``; the caller raises it ``from error``.
 
-    Anything unknown counts as unavailable: a producer then keeps its rows and a worker waits.
+    An unknown error becomes ``StreamUnavailable``: producers keep their rows, and workers wait.
     """
     text = str(error) or type(error).__name__
     if isinstance(error, _REFUSING) or text.startswith("WRONGPASS"):
@@ -92,10 +89,10 @@ def translate(error: Exception) -> StreamError:
         ("MOVED ", "ASK ")
     ):
         return StreamMisconfigured(
-            f"Redis is a node of a cluster ({text}): use a redis+cluster:// URL"
+            f"this Redis is a node of a cluster ({text}): use a redis+cluster:// URL"
         )
     if isinstance(error, (driver.ResponseError, driver.DataError)):
-        # Before Redis 7 the answer to a script begins otherwise.
+        # Before Redis 7 a script's error begins with another text.
         if text.startswith(_TRANSIENT_PREFIXES) or "-READONLY " in text:
             return StreamUnavailable(f"Redis does not serve: {text}")
         return StreamMisconfigured(f"Redis refuses: {text}")

@@ -1,16 +1,16 @@
-"""The worker's commands to the consumer group: read (``READ_BYTES`` at a time), make it again where
-Redis was emptied, claim from dead consumers, find orphans, acknowledge, delete consumers; how often
-each is done, and what is logged of it, is in ``worker/intake.py``.
+"""The worker's commands to the consumer group: read (``READ_BYTES`` at a time), make a missing
+group, claim from dead consumers, find orphans, acknowledge, delete consumers. See
+``worker/intake.py`` for how often each is called, and for the log.
 
-What can go wrong with consumer groups, and what this module does about it:
+Faults of consumer groups, and their remedies:
 
-* the group or the stream is gone (deleted, or Redis restarted empty): made again at 0, so that
-  nothing is skipped;
-* a consumer died with entries pending: :meth:`Group.claim_gone`, and :meth:`Group.claim` whatever
-  has become of it;
-* an entry lies at or below the group's position and is pending with nobody (its consumer was
+* the group or the stream is missing (deleted, or Redis restarted empty): made again at 0, so that
+  no entry is skipped;
+* a consumer died with entries pending: :meth:`Group.claim_dead` takes the entries of a process
+  without a heartbeat, :meth:`Group.claim` all entries that are idle for long;
+* an entry is at or before the group's position and pending with no consumer (its consumer was
   deleted, or the group's position outlived its pending list): :meth:`Group.orphans`;
-* a stream id that now belongs to another event: :meth:`Group.acknowledge` compares entry ids.
+* a stream id now belongs to another entry: :meth:`Group.acknowledge` compares entry ids.
 """
 
 import time
@@ -24,37 +24,30 @@ from typing import Final
 import redis
 
 from countersink.stream.connection import cluster_of, command, mapped
-from countersink.stream.entry import (
-    PAGE_BYTES,
-    Delivery,
-    deliveries,
-    pages,
-    script,
-    size_of,
-)
+from countersink.stream.entry import PAGE_BYTES, Delivery, deliveries, pages, script, size_of
 from countersink.stream.errors import StreamError
 from countersink.stream.names import GROUP, applied_key, worker_key
-from countersink.stream.progress import look, order
+from countersink.stream.progress import order, stream_state
 
 READ_BYTES: Final = 4 * 1024 * 1024
-"""Bytes after which no more is read, claimed or swept up at once; the last entry may go beyond, by
-as much again.
+"""Bytes after which a read, claim or search for orphans ends; the last entry may exceed this, by as
+much again.
 """
-LOOK_S: Final = 1.0
-"""Seconds between two looks for consumers whose processes are gone."""
-GONE_S: Final = 3.0
-"""Seconds without a sign of life after which one counts as gone."""
+CLAIM_DEAD_EVERY_S: Final = 1.0
+"""Seconds between two calls of :meth:`Group.claim_dead`."""
+DEAD_S: Final = 3.0
+"""Seconds without a renewed heartbeat after which a consumer's process counts as dead."""
 _PENDING_PAGE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What :meth:`Group.claim` took over.
+    """The entries that :meth:`Group.claim` took over.
 
     Attributes:
-        deliveries: entries that are now pending with us.
+        deliveries: entries that are now pending with this consumer.
         lost: stream ids that were pending but had been trimmed from the stream: their counts are
-            gone.
+            lost.
     """
 
     deliveries: list[Delivery]
@@ -62,10 +55,10 @@ class Claimed:
 
 
 class Group:
-    """The consumer group on a set of streams, seen as one consumer. Not thread-safe.
+    """One consumer of the consumer group on a set of streams. Not thread-safe.
 
-    Every method raises :class:`~countersink.stream.errors.StreamError` when Redis does not do its
-    part.
+    Every method raises :class:`~countersink.stream.errors.StreamError` when Redis does not answer,
+    or refuses.
 
     Args:
         client: from :func:`countersink.stream.connection.connect`.
@@ -73,7 +66,7 @@ class Group:
         consumer: this consumer's name, unique per process.
 
     Attributes:
-        max_bytes: after which no more is read, claimed or swept up at once.
+        max_bytes: bytes after which a read, claim or search for orphans ends.
     """
 
     max_bytes: int = READ_BYTES
@@ -87,27 +80,23 @@ class Group:
             for name in ("acknowledge", "claim", "clock", "delete_consumer", "read")
         }
         self._ends: dict[bytes, tuple[float, float]] = {}
-        self._looked = 0.0
+        self._checked = 0.0
         self._turn = 0
 
     def ensure(self) -> None:
-        """Make the group, and the stream, wherever one is missing; at 0, so that nothing already
-        there is skipped.
-        """
+        """Make missing streams, and missing groups at 0, so that no existing entry is skipped."""
         failed: StreamError | None = None
         for stream in self.streams:
             try:
-                look(self.client, stream, make=True)
+                stream_state(self.client, stream, make=True)
             except StreamError as error:
                 failed = error
         if failed is not None:
             raise failed
 
     def read(self, count: int, block_ms: int) -> list[Delivery]:
-        """Up to ``count`` new entries of each stream, and ``max_bytes`` of all, waiting up to
-        ``block_ms`` for the first (0: not at all).
-
-        An empty list also when the group had to be made again.
+        """Up to ``count`` new entries of each stream, and ``max_bytes`` of all; waits up to
+        ``block_ms`` for the first one (0: does not wait). Empty also after making a missing group.
         """
         try:
             found = self._read(self.streams, count, self.max_bytes)
@@ -122,16 +111,16 @@ class Group:
         try:
             self.ensure()
         except StreamError:
-            # A full Redis makes no group, and a key of another type can have none. One such stream
-            # must not keep the others from being read: what lies there is what fills Redis.
-            found = [d for stream in self.streams for d in self._read_alone(stream, count)]
+            # A full Redis makes no group, and a key of another type can have none. The other
+            # streams must still be read: their entries fill Redis.
+            found = [d for stream in self.streams for d in self._read_one(stream, count)]
             if not found:
                 raise
             return found
         return []
 
     def _read(self, streams: Sequence[str], count: int, max_bytes: int) -> list[Delivery]:
-        """What is there; another stream comes first each time."""
+        """The new entries, without waiting; each call begins with the next stream."""
         self._turn += 1
         turn = self._turn % len(streams)
         found: list[Delivery] = []
@@ -148,7 +137,7 @@ class Group:
                         break
             except StreamError:
                 if found:
-                    break  # these are ours now; the next call meets the error
+                    break  # these are pending with us; the next call meets the error
                 raise
         return found
 
@@ -158,10 +147,9 @@ class Group:
             return list(deliveries(stream, self._scripts["read"](keys=[stream], args=arguments)))
 
     def _wait(self, block_ms: int) -> list[Delivery]:
-        """The next entry of any stream, or nothing after ``block_ms``.
+        """The next entry of any stream; none after ``block_ms``.
 
-        Of what is waited for a script cannot be in front, so this one comes whole, which is
-        bearable, and is asked for once more, to be cut like any other.
+        A script cannot block, so this entry comes uncut, and is then read again with its cut.
         """
         arguments: list[str | int] = ["XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1]
         arguments += ["BLOCK", block_ms, "STREAMS", *self.streams, *([">"] * len(self.streams))]
@@ -172,9 +160,9 @@ class Group:
                 found += next(pages(self.client, stream.decode(), start=at, end=at), [])
         return found
 
-    def _read_alone(self, stream: str, count: int) -> list[Delivery]:
-        """New entries of one stream; its first ones if it has no group: guard rows keep apart
-        several workers that read them.
+    def _read_one(self, stream: str, count: int) -> list[Delivery]:
+        """New entries of one stream; its first entries if it has no group: guards let only one of
+        several workers count them.
         """
         try:
             return self._read([stream], count, self.max_bytes)
@@ -186,30 +174,30 @@ class Group:
             raise
 
     def claim(self, min_idle_ms: int, count: int) -> Claimed:
-        """Take over up to ``count`` entries of each stream that were pending, untouched, for
-        ``min_idle_ms``. What is taken over is idle no more: the next call finds what is left.
+        """Take over up to ``count`` entries of each stream that are pending and idle for
+        ``min_idle_ms``. A claimed entry is no longer idle: the next call finds the others.
         """
         return self._take_over(lambda stream: self._idle(stream, min_idle_ms, count))
 
-    def claim_gone(self, count: int) -> Claimed:
-        """Take over up to ``count`` entries of each stream, and from each consumer, that are
-        pending with consumers whose processes are gone. To be called each :data:`LOOK_S`.
+    def claim_dead(self, count: int) -> Claimed:
+        """Take over up to ``count`` entries of each stream and consumer that are pending with
+        consumers whose processes are dead. To be called each :data:`CLAIM_DEAD_EVERY_S`.
 
-        A process that lives puts off the end of its hash each second, whatever it waits for
-        (:class:`~countersink.stream.progress.Heartbeat`); one that is taken for gone wrongly
-        applies what it holds in vain, as guards keep the two apart.
+        A live process renews the expiry of its hash each second, also while it waits
+        (:class:`~countersink.stream.progress.Heartbeat`). If a live process counts as dead, both
+        processes apply its entries, and guards let only one of them count.
         """
-        with suppress(StreamError):  # of a cluster, the hashes may lie where nobody serves
+        with suppress(StreamError):  # on a cluster, the hashes' master may be away
             pending = {stream: self._pending_with(stream) for stream in self.streams}
-            gone = self._gone({name for names in pending.values() for name in names})
-            if gone:
+            dead = self._dead({name for names in pending.values() for name in names})
+            if dead:
                 return self._take_over(
-                    lambda stream: self._pending_of(stream, gone & pending[stream], count)
+                    lambda stream: self._pending_of(stream, dead & pending[stream], count)
                 )
         return Claimed([], [])
 
     def _pending_with(self, stream: str) -> set[bytes]:
-        """The other consumers with which entries are pending."""
+        """The other consumers that have pending entries."""
         try:
             _, _, _, consumers = command(self.client, "XPENDING", stream, GROUP)
         except StreamError as error:
@@ -219,34 +207,34 @@ class Group:
         return {name for name, _ in consumers or ()} - {self.consumer.encode()}
 
     def _pending_of(self, stream: str, names: Iterable[bytes], count: int) -> dict[bytes, bytes]:
-        """Stream id → consumer."""
+        """The entries pending with these consumers: stream id → consumer."""
         found: dict[bytes, bytes] = {}
         for name in names:
             rows = command(self.client, "XPENDING", stream, GROUP, "-", "+", count, name)
             found |= {row[0]: row[1] for row in rows}
         return found
 
-    def _gone(self, names: Iterable[bytes]) -> set[bytes]:
-        """The consumers that have not put off the end of their hashes for :data:`GONE_S`."""
+    def _dead(self, names: Iterable[bytes]) -> set[bytes]:
+        """The consumers that have not renewed their hashes' expiry for :data:`DEAD_S`."""
         now = time.monotonic()
-        if now - self._looked > 2 * LOOK_S:
-            self._ends.clear()  # Redis may have been frozen meanwhile, and all of them waited
-        self._looked = now
+        if now - self._checked > 2 * CLAIM_DEAD_EVERY_S:
+            self._ends.clear()  # Redis may have been frozen, so that no consumer could renew
+        self._checked = now
         before, self._ends = self._ends, {}
         cluster = cluster_of(self.client)
-        client = cluster.hasty if cluster else self.client
+        client = cluster.with_short_timeout if cluster else self.client
         for name in names:
             key = worker_key(name.decode("utf-8", "surrogateescape"))
             left = int(command(client, "PTTL", key))
             ends = now + left / 1000 if left >= 0 else 0.0
             since, known = before.get(name, (now, ends))
-            if ends > known + LOOK_S / 2:
+            if ends > known + CLAIM_DEAD_EVERY_S / 2:
                 since, known = now, ends
             self._ends[name] = since, known
-        return {name for name, (since, _) in self._ends.items() if now - since >= GONE_S}
+        return {name for name, (since, _) in self._ends.items() if now - since >= DEAD_S}
 
     def _take_over(self, pending: Callable[[str], dict[bytes, bytes]]) -> Claimed:
-        """Take over entries of each stream: stream id → consumer with which it is pending."""
+        """Take over entries; ``pending`` returns those of a stream: stream id → consumer."""
         claimed = Claimed([], [])
         max_bytes = self.max_bytes
         for stream in self.streams:
@@ -262,7 +250,7 @@ class Group:
                 if _caused_by(error, "NOGROUP"):
                     continue  # nothing is pending there; reading makes the group
                 if claimed.deliveries or claimed.lost:
-                    return claimed  # what is ours now is not forgotten; the next call meets it
+                    return claimed  # these are pending with us; the next call meets the error
                 raise
             page = list(deliveries(stream, found))
             claimed.deliveries.extend(page)
@@ -273,16 +261,16 @@ class Group:
         return claimed
 
     def _idle(self, stream: str, min_idle_ms: int, count: int) -> dict[bytes, bytes]:
-        """Stream id → consumer of entries that were pending for ``min_idle_ms``."""
+        """The entries idle for ``min_idle_ms``: stream id → consumer with which each is pending."""
         rows = command(self.client, "XPENDING", stream, GROUP, "IDLE", min_idle_ms, "-", "+", count)
         return {row[0]: row[1] for row in rows}
 
     def orphans(self, min_age_ms: int, count: int) -> list[Delivery]:
-        """Up to ``count`` entries of each stream that the group has passed, older than
-        ``min_age_ms``, pending with nobody.
+        """Up to ``count`` entries of each stream at or before the group's position, older than
+        ``min_age_ms``, pending with no consumer.
 
-        They are not claimed (nothing would record it): apply and acknowledge them like any other.
-        Two workers that find the same one are kept apart by its guard row.
+        They are not claimed (XCLAIM needs a pending entry): apply and acknowledge them as usual. If
+        two workers find the same entry, its guard lets only one of them count it.
         """
         found: list[Delivery] = []
         for stream in self.streams:
@@ -296,17 +284,17 @@ class Group:
             groups = self.client.xinfo_groups(stream) if self.client.exists(stream) else []
         now = seconds * 1000 + microseconds // 1000
         old = f"{max(0, now - min_age_ms)}-0"
-        own = (g["last-delivered-id"].decode() for g in groups if g["name"] == GROUP.encode())
-        last = next(own, "0-0")
-        # Ids ahead of the clock: it was set back, and says nothing about their age.
+        ours = (g["last-delivered-id"].decode() for g in groups if g["name"] == GROUP.encode())
+        last = next(ours, "0-0")
+        # Ids ahead of the clock: the clock was set back, so their age is unknown.
         end = last if order(last)[0] > now else min(last, old, key=order)
         if end == "0-0":
             return []
         orphans: list[Delivery] = []
         start = "-"
         while len(orphans) < count:
-            # First what is pending, then what is there: an acknowledgement removes from both at
-            # once, so whatever is there and was not pending before is pending with nobody.
+            # First the pending entries, then the present ones: an acknowledgement removes from both
+            # at once, so an entry that is present and was not pending is pending with no consumer.
             rows = command(self.client, "XPENDING", stream, GROUP, start, end, _PENDING_PAGE)
             pending = {row[0].decode() for row in rows}
             upto = rows[-1][0].decode() if len(rows) == _PENDING_PAGE else end
@@ -320,10 +308,8 @@ class Group:
         return orphans[:count]
 
     def acknowledge(self, applied: Iterable[tuple[str, str, str]]) -> int:
-        """Acknowledge and remove applied entries: (stream, stream id, entry id of 32 hex digits).
-
-        An entry is left alone where its stream id now holds another entry id. Returns how many were
-        removed.
+        """Acknowledge and remove applied entries: (stream, stream id, entry id of 32 hex digits);
+        return the number of removed entries. Skips a stream id that now holds another entry id.
         """
         removed = 0
         for stream, entries in groupby(sorted(applied, key=itemgetter(0)), key=itemgetter(0)):
@@ -336,7 +322,7 @@ class Group:
         return removed
 
     def idle_consumers(self, idle_ms: int) -> list[str]:
-        """The other consumers with nothing pending that have not shown up for ``idle_ms``."""
+        """The other consumers without pending entries that have not read for ``idle_ms``."""
         idle: set[str] = set()
         for stream in self.streams:
             try:
@@ -352,18 +338,17 @@ class Group:
         return sorted(idle - {self.consumer})
 
     def delete_consumer(self, consumer: str | None = None) -> bool:
-        """Delete a consumer (default: ourselves) from every stream where it has nothing pending.
-
-        Returns whether it is gone from all of them.
+        """Delete a consumer (default: this one) from every stream where it has no pending entries;
+        return whether it was deleted from all streams.
         """
-        gone = True
+        deleted = True
         for stream in self.streams:
             with mapped():
                 reply = self._scripts["delete_consumer"](
                     keys=[stream], args=[GROUP, consumer or self.consumer]
                 )
-            gone = gone and bool(reply)
-        return gone
+            deleted = deleted and bool(reply)
+        return deleted
 
 
 def _caused_by(error: Exception, *codes: str) -> bool:

@@ -1,34 +1,36 @@
-"""Names of all Redis keys, how many partitions there may be (with the error for a wrong number),
-and which partition a sender sends to; of a cluster, which one while a master is away
-(``PartitionRoute``), and for how long (``RETURN_SECONDS``).
+"""Names of all Redis keys, the salts and the number of partitions in them, and the partition that a
+sender sends to; on a cluster also while a master is away (``PartitionRoute``, ``RETURN_SECONDS``).
+
+Functions with a client raise ``StreamError`` when Redis does not answer, or refuses.
 
 ==============================  ======  ==========================================================
-key                             type    meaning; who writes it
+key                             type    meaning; writers
 ==============================  ======  ==========================================================
 ``{countersink:P}:events``      stream  partition P's entries; producers XADD, workers XACK, XDEL
-``{countersink:P}:applied``     hash    the life of partition P's group (``group``), and how many
-                                        entries were acknowledged (``count``); producers, workers
+``{countersink:P}:applied``     hash    the random name of partition P's group (``group``), and the
+                                        number of acknowledged entries (``count``); producers,
+                                        workers
 ``{countersink:P}:salts``       hash    counter → its salts, ``runtime/members.py``; workers write
-                                        it for each partition, producers read that of theirs,
+                                        it for each partition, producers read their partition's,
                                         ``countersink counter delete`` removes a counter's
 ``countersink:partitions``      string  the number of partitions, default 1, on a cluster four
                                         per master; ``countersink partitions set``
 ``countersink:partitions:used`` set     the partitions ever sent to; producers add theirs
-``{countersink:P}:tail:HASH``   hash    how far a log has been read; ``countersink tail``
+``{countersink:P}:tail:HASH``   string  the position of a log's reader; ``countersink tail``
 ``countersink:worker:CONSUMER`` hash    a worker's figures for ``info``, expires; the worker
 ``rq:*``                        many    the scheduled jobs' queue (RQ's own); in the Redis of
                                         COUNTERSINK_JOBS_REDIS_URL
 ==============================  ======  ==========================================================
 
-The part in braces is a Redis Cluster hash tag: everything of one partition lives in one slot.
+The part in braces is a hash tag of Redis Cluster: all keys of a partition are in one hash slot.
 
-On a cluster the two keys without one lie on one master each, whose death must hold up nobody. So
-the second is not used there: a partition is in use where its stream exists, and nothing removes a
-stream. While the master of the first is away, any number is right, as readers do not go by it.
+Producers spread over ``countersink:partitions`` streams. A sender adds its partition's number to
+``countersink:partitions:used`` with its entries, and no number is ever removed: so readers find
+every stream that ever had an entry, even if the operator changes the number of partitions.
 
-Otherwise producers spread over ``countersink:partitions`` streams. Whoever sends to one notes its
-number in ``countersink:partitions:used`` with what it sends, and nobody takes a number out again:
-so readers find every stream that ever held an entry, whatever the operator sets, and whenever.
+On a cluster each of these two keys is on one master, whose failure must stop nothing. So the second
+one is not used there: a partition is in use if its stream exists, and nothing removes a stream.
+While the master of the first is away, any number will do, since readers do not depend on it.
 """
 
 import time
@@ -55,9 +57,9 @@ GROUP: Final = "countersink"
 """The one consumer group on every stream."""
 MAX_PARTITIONS: Final = 1024
 PARTITIONS_PER_MASTER: Final = 4
-"""Of a cluster, by default."""
+"""Default number of partitions for each master of a cluster."""
 RETURN_SECONDS: Final = 30.0
-"""For which a master that was left is not tried again."""
+"""Seconds until a sender tries again a master that it has left."""
 PARTITIONS_KEY: Final = "countersink:partitions"
 PARTITIONS_USED_KEY: Final = "countersink:partitions:used"
 WORKER_KEY_PREFIX: Final = "countersink:worker:"
@@ -74,79 +76,68 @@ def stream_key(partition: int) -> str:
 
 
 def applied_key(stream: str) -> str:
-    """The hash, in the hash slot of ``stream``, that tells applied entries from lost ones."""
+    """The hash by which applied entries are distinguished from lost ones, in the hash slot of
+    ``stream``.
+    """
     return f"{stream.removesuffix(_EVENTS)}:applied"
 
 
 def salts_key(stream: str) -> str:
-    """The hash, in the hash slot of ``stream``, from which its senders learn the salts of
-    counters: whoever can send to a partition can read it.
+    """The hash with the salts of counters, in the hash slot of ``stream``: a sender that can write
+    to the stream can read it.
     """
     return f"{stream.removesuffix(_EVENTS)}:salts"
 
 
 def salts_of(client: redis.Redis, stream: str, counters: Sequence[str]) -> dict[str, list[Salt]]:
-    """The salts of counters as its senders have them now; of one that has none, or whose are
-    damaged, nothing: workers publish them anew.
-
-    Raises:
-        StreamError: Redis did not do its part.
+    """The salts of counters that a stream's senders can read now; an empty list for a counter
+    without salts, or with damaged ones, which workers publish again.
     """
     with mapped():
         pipe = client.pipeline(transaction=False)
         for counter in counters:
             pipe.hget(salts_key(stream), counter)
-        told = pipe.execute()
-    return {name: decode_salts(raw) for name, raw in zip(counters, told, strict=True)}
+        replies = pipe.execute()
+    return {name: decode_salts(raw) for name, raw in zip(counters, replies, strict=True)}
 
 
 def read_salts(client: redis.Redis, stream: str, counter: str, minute: int) -> list[Salt]:
-    """The salts of a counter, waited for while one may be due; of one that has none, nothing.
-
-    Args:
-        client, stream, counter: where, and whose.
-        minute: a Unix minute that is not ahead; one is due while all salts end before it.
-
-    Raises:
-        StreamError: Redis did not do its part.
+    """The salts of a counter; an empty list if it has none. Waits up to ``SALT_SECONDS`` for a salt
+    that covers ``minute``, a Unix minute that is not ahead.
     """
     deadline = time.monotonic() + SALT_SECONDS
     while True:
         salts = salts_of(client, stream, [counter])[counter]
-        made = any(salt.ends is None or salt.ends > minute for salt in salts)
-        if made or time.monotonic() >= deadline:
+        covered = any(salt.ends is None or salt.ends > minute for salt in salts)
+        if covered or time.monotonic() >= deadline:
             return salts
         time.sleep(_SALT_POLL_S)
 
 
 def remove_salts(client: redis.Redis, counter: str) -> None:
-    """Remove the salts of a counter from each partition.
-
-    Raises:
-        StreamError: Redis did not do its part.
-    """
+    """Remove the salts of a counter from each partition."""
     for partition in used_partitions(client, on_silence=lambda *_: None):
         with mapped():
             client.hdel(salts_key(stream_key(partition)), counter)
 
 
 def tail_key(partition: int, source: str) -> str:
-    """The mark of how far ``source`` (any text that names a log and its options) was read: a
-    string, in the hash slot of the partition's stream. See :mod:`countersink.logs.position`.
+    """The string with the position up to which a log is read, in the hash slot of the partition's
+    stream; ``source`` names the log and its options. See :mod:`countersink.logs.position`.
     """
     digest = sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return f"{{countersink:{partition}}}:tail:{digest}"
 
 
 def worker_key(consumer: str) -> str:
-    """The hash with the figures of the worker that reads as ``consumer``."""
+    """The hash with the figures of the worker with the consumer name ``consumer``."""
     return WORKER_KEY_PREFIX + consumer
 
 
 def partitions(client: redis.Redis) -> int:
-    """The number of partitions that producers spread over: what ``countersink:partitions`` says,
-    else 1, on a cluster four per master. The latter also where the key's master does not serve, or
-    refuses the user, as others may serve.
+    """The number of partitions that producers spread over: the value of ``countersink:partitions``,
+    by default 1, on a cluster four per master. On a cluster also if the key's master does not
+    serve, or refuses the user, as other masters may serve.
 
     Raises:
         StreamMisconfigured: the key does not hold a number from 1 to 1024.
@@ -156,7 +147,7 @@ def partitions(client: redis.Redis) -> int:
     raw: Any = None
     try:
         with mapped():
-            raw = (cluster.hasty if cluster else client).get(PARTITIONS_KEY)
+            raw = (cluster.with_short_timeout if cluster else client).get(PARTITIONS_KEY)
     except (StreamUnavailable, StreamRefused):
         if cluster is None:
             raise
@@ -174,12 +165,7 @@ def partitions(client: redis.Redis) -> int:
 
 
 def set_partitions(client: redis.Redis, number: int) -> None:
-    """Set the number of partitions, from 1 to 1024. A producer goes by it when it connects
-    again.
-
-    Raises:
-        StreamError: Redis did not do its part.
-    """
+    """Set the number of partitions, from 1 to 1024; producers use it from their next connection."""
     with mapped():
         client.set(PARTITIONS_KEY, number)
 
@@ -189,43 +175,36 @@ def choose_partition(
 ) -> int:
     """The partition that a sender sends to.
 
-    On a cluster a share belongs to a master, and then to one of its partitions: so each master gets
-    as many senders as the others, however unevenly the partitions lie.
+    On a cluster a share selects a master, and then one of its partitions: so all masters get equal
+    numbers of senders, even if they have unequal numbers of partitions.
 
     Args:
         client: from :func:`countersink.stream.connection.connect`.
-        share: from 0 up to 1, without it; the same share is the same partition as long as their
-            number stays, and where they lie.
-        number: of :func:`partitions`.
-        away: masters of a cluster, as of :func:`master_of`, that are not wanted if there are
-            others.
-
-    Raises:
-        StreamError: no node of a cluster tells where they lie.
+        share: at least 0 and below 1; a share always selects the same partition, until the number
+            of partitions, or the master of a partition, changes.
+        number: the number of partitions.
+        away: addresses of masters to avoid if there are others.
     """
     cluster = cluster_of(client)
     if cluster is None:
         return int(share * number)
-    lying: dict[str, list[int]] = {master: [] for master in masters(client)}
+    by_master: dict[str, list[int]] = {master: [] for master in masters(client)}
     for partition in range(number):
-        lying.get(master_of(client, partition) or "", []).append(partition)
-    places = [(master, found) for master, found in lying.items() if found]
-    while places:
-        share *= len(places)
-        master, found = places.pop(int(share))
+        by_master.get(master_of(client, partition) or "", []).append(partition)
+    candidates = [(master, found) for master, found in by_master.items() if found]
+    while candidates:
+        share *= len(candidates)
+        master, found = candidates.pop(int(share))
         share -= int(share)
         # The shares of a master that is away spread over all others.
-        if master not in away or not places:
+        if master not in away or not candidates:
             return found[int(share * len(found))]
     return int(share * number)
 
 
 def note_use(client: Any, partition: int) -> None:
-    """Note that ``partition`` is sent to. ``client`` may be a pipeline: the note then travels with
-    what is sent. On a cluster the stream itself says so.
-
-    Raises:
-        StreamError: Redis did not do its part.
+    """Note that ``partition`` is in use; ``client`` may be a pipeline. On a cluster there is no
+    note: the stream's existence shows it.
     """
     if cluster_of(client) is None:
         with mapped():
@@ -233,18 +212,18 @@ def note_use(client: Any, partition: int) -> None:
 
 
 def used_partitions(client: redis.Redis, *, on_silence: OnSilence | None = None) -> list[int]:
-    """Every partition that may hold entries, in order: those in use now, and those ever used.
+    """Every partition that may have entries, in order: the current ones, and those ever used.
 
     Args:
         client: from :func:`countersink.stream.connection.connect`.
-        on_silence: of a cluster, told of each master that is silent for a second, or refuses the
-            user, by its address; its partitions beyond the number of partitions are left out then.
-            Default: that is an error.
+        on_silence: on a cluster, called with the address of each master that is silent for a
+            second, or refuses the user; its partitions above the current number are left out.
+            Default: raise the error.
 
     Raises:
         StreamMisconfigured: ``countersink:partitions`` does not hold a number from 1 to 1024.
         StreamRefused: all masters refuse.
-        StreamUnavailable: Redis did not answer; of a cluster, no node did.
+        StreamUnavailable: Redis, or every node of a cluster, did not answer.
     """
     found = set(range(partitions(client)))
     cluster = cluster_of(client)
@@ -252,16 +231,16 @@ def used_partitions(client: redis.Redis, *, on_silence: OnSilence | None = None)
         with mapped():
             noted: set[Any] = client.smembers(PARTITIONS_USED_KEY)
         return sorted(found | {int(text) for text in noted if text.isdigit() and len(text) <= 4})
-    lying: dict[str, list[int]] = {}
+    by_master: dict[str, list[int]] = {}
     for partition in range(MAX_PARTITIONS):
-        lying.setdefault(master_of(client, partition) or "", []).append(partition)
+        by_master.setdefault(master_of(client, partition) or "", []).append(partition)
     refusals = 0
-    for master, theirs in lying.items():
+    for master, candidates in by_master.items():
         try:
-            found |= _existing(cluster, theirs)
+            found |= _existing(cluster, candidates)
         except StreamError as error:
             refusals += isinstance(error, StreamRefused)
-            if on_silence is None or refusals == len(lying):
+            if on_silence is None or refusals == len(by_master):
                 raise
             if master:
                 on_silence(master, error)
@@ -269,11 +248,8 @@ def used_partitions(client: redis.Redis, *, on_silence: OnSilence | None = None)
 
 
 def masters(client: redis.Redis) -> list[str]:
-    """The addresses of a cluster's masters that have hash slots, by their lowest one; of a single
-    Redis none.
-
-    Raises:
-        StreamError: no node tells.
+    """The addresses of a cluster's masters that have hash slots, by their lowest slot; empty for a
+    single Redis.
     """
     if (cluster := cluster_of(client)) is None:
         return []
@@ -282,11 +258,8 @@ def masters(client: redis.Redis) -> list[str]:
 
 
 def master_of(client: redis.Redis, partition: int) -> str | None:
-    """The address of the cluster's master on which a partition lies, as was learnt last; None if
-    its hash slot has none, and of a single Redis.
-
-    Raises:
-        StreamError: no node tells.
+    """The address of a partition's master in a cluster's latest topology; None: its hash slot has
+    none, or Redis is no cluster.
     """
     if (cluster := cluster_of(client)) is None:
         return None
@@ -298,7 +271,7 @@ def master_of(client: redis.Redis, partition: int) -> str | None:
 def _existing(cluster: "ClusterClient", candidates: Sequence[int]) -> set[int]:
     """The partitions whose streams exist."""
     with mapped():
-        pipe = cluster.hasty.pipeline(False)
+        pipe = cluster.with_short_timeout.pipeline(False)
         for partition in candidates:
             pipe.exists(stream_key(partition))
         found = pipe.execute()
@@ -306,30 +279,28 @@ def _existing(cluster: "ClusterClient", candidates: Sequence[int]) -> set[int]:
 
 
 def stream_keys(client: redis.Redis) -> list[str]:
-    """The streams of :func:`used_partitions`; raises the same."""
+    """The keys of the streams of :func:`used_partitions`, which also defines the errors."""
     return [stream_key(partition) for partition in used_partitions(client)]
 
 
 class PartitionRoute:
-    """Which partition a sender sends to: the one of its share; of a cluster, while the master of
-    that is away or refuses, one on another master.
+    """The partition that a sender sends to: its share's own partition; on a cluster, while the
+    master of that is away or refuses, a partition on another master.
 
-    Entries go there with the same bytes and ids, so that one that the first master had stored as
-    well is counted once.
+    Entries keep their bytes and ids, so that an entry that both masters have stored counts once.
 
     Attributes:
-        partition: the one to send to, from the first :meth:`find` on.
+        partition: the partition to send to, from the first :meth:`find` on.
 
     Args:
-        share: see :func:`choose_partition`; the same all life long.
-            Default: at random.
+        share: see :func:`choose_partition`; never changes. Default: random.
     """
 
     def __init__(self, share: float | None = None) -> None:
         self.partition = 0
         self._share = SystemRandom().random() if share is None else share
         self._master: str | None = None
-        self._left: dict[str, StreamError] = {}  # masters, and why
+        self._left: dict[str, StreamError] = {}  # master → the error for which it was left
         self._home_at = float("inf")
 
     @property
@@ -338,21 +309,14 @@ class PartitionRoute:
         return stream_key(self.partition)
 
     def find(self, client: redis.Redis) -> None:
-        """Choose the partition, on none of the masters that were left lately.
-
-        Raises:
-            StreamError: Redis did not do its part.
-        """
+        """Choose the partition; avoid the masters that were left lately."""
         number = partitions(client)
         self.partition = choose_partition(client, self._share, number, away=self._left)
         self._master = master_of(client, self.partition)
 
     def reach(self, client: redis.Redis, work: Callable[[], T]) -> T:
-        """What ``work`` returns, which goes to the partition: where it fails it is called again,
-        with a partition on each other master.
-
-        Raises:
-            StreamError: Redis did not do its part; of a cluster, no master did, see :meth:`leave`.
+        """The result of ``work``, which uses the partition; after an error it is called again with
+        a partition on another master, until no master serves (see :meth:`leave` for the error).
         """
         while True:
             try:
@@ -362,19 +326,18 @@ class PartitionRoute:
                     raise lasting  # noqa: B904 (it has its own cause)
 
     def leave(self, client: redis.Redis, error: StreamError) -> StreamError | None:
-        """The partition cannot be sent to because of ``error``: choose one on another master that
-        answers.
+        """Choose a partition on another master that answers, after sending failed with ``error``.
 
         Returns:
-            None if there is one, else what to say: ``error``; if that is a refusal, for which a
-            person has to act, rather why a master is away, which may come back.
+            None if there is one, else the error to raise: the first by which a master is merely
+            unavailable, as it may come back without a person's help; if there is none, ``error``.
         """
         if cluster_of(client) is None:
             return error
         reason = error
         try:
-            # What this search has left stays left until its end, however many masters hang, and
-            # however long it takes what is sent to fail. The first may be one that was replaced.
+            # A master that this search has left stays left until its end, even if many masters
+            # hang for long. The first may be a master that was replaced.
             while True:
                 if self._master is not None:
                     self._left[self._master] = reason
@@ -382,7 +345,7 @@ class PartitionRoute:
                 if self._master is None or self._master in self._left:
                     break
                 try:
-                    _ask(client, self.partition)
+                    _check_serves(client, self.partition)
                 except StreamError as found:
                     reason = found
                 else:
@@ -391,12 +354,12 @@ class PartitionRoute:
         except StreamError:
             return error
         reasons = [error, *self._left.values()]
-        self._left.clear()  # none serves: begin anew, after a pause
+        self._left.clear()  # none serves: the caller begins again, after a pause
         return next((why for why in reasons if isinstance(why, StreamUnavailable)), error)
 
     def return_home(self, client: redis.Redis) -> bool:
-        """Go back to the share's own partition where the time has come and its master serves;
-        whether :attr:`partition` is another one now.
+        """Return to the share's own partition if that is due and its master serves; return whether
+        :attr:`partition` has changed.
         """
         now = time.monotonic()
         if now < self._home_at:
@@ -406,7 +369,7 @@ class PartitionRoute:
         try:
             home = choose_partition(client, self._share, partitions(client))
             if home != self.partition:
-                _ask(client, home)
+                _check_serves(client, home)
             master = master_of(client, home)
         except StreamError:
             return False
@@ -415,12 +378,8 @@ class PartitionRoute:
         return moved
 
 
-def _ask(client: redis.Redis, partition: int) -> None:
-    """Ask for the length of a partition's stream: whether its master answers soon.
-
-    Raises:
-        StreamError: it does not.
-    """
+def _check_serves(client: redis.Redis, partition: int) -> None:
+    """Read the length of a partition's stream; raises if its master does not answer soon."""
     if (cluster := cluster_of(client)) is not None:
         with mapped():
-            cluster.hasty.xlen(stream_key(partition))
+            cluster.with_short_timeout.xlen(stream_key(partition))

@@ -1,19 +1,19 @@
-"""When the oldest entry of the queue has arrived (``first_arrived``, for ``info``, ``/metrics`` and
-alarms) or was first sent (for pruning), and whether entries that left a stream were applied or
-lost, with the sentences that say how (``samples``, which workers keep in MySQL, for losses that
-nobody waits for); and heartbeats of processes: when they expire (``TTL_S``).
+"""The progress of the queue: the time at which its oldest entry arrived (``first_arrived``, for
+``info``, ``/metrics`` and alarms) or was first sent (``first_sent``, for pruning); whether entries
+that left a stream were applied or lost (``Epoch`` for waiting producers, ``samples`` for workers,
+which keep them in MySQL); heartbeats of processes (``Heartbeat``) and their expiry (``TTL_S``).
 
-A stream is ordered by arrival. What a spool replays arrives today and was first sent long ago, so
-the first entry need not be the one that was sent first: :func:`first_sent` looks at all of them.
+A stream is ordered by arrival. An entry that a spool replays arrives today and was first sent long
+ago, so the first entry need not be the one that was sent first: :func:`first_sent` reads all.
 
-That an entry is no longer in its stream does not say that a worker has applied it: Redis may have
-come back empty, or somebody trimmed the stream. So the acknowledging script counts, in a hash
-beside the stream, and Redis counts what was ever added. As long as the same server holds the same
-group on the stream, and what was added is what is there and what was acknowledged, nothing got
-lost: that is one epoch, and two of them are equal or something happened in between. A server that
-is older than an entry says nothing of it: see :meth:`Look.reaches`.
+An entry may leave its stream without being applied: Redis came back empty, or a person trimmed the
+stream. So the acknowledging script counts entries, in a hash beside the stream, and Redis counts
+added entries. Nothing was lost as long as the same server has the same group on the stream, and the
+number of entries that are neither present nor acknowledged stays the same. That is one epoch: if
+two epochs are equal, nothing was lost between them. A server whose stream ends before an entry says
+nothing about it: see :meth:`StreamState.reaches`.
 
-Redis before 7.0 does not count what was added: there a trimmed stream goes unnoticed.
+Redis before 7.0 does not count added entries: there a trimmed stream is not noticed.
 """
 
 import os
@@ -28,30 +28,25 @@ from typing import Any, Final
 
 import redis
 
+from countersink.runtime.texts import plural
 from countersink.stream.connection import cluster_of, mapped
 from countersink.stream.entry import ends, script
 from countersink.stream.errors import Interrupted, StreamError
-from countersink.stream.names import (
-    GROUP,
-    applied_key,
-    partitions,
-    stream_key,
-    used_partitions,
-)
+from countersink.stream.names import GROUP, applied_key, partitions, stream_key, used_partitions
 
 PAGE: Final = 20
-"""Entries that Redis looks at per call, which keeps it for about 2 ms if they are full flushes."""
+"""Entries that Redis reads per call: about 2 ms if they have 1,000 rows each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """What stays the same for as long as entries leave a stream by acknowledgement alone.
+    """The figures of a stream that stay the same while entries leave it only by acknowledgement.
 
     Attributes:
-        server: the replication id of the Redis server: another one after each restart and failover.
-        group: random, given to the consumer group when it was made; empty if there is none.
-        unaccounted: entries that were added, and are neither there nor acknowledged; less than 0
-            where the stream was deleted.
+        server: the replication id of the Redis server; changes with each restart and failover.
+        group: random text, set when the consumer group was made; empty: there is no group.
+        unaccounted: entries that were added, and are neither present nor acknowledged; below 0 if
+            the stream was deleted.
     """
 
     server: str
@@ -59,25 +54,25 @@ class Epoch:
     unaccounted: int
 
     def end(self, now: "Epoch") -> str:
-        """What ended this epoch, the one at the moment being ``now``: a clause for people."""
+        """The reason why this epoch ended and ``now`` began: a clause for people."""
         if now.server != self.server:
-            return "Redis was started anew, or another server took over"
+            return "Redis was restarted, or another server took over"
         if now.group != self.group:
             return "the stream or its consumer group was deleted"
         return (
-            f"{abs(now.unaccounted - self.unaccounted)} entries left the stream without the mark of"
-            " having been applied: by XTRIM or XDEL, or by a worker of an older version"
+            f"{plural(abs(now.unaccounted - self.unaccounted), 'entry', 'entries')} left the stream"
+            " unacknowledged: by XTRIM or XDEL, or by a worker of an older version"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """One look at a stream.
+class StreamState:
+    """The state of a stream at one moment.
 
     Attributes:
-        epoch: at that moment.
-        first: the stream id of the first entry; None if it is empty.
-        last: the last stream id that was given there.
+        epoch: its epoch.
+        first: the stream id of the first entry; None: the stream is empty.
+        last: the last stream id that Redis gave in this stream.
     """
 
     epoch: Epoch
@@ -85,46 +80,45 @@ class Look:
     last: str
 
     def reaches(self, stream_id: str | None) -> bool:
-        """Whether the stream has ever got as far as ``stream_id``. A replica that lags behind, of
-        the same replication id as its primary, has not, nor has an older stream put back.
+        """Whether the stream's last id is ``stream_id`` or later; True for None. False on a replica
+        that lags behind (it has its primary's replication id), and for a restored older stream.
         """
         return stream_id is None or order(stream_id) <= order(self.last)
 
 
-def look(client: redis.Redis, stream: str, *, make: bool = False) -> Look:
-    """Look at ``stream``.
+def stream_state(client: redis.Redis, stream: str, *, make: bool = False) -> StreamState:
+    """The state of a stream.
 
     Args:
         client: from :func:`countersink.stream.connection.connect`.
-        stream: its key.
-        make: make the stream and its consumer group, at 0, where they are missing: an epoch begins
-            with them.
+        stream: the stream's key.
+        make: make a missing stream and consumer group, at 0; an epoch begins with the group.
 
     Raises:
-        StreamError: Redis did not do its part.
+        StreamError: Redis does not answer, or refuses.
     """
-    look_there = client.register_script(script("epoch"))
+    epoch_script = client.register_script(script("epoch"))
     arguments = [GROUP, os.urandom(8).hex() if make else ""]
     with mapped():
-        reply = look_there(keys=[stream, applied_key(stream)], args=arguments)
+        reply = epoch_script(keys=[stream, applied_key(stream)], args=arguments)
     server, group, unaccounted, first, last = reply
     epoch = Epoch(server.decode(), group.decode(), int(unaccounted))
-    return Look(epoch, None if first is None else first.decode(), last.decode())
+    return StreamState(epoch, None if first is None else first.decode(), last.decode())
 
 
 @dataclass(slots=True)
 class QueueSample:
-    """The oldest and the newest entry that wait in a stream, by which a later look finds out that
-    the stream was emptied, trimmed or replaced by an older one.
+    """The oldest and the newest entry of a stream, by which a later sample shows that the stream
+    was emptied, trimmed or replaced by an older one.
 
     Attributes:
-        life: what the consumer group was named when it was made; empty if there is none.
-        length: entries that wait.
+        life: the random text set when the consumer group was made; empty: there is no group.
+        length: entries in the stream.
         added: entries that were ever added; 0 before Redis 7.0.
         entries: the oldest and the newest, or the only one: stream id, and entry id of 32 hex
             digits.
-        gone: entry ids, of the sample before, that are not in the stream any more: they were
-            applied, or got lost.
+        gone: entry ids of the previous sample that are no longer in the stream: they were applied,
+            or lost.
     """
 
     life: str
@@ -137,14 +131,14 @@ class QueueSample:
 def samples(
     client: redis.Redis, before: Mapping[str, Sequence[Sequence[str]]]
 ) -> dict[str, QueueSample]:
-    """A sample of each stream; of a cluster, of those whose masters answer.
+    """The samples of all streams, by stream; on a cluster, of those whose masters answer.
 
     Args:
         client: from :func:`countersink.stream.connection.connect`.
-        before: the entries of the samples before, by stream: Redis may have forgotten a stream.
+        before: the entries of the previous samples, by stream; includes streams that Redis lost.
 
     Raises:
-        StreamError: Redis did not do its part; of a cluster, no node tells where streams lie.
+        StreamError: Redis does not answer, or refuses; on a cluster: no node returns its masters.
     """
     cluster = cluster_of(client)
     used = used_partitions(client) if cluster is None else range(partitions(client))
@@ -177,7 +171,7 @@ def _sample(client: redis.Redis, stream: str, before: Sequence[Sequence[str]]) -
 
 
 def order(stream_id: str) -> tuple[int, int]:
-    """A key by which stream ids sort as Redis sorts them."""
+    """The sort key of a stream id, for the order of Redis: Unix ms and sequence number."""
     ms, _, sequence = stream_id.partition("-")
     return int(ms), int(sequence or 0)
 
@@ -189,32 +183,29 @@ def first_sent(
     page: int = PAGE,
     stop: Callable[[], bool] = lambda: False,
 ) -> int | None:
-    """Unix ms of the earliest first attempt to send of any entry in ``streams``; None if all are
-    empty.
-
-    An entry that is pending with a consumer, dead or alive, is still in its stream until it is
-    acknowledged.
+    """Unix ms of the earliest first attempt to send of any entry in ``streams``; None: all are
+    empty. Includes pending entries, which stay in their stream until they are acknowledged.
 
     Args:
         client: from :func:`countersink.stream.connection.connect`.
-        streams: their keys.
+        streams: the streams' keys.
         page: entries per call.
-        stop: asked between two calls.
+        stop: returns true to interrupt; called between two pages.
 
     Raises:
-        Interrupted: ``stop`` said so.
-        StreamError: Redis did not do its part.
+        Interrupted: ``stop`` returned true.
+        StreamError: Redis does not answer, or refuses.
     """
-    look = client.register_script(script("oldest"))
+    oldest_script = client.register_script(script("oldest"))
     oldest: int | None = None
     for stream in streams:
         start = "-"
         found = page
         while found == page:
             if stop():
-                raise Interrupted("stopped while looking for the oldest entry")
+                raise Interrupted("stopped before the oldest entry was found")
             with mapped():
-                reply = look(keys=[stream], args=[start, page])
+                reply = oldest_script(keys=[stream], args=[start, page])
             found = int(reply[0])
             if found:
                 sent = int(reply[1])
@@ -224,35 +215,35 @@ def first_sent(
 
 
 def first_arrived(client: redis.Redis, streams: Iterable[str]) -> int | None:
-    """Unix ms at which the entry that has waited longest in ``streams`` arrived; None if all are
-    empty.
+    """Unix ms at which the oldest entry in ``streams`` arrived; None: all are empty.
 
     Raises:
-        StreamError: Redis did not do its part.
+        StreamError: Redis does not answer, or refuses.
     """
     found = (ends(client, stream) for stream in streams)
     return min((order(first)[0] for first, _ in filter(None, found)), default=None)
 
 
 TTL_S: Final = 60
-"""Seconds after which a process that says nothing counts as gone."""
+"""Seconds until the hash of a heartbeat expires."""
 BEAT_S: Final = 1.0
-"""Seconds between two signs of life."""
+"""Seconds between two renewals of the expiry."""
 TIMEOUT_S: Final = 1.0
-"""Seconds that Redis has for it: it is not worth waiting for."""
+"""Socket timeout for heartbeats, in seconds: they must not delay other work."""
 
 
 @dataclass(repr=False, eq=False)
 class Heartbeat:
-    """Writes the hash at most every ``every_s`` seconds; never raises, never repeats.
+    """The hash of a process in Redis, written at most every ``every_s`` seconds; never raises for
+    Redis, never tries again.
 
-    Fields besides those given: ``pid``, ``host``, ``updated`` (Unix ms).
+    Fields besides the given ones: ``pid``, ``host``, ``updated`` (Unix ms).
 
     Args:
-        client: with a short time-out, see :data:`TIMEOUT_S`.
-        key: of the hash.
-        fields: what else it says; of None the hash has an empty value.
-        every_s: seconds between two.
+        client: a client with a short timeout, see :data:`TIMEOUT_S`.
+        key: the hash's key.
+        fields: returns the other fields; None becomes an empty value.
+        every_s: seconds between two writes.
     """
 
     _client: redis.Redis
@@ -265,7 +256,7 @@ class Heartbeat:
         self._next = 0.0
 
     def publish(self, *, now: bool = False) -> None:
-        """Write the hash if it is due, or ``now``."""
+        """Write the hash if it is due; ``now``: in any case."""
         clock = time.monotonic()
         if clock < self._next and not now:
             return
@@ -279,13 +270,13 @@ class Heartbeat:
                 pipeline.expire(self._key, TTL_S)
                 pipeline.execute()
         except StreamError:
-            # Figures only: whatever ails Redis is noticed, and said, where it is needed.
+            # Only figures: the code that needs Redis notices and logs its errors.
             self._next = clock + TTL_S / 4
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Put off the end of the hash each :data:`BEAT_S`, from a thread of its own: a process
-        lives also while it waits for MySQL.
+        """Renew the hash's expiry each :data:`BEAT_S` inside the block, on a thread of its own:
+        also while the process waits for MySQL.
         """
         over = threading.Event()
 
@@ -303,8 +294,8 @@ class Heartbeat:
             thread.join()
 
     def withdraw(self) -> None:
-        """Remove the hash: the process ends."""
-        with suppress(StreamError), mapped():  # it expires
+        """Remove the hash, at the end of the process."""
+        with suppress(StreamError), mapped():  # else it expires
             self._client.delete(self._key)
 
 

@@ -1,10 +1,9 @@
-"""Redis Sentinel: its URLs and their errors, the timeout of sentinels (``SENTINEL_TIMEOUT``), how
-the master is found, after how long they are asked about a silent one (``ASK_S``), and what they
-know about it.
+"""Redis Sentinel: its URLs and their errors, the timeout of sentinels (``SENTINEL_TIMEOUT``), the
+discovery of the master, also while it is silent (``ASK_S``), and its state (``watched``).
 
 redis-py does the work: :class:`redis.sentinel.SentinelConnectionPool` asks the sentinels for the
-master whenever it makes a connection, and leaves a master that answers READONLY. Two of its habits
-are corrected here, see :class:`Sentinels` and :class:`MasterConnection`.
+master whenever it makes a connection, and leaves a master that answers READONLY.
+:class:`Sentinels` and :class:`MasterConnection` correct two faults of redis-py.
 """
 
 import re
@@ -28,10 +27,9 @@ from redis.sentinel import (
 from countersink.stream.errors import StreamMisconfigured
 
 SENTINEL_TIMEOUT: Final = 1.0
-"""Seconds until a silent sentinel counts as gone, and the next one is asked."""
+"""Seconds after which a silent sentinel counts as away, and the next one is asked."""
 ASK_S: Final = 1.0
-"""Whenever a master has been silent for so many seconds the sentinels are asked whether another one
-is the master."""
+"""Seconds of a master's silence after which the sentinels are asked for the master again."""
 DEFAULT_PORT: Final = 26379
 
 _PARTS: Final = re.compile(r"([^/?#]*)([^?#]*)\??([^#]*)(#?)")
@@ -41,11 +39,11 @@ _CREDENTIALS: Final = {"sentinel_username": "username", "sentinel_password": "pa
 
 
 class MasterConnection(SentinelManagedConnection):
-    """redis-py's, which hangs up whenever a reply was not read to its end, and waits no longer for
-    a master that hangs once the sentinels name another one.
+    """redis-py's connection to the master, which also closes whenever a reply is not read to its
+    end, and stops waiting for a hanging master once the sentinels name another one.
 
-    redis-py leaves such a connection open if something other than a lost connection broke the
-    reading off, such as RQ's time limit: the next command would read that reply.
+    redis-py leaves a connection open if an exception other than a lost connection interrupts a
+    read, such as RQ's time limit: the next command would read the old reply.
     """
 
     def read_response(
@@ -54,7 +52,7 @@ class MasterConnection(SentinelManagedConnection):
         """The next reply.
 
         Raises:
-            redis.TimeoutError: it did not come within the connection's time-out.
+            redis.TimeoutError: it did not come within the connection's timeout.
             redis.ConnectionError: the connection is lost, or another server is the master.
         """
         patience = self.socket_timeout
@@ -65,11 +63,11 @@ class MasterConnection(SentinelManagedConnection):
         asked = False
         try:
             while True:
-                if driver._sock is None:  # another thread has hung up meanwhile
+                if driver._sock is None:  # another thread has closed it
                     raise redis.ConnectionError("the connection was closed")
                 self._set_timeout(min(ASK_S, max(0.001, until - time.monotonic())))
                 try:
-                    # What came of a reply is kept if the rest does not come in time.
+                    # Keeps the beginning of a reply if the rest does not come in time.
                     reply = super().read_response(*args, disconnect_on_error=False, **options)
                 except redis.TimeoutError:
                     asked = True
@@ -79,11 +77,11 @@ class MasterConnection(SentinelManagedConnection):
                 finally:
                     self._set_timeout(self.socket_timeout)
                 if asked and self._is_replaced():
-                    # It goes on after it was frozen, and loses what it is told from now on.
+                    # The old master runs again after a freeze, but would lose new writes.
                     raise redis.ConnectionError("another server is the master by now")
                 return reply
         except redis.ResponseError:
-            raise  # that was a reply
+            raise  # an error reply, read to its end
         except BaseException:
             if disconnect_on_error:
                 driver.disconnect()
@@ -92,7 +90,7 @@ class MasterConnection(SentinelManagedConnection):
     def _set_timeout(self, seconds: float | None) -> None:
         sock: Any = self._sock
         if sock is not None:
-            with suppress(OSError):  # another thread has just hung up
+            with suppress(OSError):  # another thread has just closed it
                 sock.settimeout(seconds)
 
     def _is_replaced(self) -> bool:
@@ -101,36 +99,37 @@ class MasterConnection(SentinelManagedConnection):
         try:
             return bool(pool.get_master_address() != (self.host, self.port))
         except redis.RedisError:
-            return False  # they know of none at present, or do not answer
+            return False  # no sentinel knows the master at present, or none answers
 
 
 class SecureMasterConnection(MasterConnection, SSLConnection):
-    """The same with TLS."""
+    """A :class:`MasterConnection` with TLS."""
 
 
 class Sentinels(Sentinel):
-    """redis-py's, for many threads and many processes, with errors that say what was answered.
+    """redis-py's sentinels, made safe for many threads and processes, with errors that quote the
+    sentinels' answers.
 
-    redis-py exchanges two elements of its list of sentinels when one has answered: two threads that
-    do so at once lose one of them. It also keeps a connection to each for good, of which a sentinel
-    has 10,000.
+    redis-py swaps two items of its list of sentinels when a sentinel has answered: two threads that
+    do so at once lose an item. It also keeps a connection to each sentinel open for good, and a
+    sentinel accepts 10,000.
     """
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
-        """Host and port of the master, from the first sentinel that knows one.
+        """Host and port of the master, from the first sentinel that knows it.
 
         Raises:
-            MasterNotFoundError: none does; the message says what each of them answered.
+            MasterNotFoundError: no sentinel knows it; the message quotes their answers.
         """
         state = self.master_state(service_name)
         return state["ip"], state["port"]
 
     def master_state(self, service_name: str) -> Mapping[str, Any]:
-        """What the first sentinel that knows the master says about it.
+        """The master's state, from the first sentinel that knows it.
 
         Raises:
-            MasterNotFoundError: as above.
-            AuthenticationError, NoPermissionError: all of them refuse the login, or the command.
+            MasterNotFoundError: no sentinel knows it; the message quotes their answers.
+            AuthenticationError, NoPermissionError: all sentinels refuse the login, or the command.
         """
         answers: dict[str, str] = {}
         refused: list[redis.RedisError] = []
@@ -148,18 +147,18 @@ class Sentinels(Sentinel):
             if state is None:
                 answers[_where(sentinel)] = "knows no master of this name"
             elif not self.check_master_state(state, service_name):  # type: ignore[no-untyped-call]
-                answers[_where(sentinel)] = "says that it is down"
+                answers[_where(sentinel)] = "says that the master is down"
             else:
                 others = [each for each in self.sentinels if each is not sentinel]
-                self.sentinels = [sentinel, *others]  # a new list: other threads go through the old
+                self.sentinels = [sentinel, *others]  # a new list: other threads may iterate it
                 found: Mapping[str, Any] = state
                 return found
         if len(refused) == len(answers):
             raise refused[-1]
         said = "; ".join(f"{where} {answer}" for where, answer in answers.items())
         raise MasterNotFoundError(
-            f"no sentinel knows where the master {service_name!r} is (its name stands in the URL"
-            f" behind the sentinels, and in their configuration): {said}"
+            f"no sentinel knows the address of the master {service_name!r} (the URL's path and the"
+            f" sentinels' configuration must have the same name): {said}"
         )
 
 
@@ -171,33 +170,33 @@ def _where(sentinel: redis.Redis) -> str:
 def sentinel_client(
     rest: str, options: Mapping[str, Any], *, tls: bool, socket_timeout: float
 ) -> redis.Redis:
-    """A client of the master that the sentinels of a URL name. Nothing is sent.
+    """A client of the master that the sentinels of a URL name; sends nothing.
 
     Args:
         rest: the URL behind ``://``: ``[user:password@]host:port,…/name/database?options``.
-        options: of connections to the master, those of the URL go before them.
-        tls: with TLS, to the sentinels as well.
-        socket_timeout: of the master; sentinels have at most this.
+        options: options of connections to the master; the URL's options override them.
+        tls: whether connections use TLS, also those to the sentinels.
+        socket_timeout: seconds for the master, and the most for a sentinel.
 
     Raises:
         StreamMisconfigured: the URL cannot be used; the message does not repeat it.
-        ValueError: nor can one of its options.
+        ValueError: an option of the URL cannot be used.
     """
     parts = split_hosts(rest, "redis+sentinel", "sentinels", DEFAULT_PORT, _EXAMPLE)
     name, _, database = parts.path[1:].partition("/")
     if not name or re.fullmatch(r"[0-9]*", database) is None:
         raise StreamMisconfigured(
-            "behind the sentinels of a redis+sentinel:// URL stand the name of the master and the"
-            f" number of a database, such as {_EXAMPLE}"
+            "a redis+sentinel:// URL has the name of the master behind the sentinels, and may have"
+            f" the number of a database behind the name, as in {_EXAMPLE}"
         )
     credentials, others = {}, []
     for pair in filter(None, parts.query.split("&")):
         option, _, value = pair.partition("=")
         if (known := _CREDENTIALS.get(unquote(option))) is not None:
-            credentials[known] = unquote(value)  # as before the @: a + is a +
+            credentials[known] = unquote(value)  # as in front of the @: + is no space
         else:
             others.append(pair)
-    # redis-py reads the rest as it reads redis://, so that all means the same there and here.
+    # redis-py parses the other options, so that they mean the same as in a redis:// URL.
     settings = {**options, **parts.options(database or "0", "&".join(others))}
     timeout = min(SENTINEL_TIMEOUT, socket_timeout)
     parser = settings.get("parser_class")
@@ -231,10 +230,10 @@ class HostsUrl:
     """The parts of a URL with several hosts, behind its ``://``.
 
     Attributes:
-        credentials: ``user:password@`` as it stands there.
+        credentials: ``user:password@``, still quoted.
         addresses: hosts and ports.
-        path: with its ``/``.
-        query: without its ``?``.
+        path: the path with its ``/``.
+        query: the query without its ``?``.
     """
 
     credentials: str
@@ -243,11 +242,10 @@ class HostsUrl:
     query: str
 
     def options(self, database: str, query: str) -> dict[str, Any]:
-        """Options of a connection, which redis-py reads as it reads ``redis://``, so that all means
-        the same there and here.
+        """The options of a connection, parsed by redis-py as those of a ``redis://`` URL.
 
         Raises:
-            ValueError: one of them cannot be used.
+            ValueError: an option cannot be used.
         """
         url = f"redis://{self.credentials}localhost/{database}?{query}"
         given: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
@@ -255,42 +253,42 @@ class HostsUrl:
         return given
 
 
-def split_hosts(rest: str, scheme: str, of: str, port: int, example: str) -> HostsUrl:
-    """The parts of ``rest``, a URL behind ``://``.
+def split_hosts(rest: str, scheme: str, servers: str, port: int, example: str) -> HostsUrl:
+    """The parts of a URL with several hosts.
 
     Args:
-        rest: ``[user:password@]host:port,…/path?query``.
-        scheme: in its spelling for people, such as ``redis+sentinel``.
-        of: whose hosts they are.
-        port: that a host without one has.
-        example: of such a URL.
+        rest: the URL behind ``://``: ``[user:password@]host:port,…/path?query``.
+        scheme: the scheme for the messages, such as ``redis+sentinel``.
+        servers: the noun for the hosts in the messages: ``sentinels`` or ``nodes``.
+        port: the port of a host without one.
+        example: a URL for the messages.
 
     Raises:
-        StreamMisconfigured: it cannot be used; the message does not repeat it.
+        StreamMisconfigured: the URL cannot be used; the message does not repeat it.
     """
     parts = _PARTS.match(rest)
     netloc, path, query, fragment = parts.groups() if parts is not None else ("", "", "", "")
     if fragment:
-        raise StreamMisconfigured(f"a # in the URL of a {scheme}:// is to be written %23")
+        raise StreamMisconfigured(f"a # in a {scheme}:// URL must be written as %23")
     userinfo, at, hosts = netloc.rpartition("@")
     addresses = [_address(host, port) for host in hosts.split(",")]
     if None in addresses:
         raise StreamMisconfigured(
-            f"a {scheme}:// URL begins with hosts and ports of {of}, divided by commas"
-            f" (ports are numbers from 1 to 65535, IPv6 addresses stand in []), such as {example}"
+            f"a {scheme}:// URL begins with the hosts and ports of {servers}, separated by commas"
+            f" (ports from 1 to 65535, IPv6 addresses in []), as in {example}"
         )
     return HostsUrl(userinfo + at, tuple(filter(None, addresses)), path, query)
 
 
 def _address(text: str, default: int) -> tuple[str, int] | None:
-    """A host and its port; None if it is none."""
+    """The host and port in ``text``; None: it is malformed."""
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
-        unquote(host or "").encode("idna")  # empty parts, and those of more than 63 bytes
+        unquote(host or "").encode("idna")  # raises for empty labels, and more than 63 bytes
     except ValueError:
         return None
-    # urlsplit takes an empty port for none.
+    # urlsplit ignores an empty port.
     if not host or port == 0 or text.endswith(":") or "@" in text:
         return None
     return unquote(host), port or default
@@ -298,13 +296,13 @@ def _address(text: str, default: int) -> tuple[str, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A master as a sentinel sees it.
+    """A master's state as a sentinel knows it.
 
     Attributes:
-        name: by which the sentinels know it.
+        name: the master's name in the sentinels' configuration.
         address: its host and port.
-        sentinels: how many watch it, those that are down included.
-        replicas: how many of its replicas are up.
+        sentinels: number of sentinels that watch it, including those that are down.
+        replicas: number of its replicas that are up.
     """
 
     name: str
@@ -314,10 +312,10 @@ class Watched:
 
 
 def watched(client: redis.Redis) -> Watched | None:
-    """What the sentinels know about the client's master; None for a client without sentinels.
+    """The state of the client's master by the sentinels; None for a client without sentinels.
 
     Raises:
-        redis.RedisError: they do not answer, or know no master.
+        redis.RedisError: no sentinel answers, or none knows the master.
     """
     pool = client.connection_pool
     if not isinstance(pool, SentinelConnectionPool):

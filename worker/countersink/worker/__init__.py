@@ -1,6 +1,6 @@
-"""The worker process: entries from the streams into MySQL, each once.
+"""The worker: applies the entries of the streams to MySQL, each exactly once.
 
-``run(WorkerOptions(redis_url=…, mysql_url=…))`` is a worker process.
+``run(WorkerOptions(redis_url=…, mysql_url=…))`` runs a worker in this process.
 """
 
 from countersink.runtime.process import Stop

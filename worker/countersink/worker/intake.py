@@ -1,11 +1,11 @@
-"""Reads entries into batches, claims those of dead workers, forgets idle consumers, finds new
-partitions, and tells when the streams are empty (``--drain``): how often each is done; log lines
-about it (also of a Redis that was emptied); times after which: ``worker/options.py``.
+"""The intake of a worker (``Intake``): reads entries into batches, claims entries of dead workers,
+deletes idle consumers, finds new partitions, and checks whether the streams are empty
+(``--drain``); how often each is done, and the log lines. See ``options.py`` for idle times.
 
 A bug in decoding must not stop the stream: an entry that cannot be decoded is a dead letter.
 
-Reading the next batch on a second thread while MySQL works on this one was measured: the two then
-share Python's lock, and what reading no longer took, applying took more.
+Reading the next batch on a second thread while MySQL applies this one is not faster, as measured:
+the threads share Python's lock, and applying took longer by the time that reading saved.
 """
 
 import logging
@@ -26,7 +26,7 @@ from countersink.stream.connection import command, mapped
 from countersink.stream.decode import Decoded, decode, entry_id_of
 from countersink.stream.entry import Delivery
 from countersink.stream.errors import StreamError
-from countersink.stream.group import LOOK_S, Claimed, Group
+from countersink.stream.group import CLAIM_DEAD_EVERY_S, Claimed, Group
 from countersink.stream.names import GROUP, stream_keys
 from countersink.worker.options import WorkerOptions
 from countersink.worker.report import WorkerAction
@@ -34,24 +34,24 @@ from countersink.worker.report import WorkerAction
 PARTITIONS_EVERY_S: Final = 5.0
 CONSUMERS_EVERY_S: Final = 60.0
 RECOVER_COUNT: Final = 50
-"""Entries taken over at once from each stream, at most: they come whole, and memory is bounded."""
+"""Most entries taken over at once from each stream, to bound memory."""
 _DRAIN_CLAIM_EVERY_S: Final = 1.0
 INTERNAL_DETAIL = "an unexpected error in countersink; the worker's log has the traceback"
 
 Held = tuple[str, str, str]
-"""One delivery: (stream, stream id, entry id of 32 hex digits). What the acknowledgement needs."""
+"""A delivery to acknowledge: (stream, stream id, entry id of 32 hex digits)."""
 
 
 @dataclass(slots=True)
 class ReadBatch:
-    """Decoded entries, each id once, with every delivery they came by.
+    """Decoded entries, each entry id once, and all their deliveries.
 
     Attributes:
         entries: by entry id (32 hex digits), in the order of arrival.
-        deliveries: all deliveries to acknowledge, repeats of an id included.
-        rows: rows in the entries, good and bad.
-        drained: the streams were empty and nothing was pending when nothing came (looked at only
-            when asked to drain).
+        deliveries: all deliveries to acknowledge, repeats of an entry id included.
+        rows: number of rows in the entries, good and bad.
+        drained: the batch is empty, as are the streams, and nothing is pending; only checked with
+            ``drain``.
         silent: no stream could be read: Redis does not serve.
     """
 
@@ -62,9 +62,7 @@ class ReadBatch:
     silent: bool = False
 
     def add(self, held: Held, entry: Incoming) -> None:
-        """Take in one delivery; an id that is there already is only noted for the
-        acknowledgement.
-        """
+        """Add a delivery and its entry; the entry of a repeated entry id is dropped."""
         self.deliveries.append(held)
         entry_id = held[2]
         if entry_id not in self.entries:
@@ -72,24 +70,24 @@ class ReadBatch:
             self.rows += len(entry.rows) + len(entry.dead)
 
     def merge(self, other: "ReadBatch") -> None:
-        """Take in all of another batch."""
+        """Add all deliveries and entries of another batch."""
         for held in other.deliveries:
             self.add(held, other.entries[held[2]])
 
 
 class Intake:
-    """Reads, claims, sweeps and decodes. A batch has to be settled before the next one is taken:
-    while it is in hand, a look for entries that others left would find it, too.
+    """Reads, claims and decodes entries. A batch must be acknowledged before the next call of
+    :meth:`next`, which could otherwise find its entries again as orphans.
 
     Args:
-        group: the consumer's own; its streams are kept up to date.
-        options: the worker's.
-        log: the worker's.
-        follow: look for new partitions; else the group's streams stay as they are.
+        group: the consumer; the intake keeps its streams up to date.
+        options: the worker's options.
+        log: the worker's log.
+        follow: whether to look for new partitions.
 
     Attributes:
-        lost: entries that were trimmed before anyone applied them, as far as this worker found out.
-        away: nothing: one server serves all streams, or none.
+        lost: entries that were trimmed before they were applied, as far as this worker found.
+        away: empty: one server has all streams.
     """
 
     away: Final[Mapping[int, str]] = MappingProxyType({})
@@ -111,35 +109,35 @@ class Intake:
 
     @property
     def waiting(self) -> int:
-        """Deliveries that were read and are not in a batch yet."""
+        """Number of deliveries that were read and are not in a batch yet."""
         return len(self._raw)
 
     def begin(self) -> int:
-        """Find the streams, and return how many there are.
+        """Find the streams, and return their number.
 
-        No group is made here: reading does that where one is missing. A full Redis refuses to make
-        groups, be they there or not, and could never be emptied.
+        Makes no group: reading makes missing ones. A full Redis refuses to make groups, even
+        existing ones, and could then never be emptied.
 
         Raises:
-            StreamError: Redis did not do its part.
+            StreamError: Redis does not answer, or refuses.
         """
         self._group.streams = stream_keys(self._group.client)
         return len(self._group.streams)
 
     def next(self, *, fresh: bool = True) -> ReadBatch:
-        """The next batch; empty when nothing came within ``batch_wait_ms``.
+        """The next batch; empty if no entry came within ``batch_wait_ms``.
 
         Args:
-            fresh: read new entries, too; else only what was read before and is not in a batch yet.
+            fresh: read new entries; else only return entries that were read before.
 
         Raises:
-            StreamError: Redis did not do its part. Nothing that was read is lost: the next call
-            hands it out.
+            StreamError: Redis does not answer, or refuses. The next call returns the entries that
+            were read.
         """
         if fresh and not self._raw:
             self._recover()
             if not self._raw:
-                # What is there, up to a batch; this waits only when nothing is.
+                # Waits only if the streams have no new entries.
                 count = max(1, self._options.batch_entries // len(self._group.streams))
                 self._raw.extend(self._group.read(count, self._options.batch_wait_ms))
         batch = self._decode()
@@ -148,27 +146,27 @@ class Intake:
         return batch
 
     def acknowledge(self, batch: ReadBatch) -> None:
-        """Acknowledge the batch that came last.
+        """Acknowledge the latest batch.
 
         Raises:
-            StreamError: Redis did not do its part.
+            StreamError: Redis does not answer, or refuses.
         """
         self._group.acknowledge(batch.deliveries)
 
-    def aside(self, chore: Callable[[], object]) -> None:
-        """Do a chore of the loop's: here and now, on the loop's thread."""
+    def run_chore(self, chore: Callable[[], object]) -> None:
+        """Call ``chore`` at once, on the loop's thread."""
         chore()
 
-    def leave(self, hasty: redis.Redis) -> None:
-        """Leave the group on every stream where nothing is pending with this consumer.
+    def leave(self, brief_client: redis.Redis) -> None:
+        """Delete this consumer from every stream where it has no pending entries.
 
         Args:
-            hasty: the client for it.
+            brief_client: a client with a short timeout.
 
         Raises:
-            StreamError: Redis did not do its part.
+            StreamError: Redis does not answer, or refuses.
         """
-        Group(hasty, stream_keys(hasty), self._group.consumer).delete_consumer()
+        Group(brief_client, stream_keys(brief_client), self._group.consumer).delete_consumer()
 
     def _decode(self) -> ReadBatch:
         batch = ReadBatch()
@@ -179,22 +177,22 @@ class Intake:
         return batch
 
     def _recover(self) -> None:
-        """Do the chores that are due: keep the list of streams current, and take in entries that
-        other workers left behind.
+        """Do the chores that are due: find new streams, take over entries of other workers, delete
+        idle consumers.
 
         Raises:
-            StreamUnavailable: what was due is done at the next call.
+            StreamUnavailable: the next call does the chores that are still due.
         """
         if self._follows:
             self._do(self._follow_partitions, PARTITIONS_EVERY_S)
         self._do(self._claim, self._claim_every_s)
-        self._do(self._claim_gone, LOOK_S)
+        self._do(self._claim_dead, CLAIM_DEAD_EVERY_S)
         self._do(self._sweep, self._claim_every_s)
         self._do(self._forget_consumers, CONSUMERS_EVERY_S)
 
     def _do(self, chore: Callable[[], bool], every_s: float) -> None:
-        """Do a chore if it is due: ``every_s`` after the last time, or at once where it says that
-        there may be more to do.
+        """Do a chore if it is due: ``every_s`` after the last time, or at once if it returned true:
+        more to do.
         """
         now = time.monotonic()
         if now < self._due.get(chore.__name__, 0.0):
@@ -204,17 +202,17 @@ class Intake:
             more = chore()
         except Exception as error:
             cause, foreseen = error.__cause__, isinstance(error, StreamError)
-            # Of a cluster that is down a node says so: that is no refusal.
+            # A node's answer that the cluster is down is no refusal.
             down = isinstance(cause, redis.exceptions.ClusterError)
             if foreseen and (down or not isinstance(cause, redis.ResponseError | None)):
                 raise
-            # Redis answered, and refused just this: a partition count that is no number, or, when
-            # it is full, whatever writes. Reading goes on: it is what empties a full Redis.
+            # Redis refused only this command: the partition count is no number, or Redis is full
+            # and refuses writes. Reading continues, as it is what empties a full Redis.
             self._log.seldom(
                 WorkerAction.CHORE_FAILED,
-                "a chore failed; entries are read and applied all the same",
+                "a chore failed; entries are still read and applied",
                 level=logging.ERROR,
-                of=chore.__name__,
+                item=chore.__name__,
                 bug=None if foreseen else error,
                 chore=chore.__name__.strip("_"),
                 error=error_text(error) if foreseen else "an unexpected error",
@@ -222,7 +220,7 @@ class Intake:
         self._due[chore.__name__] = now if more else now + every_s
 
     def _follow_partitions(self) -> bool:
-        # What was read once is read until this process ends, even if Redis forgot its use.
+        # A stream stays in the list until this process ends, even if Redis lost its note.
         known = self._group.streams
         streams = known + [s for s in stream_keys(self._group.client) if s not in known]
         if streams != known:
@@ -238,17 +236,17 @@ class Intake:
 
     def _claim(self) -> bool:
         claimed = self._group.claim(self._options.claim_idle_ms, self._count)
-        return self._take(claimed, "had left untouched")
+        return self._take(claimed, "an idle worker")
 
-    def _claim_gone(self) -> bool:
-        return self._take(self._group.claim_gone(self._count), "whose process is gone held")
+    def _claim_dead(self) -> bool:
+        return self._take(self._group.claim_dead(self._count), "a dead worker")
 
-    def _take(self, claimed: Claimed, which: str) -> bool:
+    def _take(self, claimed: Claimed, worker: str) -> bool:
         if claimed.lost:
             self.lost += len(claimed.lost)
             self._log(
                 WorkerAction.LOST,
-                "entries were trimmed before they were applied: their counts are gone",
+                "entries were trimmed before they were applied: their counts are lost",
                 level=logging.ERROR,
                 entries=len(claimed.lost),
                 first=claimed.lost[0],
@@ -257,7 +255,7 @@ class Intake:
             self._raw.extend(claimed.deliveries)
             self._log(
                 WorkerAction.CLAIMED,
-                f"took over entries that another worker {which}",
+                f"took over entries of {worker}",
                 entries=len(claimed.deliveries),
             )
         return bool(claimed.lost or claimed.deliveries)
@@ -268,25 +266,25 @@ class Intake:
             self._raw.extend(orphans)
             self._log(
                 WorkerAction.ORPHANS,
-                "found old entries that were pending with nobody",
+                "found old entries that were pending with no worker",
                 level=logging.WARNING,
                 entries=len(orphans),
             )
-        return len(orphans) >= self._count  # these are settled before that look
+        return len(orphans) >= self._count  # the next search follows their acknowledgement
 
     def _forget_consumers(self) -> bool:
         for name in self._group.idle_consumers(self._options.consumer_idle_ms):
-            # The script looks again at what is pending; a worker that is merely quiet is made anew
-            # when it reads.
+            # The script checks again that nothing is pending; Redis makes the consumer of a live
+            # worker again when it reads.
             if self._group.delete_consumer(name):
-                self._log(WorkerAction.CONSUMER_REMOVED, "forgot an idle consumer", removed=name)
+                self._log(WorkerAction.CONSUMER_REMOVED, "deleted an idle consumer", removed=name)
         return False
 
 
 def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
-    """The entry's id (32 hex digits), and the entry for the store.
+    """A delivery's entry id (32 hex digits), and its entry for the applier.
 
-    Where decoding itself fails, which is a bug, all of it is a dead letter, and the log says so.
+    If decoding raises, which is a bug, the whole entry is a dead letter, and the log says so.
     """
     payload = delivery.first(b"rows")
     try:
@@ -309,10 +307,10 @@ def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
     )
 
 
-def buried(entry: Incoming) -> Incoming:
-    """``entry`` with nothing to count: as a whole among the dead letters, as ``internal_error``."""
-    grave = DeadRow.of(entry.id, entry.stream, entry.at, _internal_error(entry.payload))
-    return Incoming(entry.id, entry.at, (), (grave,), entry.stream, entry.payload)
+def as_dead_letter(entry: Incoming) -> Incoming:
+    """``entry`` without rows, and with one dead letter of the whole entry: ``internal_error``."""
+    dead = DeadRow.of(entry.id, entry.stream, entry.at, _internal_error(entry.payload))
+    return Incoming(entry.id, entry.at, (), (dead,), entry.stream, entry.payload)
 
 
 def _internal_error(payload: bytes | None) -> Bad:
@@ -320,10 +318,10 @@ def _internal_error(payload: bytes | None) -> Bad:
 
 
 def is_empty(group: Group) -> bool:
-    """Whether every stream is empty and nothing is pending with anybody.
+    """Whether every stream is empty and nothing is pending with any consumer.
 
     Raises:
-        StreamError: Redis did not do its part.
+        StreamError: Redis does not answer, or refuses.
     """
     with mapped():
         if any(group.client.xlen(stream) for stream in group.streams):
@@ -336,5 +334,5 @@ def _pending(group: Group, stream: str) -> int:
         return int(command(group.client, "XPENDING", stream, GROUP)[0])
     except StreamError as error:
         if str(error.__cause__).startswith("NOGROUP"):
-            return 0  # an empty stream without a group: nothing can be pending
+            return 0  # an empty stream without a group has nothing pending
         raise

@@ -1,6 +1,6 @@
-"""One worker process (``run``): start, stop by signals or when drained (``worker/intake.py`` tells
-when), exit status; its loop: apply a batch, entry by entry if it keeps failing (``TRIES``),
-acknowledge it; the lease of the worker's slot (``LEASE_S``)."""
+"""A worker process (``run``): start, stop by signals or when drained, exit status; its loop: take a
+batch, apply it, entry by entry after an unexpected error (``TRIES``), acknowledge it; the lease of
+the worker's slot (``LEASE_S``)."""
 
 import logging
 import os
@@ -34,7 +34,7 @@ from countersink.stream.connection import connect, is_cluster
 from countersink.stream.errors import StreamError
 from countersink.stream.group import Group
 from countersink.stream.progress import TIMEOUT_S
-from countersink.worker.intake import Intake, ReadBatch, buried
+from countersink.worker.intake import Intake, ReadBatch, as_dead_letter
 from countersink.worker.options import WorkerOptions
 from countersink.worker.report import (
     LOGGER,
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from countersink.worker.readers import Readers
 
 TRIES: Final = 3
-"""How often an entry may fail in an unforeseen way before it is buried."""
+"""Unexpected errors of an entry after which it goes to the dead letters."""
 LEASE_S: Final = 60.0
 RENEW_EVERY_S: Final = 15.0
-"""Between two renewals; also keeps the server from ending the session as idle."""
+"""Seconds between two renewals; also keeps MySQL from ending the session as idle."""
 DONE: Final = 0
 FAILED: Final = 1
 
@@ -62,26 +62,26 @@ def run(
     options: WorkerOptions,
     *,
     stop: Stop | None = None,
-    reached: Callable[[str], object] = lambda point: None,
+    on_point: Callable[[str], object] = lambda point: None,
     vitals: Vitals | None = None,
 ) -> int:
-    """Run a worker until it is told to stop (SIGTERM, SIGINT or ``stop``) or, when draining, until
-    nothing is left.
+    """Run a worker until a stop (SIGTERM, SIGINT or ``stop``) or, with ``drain``, until the streams
+    are empty; return its exit status.
 
-    Servers that are away, now or later, are waited for. In the main thread the signals' handlers
-    are set and put back.
+    Waits for servers that are away. In the main thread it sets the signals' handlers, and restores
+    them at the end.
 
     Args:
         options: the settings.
-        stop: to stop it from another thread.
-        reached: called at each named point of a batch: ``read``, those of
+        stop: stops the worker from another thread.
+        on_point: called at each named point of a batch: ``read``, the points of
             :data:`countersink.counting.apply.applier.POINTS`, ``acknowledged``. For tests that kill
             the process there.
-        vitals: written while it runs, for whoever watches it.
+        vitals: updated while the worker runs, for readers in other threads.
 
     Returns:
-        0 when all that was read was applied and acknowledged; 1 when entries stay pending (they are
-        redelivered to other workers), or the tables are too new for this program.
+        0: all entries that were read were applied and acknowledged; 1: entries stay pending (they
+        are redelivered to other workers), or the tables are too new for this program.
 
     Raises:
         StreamMisconfigured, Misconfigured: one of the URLs cannot be used.
@@ -91,14 +91,14 @@ def run(
     log, stop = Log(LOGGER, consumer=consumer), stop or Stop()
     with (
         connect(options.redis_url, client_name="countersink-worker") as client,
-        # For what must not hold anything up when Redis is frozen: figures and farewells.
-        connect(options.redis_url, socket_timeout=TIMEOUT_S) as hasty,
+        # For commands that must not wait for a frozen Redis: heartbeats, and those of the end.
+        connect(options.redis_url, socket_timeout=TIMEOUT_S) as brief_client,
         logged(options.log_format),
         stop_by_signals(
             stop,
             log,
             options.stop_within_s,
-            doing="finishing what was read",
+            doing="finishing the entries that were read",
             left=": the batch stays pending and will be redelivered",
         ),
     ):
@@ -109,45 +109,47 @@ def run(
             source: Intake | Readers = Readers(connected, client, consumer, options, stop, log)
         else:
             source = Intake(Group(client, [], consumer), options, log)
-        loop = Loop(
-            options, settings, source, hasty, consumer, stop, log, reached, vitals or Vitals()
-        )
-        return loop.run()
+        vitals = vitals or Vitals()
+        return Loop(
+            options, settings, source, brief_client, consumer, stop, log, on_point, vitals
+        ).run()
 
 
 @dataclass(repr=False, eq=False)
 class Loop:
-    """A worker: moves entries until stopped or drained. For one thread.
+    """The loop of a worker, until it is stopped or drained. For one thread.
 
-    The fields are those of :func:`countersink.worker.loop.run`, where the batches come from, and
-    a client of Redis that does not wait.
+    The fields are the arguments of :func:`run`, the source of batches, and a client of Redis with a
+    short timeout.
     """
 
     _options: WorkerOptions
     _settings: Settings
     _source: "Intake | Readers"
-    _hasty: redis.Redis
+    _brief_client: redis.Redis
     _consumer: str
     _stop: Stop
     _log: Log
-    _tell: Callable[[str], object]
+    _on_point: Callable[[str], object]
     _vitals: Vitals
 
     def __post_init__(self) -> None:
         self._figures = self._vitals.figures
-        self._heartbeat = heartbeat(self._hasty, self._consumer, self._figures)
+        self._heartbeat = heartbeat(self._brief_client, self._consumer, self._figures)
         self._report = BatchReport(self._figures, self._log)
-        self._redis = Patience("Redis", _is_stream_error, self._stop, self._log, self._note)
-        self._mysql = Patience("MySQL", passes, self._stop, self._log, self._note)
-        # With a short time-out: renewing a lease is not worth waiting for a frozen MySQL.
+        self._redis = Patience("Redis", _is_stream_error, self._stop, self._log, self._note_failure)
+        self._mysql = Patience("MySQL", passes, self._stop, self._log, self._note_failure)
+        # With a short timeout: the renewal of a lease must not wait for a frozen MySQL.
         brief = partial(open_tables, self._settings, read_timeout=BRIEF_READ_TIMEOUT_S)
         self._slot = Slot(brief, self._consumer, self._log)
-        self._salts = SaltPublisher(brief, self._hasty, self._log)
-        self._losses = LossWatch(brief, self._hasty, self._log)
+        self._salts = SaltPublisher(brief, self._brief_client, self._log)
+        self._losses = LossWatch(brief, self._brief_client, self._log)
         self._batch = ReadBatch()
 
     def run(self) -> int:
-        """Consume, then leave nothing behind that need not stay; the exit status."""
+        """Apply entries until the end, then release slot, consumer and sessions; return the exit
+        status.
+        """
         self._log(
             WorkerAction.STARTED, "a worker starts", pid=os.getpid(), drain=self._options.drain
         )
@@ -165,7 +167,7 @@ class Loop:
         except Exception as error:
             self._log(
                 WorkerAction.CRASHED,
-                "an unexpected error outside of any entry ends the worker",
+                "an unexpected error, not caused by an entry, ends the worker",
                 level=logging.CRITICAL,
                 bug=error,
             )
@@ -174,7 +176,7 @@ class Loop:
         pending = len(self._batch.deliveries) + self._source.waiting  # read, not acknowledged
         if pending:
             status = FAILED
-        left = "what it leaves pending is redelivered" if pending else "it leaves nothing pending"
+        left = "its pending entries will be redelivered" if pending else "it leaves nothing pending"
         self._log(
             WorkerAction.STOPPED,
             f"a worker ends; {left}",
@@ -186,24 +188,24 @@ class Loop:
         return status
 
     def _consume(self) -> bool:
-        # MySQL first: nothing is read, and so nothing made to wait, before it could be applied.
+        # MySQL first: no entry is read, and so none becomes pending, before it could be applied.
         slot = self._mysql.call(self._slot.take)
         self._figures.slot = slot
         streams = self._redis.call(self._source.begin)
-        # At once, as producers may wait for them; and a worker that drains may end soon.
+        # At once, as producers may wait for salts, and a draining worker may end soon.
         self._salts.keep()
-        self._source.aside(self._publish)
+        self._source.run_chore(self._publish)
         self._log(WorkerAction.READY, "reading", slot=slot, streams=streams)
         connect = partial(open_tables, self._settings)
         with closing(Applier(connect, slot, reached=self._reached)) as applier:
-            return self._move(applier)
+            return self._apply_batches(applier)
 
-    def _move(self, applier: Applier) -> bool:
-        """Go on until a stop is requested and all that was read is acknowledged, or, when draining,
-        until nothing is left; whether it is the latter.
+    def _apply_batches(self, applier: Applier) -> bool:
+        """Apply batches until a stop is requested and all entries that were read are acknowledged,
+        or until the streams are drained; return whether they are drained.
 
         Raises:
-            GivenUp: a stop was requested while a server was away; what is in hand stays pending.
+            GivenUp: a stop was requested while a server was away; the batch stays pending.
             SchemaMismatch: the tables were migrated by a newer version.
         """
         while True:
@@ -216,16 +218,16 @@ class Loop:
                 return self._batch.drained
             else:
                 self._figures.state = "idle" if not self._batch.silent else "waiting"
-            self._figures.cut_off(self._source.away)
+            self._figures.note_away(self._source.away)
             self._vitals.step()
             self._figures.slot = applier.slot = self._slot.keep()
             self._report.progress()
             if not self._stop.requested:
                 self._salts.keep()
-                self._source.aside(self._publish)
+                self._source.run_chore(self._publish)
 
     def _next(self) -> ReadBatch:
-        # Asked at each try: what was read already is handed out whatever Redis does.
+        # Checked at each try: after a stop request, entries that were read need no Redis.
         return self._source.next(fresh=not self._stop.requested)
 
     def _settle(self, applier: Applier, batch: ReadBatch) -> None:
@@ -241,10 +243,10 @@ class Loop:
         self._report.batch(applied, repeats, took)
 
     def _apply(self, applier: Applier, entries: Sequence[Incoming]) -> Applied:
-        """Apply the entries, one by one where something unforeseen goes wrong; what came of it.
+        """Apply the entries, one by one after an unexpected error; return the summed figures.
 
         Raises:
-            GivenUp: a stop was requested while MySQL was away; nothing, or everything, was
+            GivenUp: a stop was requested while MySQL was away; all or none of the entries were
                 applied.
             SchemaMismatch: the tables were migrated by a newer version.
         """
@@ -253,15 +255,15 @@ class Loop:
             return done
         self._log(
             WorkerAction.BATCH_FAILED,
-            "an unexpected error: applying the batch entry by entry",
+            "an unexpected error: the batch is applied entry by entry",
             level=logging.ERROR,
             bug=done,
             entries=len(entries),
         )
-        each = [self._alone(applier, entry) for entry in entries]
+        each = [self._apply_one(applier, entry) for entry in entries]
         return Applied(*(sum(figures) for figures in zip(*map(astuple, each), strict=True)))
 
-    def _alone(self, applier: Applier, entry: Incoming) -> Applied:
+    def _apply_one(self, applier: Applier, entry: Incoming) -> Applied:
         failure: Exception | None = None
         for _ in range(TRIES):
             done = self._try(applier, [entry])
@@ -270,15 +272,15 @@ class Loop:
             failure = done
         self._log(
             WorkerAction.ENTRY_FAILED,
-            "an entry keeps failing in an unexpected way: it goes to the dead letters",
+            "an entry failed repeatedly with an unexpected error: it goes to the dead letters",
             level=logging.ERROR,
             bug=failure,
             entry=entry.id.hex(),
         )
-        return self._mysql.call(partial(applier.apply, [buried(entry)]))
+        return self._mysql.call(partial(applier.apply, [as_dead_letter(entry)]))
 
     def _try(self, applier: Applier, entries: Sequence[Incoming]) -> Applied | Exception:
-        """What came of the entries, or the unexpected error."""
+        """The figures of applying the entries, or the unexpected error."""
         try:
             return self._mysql.call(partial(applier.apply, entries))
         except (GivenUp, SchemaMismatch):
@@ -292,25 +294,25 @@ class Loop:
         self._slot.release()
         self._salts.close()
         self._losses.close()
-        # Where Redis does not serve the consumer stays: with nothing pending any other worker
-        # forgets it later; with something pending it has to stay.
+        # If Redis does not serve, the consumer stays. Other workers delete it later, unless it has
+        # pending entries.
         with suppress(StreamError):
-            self._source.leave(self._hasty)
+            self._source.leave(self._brief_client)
             self._heartbeat.withdraw()
 
     def _reached(self, point: str) -> None:
-        self._vitals.reached(point)
-        self._tell(point)
+        self._vitals.note_point(point)
+        self._on_point(point)
 
     def _publish(self) -> None:
         self._heartbeat.publish()
         self._salts.publish()
-        self._losses.look()
+        self._losses.watch()
 
-    def _note(self, error: Exception) -> None:
+    def _note_failure(self, error: Exception) -> None:
         self._vitals.step()
         self._figures.failed(error_text(error))
-        self._source.aside(self._heartbeat.publish)
+        self._source.run_chore(self._heartbeat.publish)
 
 
 def _is_stream_error(error: Exception) -> bool:
@@ -319,17 +321,17 @@ def _is_stream_error(error: Exception) -> bool:
 
 @dataclass(repr=False, eq=False)
 class Slot:
-    """The worker's slot: a lease on one of 1 to 255, so that two workers never wait for each
-    other's rows. For one thread.
+    """The worker's lease of a slot from 1 to 255, so that workers do not wait for each other's
+    rows. For one thread.
 
-    A slot decides speed only. A worker whose lease ran out while it was busy, and whose slot
-    another one has taken, may go on using it: their transactions then wait for each other, and
-    every count is as right as before.
+    The slot affects speed only. A worker whose lease ran out, and whose slot another worker has
+    taken, may still use it: their transactions then wait for each other, and all counts stay
+    correct.
 
     Args:
         connect: makes a session; called again after every error.
         holder: the consumer's name.
-        log: the worker's.
+        log: the worker's log.
         renew_every_s: seconds between two renewals.
     """
 
@@ -344,24 +346,24 @@ class Slot:
         self._number = 0
 
     def take(self) -> int:
-        """Lease a slot.
+        """Lease a slot, and return its number.
 
         Raises:
-            StoreError: call again; SchemaMismatch: or do not.
+            SchemaMismatch: the tables have another version.
+            StoreError: MySQL failed; a further call may succeed.
         """
         self._number = lease_worker_slot(self._session(), self._holder, LEASE_S)
         self._next = time.monotonic() + self.renew_every_s
         return self._number
 
     def keep(self) -> int:
-        """The slot to use, its lease renewed when that is due; another slot where the lease was
-        lost. Only after :meth:`take`.
+        """The number of the slot to use, after a due renewal of its lease; another slot if the
+        lease was lost. Only after :meth:`take`.
 
-        Never raises for MySQL's sake: whatever ails it is noticed, and said, where batches are
-        applied.
+        Ignores other errors of MySQL: the code that applies batches notices and logs them.
 
         Raises:
-            SchemaMismatch: the tables were migrated by a newer version meanwhile.
+            SchemaMismatch: a newer version has migrated the tables.
         """
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self.renew_every_s
@@ -374,10 +376,7 @@ class Slot:
         return self._number
 
     def release(self) -> None:
-        """Give the slot back, if the session is open still.
-
-        Never raises: a lease that cannot be given back runs out.
-        """
+        """Release the lease, if the session is still open. Never raises: a lease expires."""
         with suppress(StoreError):
             if self._session.is_open:
                 release_worker_slot(self._session(), self._number, self._holder)
@@ -385,12 +384,12 @@ class Slot:
 
     def _renew(self) -> None:
         session, before = self._session(), self._number
-        require_schema(session)  # a connection that is always busy is never made anew and checked
+        require_schema(session)  # only new connections check it, and this one may last for long
         if not renew_worker_slot(session, before, self._holder, LEASE_S):
             self._number = lease_worker_slot(session, self._holder, LEASE_S)
             self._log(
                 WorkerAction.SLOT,
-                "the slot's lease had run out",
+                "the lease of the slot had expired: leased another slot",
                 level=logging.WARNING,
                 slot=self._number,
                 before=before,

@@ -1,15 +1,14 @@
-"""Readers of a Redis Cluster: a thread for each partition, so that a node that is away holds up its
-own partitions only; log lines about partitions that are away, and how long a stop waits for them
-(``LEAVE_WITHIN_S``).
+"""The readers of a Redis Cluster (``Readers``): a thread for each partition, so that a node that is
+away delays only its own partitions; log lines about partitions that are away.
 
-One command cannot read streams of several hash slots, and a frozen node costs whoever asks it the
-socket time-out, each time. So every partition has a thread with a client, a consumer group and an
-:class:`~countersink.worker.intake.Intake` of its own. A thread hands a batch over to the worker's
-loop, and reads on when that was applied and acknowledged: what is in memory stays bounded. The loop
-makes one transaction of all batches that are ready. The threads wait for Redis nearly all the time.
+One command cannot read streams of several hash slots, and each command to a frozen node takes the
+socket timeout. So every partition has a thread with its own client, consumer group and
+:class:`~countersink.worker.intake.Intake`. A thread passes a batch to the worker's loop, and reads
+on after the batch was applied and acknowledged, which bounds memory. The loop applies all batches
+that are ready in one transaction.
 
-An acknowledgement that a node does not take is tried until it does. If the process ends before, the
-entries stay pending, come again to another worker, and their guards show that they were applied.
+A failed acknowledgement is repeated until it succeeds. If the process ends before, the entries stay
+pending, another worker receives them, and their guards show that they were applied.
 """
 
 import logging
@@ -26,11 +25,7 @@ from countersink.runtime.errors import GivenUp
 from countersink.runtime.log import Log, error_text
 from countersink.runtime.process import Stop
 from countersink.runtime.retry import Outage, retry
-from countersink.stream.errors import (
-    StreamError,
-    StreamRefused,
-    StreamUnavailable,
-)
+from countersink.stream.errors import StreamError, StreamRefused, StreamUnavailable
 from countersink.stream.group import READ_BYTES, Group
 from countersink.stream.names import stream_key, used_partitions
 from countersink.worker.intake import PARTITIONS_EVERY_S, Intake, ReadBatch, is_empty
@@ -38,20 +33,20 @@ from countersink.worker.options import WorkerOptions
 from countersink.worker.report import LOGGER, WorkerAction
 
 LEAVE_WITHIN_S: Final = 1.0
-"""Seconds that a stop waits for nodes, from the last one that answered on."""
+"""Seconds that a stop waits for nodes after the latest answer of a node."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(eq=False, repr=False)
 class _Crew:
-    """What the threads share. Fields change under ``changed`` only, which the loop waits for.
+    """The shared state of the threads. Changes need the lock ``changed``; the loop waits for it.
 
     Attributes:
-        ready: partitions that have a batch for the loop, in the order in which they got it.
-        away: partition → why it cannot be read.
-        bug: what ended a thread; the loop ends with it.
-        released: set when the loop is over.
+        ready: readers with a batch for the loop, oldest batch first.
+        away: partition → the error for which it cannot be read.
+        bug: the unexpected error of a thread; the loop raises it.
+        released: set at the end of the loop.
     """
 
     options: WorkerOptions
@@ -66,20 +61,20 @@ class _Crew:
 
     @property
     def ending(self) -> bool:
-        """Whether nothing new is to be read."""
+        """Whether the threads should read no new entries."""
         return self.stop.requested or self.released.is_set()
 
 
 class Readers:
-    """Reads all partitions at once, a thread for each. For the loop's thread.
+    """Reads all partitions at once, each on a thread. The methods are for the loop's thread.
 
     Args:
-        connect: makes a client; each thread has its own, closed at its end.
-        client: the loop's own.
+        connect: makes a client; each thread has its own, and closes it.
+        client: the loop's client.
         consumer: this consumer's name.
-        options: the worker's.
+        options: the worker's options.
         stop: ends the reading.
-        log: the worker's.
+        log: the worker's log.
     """
 
     def __init__(
@@ -99,18 +94,17 @@ class Readers:
         self._found: list[int] = []
         self._chore: Callable[[], object] = lambda: None
         self._chore_due = threading.Event()
-        self._looking = threading.Thread(target=self._look, name="partitions", daemon=True)
-        comfort = ", other partitions are read, nothing is lost"
-        self._outage = Outage("Redis", log, comfort=comfort)
+        self._chores = threading.Thread(target=self._do_chores, name="partitions", daemon=True)
+        self._outage = Outage("Redis", log, note=", other partitions are read, nothing is lost")
 
     @property
     def waiting(self) -> int:
-        """Deliveries that were read, are not in the loop's batch, and are not acknowledged."""
-        return sum(reader.in_hand for reader in self._readers.values())
+        """Number of deliveries that are not acknowledged, without those in the loop's batch."""
+        return sum(reader.unacknowledged for reader in self._readers.values())
 
     @property
     def lost(self) -> int:
-        """Entries that were trimmed before anyone applied them, as far as this worker found out."""
+        """Entries that were trimmed before they were applied, as far as this worker found."""
         return sum(reader.intake.lost for reader in self._readers.values())
 
     @property
@@ -120,26 +114,25 @@ class Readers:
             return dict(self._crew.away)
 
     def begin(self) -> int:
-        """Find the partitions and read them from now on; how many there are.
+        """Find the partitions, start to read them, and return their number.
 
         Raises:
             StreamError: no node of Redis answered.
         """
-        self._found = used_partitions(self._client, on_silence=self._say_refused)
+        self._found = used_partitions(self._client, on_silence=self._log_refused)
         self._follow()
-        self._looking.start()
+        self._chores.start()
         return len(self._readers)
 
     def next(self, *, fresh: bool = True) -> ReadBatch:
-        """What the threads have ready, up to ``batch_rows``; empty when there was nothing within
-        ``batch_wait_ms``.
+        """The batches of the threads in one; empty if none came within ``batch_wait_ms``.
 
         Args:
-            fresh: else an empty batch says that the threads have ended, or that their nodes do not
-                answer.
+            fresh: read new entries; else an empty batch shows that all threads whose nodes answer
+                have ended.
 
         Raises:
-            StreamError: when draining: not all nodes answered. Nothing is lost.
+            StreamError: a node did not answer while draining. No entry is lost.
         """
         if self._crew.bug is not None:
             raise self._crew.bug
@@ -149,7 +142,7 @@ class Readers:
             for reader in self._readers.values():
                 reader.go_on_if_empty()
         batch = self._collect(fresh)
-        self._say_away()
+        self._log_away()
         with self._crew.changed:
             batch.silent = 0 < len(self._readers) == len(self._crew.away)
         if fresh and self._crew.options.drain and not batch.deliveries:
@@ -157,36 +150,32 @@ class Readers:
         return batch
 
     def acknowledge(self, batch: ReadBatch) -> None:
-        """Let the threads acknowledge what each brought to the batch that came last."""
+        """Let the threads acknowledge their batches in the latest batch of the loop."""
         for reader in self._taken:
             reader.applied()
         self._taken.clear()
 
-    def aside(self, chore: Callable[[], object]) -> None:
-        """Call ``chore`` soon, on the thread that looks for partitions: a node that hangs holds up
-        that one only.
-        """
+    def run_chore(self, chore: Callable[[], object]) -> None:
+        """Call ``chore`` soon, on the thread for chores: a hanging node delays only that thread."""
         self._chore = chore
         self._chore_due.set()
 
-    def leave(self, hasty: redis.Redis) -> None:
-        """End the threads, each of which leaves the group on its stream; a batch that was not
-        acknowledged to them stays pending.
-        """
+    def leave(self, brief_client: redis.Redis) -> None:
+        """End the threads, which delete their consumers; batches not applied stay pending."""
         self._crew.released.set()
         self._chore_due.set()
         for reader in self._readers.values():
             reader.may_go_on.set()
         with self._crew.changed:
             self._crew.changed.wait_for(self._all_ended, LEAVE_WITHIN_S)
-        if self._looking.is_alive():
-            self._looking.join(LEAVE_WITHIN_S)  # a chore must not outlive the worker
+        if self._chores.is_alive():
+            self._chores.join(LEAVE_WITHIN_S)  # a chore must not outlive the worker
 
     def _collect(self, fresh: bool) -> ReadBatch:
         crew = self._crew
         wait_s = crew.options.batch_wait_ms / 1000
         if crew.options.drain:
-            wait_s *= 2  # so that all threads whose streams are empty have found that
+            wait_s *= 2  # time for all threads to find their streams empty
         if not fresh:
             wait_s += LEAVE_WITHIN_S
         over = self._all_empty if fresh else self._all_ended
@@ -207,7 +196,7 @@ class Readers:
         return self._crew.options.drain and all(reader.empty for reader in self._readers.values())
 
     def _all_ended(self) -> bool:
-        """Whether all threads have ended whose nodes answer."""
+        """Whether all threads whose nodes answer have ended."""
         return all(
             reader.ended
             for number, reader in self._readers.items()
@@ -215,14 +204,12 @@ class Readers:
         )
 
     def _is_drained(self) -> bool:
-        """Whether every stream of every node is empty, and nothing is pending; else the threads
-        look again.
+        """Whether every stream is empty, and nothing is pending; else the threads read again.
 
-        A thread whose stream is empty waits, while the others may be busy for long. So once all
-        have found theirs empty, all streams are looked at together.
+        A thread with an empty stream waits while others are busy, so all streams are checked again.
 
         Raises:
-            StreamError: a node does not answer, who knows what is there.
+            StreamError: a node does not answer, and may have entries.
         """
         drained = False
         try:
@@ -236,37 +223,37 @@ class Readers:
                 reader.go_on_if_empty()
         return drained
 
-    def _look(self) -> None:
-        """Do the chore, and keep the list of partitions current, as far as nodes answer."""
+    def _do_chores(self) -> None:
+        """Do the loop's chores, and update the list of partitions of the nodes that answer."""
         crew = self._crew
-        look_at = time.monotonic() + PARTITIONS_EVERY_S
+        due = time.monotonic() + PARTITIONS_EVERY_S
         with crew.connect() as client:
             while True:
-                self._chore_due.wait(max(0.0, look_at - time.monotonic()))
+                self._chore_due.wait(max(0.0, due - time.monotonic()))
                 self._chore_due.clear()
                 if crew.released.is_set():
                     return
                 try:
                     self._chore()
-                    if time.monotonic() < look_at:
+                    if time.monotonic() < due:
                         continue
-                    look_at = time.monotonic() + PARTITIONS_EVERY_S
-                    self._found = used_partitions(client, on_silence=self._say_refused)
+                    due = time.monotonic() + PARTITIONS_EVERY_S
+                    self._found = used_partitions(client, on_silence=self._log_refused)
                 except StreamUnavailable:
                     pass
                 except StreamError as error:
-                    self._say_unlisted(error_text(error), None)
+                    self._log_unlisted(error_text(error), None)
                 except Exception as error:
-                    self._say_unlisted("an unexpected error", error)
+                    self._log_unlisted("an unexpected error", error)
 
-    def _say_refused(self, node: str, error: StreamError) -> None:
-        if isinstance(error, StreamRefused):  # which partitions are away is said by next()
-            self._say_unlisted(f"{node}: {error_text(error)}", None)
+    def _log_refused(self, node: str, error: StreamError) -> None:
+        if isinstance(error, StreamRefused):  # next() logs partitions that are away
+            self._log_unlisted(f"{node}: {error_text(error)}", None)
 
-    def _say_unlisted(self, text: str, bug: Exception | None) -> None:
+    def _log_unlisted(self, text: str, bug: Exception | None) -> None:
         self._log.seldom(
             WorkerAction.CHORE_FAILED,
-            "new partitions cannot be looked for everywhere; those known are read all the same",
+            "some nodes cannot be searched for new partitions; known partitions are still read",
             level=logging.ERROR,
             bug=bug,
             chore="follow_partitions",
@@ -274,7 +261,7 @@ class Readers:
         )
 
     def _follow(self) -> None:
-        """Read partitions that are new. What was read once is read until this process ends."""
+        """Start to read new partitions; each is read until this process ends."""
         new = [number for number in self._found if number not in self._readers]
         if not new:
             return
@@ -293,8 +280,8 @@ class Readers:
                 before=before,
             )
 
-    def _say_away(self) -> None:
-        """Log which partitions are away, and when there are none any more."""
+    def _log_away(self) -> None:
+        """Log the partitions that are away, and the end of such an outage."""
         if away := self.away:
             first = StreamUnavailable(away[min(away)])
             self._outage.failed(first, partitions=",".join(map(str, sorted(away))))
@@ -303,7 +290,7 @@ class Readers:
 
 
 class _Reader:
-    """Reads one partition on a thread of its own."""
+    """Reads one partition on its own thread."""
 
     def __init__(self, crew: _Crew, partition: int) -> None:
         self._crew = crew
@@ -318,23 +305,23 @@ class _Reader:
         self.to_acknowledge = 0
         self.batch = ReadBatch()
         self.empty = False
-        """When draining: its stream is empty and nothing is pending; it waits for a go-ahead."""
+        """While draining: the stream is empty, nothing is pending, and the thread waits."""
         self.ended = False
 
     @property
-    def in_hand(self) -> int:
-        """Deliveries that were read and are not acknowledged, without those that the loop has."""
+    def unacknowledged(self) -> int:
+        """Number of deliveries that are not acknowledged, without those in the loop's batch."""
         return self.intake.waiting + self.to_acknowledge
 
     def applied(self) -> None:
-        """Its batch was applied: it acknowledges that, and reads on."""
+        """Let the thread acknowledge its batch, which was applied, and read on."""
         with self._crew.changed:
             self._applied = True
             self.to_acknowledge = len(self.batch.deliveries)
         self.may_go_on.set()
 
     def go_on_if_empty(self) -> None:
-        """Look again whether there is something."""
+        """Let the thread read again if it has found its stream empty."""
         with self._crew.changed:
             if self.empty:
                 self.empty = False
@@ -342,8 +329,8 @@ class _Reader:
 
     def _run(self) -> None:
         try:
-            self._move()
-            self._patiently(self.group.delete_consumer)
+            self._read_batches()
+            self._retried(self.group.delete_consumer)
         except GivenUp:
             pass
         except Exception as error:
@@ -354,21 +341,21 @@ class _Reader:
                 self.ended = True
                 self._crew.changed.notify()
 
-    def _move(self) -> None:
-        """Read, hand over and acknowledge until nothing new is to be read.
+    def _read_batches(self) -> None:
+        """Read, pass on and acknowledge batches until :attr:`_Crew.ending`.
 
         Raises:
-            GivenUp: what was read stays pending.
+            GivenUp: the batch stays pending.
         """
         while True:
-            batch = self._patiently(lambda: self.intake.next(fresh=not self._crew.ending))
+            batch = self._retried(lambda: self.intake.next(fresh=not self._crew.ending))
             if batch.deliveries:
                 self.batch, self._applied = batch, False
                 self.to_acknowledge = len(batch.deliveries)
                 self._wait()
                 if not self._applied:
                     raise GivenUp("the loop has ended")
-                self._patiently(lambda b=batch: self.intake.acknowledge(b))  # type: ignore[misc]
+                self._retried(lambda b=batch: self.intake.acknowledge(b))  # type: ignore[misc]
                 self.to_acknowledge = 0
             elif self._crew.ending:
                 return
@@ -376,7 +363,7 @@ class _Reader:
                 self._wait(empty=True)
 
     def _wait(self, *, empty: bool = False) -> None:
-        """Wait for the loop, ``empty`` or with a batch for it."""
+        """Wait for the loop; ``empty``: without a batch for it."""
         crew = self._crew
         self.may_go_on.clear()
         with crew.changed:
@@ -387,18 +374,14 @@ class _Reader:
         if not crew.released.is_set():
             self.may_go_on.wait()
 
-    def _patiently(self, work: Callable[[], Result]) -> Result:
-        """The result of ``work``, which is called until the node does its part.
-
-        Raises:
-            GivenUp: the process ends, and the node still does not.
-        """
+    def _retried(self, work: Callable[[], Result]) -> Result:
+        """The result of ``work``, called until it succeeds; raises GivenUp if the process ends."""
         failures = 0
 
         def failed(error: Exception) -> None:
             nonlocal failures
             failures += 1
-            if failures > 1:  # the first may be a connection that had gone stale
+            if failures > 1:  # the first failure may be a stale connection's
                 with self._crew.changed:
                     self._crew.away[self._partition] = error_text(error)
                     self._crew.changed.notify()

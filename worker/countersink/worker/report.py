@@ -1,7 +1,6 @@
-"""What a worker reports: fields of its heartbeat (also ``rate``, which ``info`` shows as
-``rows_per_second``), log actions and lines about batches and dead letters, and how often; and the
-salts that it publishes in Redis for producers, with their upkeep (``LOOK_EVERY_S``,
-``KEEP_EVERY_S``); its look for entries that Redis has lost (``LossWatch``)."""
+"""The reports of a worker: fields of its heartbeat (also ``rate``, in ``info`` the column
+``rows_per_second``), log actions, log lines about batches (``BatchReport``); its salts in Redis for
+producers (``SaltPublisher``); its check for entries that Redis has lost (``LossWatch``)."""
 
 import logging
 import time
@@ -26,13 +25,7 @@ from countersink.runtime.log import Log, error_text
 from countersink.runtime.members import Salt, encode_salts
 from countersink.stream.connection import cluster_of, mapped
 from countersink.stream.errors import StreamError, StreamRefused
-from countersink.stream.names import (
-    master_of,
-    salts_key,
-    stream_key,
-    used_partitions,
-    worker_key,
-)
+from countersink.stream.names import master_of, salts_key, stream_key, used_partitions, worker_key
 from countersink.stream.progress import Heartbeat, now_ms, samples
 
 LOGGER: Final = logging.getLogger("countersink.worker")
@@ -43,24 +36,24 @@ _RATE_OVER_S: Final = 10.0
 
 @dataclass(slots=True)
 class WorkerFigures:
-    """What one worker process has done since it started. Counts are totals; times are Unix ms.
+    """The figures of one worker process since its start. Counts are totals; times are Unix ms.
 
     Attributes:
         state: ``starting``, ``idle``, ``applying``, ``waiting`` (a server is away) or ``stopping``.
-        slot: leased, or None.
-        entries: applied, without repeats.
-        duplicates: entries that had been applied before.
-        rows: applied; an increment is not a row: producers fold.
-        cells: distinct (counter, bucket, key) upserted, summed over batches.
+        slot: the leased slot, or None.
+        entries: applied entries, without repeats.
+        duplicates: deliveries of entries that had been applied before.
+        rows: applied rows; a row may have many increments, as producers fold.
+        cells: distinct cells that were upserted, summed over batches.
         dead: rows sent to the dead letters.
-        too_old: entries sent there, being older than the pruning watermark.
-        overflown: new keys of batches beyond their counter's cap.
-        lost: entries trimmed from a stream before anyone applied them.
-        last_batch: when the last batch was acknowledged.
-        last_batch_ms: how long its transaction took, in ms.
-        last_error: what was last waited for.
-        last_error_at: when that was.
-        away: numbers of the partitions of a Redis Cluster that cannot be read now, with commas.
+        too_old: entries sent to the dead letters, as they are older than the pruning watermark.
+        overflown: new keys of batches beyond their counter's key cap.
+        lost: entries trimmed from a stream before they were applied.
+        last_batch: time of the latest acknowledgement.
+        last_batch_ms: duration of its transaction, in ms.
+        last_error: the latest error of a server that is away.
+        last_error_at: time of this error.
+        away: numbers of a Redis Cluster's partitions that cannot be read now, with commas.
     """
 
     state: str = "starting"
@@ -81,11 +74,11 @@ class WorkerFigures:
     started: int = field(default_factory=now_ms)
 
     def failed(self, text: str) -> None:
-        """Note an error that is waited for."""
+        """Note the error of a server that is away."""
         self.state, self.last_error, self.last_error_at = "waiting", text, now_ms()
 
-    def cut_off(self, partitions: Mapping[int, str]) -> None:
-        """Note which partitions cannot be read now, each with its error."""
+    def note_away(self, partitions: Mapping[int, str]) -> None:
+        """Note the partitions that cannot be read now, each with its error."""
         self.away = ",".join(map(str, sorted(partitions)))
         for text in partitions.values():
             self.last_error, self.last_error_at = text, now_ms()
@@ -93,14 +86,13 @@ class WorkerFigures:
 
 @dataclass(slots=True)
 class Vitals:
-    """State and times of a worker, written by its thread, read by any.
+    """State and times of a worker, written by its thread and read by any thread.
 
     Attributes:
-        figures: what it has done, and its state.
-        moved: when it last took a step, on :func:`time.monotonic`; waiting for a server that is
-            away is a step at each try.
-        batches: that were acknowledged.
-        batch_seconds: from their reading to their acknowledgement, summed up.
+        figures: its figures and state.
+        moved: :func:`time.monotonic` of its latest step; each try to use a server is a step.
+        batches: number of acknowledged batches.
+        batch_seconds: sum of their seconds from the read to the acknowledgement.
     """
 
     figures: WorkerFigures = field(default_factory=WorkerFigures)
@@ -110,11 +102,11 @@ class Vitals:
     _begun: float = 0.0
 
     def step(self) -> None:
-        """It moves."""
+        """Note a step of the worker."""
         self.moved = time.monotonic()
 
-    def reached(self, point: str) -> None:
-        """It has come to a point of a batch, see :func:`countersink.worker.loop.run`."""
+    def note_point(self, point: str) -> None:
+        """Note a point of a batch, see :func:`countersink.worker.loop.run`."""
         now = self.moved = time.monotonic()
         if point == "read":
             self._begun = now
@@ -124,9 +116,7 @@ class Vitals:
 
 
 def heartbeat(client: redis.Redis, consumer: str, figures: WorkerFigures) -> Heartbeat:
-    """The worker's heartbeat: its :class:`WorkerFigures`, and ``rate``, rows per second over the
-    last ten seconds or so.
-    """
+    """The worker's heartbeat: its figures, and ``rate``, rows per second over about 10 s."""
     samples: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
     def rate() -> float:
@@ -138,14 +128,14 @@ def heartbeat(client: redis.Redis, consumer: str, figures: WorkerFigures) -> Hea
         return round((rows - before) / max(clock - since, PUBLISH_EVERY_S), 1)
 
     def fields() -> dict[str, str | int | float | None]:
-        own = {name: getattr(figures, name) for name in WorkerFigures.__slots__}
-        return own | {"rate": rate()}
+        values = {name: getattr(figures, name) for name in WorkerFigures.__slots__}
+        return values | {"rate": rate()}
 
     return Heartbeat(client, worker_key(consumer), fields, PUBLISH_EVERY_S)
 
 
 class BatchReport:
-    """Adds batches up and logs: at once what was bad, once a minute what was done."""
+    """Adds the figures of batches up, and logs: faults at once, progress once a minute."""
 
     def __init__(self, figures: WorkerFigures, log: Log) -> None:
         self._figures = figures
@@ -154,8 +144,8 @@ class BatchReport:
         self._before = (0, 0)
 
     def batch(self, applied: Applied, repeats: int, seconds: float) -> None:
-        """A batch was applied, in ``seconds``, and acknowledged; ``repeats`` of its deliveries
-        brought an id that was in it already.
+        """Add a batch that was applied, in ``seconds``, and acknowledged; ``repeats``: its
+        deliveries with an entry id that another of its deliveries had.
         """
         figures = self._figures
         figures.entries += applied.applied
@@ -187,13 +177,13 @@ class BatchReport:
         if applied.overflown:
             self._log.seldom(
                 WorkerAction.OVERFLOW,
-                f"new keys went to {OVERFLOW}, as their counters have their most keys of the"
-                " day: see `countersink counter list`",
+                f"new keys went to {OVERFLOW}, as their counters have reached their most keys of"
+                " the day: see `countersink counter list`",
                 keys=figures.overflown,
             )
 
     def progress(self) -> None:
-        """Say what was done since the last time, when a minute is over."""
+        """Log the progress since the last record, once a minute."""
         clock = time.monotonic()
         if clock < self._next:
             return
@@ -210,92 +200,81 @@ class BatchReport:
 
 
 class WorkerAction(StrEnum):
-    """Every action a record of the worker's log can carry: what machines may rely on.
-
-    Its fields are figures, names of consumers, streams and entries, and the errors of
-    :mod:`countersink.store` and :mod:`countersink.stream`.
-    """
+    """Every action of the worker's log records; programs may rely on them."""
 
     STARTED = "started"
-    """The process runs; no server was asked yet."""
+    """The process starts, and has not connected to a server yet."""
     READY = "ready"
-    """Both servers answered and a slot is leased: entries are read from now on."""
+    """Both servers answered, and a slot is leased: the worker begins to read entries."""
     WAITING = "waiting"
-    """A server is away or refuses; said at once, then every 30 s with how long (``for_s``)."""
+    """A server is away or refuses, for ``for_s`` seconds; logged at once, then every 30 s."""
     RESUMED = "resumed"
-    """It serves again."""
+    """The server serves again."""
     BATCH = "batch"
     """A batch was applied and acknowledged (level debug)."""
     PROGRESS = "progress"
-    """What was done in about the last minute, unless that is nothing."""
+    """Entries and rows of about the last minute; not logged if there are none."""
     DEAD = "dead"
-    """Rows went to the dead letters; of ``not_kept`` there is only the number."""
+    """Rows went to the dead letters; ``not_kept`` of them were only counted."""
     OVERFLOW = "overflow"
-    """A counter has as many keys of a day as it may have: rows of further ones went to its key
-    ``__overflow__``. Said at once, then every minute, with how many since the start.
-    """
+    """New keys beyond their counters' key caps went to ``__overflow__``; at most once a minute."""
     SALTS = "salts"
-    """Salts of different members cannot be made, read or published, such as for a right that is
-    missing. Said once a minute.
-    """
+    """A server refuses to make or publish salts of different members; at most once a minute."""
     BATCH_FAILED = "batch_failed"
-    """An unexpected error: the batch is applied again entry by entry."""
+    """An unexpected error: the batch is applied again, entry by entry."""
     ENTRY_FAILED = "entry_failed"
-    """An entry that keeps failing in a way nobody foresaw went to the dead letters as
-    ``internal_error``.
-    """
+    """An entry went to the dead letters (``internal_error``) after repeated unexpected errors."""
     CLAIMED = "claimed"
     """Entries of a worker that died, or is very slow, were taken over."""
     ORPHANS = "orphans"
-    """Old entries that were pending with nobody were found and are applied."""
+    """Old entries that were pending with no worker were found, and are applied."""
     LOST = "lost"
-    """Entries were trimmed from a stream before they were applied: their counts are gone."""
+    """Entries were trimmed from a stream before they were applied: their counts are lost."""
     LOST_IN_REDIS = "lost_in_redis"
     """Entries that waited in Redis are gone and were never applied: it was emptied or trimmed, or
-    is an older copy (``entries``: at least so many; 0: nobody had seen them).
+    is an older copy (``entries``: at least this many; 0: unknown).
     """
     CONSUMER_REMOVED = "consumer_removed"
-    """A consumer that was idle for long, with nothing pending, was forgotten."""
+    """A consumer that was idle for long, without pending entries, was deleted."""
     PARTITIONS = "partitions"
     """The number of streams changed."""
     CHORE_FAILED = "chore_failed"
-    """Something besides reading and applying failed; of each chore logged at most once a minute."""
+    """A task besides reading and applying failed; logged at most once a minute for each task."""
     SLOT = "slot"
-    """The slot's lease had run out, and another slot was taken."""
+    """The slot's lease had expired, and another slot was leased."""
     SCHEMA_TOO_NEW = "schema_too_new"
-    """The tables were migrated by a newer version: the process ends with status 1."""
+    """A newer version has migrated the tables: the process ends with status 1."""
     CRASHED = "crashed"
-    """A bug that has nothing to do with a single entry: the process ends with status 1."""
+    """A bug that no single entry causes: the process ends with status 1."""
     STOPPING = "stopping"
-    """A signal came: the batch is finished."""
+    """A signal came: the worker finishes its batch."""
     DRAINED = "drained"
     """The streams are empty and nothing is pending."""
     STOPPED = "stopped"
-    """The process ends; ``pending`` entries it had read will be redelivered."""
+    """The process ends; its ``pending`` entries will be redelivered."""
     STOP_FORCED = "stop_forced"
-    """The process ends in the middle of a batch, which stays pending and will be redelivered."""
+    """The process ends before its batch is applied; the batch will be redelivered."""
     OTHER = "other"
-    """Anything logged by another part."""
+    """A record of another part of countersink."""
 
 
 KEEP_EVERY_S: Final = 10.0
-"""Also for how long members wait at most where Redis was emptied, or on a partition that is new."""
-LOOK_EVERY_S: Final = 1.0
-"""Between two looks whether a counter was changed, which is a reason not to wait for the time."""
-
-LOSSES_AGAIN_S: Final = 3.0
-"""Seconds after which a look for lost entries that failed is tried again."""
+"""Seconds between two updates of salts; the longest wait of members after Redis was emptied."""
+CHECK_EVERY_S: Final = 1.0
+"""Seconds between two checks whether the catalog has changed, and for lost entries."""
+RETRY_LOSSES_S: Final = 3.0
+"""Seconds after which a failed check for lost entries is tried again."""
 
 
 @dataclass(repr=False, eq=False)
 class _Upkeep:
-    """Work of a worker that needs both servers; never raises for a server's sake, which is noticed,
-    and said, where batches are read and applied.
+    """A regular task of a worker that needs both servers. Ignores servers that are away: the code
+    that reads and applies batches notices and logs them.
 
     Args:
-        connect: makes a session with a short time-out; called again after every error.
-        client: of Redis, with a short time-out.
-        log: the worker's; told what somebody has to look into, such as a right that is missing.
+        connect: makes a session with a short timeout; called again after every error.
+        client: a client of Redis with a short timeout.
+        log: the worker's log, for errors that a person must correct, such as a missing right.
     """
 
     _connect: Callable[[], Session]
@@ -304,14 +283,14 @@ class _Upkeep:
 
     def __post_init__(self) -> None:
         self._session = KeptSession(self._connect)
-        self._look_at = 0.0
+        self._due_at = 0.0
 
     def _is_due(self) -> bool:
-        """Whether the next look is due; then the one after it is put off."""
+        """Whether the task is due; if so, sets the time of the next one."""
         clock = time.monotonic()
-        if clock < self._look_at:
+        if clock < self._due_at:
             return False
-        self._look_at = clock + LOOK_EVERY_S
+        self._due_at = clock + CHECK_EVERY_S
         return True
 
     def close(self) -> None:
@@ -320,15 +299,15 @@ class _Upkeep:
 
 
 class SaltPublisher(_Upkeep):
-    """Keeps the salts of all counters."""
+    """Makes, deletes and publishes the salts of all counters."""
 
     _version = -1
     _keep_at = 0.0
     _published: dict[str, list[Salt]] | None = None
-    _gone: Set[bytes] = frozenset()
+    _absent: Set[bytes] = frozenset()
 
     def keep(self) -> None:
-        """Make and forget salts where that is due; on the loop's thread."""
+        """Make new salts and delete old ones if that is due; on the loop's thread."""
         if not self._is_due():
             return
         clock = time.monotonic()
@@ -340,25 +319,25 @@ class SaltPublisher(_Upkeep):
             self._version, self._keep_at = version, clock + KEEP_EVERY_S
         except StoreError as error:
             self._session.close()
-            self._look_at = clock + KEEP_EVERY_S
-            self._say("kept", error)
+            self._due_at = clock + KEEP_EVERY_S
+            self._log_refusal("made", error)
 
     def publish(self) -> None:
-        """Write to Redis what was kept since the last time."""
+        """Write the salts to Redis if :meth:`keep` has read them since the last call."""
         published, self._published = self._published, None
         if published is None:
             return
         try:
             self._write(published)
         except StreamError as error:
-            self._say("published", error)
+            self._log_refusal("published", error)
             if self._published is None:
                 self._published = published
 
     def _write(self, published: dict[str, list[Salt]]) -> None:
         client = self._client
         fields: dict[Any, Any] = {name.encode(): encode_salts(s) for name, s in published.items()}
-        gone: set[bytes] = set()
+        absent: set[bytes] = set()
         away: set[str | None] = set()
         for partition in used_partitions(client, on_silence=lambda *_: None):
             if (master := master_of(client, partition)) in away:
@@ -369,42 +348,41 @@ class SaltPublisher(_Upkeep):
                     others: set[Any] = set(client.hkeys(key)) - fields.keys()
                     if fields:
                         client.hset(key, mapping=fields)
-                    # Twice, as another worker may have published what this one has not seen yet.
-                    if old := others & self._gone:
+                    # Only if absent twice: another worker may have published newer salts.
+                    if old := others & self._absent:
                         client.hdel(key, *old)
             except StreamError as error:
                 if cluster_of(client) is None:
                     raise
-                self._say("published", error)
-                away.add(master)  # the others serve; it is asked again at the next time
+                self._log_refusal("published", error)
+                away.add(master)  # other masters may serve; the next call tries this one again
             else:
-                gone |= others
-        self._gone = gone
+                absent |= others
+        self._absent = absent
 
-    def _say(self, done: str, error: Exception) -> None:
-        """Say what somebody has to look into."""
+    def _log_refusal(self, task: str, error: Exception) -> None:
+        """Log an error that a person must correct."""
         if isinstance(error, Refused | StreamRefused):
-            text = f"the salts of different members cannot be {done}"
+            text = f"the salts of different members cannot be {task}"
             self._log.seldom(WorkerAction.SALTS, text, error=error_text(error))
 
 
 class LossWatch(_Upkeep):
-    """Looks each second for entries that Redis has lost, and logs them."""
+    """Checks each second for entries that Redis has lost, and logs them."""
 
-    def look(self) -> None:
-        """Look, if that is due."""
+    def watch(self) -> None:
+        """Check for lost entries, if that is due."""
         if not self._is_due():
             return
         try:
             losses = queue_losses.watch(self._session(), partial(samples, self._client))
         except (StoreError, StreamError) as error:
             self._session.close()
-            self._look_at = time.monotonic() + LOSSES_AGAIN_S
+            self._due_at = time.monotonic() + RETRY_LOSSES_S
             if isinstance(error, Refused | StreamRefused):
                 self._log.seldom(
                     WorkerAction.CHORE_FAILED,
-                    "entries that Redis loses would not be noticed; others are applied all the"
-                    " same",
+                    "losses of entries in Redis cannot be detected; entries are still applied",
                     level=logging.ERROR,
                     chore="watch_losses",
                     error=error_text(error),

@@ -192,7 +192,7 @@ class EventBuffer:
         append = self.fast.get(counter)
         if append is None:
             append = self.fast[counter] = events.append
-        known = None if isinstance(key, str) else self.known_dimensions.of.get(counter)
+        known = None if isinstance(key, str) else self.known_dimensions.by_counter.get(counter)
         if known is None:
             return
         fast = self.fast_dimensions.get(counter)

@@ -20,7 +20,7 @@ from countersink.runtime.members import (
     Salt,
     check_member,
     no_salt,
-    out_of_reach,
+    no_salt_of_time,
 )
 from countersink.stream.clock import RedisClock
 from countersink.stream.entry import MembersRow
@@ -324,7 +324,7 @@ class Sightings:
 
     def _why_without(self, counter: str, minute: int) -> str:
         if self.is_out_of_reach(counter, minute):
-            return out_of_reach(counter)
+            return no_salt_of_time(counter)
         if self.salts.counts_members(counter) is None or not self.salts.reachable:
             return f"the salt of {counter} could not be read from Redis"
         return no_salt(counter)

@@ -1,10 +1,10 @@
--- Take over pending entries of one stream from those who have left them untouched, as many as fit.
+-- Take over pending entries of one stream from other consumers, up to a number of bytes.
 -- KEYS[1]  the stream
 -- ARGV[1]  the consumer group
 -- ARGV[2]  the consumer that takes over
--- ARGV[3]  bytes after which there are no more
--- ARGV[4…] pairs: stream id, the consumer it was pending with: one that has moved on meanwhile is left alone
--- Returns  entries as fit() makes them; stream ids that were pending and are not in the stream any more.
+-- ARGV[3]  bytes after which no more entries are taken over
+-- ARGV[4…] pairs: stream id, the consumer it was pending with; skipped if it is now pending with another one
+-- Returns  entries as fit() returns them; stream ids that were pending and are no longer in the stream
 local found, lost, size = {}, {}, 0
 for i = 4, #ARGV, 2 do
   if size >= tonumber(ARGV[3]) then

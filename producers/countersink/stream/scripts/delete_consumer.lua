@@ -1,9 +1,8 @@
--- Delete a consumer only while it has nothing pending: deleting it with pending entries would leave entries that
--- nobody redelivers.
+-- Delete a consumer if it has no pending entries, which would never be delivered again.
 -- KEYS[1]  the stream
 -- ARGV[1]  the consumer group
 -- ARGV[2]  the consumer
--- Returns  1 if it is gone, 0 if it still has pending entries.
+-- Returns  1 if it is deleted, 0 if it has pending entries
 local pending = redis.pcall('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, ARGV[2])
 if pending.err then
   return 1

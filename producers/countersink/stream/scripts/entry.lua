@@ -1,7 +1,8 @@
--- In front of each script that hands out entries: derived() is an entry's id if it came without one (see entry.py), and
--- fit() is what readers get of an entry. Larger than any of ours, it comes cut: of the fields that are read, the first
--- of each name, and of each a little more than it may have, so that who reads it refuses it as he would the whole.
--- Whoever may XADD can thus not make readers hold more than 4 MiB or so of an entry.
+-- Functions in front of each script that returns entries: derived() is the id of an entry without an id field (see
+-- entry.py), and fit() is the form of an entry for readers. It cuts an entry that is larger than a producer's can be:
+-- to the first of each field that is read, and these to slightly more than their maximum, so that readers refuse it as
+-- they would refuse it uncut. So a program with the right to XADD cannot make readers hold more than about 4 MiB of an
+-- entry.
 local LARGEST = 4 * 1024 * 1024 + 65536
 local MOST_FIELDS = 64
 local READ = { v = 64, id = 64, at = 64, rows = 4 * 1024 * 1024 + 1 }
@@ -14,7 +15,7 @@ local function derived(stream, stream_id, fields)
   return string.sub(redis.sha1hex(table.concat(parts)), 1, 32)
 end
 
--- Returns what is handed out (stream id, fields, false or the id of the whole entry if it was cut), and its bytes.
+-- Returns the entry for readers (stream id, fields, false or the derived id of the uncut entry if cut), and its bytes.
 local function fit(stream, entry)
   local fields, size = entry[2], 0
   for i = 1, #fields do

@@ -1,11 +1,11 @@
--- What stays the same for as long as entries leave a stream by acknowledgement alone: see stream/progress.py.
+-- The epoch of a stream, which stays the same while entries leave it only by acknowledgement: see stream/progress.py.
 -- KEYS[1]  the stream
--- KEYS[2]  the hash that acknowledge.lua counts in
+-- KEYS[2]  the hash of the group's random name and of acknowledge.lua's count
 -- ARGV[1]  the consumer group
--- ARGV[2]  '', or a random text: then a missing group is made, at 0, and the text is noted as its name
--- Returns  the server's replication id (another one after each restart and failover); the name of the group's life,
---          '' if there is none; entries that left the stream otherwise; the first entry's stream id, or false; the
---          last stream id that was ever given.
+-- ARGV[2]  '', or a random name: then a missing group is made, at 0, with this name
+-- Returns  the server's replication id (changes with each restart and failover); the group's random name, '' if there
+--          is no group; entries that left the stream unacknowledged; the first entry's stream id, or false; the last
+--          stream id that was ever given
 local function field(flat, name)
   for i = 1, #flat, 2 do
     if flat[i] == name then
@@ -32,7 +32,7 @@ if ARGV[2] ~= '' and not there then
   there, life = true, false
 end
 if ARGV[2] ~= '' and not life then
-  -- New, or made by a worker of a version that noted nothing.
+  -- A new group, or a group made by an older version, which stored no name.
   redis.pcall('HSET', KEYS[2], 'group', ARGV[2])
   life = ARGV[2]
 end

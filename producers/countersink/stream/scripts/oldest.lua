@@ -1,15 +1,15 @@
--- The smallest time at which any entry on a page of a stream was first sent. The fields, up to 300 KB of each entry,
--- stay in Redis; the work is bounded by the page.
+-- The earliest time at which an entry on a page of a stream was first sent. The fields, up to 300 KB per entry, stay in
+-- Redis; the page bounds the work.
 -- KEYS[1]  the stream
--- ARGV[1]  where the page begins: a stream id, '(' in front of it for the next one after it, '-' for the first
+-- ARGV[1]  begin of the page: a stream id, '(' and a stream id for the entry behind it, '-' for the first entry
 -- ARGV[2]  entries on a page
--- Returns  entries found, Unix ms, the last one's stream id; the last two only where an entry was found.
---          The time is the field 'at' or the stream id's time, whichever is earlier: a reader who can make nothing of
---          the entry goes by the latter.
+-- Returns  the number of entries found, Unix ms, the last entry's stream id; only 0 if no entry was found.
+--          The time is the field 'at' or the stream id's time, whichever is earlier: workers use the latter for an
+--          entry that they cannot decode.
 local oldest, last
 local found, start = 0, ARGV[1]
 while found < tonumber(ARGV[2]) do
-  -- One by one: what a script has in hand comes on top of Redis's memory.
+  -- One by one: entries in the script need memory in addition to Redis's own.
   local entry = redis.call('XRANGE', KEYS[1], start, '+', 'COUNT', 1)[1]
   if not entry then
     break

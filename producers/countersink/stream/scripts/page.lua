@@ -1,10 +1,10 @@
--- The entries of a stretch of a stream, as many as fit.
+-- The entries of a range of a stream, up to a number of entries and of bytes.
 -- KEYS[1]  the stream
--- ARGV[1]  where it begins: a stream id, '(' in front of it for the next one after it, '-' for the first
--- ARGV[2]  where it ends
--- ARGV[3]  entries at most
--- ARGV[4]  bytes after which there are no more
--- Returns  entries as fit() makes them; 1 if there are no more behind them.
+-- ARGV[1]  begin of the range: a stream id, '(' and a stream id for the entry behind it, '-' for the first entry
+-- ARGV[2]  end of the range: a stream id, '+' for the last entry
+-- ARGV[3]  most entries
+-- ARGV[4]  bytes after which no more entries are returned
+-- Returns  entries as fit() returns them; 1 if the range has no more entries, else 0
 local found, size, start = {}, 0, ARGV[1]
 while #found < tonumber(ARGV[3]) and size < tonumber(ARGV[4]) do
   local entry = redis.call('XRANGE', KEYS[1], start, ARGV[2], 'COUNT', 1)[1]

@@ -1,10 +1,10 @@
--- New entries of one stream for a consumer, as many as fit: XREADGROUP alone knows no bound in bytes.
+-- New entries of one stream for a consumer, up to a number of bytes, which XREADGROUP alone cannot bound.
 -- KEYS[1]  the stream
 -- ARGV[1]  the consumer group
 -- ARGV[2]  the consumer
--- ARGV[3]  entries at most
--- ARGV[4]  bytes after which there are no more
--- Returns  entries as fit() makes them
+-- ARGV[3]  most entries
+-- ARGV[4]  bytes after which no more entries are read
+-- Returns  entries as fit() returns them
 local found, size = {}, 0
 while #found < tonumber(ARGV[3]) and size < tonumber(ARGV[4]) do
   local reply = redis.pcall('XREADGROUP', 'GROUP', ARGV[1], ARGV[2], 'COUNT', 1, 'STREAMS', KEYS[1], '>')

@@ -1,16 +1,16 @@
--- A stream's oldest and newest entry, and which of those that an earlier sample had are gone. Their fields stay in
--- Redis, and as few entries as can be are looked at: a full one takes it 3 ms.
+-- A stream's oldest and newest entry, and the entries of the previous sample that left the stream. The fields stay in
+-- Redis, and few entries are read: one with 1,000 rows takes 3 ms.
 -- KEYS[1]  the stream
--- ARGV     pairs: stream id, entry id (32 hex digits), of the sample before
+-- ARGV     pairs of the previous sample: stream id, entry id (32 hex digits)
 -- Returns  entries in the stream; entries ever added (0 before Redis 7.0); the sample as pairs like those of ARGV, in
---          the stream's order; the entry ids that are gone.
+--          the stream's order; the entry ids of ARGV that left the stream
 local function entry_id(entry)
   local fields = entry[2]
   for i = 1, #fields, 2 do
     if fields[i] == 'id' then
-      local own = string.lower(fields[i + 1])
-      if #own == 32 and string.match(own, '^%x+$') then
-        return own
+      local id = string.lower(fields[i + 1])
+      if #id == 32 and string.match(id, '^%x+$') then
+        return id
       end
       break
     end
@@ -40,7 +40,7 @@ for _, name in ipairs({ 'first-entry', 'last-entry' }) do
   end
 end
 
-local gone = {}
+local left = {}
 for i = 1, #ARGV, 2 do
   local id = ids[ARGV[i]]
   if not id then
@@ -48,7 +48,7 @@ for i = 1, #ARGV, 2 do
     id = entry and entry_id(entry)
   end
   if id ~= ARGV[i + 1] then
-    gone[#gone + 1] = ARGV[i + 1]
+    left[#left + 1] = ARGV[i + 1]
   end
 end
-return { known['length'] or 0, known['entries-added'] or 0, sample, gone }
+return { known['length'] or 0, known['entries-added'] or 0, sample, left }

@@ -101,7 +101,7 @@ def _cluster(cluster: "ClusterClient") -> Iterator[Finding]:
     yield from of("redis cluster", shape)
     nodes: dict[str, RedisState] = {}
     for address in topology.nodes:
-        name, node = address.text, cluster.hasty.node(address)
+        name, node = address.text, cluster.with_short_timeout.node(address)
         is_master = address in topology.masters
         try:
             with mapped():

@@ -270,7 +270,7 @@ def each_master(
         if address.text in away:
             continue
         try:
-            with mapped(), cluster.hasty.asked(address) as master:
+            with mapped(), cluster.with_short_timeout.asked(address) as master:
                 answers.append(ask(master))
         except (StreamUnavailable, StreamRefused) as error:
             away[address.text] = str(error)
