@@ -42,7 +42,7 @@ def quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live, "EVERY_S", 0.2)
         patch.setattr(live, "RECONNECT_MS", 200)
-        patch.setattr(register, "HASTE_S", 0.0)
+        patch.setattr(register, "READ_PAUSE_S", 0.0)
         yield
 
 

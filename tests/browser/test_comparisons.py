@@ -120,9 +120,9 @@ def test_counters_stand_side_by_side_in_days_that_all_can_be_told_in(page: Page)
     page.goto(f"/#/counter/visits?{RANGE}")
     own = f"{counted('visits', *DAYS, BERLIN):,}"
     expect(page.locator(".figure dd > span").nth(1)).to_have_text(own)
-    page.get_by_text("Choose keys, or a counter").click()
-    page.get_by_label("What to choose by").select_option("with")
-    field = page.get_by_label("Key, begin of keys, or counter")
+    page.get_by_text("Choose keys, or add a counter").click()
+    page.get_by_label("Kind of filter").select_option("with")
+    field = page.get_by_label("Key, prefix of keys, or counter")
     field.fill("bu")
     expect(page.locator("#offered option")).to_have_count(1)
     field.fill("buys")
@@ -147,7 +147,7 @@ def test_counters_stand_side_by_side_in_days_that_all_can_be_told_in(page: Page)
     expect(page).to_have_url(re.compile("with=buys"))
     page.reload()
     assert legend(page) == {name: f"{n:,}" for name, n in sums.items()}
-    page.get_by_role("button", name="Take away: beside it buys").click()
+    page.get_by_role("button", name="Remove: together with buys").click()
     expect(page.locator(".figure dd > span").nth(1)).to_have_text(own)
     page.go_back()
     assert legend(page) == {name: f"{n:,}" for name, n in sums.items()}
@@ -193,15 +193,15 @@ def test_keys_of_one_counter_have_a_line_each(page: Page) -> None:
     keys = ("/blog/a", "", "/shop")
     assert legend(page) == {key or "(no key)": f"{of_key(key):,}" for key in keys}
     expect(page.get_by_role("button", name="Ratio")).to_have_attribute("aria-disabled", "true")
-    page.get_by_role("button", name="Take away: only (no key)").click()
+    page.get_by_role("button", name="Remove: only (no key)").click()
     expect(page.get_by_role("button", name="/blog/a ÷ /shop")).to_be_enabled()
 
 
 def test_keys_are_picked_by_name_by_prefix_and_left_out(page: Page) -> None:
     page.goto(f"/#/counter/visits?{RANGE}")
-    page.get_by_text("Choose keys, or a counter").click()
-    kind = page.get_by_label("What to choose by")
-    field = page.get_by_label("Key, begin of keys, or counter")
+    page.get_by_text("Choose keys, or add a counter").click()
+    kind = page.get_by_label("Kind of filter")
+    field = page.get_by_label("Key, prefix of keys, or counter")
     everything = (date(2024, 1, 1), TODAY)
     picked: list[str] = []
 
@@ -240,7 +240,7 @@ def test_keys_are_picked_by_name_by_prefix_and_left_out(page: Page) -> None:
     page.go_back()
     picked[:] = ["/blog/a", "/blog/b", ""]
     agree()
-    page.get_by_role("button", name="Take away all").click()
+    page.get_by_role("button", name="Remove all").click()
     expect(page.locator(".chip")).to_have_count(0)
     choose("exclude_prefix", "/blog")
     picked[:] = [key for key in KEYS if not key.startswith("/blog")]
@@ -280,8 +280,8 @@ def test_what_days_of_a_time_zone_cannot_be_told_in_is_said_in_words(page: Page)
     total = counted("buys", *DAYS, "UTC")
     expect(page.locator(".figure dd > span").nth(1)).to_have_text(f"{total:,}")
     words = page.locator(".notice.warn")
-    expect(words).to_contain_text("Days of America/New_York cannot be told. 'buys' is counted by")
-    expect(words).to_contain_text("Shown are those of UTC.")
+    expect(words).to_contain_text("Days in America/New_York are not available. 'buys' is counted")
+    expect(words).to_contain_text("The chart has days in UTC.")
     expect(page.get_by_role("alert")).to_have_count(0)
     page.get_by_label("Time zone").select_option(label="UTC (the counter’s)")
     expect(words).to_have_count(0)

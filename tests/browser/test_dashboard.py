@@ -133,7 +133,7 @@ def test_ten_thousand_keys_are_searched_and_shown_as_they_are_scrolled_to(
         expect(keys).to_have_count(shown)
     for _ in range(3):
         more.dispatch_event("click")  # it moves down as rows come: no pointer would surely hit it
-    expect(page.get_by_text(f"The {KEYS:,} largest.")).to_be_visible()
+    expect(page.get_by_text(f"The {KEYS:,} largest keys.")).to_be_visible()
     drawn = keys.count()
     assert drawn < KEYS  # the others come when they are scrolled to
     keys.last.scroll_into_view_if_needed()
@@ -148,7 +148,7 @@ def test_one_key_alone(look: Look, filled: Web) -> None:
     page.goto("/#/counter/page_views?range=30&key=")
     empty = filled.store.totals.total("page_views", key="")
     expect(page.locator(".figure dd > span").nth(2)).to_have_text(f"{empty:,}")
-    page.get_by_role("button", name="Take away: only (no key)").click()
+    page.get_by_role("button", name="Remove: only (no key)").click()
     expect(page.locator(".chip")).to_have_count(0)
     expect(page.locator(".figure dd > span").nth(2)).not_to_have_text(f"{total:,}")
 

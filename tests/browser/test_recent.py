@@ -132,7 +132,7 @@ def test_minutes_that_are_rolled_up_are_left_out_and_told_of(look: Look, filled:
     page = look.at("/#/counter/recent.rolled")
     expect(page.get_by_text("keeping minutes for 10 minutes, quarters for 2")).to_be_visible()
     note = panel(page, "The last hour").locator(".legend p.soft")
-    expect(note).to_contain_text("are in wider buckets by now, and left out")
+    expect(note).to_contain_text("are rolled up to wider buckets, and left out")
     # Of the keys there are quarters and minutes: whole quarters of them.
     expect(trends(page)).to_have_count(2)
     shown = last_hour(page)
@@ -154,8 +154,8 @@ def test_hours_that_are_rolled_up_are_no_zeros(fresh: Look, filled: Web) -> None
     week = f"range=custom&from={last - timedelta(days=7)}&to={last}"
     page.goto(f"/#/counter/recent.hours?{week}&by=hour&compare=1")
     shown = page.locator(".panel .note").first
-    expect(shown).to_contain_text("are in wider buckets by now, and left out")
-    expect(shown).to_contain_text("Hours of the other period are in wider buckets by now.")
+    expect(shown).to_contain_text("are rolled up to wider buckets, and left out")
+    expect(shown).to_contain_text("Hours of the other period are rolled up to wider buckets.")
     expect(page.locator(".figure dt").nth(1)).to_have_text("Hours shown")
     hours = (last - first).days * 24 + now.hour
     expect(page.locator(".figure dd > span").nth(1)).to_have_text(f"{hours * 7:,}")
@@ -173,7 +173,7 @@ def test_hours_that_are_rolled_up_are_no_zeros(fresh: Look, filled: Web) -> None
     # Of days before that there is nothing to tell, which is not that nothing happened.
     gone = f"range=custom&from={last - timedelta(days=9)}&to={last - timedelta(days=6)}"
     page.goto(f"/#/counter/recent.hours?{gone}")
-    expect(page.locator(".hours p").first).to_contain_text("are in wider buckets by now")
+    expect(page.locator(".hours p").first).to_contain_text("are rolled up to wider buckets")
     expect(table.get_by_role("cell", name="7", exact=True)).to_have_count(0)
 
 
@@ -230,4 +230,4 @@ def test_a_day_before_that_cannot_be_told_is_no_zero(look: Look, filled: Web) ->
     retain(filled)
     look.page.goto("/#/counter/recent.before")
     expect(trends(look.page)).to_have_text([re.compile(r"a\s*2\s*–\s*–")])
-    expect(look.page.get_by_text("The 24 hours before cannot be told")).to_be_visible()
+    expect(look.page.get_by_text("The 24 hours before are not known")).to_be_visible()

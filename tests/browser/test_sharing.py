@@ -39,7 +39,7 @@ def test_a_link_is_made_opened_elsewhere_and_ended(browser: Browser, keyed: Web)
         code = page.get_by_role("dialog").locator(".snippet code")
         expect(code).to_contain_text("/shared#/counter/shop.views?range=7&link=cl_")
         expect(page.get_by_role("dialog")).to_have_text(
-            re.compile("Make a linkIt is shown this once:")
+            re.compile("Make a linkThe link, shown only now:")
         )
         link = code.inner_text()
         assert faults(page, "light", "dialog") == []

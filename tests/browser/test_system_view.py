@@ -121,7 +121,9 @@ def test_what_comes_after_the_list_is_neither_dropped_nor_retried_unseen(
     expect(dialog).to_contain_text("Drop these 2 dead letters for good?")
     set_aside(system, "unseen", 1)
     dialog.get_by_role("button", name="Drop").click()
-    expect(page.get_by_text("There are 3 by now, not 2: none was touched").last).to_be_visible()
+    expect(
+        page.get_by_text("has 3 dead letters now, more than 2: none was changed").last
+    ).to_be_visible()
     assert dead(system) == {"bad_sketch": 3}
     button(page, "Retry all 3")  # the list is there anew
     expect(page.get_by_text("Counted 3 rows.").last).to_be_visible()
@@ -135,7 +137,7 @@ def test_what_may_be_counted_already_is_asked_about(look: Look, system: Web) -> 
     expect(page.get_by_text("1 that may be counted already were left out").last).to_be_visible()
     assert system.store.totals.total("orders") == 4
     button(page, re.compile("^Retry it$"))
-    expect(page.get_by_text("None: everything that came could be counted.")).to_have_count(0)
+    expect(page.get_by_text("None: all rows could be counted.")).to_have_count(0)
 
 
 def test_who_may_only_read_cannot_retry(browser: Browser, web: Web) -> None:
@@ -143,7 +145,7 @@ def test_who_may_only_read_cannot_retry(browser: Browser, web: Web) -> None:
     key = web.key("read")
     with looking(browser, web.url, extra_http_headers={"Authorization": f"Bearer {key}"}) as look:
         look.page.goto("/#/system")
-        expect(look.page.get_by_text("log in with a key of the scope admin")).to_be_visible()
+        expect(look.page.get_by_text("log in with a key that has the scope admin")).to_be_visible()
         expect(look.page.get_by_role("button", name=re.compile("Retry|Drop"))).to_have_count(0)
 
 
@@ -154,7 +156,7 @@ def test_workers_come_and_a_backlog_goes(browser: Browser, web: Web) -> None:
     assert web.producer.flush(20)
     with looking(browser, web.url) as look, Children() as children:
         page = look.at("/#/system")
-        expect(page.locator("#headline")).to_contain_text("No worker runs, and 1 entries wait")
+        expect(page.locator("#headline")).to_contain_text("No worker runs, and 1 entry waits")
         children.worker(web.options.redis_url, web.options.mysql_url)
         expect(page.locator("#headline")).to_have_text("Everything is counted; nothing waits.")
         expect(page.get_by_role("region", name="Workers").locator("tbody tr")).to_have_count(1)

@@ -231,7 +231,7 @@ def test_a_worker_that_is_stuck_does_not_live(
 
     with Watched(redis_url, mysql_url, reached) as worker, Producer(redis_url) as producer:
         eventually(lambda: worker.ready() == 200)
-        monkeypatch.setattr(health_module, "LIVES_WITHIN_S", 1.0)
+        monkeypatch.setattr(health_module, "STUCK_AFTER_S", 1.0)
         eventually(lambda: worker.live() == 200)
         producer.increment("c")
         assert stuck.wait(60)

@@ -11,7 +11,7 @@ import requests
 
 from countersink.counting.apply import guards
 from countersink.database.session import connect as connect_mysql
-from countersink.metrics.health import answering, probes
+from countersink.metrics.health import probe_servers, probes
 from countersink.producers import Producer
 from countersink.schedules.errors import Alarm
 from countersink.schedules.jobs import Context, checks, retention
@@ -185,7 +185,7 @@ def test_a_master_that_is_away_holds_up_nobody(
         for each in lines
     )
     assert servers.call("dead", "list").status == 0
-    assert answering(probes(redis=cluster.url)) == {"redis": True}
+    assert probe_servers(probes(redis=cluster.url)) == {"redis": True}
     with pytest.raises(StreamUnavailable, match="nothing was pruned"):
         retention.prune(context)
     shard.master.thaw()

@@ -150,7 +150,7 @@ REFUSED = {
         "--unique --include-pending": "are not told of what is still in the queue",
     },
     "web": {
-        "--host ''": "--host is an address",
+        "--host ''": "--host is empty",
         "--max-items 1001": "--max-items is from 1 to 1,000",
         "--max-items 0": "--max-items is from 1 to 1,000",
         "--request-timeout-s nan": "is from 0.1 to 3,600, not nan",

@@ -21,7 +21,7 @@ HEADINGS: Final = {
     "producer": "`countersink web` and `countersink statsd`: their producer",
     "statsd": "`countersink statsd`",
     "web": "`countersink web`",
-    "whole": "`countersink web`: the installation as a whole",
+    "installation": "`countersink web`: the installation as a whole",
 }
 
 

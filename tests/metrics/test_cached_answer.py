@@ -82,8 +82,8 @@ def test_what_takes_long_is_asked_seldom() -> None:
         time.sleep(0.05)
         return len(asked)
 
-    asking = CachedAnswer(ask, kept_s=0, rest=1000)
+    asking = CachedAnswer(ask, kept_s=0, kept_factor=1000)
     assert [asking.get() for _ in range(3)] == [1, 1, 1]
     # But its server may have stood still for a moment.
-    again = CachedAnswer(ask, kept_s=0, rest=1000, longest_s=0)
+    again = CachedAnswer(ask, kept_s=0, kept_factor=1000, max_kept_s=0)
     assert [again.get() for _ in range(2)] == [2, 3]

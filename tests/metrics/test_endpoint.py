@@ -12,8 +12,8 @@ import requests
 
 from countersink.cli.servers import free_port
 from countersink.metrics import endpoint as module
-from countersink.metrics.endpoint import AT_ONCE, Endpoint
-from countersink.metrics.health import LIVES_WITHIN_S, Health
+from countersink.metrics.endpoint import MAX_CONNECTIONS, Endpoint
+from countersink.metrics.health import STUCK_AFTER_S, Health
 from countersink.metrics.table import Sample, Samples
 from tests.web.raw import answer, connected
 
@@ -66,7 +66,7 @@ def test_metrics_in_the_format_that_is_asked_for(endpoint: Endpoint) -> None:
 
 def test_a_stuck_process_does_not_live(endpoint: Endpoint, told: Told) -> None:
     assert requests.get(f"{endpoint.url}/livez", timeout=60).status_code == 200
-    told.moved = time.monotonic() - LIVES_WITHIN_S
+    told.moved = time.monotonic() - STUCK_AFTER_S
     stuck = requests.get(f"{endpoint.url}/livez", timeout=60)
     assert (stuck.status_code, stuck.text.partition(":")[0]) == (503, "stuck")
     assert requests.get(f"{endpoint.url}/readyz", timeout=60).status_code == 503
@@ -108,7 +108,9 @@ def test_connections_that_say_nothing_are_ended_and_keep_nobody_out_for_long(
 ) -> None:
     monkeypatch.setattr(module._Handler, "timeout", 0.2)
     with Endpoint("127.0.0.1", 0, told.health()) as served, ExitStack() as open_ones:
-        silent = [open_ones.enter_context(connected(served.url)) for _ in range(2 * AT_ONCE)]
+        silent = [
+            open_ones.enter_context(connected(served.url)) for _ in range(2 * MAX_CONNECTIONS)
+        ]
         for each in silent[::2]:
             each.sendall(b"GET /livez HTTP/1.1\r\n")
         assert requests.get(f"{served.url}/livez", timeout=60).ok

@@ -15,7 +15,7 @@ from countersink.counting.totals.selection import KeyMatch, Selection
 from countersink.counting.totals.snapshot import MAX_ROWS
 from countersink.database.errors import StoreError
 from countersink.database.session import Session
-from countersink.reads.overview import Glance
+from countersink.reads.overview import OverviewQuery
 from countersink.store import Store
 from tests.reads.support import DAYS, Ground
 from tests.support.asking import Asking
@@ -170,8 +170,8 @@ def test_the_number_of_statements_does_not_grow_with_the_counters(
 
     def overview() -> int:
         before = asked()
-        glance = reads.overview(Glance(limit=COUNTERS, days=3))
-        assert len(glance.lines) == COUNTERS
+        query = reads.overview(OverviewQuery(limit=COUNTERS, days=3))
+        assert len(query.lines) == COUNTERS
         return asked() - before
 
     # The server counts what others ask meanwhile, too.
@@ -191,10 +191,10 @@ def test_pages_by_name_are_the_same_where_the_names_come_in_parts(
     def pages(**question: Any) -> list[str]:
         found: list[str] = []
         while True:
-            glance = Glance(
+            query = OverviewQuery(
                 after=found[-1] if found else "", limit=4, days=0, reverse=reverse, **question
             )
-            page = reads.overview(glance, include_pending=True)
+            page = reads.overview(query, include_pending=True)
             found += [line.counter for line in page.lines]
             if not page.more:
                 return found
@@ -210,9 +210,9 @@ def test_pages_by_name_are_the_same_where_the_names_come_in_parts(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(all_counters, "NAMES_PER_QUERY", 9)
         assert [pages(**each) for each in questions] == whole
-        assert reads.overview(Glance(limit=3)).counters is None
+        assert reads.overview(OverviewQuery(limit=3)).counters is None
         all_names, seen = reads.today(["c001", "nobody", "c003x"])
         assert all_names is None
         assert [line.counter for line in seen.lines] == ["c001", "c003x"]
     with pytest.raises(ValueError, match="`after`"):
-        reads.overview(Glance(after="no name"))
+        reads.overview(OverviewQuery(after="no name"))

@@ -231,7 +231,7 @@ def test_a_catalog_that_never_stands_still_is_an_error(ground: Ground) -> None:
             ground.session.execute("UPDATE control SET catalog_version = catalog_version + 1")
             return super().snapshot(work)
 
-    with Changing(ground.servers.mysql_url) as changing, pytest.raises(Conflict, match="ask again"):
+    with Changing(ground.servers.mysql_url) as changing, pytest.raises(Conflict, match="try again"):
         Asking(changing, ground.client).total("views", include_pending=True)
 
 

@@ -13,7 +13,7 @@ from countersink.counting.totals.selection import Selection, selection_of
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.database.session import Session
 from countersink.reads import ANYTHING, UNBOUNDED, Bounds, Reads
-from countersink.reads.overview import Glance, Overview, overview, today
+from countersink.reads.overview import Overview, OverviewQuery, overview, today
 from countersink.store import Store
 
 
@@ -97,9 +97,9 @@ class Asking:
             lambda moment: moment.snapshot.names(lambda name: True), _pending(include_pending)
         )
 
-    def overview(self, glance: Glance, *, include_pending: bool = False) -> Overview:
+    def overview(self, query: OverviewQuery, *, include_pending: bool = False) -> Overview:
         return self.reads.read(
-            lambda moment: overview(moment.snapshot, glance), _pending(include_pending)
+            lambda moment: overview(moment.snapshot, query), _pending(include_pending)
         )
 
     def today(self, wanted: Sequence[str]) -> tuple[list[str] | None, Overview]:

@@ -21,7 +21,7 @@ from tests.web.serving import Web, serving
 def hasty() -> Iterator[None]:
     """Nobody waits for the register to look again for a key that it does not know."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(register, "HASTE_S", 0.0)
+        patch.setattr(register, "READ_PAUSE_S", 0.0)
         yield
 
 

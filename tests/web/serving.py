@@ -89,7 +89,7 @@ class Web:
 
     def look_again(self) -> None:
         """Let the server read the keys and logins now."""
-        reading = self.services.register.look_again()
+        reading = self.services.register.refresh()
         asyncio.run_coroutine_threadsafe(reading, self.loop).result(20)
 
     def count(

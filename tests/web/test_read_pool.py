@@ -81,7 +81,7 @@ def test_a_read_whose_time_is_over_is_503_and_the_next_one_is_answered(
             assert answer.status_code == 503, (path, answer.text)
             assert answer.headers["Content-Type"] == "application/problem+json"
             assert answer.headers["Retry-After"] == "5"
-            assert "given up" in answer.json()["detail"]
+            assert "was stopped" in answer.json()["detail"]
     for path in PATHS:
         # Half a second is short on a machine that is busy.
         eventually(lambda path=path: get(brief, path).status_code == 200)  # type: ignore[misc]
@@ -214,4 +214,4 @@ def test_who_is_about_to_end_reads_no_more(small: Web) -> None:
     eventually(small.services.stopping.is_set)
     answer = pending(small, "/v1/totals")
     assert answer.status_code == 503
-    assert "about to end" in answer.json()["detail"]
+    assert "is stopping" in answer.json()["detail"]

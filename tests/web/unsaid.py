@@ -13,14 +13,14 @@ UNSAID: Final = re.compile(
         (
             # of two parameters or members
             "the range ends .* before it begins",
-            "it goes with by=key",
-            "it goes with format=csv",
+            "it needs by=key",
+            "it needs format=csv",
             "give key or top, not both",
             "it has an id, and so has the batch",
             "an increment with a member is one sighting",
-            "that could be more than 10,000 samples",
+            "this could return more than 10,000 samples",
             "do not fit into 64 bits",
-            "it goes with keys, not with dimensions",
+            "it needs keys, not dimensions",
             "give each dimension once",
             "name each dimension once",
             "this name is reserved for",
@@ -30,7 +30,7 @@ UNSAID: Final = re.compile(
             # of bytes, which are no characters
             "at most 255 bytes",
             # of the server's clock, and of a second 60
-            "'at' (is a time|lies more than)",
+            "'at' (must be a time|is more than)",
             # of how the counter counts
             "is counted by day",
             "has no dimension",

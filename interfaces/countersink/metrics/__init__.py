@@ -1,5 +1,5 @@
 """Prometheus metrics and health checks of all processes.
 
-One table (:mod:`~countersink.metrics.table`) says which metrics there are. Processes hand over
-their own figures when they are asked, so watching costs nothing where increments pass.
+One table (:mod:`~countersink.metrics.table`) defines all metrics. A process collects its values
+only when its metrics are requested, so they cost nothing on the path of increments.
 """

@@ -1,12 +1,10 @@
-"""``/metrics``, ``/livez`` and ``/readyz`` of workers, schedulers and other processes without HTTP
-of their own: statuses and texts, limits of time and connections, loopback only by default.
-Metrics as text in Prometheus' format or OpenMetrics, by the Accept header, and the values of those
-about the whole installation and a producer (a process's own: in its command); names and helps are
-in ``table.py``.
+"""The HTTP endpoint of processes without a web server, with ``/metrics``, ``/livez`` and
+``/readyz``; metrics as Prometheus or OpenMetrics text; samples of the installation and of a
+producer. See ``table.py`` for names and help texts.
 
-Whoever may connect may read: so it listens at loopback unless told otherwise, and says nothing of
-what is counted. At loopback it answers to names of loopback alone: a page on the internet can make
-its own name resolve to 127.0.0.1 (DNS rebinding), and then read here as if it were ours.
+The endpoint has no keys: it listens at loopback by default, and no metric names a counter or a key.
+At loopback it refuses any Host header that is not a loopback name: a page on the internet can make
+its own name resolve to 127.0.0.1 (DNS rebinding), and its scripts could then read the answers.
 """
 
 import os
@@ -40,11 +38,11 @@ from countersink.producers.spool.replay import used_bytes
 from countersink.runtime.process import header_host, is_loopback
 
 SILENT_S: Final = 5.0
-"""Seconds after which a connection is ended that sends nothing, or takes nothing."""
-AT_ONCE: Final = 32
-"""Connections at once; a further one waits until another has ended, or is silent for too long."""
+"""Seconds without a byte sent or received after which a connection is closed."""
+MAX_CONNECTIONS: Final = 32
+"""Connections at once; a further one waits for a place, for :data:`SILENT_S` at most."""
 TEXT: Final = "text/plain; charset=utf-8"
-_OF_THE_PROCESS: Final = (ProcessCollector(registry=None), PlatformCollector(registry=None))
+_PROCESS_COLLECTORS: Final = (ProcessCollector(registry=None), PlatformCollector(registry=None))
 """``process_…`` (CPU, memory, descriptors, start) and ``python_info``."""
 _Family = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily
 _FAMILIES: Final[Mapping[Kind, Callable[..., _Family]]] = {
@@ -55,15 +53,15 @@ _FAMILIES: Final[Mapping[Kind, Callable[..., _Family]]] = {
 
 
 class Endpoint:
-    """Serves until :meth:`close`; a context manager.
+    """The HTTP endpoint; serves until :meth:`close`. A context manager.
 
     Args:
         host: the address to listen at.
-        port: 0 for any free one.
-        health: what to tell.
+        port: the TCP port; 0: any free one.
+        health: of the process.
 
     Raises:
-        OSError: it cannot listen there.
+        OSError: the address is not available.
     """
 
     def __init__(self, host: str, port: int, health: Health) -> None:
@@ -75,17 +73,17 @@ class Endpoint:
             daemon=True,
         )
         self._thread.start()
-        _open.add(self._server)
+        _open_servers.add(self._server)
 
     @property
     def url(self) -> str:
-        """Of its root, without a slash at the end."""
+        """The URL without a path."""
         host, port = self._server.server_address[:2]
         name = f"[{host!s}]" if self._server.address_family == socket.AF_INET6 else str(host)
         return f"http://{name}:{port}"
 
     def close(self) -> None:
-        """Serve no more. Idempotent."""
+        """Stop serving. Idempotent."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -107,31 +105,31 @@ class _Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.health = health
         self.local = is_loopback(host)
-        self._room = threading.BoundedSemaphore(AT_ONCE)
+        self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__((host, port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread of its own; close the connection where there is no room for one."""
-        if not self._room.acquire(timeout=SILENT_S):
+        """Answer in a new thread; close the connection if no place gets free in time."""
+        if not self._places.acquire(timeout=SILENT_S):
             self.shutdown_request(request)
             return
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # no thread could be started
-            self._room.release()
+            self._places.release()
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """The thread."""
+        """Answer, in the thread, and release the place."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Nothing: a client that went away is no news."""
+        """Log nothing: clients may disconnect at any time."""
 
-    server_bind = TCPServer.server_bind  # without the name look-up of HTTPServer: it may take long
+    server_bind = TCPServer.server_bind  # without HTTPServer's name look-up, which may take long
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -139,41 +137,41 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = SILENT_S
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Answer a GET or HEAD request."""
         health, host = self.server.health, self.headers.get("Host")
         path = self.path.partition("?")[0]
         if self.server.local and host is not None and not is_loopback(header_host(host)):
-            self._answer(HTTPStatus.MISDIRECTED_REQUEST, "ask for this by a name of loopback\n")
+            self._answer(HTTPStatus.MISDIRECTED_REQUEST, "use localhost or 127.0.0.1 as the host\n")
         elif path == "/livez":
-            stuck = "" if health.lives() else "stuck: its main loop does not move\n"
+            stuck = "" if health.lives() else "stuck: the main loop makes no progress\n"
             self._answer_health(stuck)
         elif path == "/readyz":
-            why = health.unready()
-            self._answer_health(why and f"not ready: {why}\n")
+            reason = health.unready_reason()
+            self._answer_health(reason and f"not ready: {reason}\n")
         elif path == "/metrics":
             try:
-                body, media_type = render(health.everything(), self.headers.get("Accept", ""))
-            except Exception:  # whatever it is, the process goes on, and the scrape has failed
-                self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "the figures cannot be had\n")
+                body, media_type = render(health.all_samples(), self.headers.get("Accept", ""))
+            except Exception:  # the scrape fails, the process goes on
+                self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "collecting the metrics failed\n")
             else:
                 self._answer(HTTPStatus.OK, body, media_type)
         else:
-            self._answer(HTTPStatus.NOT_FOUND, "there are /metrics, /livez and /readyz\n")
+            self._answer(HTTPStatus.NOT_FOUND, "not found: use /metrics, /livez or /readyz\n")
 
     do_HEAD = do_GET
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the library refuses: in one line, quoting nothing of the request."""
+        """Answer a request that the library refuses, with one line that quotes nothing of it."""
         if code == HTTPStatus.NOT_IMPLEMENTED:
             code = HTTPStatus.METHOD_NOT_ALLOWED
         self._answer(code, f"{HTTPStatus(code).phrase}\n")
 
     def version_string(self) -> str:
-        """For the Server header."""
+        """The value of the Server header."""
         return "countersink"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
     def _answer_health(self, trouble: str) -> None:
         status = HTTPStatus.SERVICE_UNAVAILABLE if trouble else HTTPStatus.OK
@@ -181,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, body: str | bytes, media_type: str = TEXT) -> None:
         content = body.encode() if isinstance(body, str) else body
-        self.request_version = self.protocol_version  # else to HTTP/0.9 there goes no head
+        self.request_version = self.protocol_version  # else an HTTP/0.9 request gets no head
         self.send_response(status)
         self.send_header("Content-Type", media_type)
         self.send_header("Content-Length", str(len(content)))
@@ -194,21 +192,21 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
 
-_open: "weakref.WeakSet[_Server]" = weakref.WeakSet()
+_open_servers: "weakref.WeakSet[_Server]" = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """In a forked child, such as one that does a job: else it would hold the port, for as long as
-    it lives, against a process that takes the place of its killed parent."""
-    for server in list(_open):
+    """Close inherited sockets in a forked child, such as one that runs a job: it may outlive a
+    killed parent, whose successor needs the port."""
+    for server in list(_open_servers):
         server.socket.close()
 
 
 os.register_at_fork(after_in_child=_close_in_child)
 
 
-class _Given(Collector):
-    """The samples grouped by metric, in the order of the table."""
+class _SampleCollector(Collector):
+    """Collects samples grouped by metric, in the order of the table."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
@@ -221,20 +219,20 @@ class _Given(Collector):
 
 
 def render(samples: Samples, accept: str) -> tuple[bytes, str]:
-    """The samples, and those of the process itself.
+    """The samples as text, with those of the process (CPU, memory ...).
 
     Args:
-        samples: in any order; each named in the table.
+        samples: in any order.
         accept: the request's ``Accept`` header.
 
     Returns:
-        The text, and its media type.
+        The text and its media type.
 
     Raises:
-        KeyError: a sample's name is not in the table, or one of its labels is missing.
+        KeyError: the table lacks a sample's name, or a sample lacks a label.
     """
     registry = CollectorRegistry(auto_describe=False)
-    for collector in (_Given(samples), *_OF_THE_PROCESS):
+    for collector in (_SampleCollector(samples), *_PROCESS_COLLECTORS):
         registry.register(collector)
     encode, media_type = choose_encoder(accept)
     return encode(registry), media_type
@@ -243,20 +241,17 @@ def render(samples: Samples, accept: str) -> tuple[bytes, str]:
 def _family(name: str, samples: Iterable[Sample]) -> Metric:
     metric = METRICS[name]
     family: _Family = _FAMILIES[metric.kind](name, metric.help, labels=metric.labels)
-    for one in samples:
-        values = [one.labels[label] for label in metric.labels]
+    for sample in samples:
+        values = [sample.labels[label] for label in metric.labels]
         if isinstance(family, SummaryMetricFamily):
-            family.add_metric(values, one.observations, one.value)
+            family.add_metric(values, sample.observations, sample.value)
         else:
-            family.add_metric(values, one.value)
+            family.add_metric(values, sample.value)
     return family
 
 
 def installation_samples(document: Mapping[str, Any]) -> Samples:
-    """The samples of the document of ``countersink info``.
-
-    What it says is not known has none, instead of a wrong 0.
-    """
+    """The samples of the document of ``countersink info``; an unknown value gets no sample."""
     yield Sample("countersink_looked_timestamp_seconds", _seconds(document["at"]))
     yield Sample("countersink_queue_entries", document["backlog"])
     yield Sample("countersink_queue_pending_entries", document["pending"])
@@ -284,8 +279,8 @@ def installation_samples(document: Mapping[str, Any]) -> Samples:
 def _schedules(found: Mapping[str, Any]) -> Samples:
     yield Sample("countersink_schedulers_planning", float(found["planning"]))
     yield Sample("countersink_job_overdue_runs", len(found["overdue"]))
-    for one in found["failing"]:
-        yield Sample("countersink_job_failures_in_a_row", one["times"], {"job_name": one["job"]})
+    for job in found["failing"]:
+        yield Sample("countersink_job_failures_in_a_row", job["times"], {"job_name": job["job"]})
     for job, tally in found["jobs"].items():
         if tally["last_success"] is not None:
             yield Sample(
@@ -303,7 +298,7 @@ def _seconds(moment: str) -> float:
 
 
 def producer_samples(producer: Producer) -> Samples:
-    """The samples of its stats, and of the directory of its spool if it has one."""
+    """The samples of a producer's stats, and of its spool's directory if it has one."""
     stats = producer.stats()
     for name in ("accepted", "stored", "resent", "spooled", "replayed", "dropped"):
         yield Sample(f"countersink_producer_increments_{name}_total", getattr(stats, name))
@@ -313,5 +308,5 @@ def producer_samples(producer: Producer) -> Samples:
         try:
             size = used_bytes(Path(producer.spool))
         except SpoolError:
-            return  # not known: the producer itself says what ails the directory
+            return  # unknown: the producer itself logs the directory's error
         yield Sample("countersink_producer_spool_bytes", size)

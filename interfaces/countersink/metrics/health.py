@@ -1,8 +1,8 @@
-"""``Health``: a process is stuck after ``LIVES_WITHIN_S``, unready if a server does not answer in
-time, with the text; states in which a process is unready are in ``health()`` of its command in
-``cli/commands/``.
+"""``Health``: whether a process is alive and ready, and its samples; probes of Redis and MySQL;
+``CachedAnswer``, a call whose result many callers share.
 
-Servers are asked for that, who may hang: bounded, and not again for every scrape.
+A server may hang: a probe has a timeout, and a result serves all requests of the next second. See
+``health()`` of each command in ``cli/commands/`` for the states in which it is not ready.
 """
 
 import threading
@@ -19,33 +19,34 @@ from countersink.metrics.table import Sample, Samples
 from countersink.stream.connection import cluster_of, mapped
 from countersink.stream.connection import connect as connect_redis
 
-LIVES_WITHIN_S: Final = 300.0
-"""Seconds without a move of the main loop after which a process counts as stuck. Waiting for a
-server that is away moves it every few seconds, and a frozen one is given up after its time-out: a
-restart would help neither."""
+STUCK_AFTER_S: Final = 300.0
+"""Seconds without progress of the main loop after which a process counts as stuck. A loop that
+waits for a server that is away makes progress every few seconds, and a call to a server that hangs
+has a time-out: a restart would help neither."""
 ANSWER_S: Final = 1.0
-"""Seconds that a server has to answer."""
+"""Seconds that a server has to answer a probe."""
 WITHIN_S: Final = 1.5
-"""Seconds that whoever asks waits at most, whatever hangs."""
+"""Seconds that a caller waits for a probe."""
 KEPT_S: Final = 1.0
-"""Seconds that an answer is good for."""
+"""Seconds for which the result of a probe is kept."""
 LONGEST_S: Final = 60.0
-"""Seconds that one is waited for, and is good for because it took long to ask, as a rule."""
+"""Default seconds that a caller waits, and that a slow result is kept, at most."""
 Answer = TypeVar("Answer")
 
 
 class CachedAnswer(Generic[Answer]):
-    """Asks again when the last answer is old, once however many want it. For any thread.
+    """The result of a function, kept for some time and shared by all callers; one call of the
+    function at a time, in a thread. Thread-safe.
 
     Args:
-        ask: what to call; it may raise, and it may hang.
-        kept_s: seconds that an answer is good for, however many want it; an error as well.
-        within_s: seconds after which whoever waits gives up, and others do not begin to wait.
-        rest: what takes long to ask is good for so many times as long,
-        longest_s: but for so many seconds at most: its server may have stood still for a moment.
+        ask: the function; it may raise, and it may hang.
+        kept_s: seconds for which a result, or an error, is kept at least.
+        within_s: seconds after the start of a call at which callers stop waiting for it.
+        kept_factor: a result is kept for the duration of its call times this factor,
+        max_kept_s: but for so many seconds at most: the server may have paused just once.
 
     Attributes:
-        last: what was asked last; None: nothing yet.
+        last: the last call; None: there was none.
     """
 
     def __init__(
@@ -54,37 +55,37 @@ class CachedAnswer(Generic[Answer]):
         *,
         kept_s: float,
         within_s: float = LONGEST_S,
-        rest: float = 0.0,
-        longest_s: float = LONGEST_S,
+        kept_factor: float = 0.0,
+        max_kept_s: float = LONGEST_S,
     ) -> None:
         self._ask = ask
         self._kept_s = kept_s
         self._within_s = within_s
-        self._rest = rest
-        self._longest_s = longest_s
+        self._kept_factor = kept_factor
+        self._max_kept_s = max_kept_s
         self._lock = threading.Lock()
         self.last: Future[Answer] | None = None
         self._asked_at = 0.0
-        self._good_until = 0.0
+        self._kept_until = 0.0
 
     def get(self) -> Answer:
-        """The answer.
+        """The kept result, or that of a call, for which it waits.
 
         Raises:
-            TimeoutError: it does not come in time; or as ``ask``.
+            TimeoutError: the call takes too long; or as ``ask``.
         """
         asked = self.start()
         return asked.result(max(0.0, self._asked_at + self._within_s - time.monotonic()))
 
     def start(self) -> Future[Answer]:
-        """Ask, unless the last answer is good or somebody asks already; wait for nothing."""
+        """The kept or running call, else a new one; does not wait for it."""
         with self._lock:
             now = time.monotonic()
-            if self.last is not None and not (self.last.done() and now >= self._good_until):
+            if self.last is not None and not (self.last.done() and now >= self._kept_until):
                 return self.last
             asked: Future[Answer] = Future()
             asked.set_running_or_notify_cancel()  # so that no waiter can cancel it
-            # On a thread: it may hang for longer than anybody waits. There is just this one.
+            # In a thread: the call may hang for longer than callers wait. There is one at most.
             threading.Thread(target=self._run, args=(asked,), name="asking", daemon=True).start()
             self.last, self._asked_at = asked, now
             return asked
@@ -102,8 +103,8 @@ class CachedAnswer(Generic[Answer]):
 
     def _keep(self, began: float) -> None:
         now = time.monotonic()
-        rest = min(self._rest * (now - began), self._longest_s)
-        self._good_until = now + max(self._kept_s, rest)
+        seconds = min(self._kept_factor * (now - began), self._max_kept_s)
+        self._kept_until = now + max(self._kept_s, seconds)
 
 
 Probe = CachedAnswer[bool]
@@ -113,17 +114,17 @@ Probes = Mapping[str, Probe]
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """The health of a process: its samples, the servers it needs, whether it lives, why it is not
-    ready. Everything is asked when somebody asks.
+    """The health of a process: its samples, whether it is alive, and why it is not ready. All is
+    computed on request.
 
     Attributes:
         process: the command, such as ``worker``.
-        samples: its own figures.
-        probes: the servers that it uses.
-        needs: those of them that it cannot do its part without; None: all.
-        moved: when its main loop last moved, on :func:`time.monotonic`; None: it has none that
-            could be stuck.
-        busy: why it is not ready although its servers answer, such as ``starting``; empty: it is.
+        samples: yields the samples of the process.
+        probes: of the servers that it uses.
+        needs: names of the servers without which it is not ready; None: all.
+        moved: the time of the last progress of its main loop, on :func:`time.monotonic`; None: it
+            has no loop that could be stuck.
+        busy: why it is not ready although its servers answer, such as ``starting``; empty: ready.
     """
 
     process: str
@@ -134,21 +135,21 @@ class Health:
     busy: Callable[[], str] = lambda: ""
 
     def lives(self) -> bool:
-        """Whether its main loop moves."""
-        return self.moved is None or time.monotonic() - self.moved() < LIVES_WITHIN_S
+        """Whether its main loop makes progress."""
+        return self.moved is None or time.monotonic() - self.moved() < STUCK_AFTER_S
 
-    def unready(self) -> str:
-        """Why it is not ready, in words; empty if it is."""
+    def unready_reason(self) -> str:
+        """The reason why the process is not ready, as text; empty: it is ready."""
         needed = {name: each for name, each in self.probes.items() if self._needs(name)}
-        return self._unready(answering(needed))
+        return self._unready_reason(probe_servers(needed))
 
-    def everything(self) -> Samples:
-        """All samples: those that every process has, and its own."""
-        up = answering(self.probes)
+    def all_samples(self) -> Samples:
+        """The samples that every process has, and those of this one."""
+        up = probe_servers(self.probes)
         yield Sample(
             "countersink_build_info", 1, {"version": installed_version(), "process": self.process}
         )
-        yield Sample("countersink_ready", float(not self._unready(up)))
+        yield Sample("countersink_ready", float(not self._unready_reason(up)))
         for server, answers in up.items():
             yield Sample("countersink_server_up", float(answers), {"server": server})
         yield from self.samples()
@@ -156,7 +157,7 @@ class Health:
     def _needs(self, server: str) -> bool:
         return self.needs is None or server in self.needs
 
-    def _unready(self, up: Mapping[str, bool]) -> str:
+    def _unready_reason(self, up: Mapping[str, bool]) -> str:
         if not self.lives():
             return "stuck"
         away = [name for name, answers in up.items() if not answers and self._needs(name)]
@@ -165,7 +166,7 @@ class Health:
 
 @cache
 def installed_version() -> str:
-    """Of countersink; empty in a source tree that is not installed."""
+    """The installed version of countersink; empty in a source tree that is not installed."""
     try:
         return version("countersink")
     except PackageNotFoundError:
@@ -173,10 +174,10 @@ def installed_version() -> str:
 
 
 def probes(*, redis: str | None = None, mysql: str | None = None) -> Probes:
-    """Probes of the servers at these URLs.
+    """Probes of the servers at the given URLs, by ``redis`` and ``mysql``.
 
     Raises:
-        StreamMisconfigured: the URL cannot be used.
+        StreamMisconfigured: Redis's URL is not valid.
     """
     asked: dict[str, Callable[[], bool]] = {}
     if redis is not None:
@@ -186,24 +187,24 @@ def probes(*, redis: str | None = None, mysql: str | None = None) -> Probes:
 
         def ping() -> bool:
             with mapped():
-                # Of a cluster any node is good enough: those that were lost are asked last.
+                # Any node of a cluster will do: nodes that failed before are asked last.
                 return bool(client.ping() if cluster is None else cluster.topology(0.0).masters)
 
         asked["redis"] = ping
     if mysql is not None:
-        asked["mysql"] = partial(_is_there, mysql)
+        asked["mysql"] = partial(_select_1, mysql)
     return {
         name: CachedAnswer(ask, kept_s=KEPT_S, within_s=WITHIN_S) for name, ask in asked.items()
     }
 
 
-def _is_there(mysql: str) -> bool:
-    with connect_mysql(mysql, read_timeout=ANSWER_S) as session:  # the database is there
+def _select_1(mysql: str) -> bool:
+    with connect_mysql(mysql, read_timeout=ANSWER_S) as session:  # fails without the database
         return bool(session.query("SELECT 1"))
 
 
-def answering(probes: Probes) -> dict[str, bool]:
-    """Which of them answer; all are asked at the same time."""
+def probe_servers(probes: Probes) -> dict[str, bool]:
+    """Whether each server answers; all are probed at the same time."""
     for probe in probes.values():
         probe.start()
     return {name: _answers(probe) for name, probe in probes.items()}
@@ -213,4 +214,4 @@ def _answers(probe: Probe) -> bool:
     try:
         return probe.get()
     except Exception:
-        return False  # whatever it is; who needs the server says what ails it
+        return False  # the part that needs the server logs the error

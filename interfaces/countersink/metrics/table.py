@@ -1,8 +1,8 @@
-"""All metrics: name, type, help text, labels, and which process shows them; also the values of the
-label ``state``.
+"""The table of all metrics: name, type, help text, labels and exposing process; and the values of
+the label ``state``.
 
-Names follow Prometheus' conventions (base units, ``_total`` for what only grows, ``_seconds``).
-No label is a counter's name or a key: their number has no bound, and they are the application's.
+Names follow Prometheus' conventions (base units, ``_total`` for counters, ``_seconds``). No label
+has a counter's name or a key: their number is unbounded, and they are the application's data.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,15 @@ from typing import Final, Literal, NamedTuple
 
 Kind = Literal["counter", "gauge", "summary"]
 Where = Literal[
-    "every process", "worker", "scheduler", "jobs", "tail", "producer", "statsd", "web", "whole"
+    "every process",
+    "worker",
+    "scheduler",
+    "jobs",
+    "tail",
+    "producer",
+    "statsd",
+    "web",
+    "installation",
 ]
 
 
@@ -20,12 +28,12 @@ class MetricSpec:
     """One metric.
 
     Attributes:
-        name: in full, as queries name it; of a summary without ``_sum`` and ``_count``.
+        name: the full name; of a summary without ``_sum`` and ``_count``.
         kind: its type.
         help: a sentence, with the unit.
         labels: names of its labels.
-        where: what shows it; ``producer``: web and statsd, ``whole``: web, of all processes
-            together.
+        where: the process that exposes it; ``producer``: web and statsd; ``installation``: web,
+            for all processes together.
     """
 
     name: str
@@ -36,7 +44,7 @@ class MetricSpec:
 
 
 def _metric(name: str, help: str, *labels: str, kind: Kind | None = None) -> MetricSpec:
-    """A counter where its name says so, else a gauge, unless ``kind`` is another."""
+    """A metric of type ``kind``; default: a counter if it ends in ``_total``, else a gauge."""
     return MetricSpec(
         name, kind or ("counter" if name.endswith("_total") else "gauge"), help, labels
     )
@@ -46,11 +54,11 @@ _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
     "every process": [
         _metric(
             "countersink_build_info",
-            "Always 1; the version, and which command it is.",
+            "Always 1; labels: the version, and the command that the process runs.",
             "version",
             "process",
         ),
-        _metric("countersink_ready", "1 if /readyz says yes, else 0."),
+        _metric("countersink_ready", "1 if /readyz answers 200, else 0."),
         _metric(
             "countersink_server_up",
             "1 if the server (redis, mysql) answered this process within a second, else 0.",
@@ -60,20 +68,19 @@ _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
     "worker": [
         _metric(
             "countersink_worker_state",
-            "1 for the state that the worker is in, else 0; waiting: for a server that is away.",
+            "1 for the current state of the worker, else 0; waiting: for a server that is away.",
             "state",
         ),
-        _metric("countersink_worker_slot", "The slot it has leased."),
+        _metric("countersink_worker_slot", "The number of the slot that the worker leases."),
         _metric(
             "countersink_worker_entries_total",
-            "Entries by what became of them: applied, duplicate (it had been applied before),"
-            " too_old (to the dead letters), lost (trimmed from a stream before anybody applied"
-            " it).",
+            "Entries by outcome: applied, duplicate (applied before), too_old (became dead"
+            " letters), lost (trimmed from a stream before a worker applied them).",
             "outcome",
         ),
         _metric(
             "countersink_worker_rows_total",
-            "Rows of entries by what became of them: applied, dead (to the dead letters).",
+            "Rows of entries by outcome: applied, dead (became dead letters).",
             "outcome",
         ),
         _metric(
@@ -82,67 +89,67 @@ _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
         ),
         _metric(
             "countersink_worker_cells_total",
-            "Rows of counter_slot that were written: one per counter, bucket and key of a batch.",
+            "Rows of counter_slot written: one per counter, bucket and key of a batch.",
         ),
         _metric(
             "countersink_worker_batch_duration_seconds",
-            "Time from a batch's reading to its acknowledgement, waiting for servers included.",
+            "Seconds from reading a batch to its acknowledgement, waiting for servers included.",
             kind="summary",
         ),
         _metric(
             "countersink_worker_last_batch_timestamp_seconds",
-            "Unix time at which a batch was last acknowledged.",
+            "Unix time of the last acknowledgement of a batch.",
         ),
         _metric(
             "countersink_worker_last_error_timestamp_seconds",
-            "Unix time at which a server last had to be waited for.",
+            "Unix time at which the worker last began to wait for a server.",
         ),
         _metric(
             "countersink_worker_partitions_away",
-            "Partitions of a Redis Cluster that the worker cannot read now; it reads the others.",
+            "Partitions of a Redis Cluster that the worker cannot read; it reads the others.",
         ),
     ],
     "scheduler": [
         _metric(
             "countersink_scheduler_state",
-            "1 for the state that the scheduler is in, else 0.",
+            "1 for the current state of the scheduler, else 0.",
             "state",
         ),
         _metric(
             "countersink_scheduler_last_look_timestamp_seconds",
-            "Unix time at which the scheduler last looked after all jobs and runs.",
+            "Unix time at which the scheduler last checked all jobs and runs.",
         ),
         _metric(
             "countersink_scheduler_runs_enqueued_total",
-            "Runs that it handed to RQ, those that RQ had lost included.",
+            "Runs enqueued in RQ, including runs enqueued again because RQ lost them.",
         ),
     ],
     "jobs": [
         _metric(
-            "countersink_jobs_state", "1 for the state that the job process is in, else 0.", "state"
+            "countersink_jobs_state", "1 for the current state of the job process, else 0.", "state"
         ),
-        _metric("countersink_jobs_runs_started_total", "Runs that it took from RQ's queue."),
+        _metric("countersink_jobs_runs_started_total", "Runs taken from RQ's queue."),
     ],
     "tail": [
         _metric(
             "countersink_tail_lines_total",
-            "Lines by what became of them: counted (and stored in Redis), rejected.",
+            "Lines by outcome: counted (and stored in Redis), rejected.",
             "outcome",
         ),
-        _metric("countersink_tail_entries_total", "Entries that it stored in Redis."),
+        _metric("countersink_tail_entries_total", "Entries stored in Redis."),
     ],
     "producer": [
         _metric(
             "countersink_producer_increments_accepted_total",
-            "Increments that were taken and not dropped.",
+            "Increments accepted by the producer and not dropped.",
         ),
         _metric(
             "countersink_producer_increments_stored_total",
-            "Increments that Redis has acknowledged, straight from memory.",
+            "Increments sent from memory and acknowledged by Redis.",
         ),
         _metric(
             "countersink_producer_increments_resent_total",
-            "Increments sent again because the answer was lost; they count once.",
+            "Increments sent again because Redis's reply was lost; they count once.",
         ),
         _metric(
             "countersink_producer_increments_spooled_total",
@@ -150,115 +157,111 @@ _TABLE: Final[Mapping[Where, Sequence[MetricSpec]]] = {
         ),
         _metric(
             "countersink_producer_increments_replayed_total",
-            "Increments sent from the spool, also from what dead processes left there.",
+            "Increments sent from the spool, including segments that dead processes left.",
         ),
         _metric(
             "countersink_producer_increments_dropped_total",
-            "Increments that fitted neither into memory nor into the spool: they are lost.",
+            "Increments lost because neither memory nor the spool had space for them.",
         ),
         _metric(
             "countersink_producer_pending_rows", "Distinct rows in memory that are not stored yet."
         ),
         _metric(
             "countersink_producer_connected",
-            "1 if Redis took entries the last time it was asked, else 0.",
+            "1 if Redis accepted the last attempt to store entries, else 0.",
         ),
         _metric(
             "countersink_producer_spool_bytes",
-            "Bytes of all segments in the spool's directory; only where there is a spool.",
+            "Bytes of all segments in the spool's directory; only with a spool.",
         ),
     ],
     "statsd": [
-        _metric("countersink_statsd_packets_total", "Datagrams received, by UDP and unix socket."),
+        _metric("countersink_statsd_packets_total", "Datagrams received by UDP and unix sockets."),
         _metric(
             "countersink_statsd_packets_lost_total",
             "Datagrams that the kernel dropped because its receive buffer was full.",
         ),
         _metric(
             "countersink_statsd_lines_total",
-            "Lines by what became of them: counted, ignored (another type), discarded (by a rule"
-            " of the map), malformed.",
+            "Lines by outcome: counted, ignored (another type), discarded (by a rule of the map),"
+            " malformed.",
             "outcome",
         ),
         _metric(
             "countersink_statsd_lines_overflown_total",
-            "Counted lines that went to the counter __overflow__, since there were too many names.",
+            "Lines counted in the counter __overflow__ because there were too many names.",
         ),
-        _metric("countersink_statsd_connections", "Stream connections now."),
+        _metric("countersink_statsd_connections", "Open stream connections."),
         _metric(
             "countersink_statsd_connections_refused_total",
-            "Stream connections that were closed since there were too many.",
+            "Stream connections closed because too many were open.",
         ),
     ],
-    "web": [
-        _metric(
-            "countersink_web_requests_total", "Requests that were answered, by status.", "status"
-        )
-    ],
-    "whole": [
+    "web": [_metric("countersink_web_requests_total", "Requests answered, by status.", "status")],
+    "installation": [
         _metric("countersink_queue_entries", "Entries that wait in the streams."),
         _metric(
             "countersink_queue_pending_entries",
-            "Entries of these that a worker has and has not acknowledged.",
+            "Entries of these that a worker has read and not acknowledged.",
         ),
         _metric(
             "countersink_queue_oldest_age_seconds",
-            "For how long the oldest entry has waited; 0 when nothing waits.",
+            "Seconds that the oldest entry has waited; 0 when nothing waits.",
         ),
-        _metric("countersink_queue_bytes", "Memory that the streams take in Redis."),
+        _metric("countersink_queue_bytes", "Bytes of the streams in Redis's memory."),
         _metric(
             "countersink_queue_nodes_away",
-            "Masters of a Redis Cluster that do not answer: what they hold is in none of the"
-            " numbers of the queue.",
+            "Masters of a Redis Cluster that do not answer; the other metrics of the queue lack"
+            " their entries.",
         ),
         _metric(
             "countersink_workers",
-            "Workers that told of themselves in the last minute, by state.",
+            "Workers that reported in the last minute, by state.",
             "state",
         ),
         _metric("countersink_dead_rows", "Rows among the dead letters, by reason.", "reason"),
         _metric(
             "countersink_dead_rows_not_kept",
-            "More rows that could not be counted, of which there is only this number, by reason.",
+            "Further rows that could not be counted and were not kept, by reason.",
             "reason",
         ),
         _metric(
             "countersink_overflown",
-            "What of yesterday and today (UTC) went to the key __overflow__, since its counters had"
+            "Amount of yesterday and today (UTC) in the key __overflow__, of counters that had"
             " max_keys keys.",
         ),
-        _metric("countersink_overflown_counters", "Counters of which something went there."),
+        _metric("countersink_overflown_counters", "Counters with such an amount."),
         _metric(
             "countersink_entries_lost_total",
-            "Entries, at least, that Redis has lost before anybody applied them: it was emptied or"
-            " trimmed, or is an older copy.",
+            "Entries, at least, that Redis lost before a worker applied them: it was emptied or"
+            " trimmed, or an older copy took its place.",
         ),
         _metric(
             "countersink_schedulers_planning", "1 if schedulers plan the jobs in time, else 0."
         ),
         _metric(
             "countersink_job_last_success_timestamp_seconds",
-            "Unix time at which the last run of the job ended well; of jobs that ever did.",
+            "Unix time at which the job last succeeded; only for jobs that have.",
             "job_name",
         ),
         _metric(
             "countersink_job_runs",
-            "Runs of the job that were planned in the last 24 hours, by state.",
+            "Runs of the job planned in the last 24 hours, by state.",
             "job_name",
             "state",
         ),
         _metric(
             "countersink_job_overdue_runs",
-            "Runs that were planned more than 5 minutes ago and have not begun.",
+            "Runs planned for more than 5 minutes ago that have not begun.",
         ),
         _metric(
             "countersink_job_failures_in_a_row",
-            "Attempts in a row that failed, of jobs with three or more.",
+            "Failed attempts in a row; only for jobs with three or more.",
             "job_name",
         ),
         _metric(
             "countersink_looked_timestamp_seconds",
-            "Unix time at which the installation was looked at, for what stands here of it.",
+            "Unix time at which the metrics of the installation were collected.",
         ),
     ],
 }
@@ -267,11 +270,11 @@ METRICS: Final[Mapping[str, MetricSpec]] = {
     for where, metrics in _TABLE.items()
     for metric in metrics
 }
-"""All of them by name, in the order of the documentation."""
+"""All metrics by name, in the order of the documentation."""
 
 
 class Sample(NamedTuple):
-    """A metric's value now; of a summary its sum, and ``observations``."""
+    """The current value of a metric; of a summary its sum, with the number of observations."""
 
     name: str
     value: float
@@ -287,6 +290,6 @@ RUN_STATES: Final = ("planned", "running", "done", "failed", "skipped")
 
 
 def one_of(name: str, states: Iterable[str], state: str) -> Samples:
-    """The samples of a metric with the label ``state``: 1 for the one that it is in, else 0."""
+    """The samples of a metric with the label ``state``: 1 for the current state, else 0."""
     for each in states:
         yield Sample(name, float(each == state), {"state": each})

@@ -1,11 +1,9 @@
-"""Totals together with what is still in the queue, and how fresh they are. Totals together with
-what is still in the queue, and how fresh they are (``Reads``): of one MySQL snapshot; how often the
-queue is read again when counters change meanwhile (``_ATTEMPTS``), and the error if the queue is
-longer than is read at once (over HTTP: ``max_pending_entries`` in ``web/options.py``).
+"""``Reads``: totals of one MySQL snapshot, with the pending rows of the queue on request, and the
+time up to which they are complete.
 
-The streams are read before MySQL is asked, so that nothing falls between the two; what of them is
-pending is decided in the snapshot in which the totals are read. A counter that is only pending is
-known.
+The streams are read before the MySQL snapshot begins, so that an entry applied meanwhile is counted
+once; the snapshot's guards tell which entries are pending. A counter whose rows are all pending
+exists for a read. See ``web/options.py`` for the limit over HTTP (``max_pending_entries``).
 """
 
 from collections.abc import Callable, Iterator
@@ -41,23 +39,23 @@ __all__ = ["ANYTHING", "Moment", "Reads"]
 T = TypeVar("T")
 
 ANYTHING: Final = Query(Selection(), by="counter")
-"""Any question that no breakdown answers."""
+"""A query over all counters, which no breakdown answers."""
 _ATTEMPTS: Final = 10
-"""Reads of the queue, each because somebody changed a counter during the one before."""
+"""Reads of the queue at most; each further one because a counter changed during the last one."""
 _PAGE: Final = 100
-"""Entries per page; of at most 1,000 rows each where our own producers wrote them."""
+"""Entries per page; our own producers write at most 1,000 rows into an entry."""
 Cell = tuple[str, int, str]
-"""(counter, label of the bucket, key): what a total is kept for."""
+"""(counter, label of the bucket, key)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How much of the queue is read at once.
+    """Limits of one read of the queue.
 
     Attributes:
-        entries: in all streams; None for any number.
-        rows: of these entries; None for any number.
-        stop: asked between pages: true once reading is to end.
+        entries: entries of all streams, at most; None: no limit.
+        rows: rows of these entries, at most; None: no limit.
+        stop: called before each page; True stops the read.
     """
 
     entries: int | None = None
@@ -65,10 +63,10 @@ class Bounds:
     stop: Callable[[], bool] = lambda: False
 
     def check(self, entries: int, rows: int = 0) -> None:
-        """Refuse what is too much.
+        """Check the numbers of entries and rows read so far.
 
         Raises:
-            QueueTooLong: it is.
+            QueueTooLong: a limit is exceeded.
         """
         if self.entries is not None and entries > self.entries:
             raise QueueTooLong(f"the queue has more than {self.entries:,} entries")
@@ -81,52 +79,51 @@ UNBOUNDED: Final = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """One entry that was in a stream, without what the worker will not count either: bad rows, and
-    those that are in what their bucket was set to.
+    """The selected rows of one entry of a stream, without rows that no worker will count: bad rows,
+    and rows that a reconcile has included already.
 
     Attributes:
-        at: Unix ms of the first attempt to send.
-        counters: the wanted counters it has rows of, whatever the keys and days.
-        cells: its wanted rows, added up.
+        sent_ms: Unix ms of the first attempt to send.
+        counters: the selected counters of its rows, whatever the keys and days.
+        cells: sums of the selected rows.
     """
 
-    at: int
+    sent_ms: int
     counters: frozenset[str]
     cells: dict[Cell, int]
 
 
 @dataclass(slots=True)
 class Queue:
-    """The entries that the streams held, and when they were read.
+    """The entries of all streams, and the time at which they were read.
 
     Attributes:
-        asked: Redis's time before the first stream was read.
-        oldest: when the oldest entry still in a stream got there; None when all were empty.
-        entries: by entry id (16 bytes), each id once.
+        read_at: Redis's time before the first stream was read.
+        oldest: time at which the oldest entry still in a stream arrived; None: all were empty.
+        entries: by entry id (16 bytes).
     """
 
-    asked: datetime
+    read_at: datetime
     oldest: datetime | None = None
     entries: dict[bytes, Queued] = field(default_factory=dict)
 
     @property
     def applied_up_to(self) -> datetime:
-        """Every entry that reached Redis before this time is in MySQL."""
-        return self.asked if self.oldest is None else min(self.oldest, self.asked)
+        """The time before which every entry that reached Redis is in MySQL."""
+        return self.read_at if self.oldest is None else min(self.oldest, self.read_at)
 
 
 class Folding:
-    """Adds up the wanted rows of entries in the buckets that workers would count them in.
+    """Adds up the selected rows of entries by the cells that workers would count them in.
 
     Args:
-        query: which rows: of its counter and keys, or, where a breakdown answers, of all of the
-            counter's.
-        catalog: which buckets.
+        query: selects the rows by counter and keys; if a breakdown answers, all of the counter's.
+        catalog: gives the buckets.
     """
 
     def __init__(self, query: Query, catalog: Catalog) -> None:
         self.catalog = catalog
-        self._of = query.selection.counter
+        self._counter = query.selection.counter
         self._broken_down = query.dimensional
         keys = query.selection.keys
         self._keys: frozenset[str] | KeyMatch | None
@@ -135,78 +132,78 @@ class Folding:
         else:
             self._keys = frozenset(map(stored_form, keys))
         self._labels: dict[tuple[str, int], int] = {}
-        # Most entries have the cells of those before them: one object for all of these.
+        # Most entries have cells of earlier entries: equal cells share one object.
         self._cells: dict[Cell, Cell] = {}
         self._counters: dict[frozenset[str], frozenset[str]] = {}
 
     def fold(self, entry: Decoded) -> Queued:
-        """The wanted rows of an entry, added up by cell."""
+        """The selected rows of an entry, added up by cell."""
         counters: set[str] = set()
         cells: dict[Cell, int] = {}
         before = self.catalog.marked_before
         when = accepted(bytes.fromhex(entry.id), entry.at) if before else 0
         for _, counter, key, minute, amount in entry.rows:
-            if self._of is not None and counter != self._of:
+            if self._counter is not None and counter != self._counter:
                 continue
             if when < before and self.catalog.mark(counter, minute, when) is not None:
                 continue
-            for name, own in self._counted(counter, key, minute):
+            for name, counted_key in self._counter_keys(counter, key, minute):
                 counters.add(name)
-                if self._keys is not None and own not in self._keys:
+                if self._keys is not None and counted_key not in self._keys:
                     continue
                 if (name, minute) not in self._labels:
                     self._labels[name, minute] = self.catalog.bucket(name, minute)
-                cell: Cell = name, self._labels[name, minute], own
+                cell: Cell = name, self._labels[name, minute], counted_key
                 cell = self._cells.setdefault(cell, cell)
                 cells[cell] = cells.get(cell, 0) + amount
         named = frozenset(counters)
         return Queued(entry.at, self._counters.setdefault(named, named), cells)
 
-    def _counted(self, counter: str, key: RowKey, minute: int) -> Iterator[tuple[str, str]]:
-        """(counter, key) of what a row is counted under: in its counter, and in the breakdowns, if
-        one of these answers; nothing of a row with an undeclared dimension.
+    def _counter_keys(self, counter: str, key: RowKey, minute: int) -> Iterator[tuple[str, str]]:
+        """The (counter, key) pairs that a row counts under: its counter's, and its breakdowns' if
+        one of them answers; none for a row with an undeclared dimension.
         """
-        own = self.catalog.dimensioned.get(counter)
+        dimensioned = self.catalog.dimensioned.get(counter)
         if isinstance(key, str):
             yield counter, key
-        elif own is None or any(name not in own.dimensions for name, _ in key):
+        elif dimensioned is None or any(name not in dimensioned.dimensions for name, _ in key):
             return
         else:
             yield counter, ""
-        if self._broken_down and own is not None:
-            for breakdown, composed in own.cells(key, minute):
+        if self._broken_down and dimensioned is not None:
+            for breakdown, composed in dimensioned.cells(key, minute):
                 yield breakdown.name, composed
 
 
-def look(client: redis.Redis) -> Queue:
-    """How far the workers have come, without the entries: one small read per stream.
+def read_oldest(client: redis.Redis) -> Queue:
+    """The queue with the arrival of its oldest entry, without its entries: one small read per
+    stream.
 
     Raises:
-        StreamError: Redis did not do its part.
+        StreamError: Redis did not answer as expected.
     """
-    queue = Queue(_now(client))
+    queue = Queue(_redis_time(client))
     for stream in stream_keys(client):
         if found := ends(client, stream):
-            _note(queue, found[0])
+            _note_arrival(queue, found[0])
     return queue
 
 
 def read_queue(client: redis.Redis, folding: Folding, bounds: Bounds = UNBOUNDED) -> Queue:
-    """All entries of all streams, folded to what is wanted.
+    """All entries of all streams, folded to their selected cells.
 
-    Entries that arrive while this reads are left out or in, as they come. Memory grows with the
-    wanted cells.
+    Entries that arrive during the read may be missing. Memory grows with the selected cells.
 
     Raises:
-        QueueTooLong, QueueReadStopped: as ``bounds`` have it.
-        StreamError: Redis did not do its part.
+        QueueTooLong, QueueReadStopped: by ``bounds``.
+        StreamError: Redis did not answer as expected.
     """
-    queue = Queue(_now(client))
+    queue = Queue(_redis_time(client))
     streams = stream_keys(client)
     bounds.check(sum(command(client, "XLEN", stream) for stream in streams))
     entries = rows = 0
     for stream in streams:
-        # Up to what is there now: a fast producer would otherwise keep this reading for ever.
+        # Up to the last entry of now: a fast producer would otherwise keep this reading for ever.
         found = ends(client, stream)
         if found is None:
             continue
@@ -215,7 +212,7 @@ def read_queue(client: redis.Redis, folding: Folding, bounds: Bounds = UNBOUNDED
                 raise QueueReadStopped("the queue was not read to its end")
             entries += len(page)
             for delivery in page:
-                _note(queue, delivery.stream_id)
+                _note_arrival(queue, delivery.stream_id)
                 entry = decode(delivery)
                 rows += len(entry.rows)
                 bounds.check(entries, rows)
@@ -225,66 +222,66 @@ def read_queue(client: redis.Redis, folding: Folding, bounds: Bounds = UNBOUNDED
     return queue
 
 
-def settle(session: Session, queue: Queue, catalog: Catalog) -> Pending:
-    """What of ``queue`` has not been applied in this session's snapshot.
+def select_pending(session: Session, queue: Queue, catalog: Catalog) -> Pending:
+    """The cells of ``queue`` that are not applied in this session's snapshot.
 
-    The queue was read before the snapshot began. An entry that was applied before it has its guard
-    in it, and its sums too; one applied later has neither. So each is counted once, wherever the
-    workers are. An entry older than the watermark may have lost its guard: the worker will not
-    count it, nor is it counted here. Nor are rows of the counters of tracked tables, nor, in strict
-    mode, of unknown ones, nor those that are in what their bucket was set to: these the queue was
-    read without.
+    The queue was read before the snapshot began. The snapshot has both the guard and the sums of an
+    entry applied before it, and neither of an entry applied later, so each entry counts once. Left
+    out are rows that no worker will count: of entries older than the watermark, whose guard may be
+    pruned; of tracked tables' counters; in strict mode of unknown counters. (:class:`Folding` left
+    out rows that a reconcile has included.)
 
     Args:
         session: in the snapshot.
-        queue: what was read.
-        catalog: by which its rows were put into buckets.
+        queue: read before it.
+        catalog: gave the buckets of the queue's rows.
 
     Raises:
-        CatalogChanged: it is not that of the snapshot.
+        CatalogChanged: the snapshot has another version of the catalog.
         StoreError: as any query.
     """
     control = read_control(session, lock="")
     if control.catalog_version != catalog.version:
         raise CatalogChanged
-    young = {name: entry for name, entry in queue.entries.items() if entry.at >= control.watermark}
+    watermark = control.watermark
+    young = {id: entry for id, entry in queue.entries.items() if entry.sent_ms >= watermark}
     applied = guards.known(session, list(young))
-    left = [entry for name, entry in young.items() if name not in applied]
-    counters = {counter for entry in left for counter in entry.counters} - catalog.tracked
+    pending = [entry for id, entry in young.items() if id not in applied]
+    counters = {counter for entry in pending for counter in entry.counters} - catalog.tracked
     if control.strict:
         counters = known_names(session, counters)
     cells: dict[str, dict[tuple[int, str], int]] = {name: {} for name in counters}
-    for entry in left:
+    for entry in pending:
         for (counter, label, key), amount in entry.cells.items():
             if counter in cells:
-                own = cells[counter]
-                own[label, key] = own.get((label, key), 0) + amount
-    return Pending(len(left), cells)
+                sums = cells[counter]
+                sums[label, key] = sums.get((label, key), 0) + amount
+    return Pending(len(pending), cells)
 
 
-def _note(queue: Queue, stream_id: str) -> None:
-    # Anybody may XADD with an id of their own, far in the future too.
+def _note_arrival(queue: Queue, stream_id: str) -> None:
+    # XADD accepts any id of its caller, far in the future too.
     milliseconds = min(int(stream_id.partition("-")[0]), MAX_AT)
     arrived = datetime.fromtimestamp(milliseconds / 1000, UTC)
     if queue.oldest is None or arrived < queue.oldest:
         queue.oldest = arrived
 
 
-def _now(client: redis.Redis) -> datetime:
+def _redis_time(client: redis.Redis) -> datetime:
     seconds, microseconds = divmod(earliest_us(client), 1_000_000)
     return datetime.fromtimestamp(seconds, UTC).replace(microsecond=microseconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One moment, of which any number of questions can be asked.
+    """A MySQL snapshot, with pending cells on request, that answers any number of queries.
 
     Attributes:
-        snapshot: of MySQL, with what is pending if that was asked for.
-        complete_up_to: everything that reached Redis before this time (UTC) is in it; None when
-            Redis was not asked, or did not answer.
-        unknown_because: why that is not known although there is a Redis to ask.
-        folded: what the queue was read for; None: it was not read.
+        snapshot: of MySQL, with the pending cells if the queue was read.
+        complete_up_to: everything that reached Redis before this time (UTC) is in it; None: there
+            is no Redis client, or Redis did not answer.
+        unknown_because: the error of a Redis that did not answer.
+        folded: the query that the queue was read for; None: the queue was not read.
     """
 
     snapshot: Snapshot
@@ -293,21 +290,21 @@ class Moment:
     folded: Query | None = None
 
     def ask(self, query: Query) -> Answer:
-        """The answer of this moment, with what is pending if the queue was read.
+        """The answer to a query, with the pending rows if the queue was read.
 
         Raises:
-            ValueError: the queue was read for less, or was not read, but is asked for.
+            ValueError: the queue was read for fewer rows than the query needs, or not at all.
             StoreError, ValueError: as :func:`countersink.counting.totals.answer.answer`.
         """
-        if not self._was_read_for(query):
-            raise ValueError("of this moment the queue was not read for what is asked")
+        if not self._covers(query):
+            raise ValueError("the queue was not read for the rows of this query")
         found = answer(self.snapshot, query)
         found.complete_up_to = self.complete_up_to
         found.unknown_because = self.unknown_because
         return found
 
-    def _was_read_for(self, query: Query) -> bool:
-        """Whether the answer has what is pending, or none of it, as the moment has."""
+    def _covers(self, query: Query) -> bool:
+        """Whether the queue was read for all that a query needs of it."""
         read, asked = self.folded, query.selection
         if read is None:
             return not query.include_pending
@@ -319,30 +316,27 @@ class Moment:
 
 
 class Reads:
-    """Totals together with what is still in the queue. Thread-safe as far as its two parts are.
+    """Totals, with the pending rows of the queue on request. As thread-safe as store and client.
 
-    Without ``include_pending`` an answer is MySQL's, and ``complete_up_to`` is the time at which
-    the oldest entry still in a stream arrived; when Redis does not answer, the time is unknown and
-    the answer comes all the same. With it the streams are read first and MySQL after them, in one
-    snapshot: what has no guard row there is pending and added, but for rows that the worker will
-    not count: bad ones, those of tracked tables' counters, in strict mode of unknown ones, and
-    those sent before their bucket was reconciled. A key that is new stands under its own name,
-    though the worker may find no room for it (``max_keys``): the sum over keys is the same.
-    ``complete_up_to`` is then Redis's time before the read. That costs time and memory in
-    proportion to the queue, up to ``bounds``.
+    Without ``include_pending`` an answer is MySQL's, and ``complete_up_to`` is the arrival of the
+    oldest entry still in a stream, or None if Redis does not answer. With it, entries without a
+    guard are added as :func:`select_pending` says, and ``complete_up_to`` is Redis's time before
+    the read; a new key counts under its name, though the worker may count it as ``__overflow__``
+    (``max_keys``): the sum over keys is the same. That costs time and memory in proportion to the
+    queue, up to ``bounds``.
 
     Raises (every method):
         StoreError, ValueError: as :func:`countersink.counting.totals.answer.answer`.
-        StreamError: Redis did not do its part, and pending entries were asked for.
-        QueueTooLong, QueueReadStopped: as ``bounds`` have it.
-        Conflict: counters were changed all the time while the queue was read.
-        ValueError: ``include_pending`` without a Redis.
+        StreamError: Redis did not answer as expected, with ``include_pending``.
+        QueueTooLong, QueueReadStopped: by ``bounds``.
+        Conflict: counters changed during each attempt to read the queue.
+        ValueError: ``include_pending`` without a Redis client.
 
     Args:
-        store: where the totals are.
-        redis_client: where the streams are, from :func:`countersink.stream.connection.connect`;
-            None where there is no queue to ask.
-        bounds: how much of the queue is read for pending entries.
+        store: holds the totals.
+        redis_client: holds the streams, from :func:`countersink.stream.connection.connect`; None:
+            there is no queue.
+        bounds: limits of a read of the queue.
     """
 
     def __init__(
@@ -354,33 +348,32 @@ class Reads:
         self._catalog: Catalog | None = None
 
     def ask(self, query: Query) -> Answer:
-        """The answer to a question, of one moment."""
+        """The answer to a query, of one moment."""
         return self.read(lambda moment: moment.ask(query), query)
 
     def read(self, work: Callable[[Moment], T], query: Query = ANYTHING) -> T:
-        """What ``work`` finds at one moment, for which the queue is read at most once. It may be
-        run again from the beginning.
+        """The result of ``work`` at one moment.
 
         Args:
-            work: asks questions.
-            query: whether it asks for what is pending, of which counter and keys.
+            work: asks queries; called again with a new moment if counters changed meanwhile.
+            query: tells whether the queue is read, for which counter and keys.
         """
         if query.include_pending:
             return self._with_pending(work, query)
         complete, reason = self.applied_up_to()
-        # A replica will do: the store holds it against what was committed after that look.
+        # A replica may answer: the store checks that it has all commits up to that read of Redis.
         return self._store.replica_snapshot(
             lambda session: work(Moment(Snapshot(session), complete, reason))
         )
 
     def applied_up_to(self) -> tuple[datetime | None, StreamError | None]:
-        """The time before which everything that reached Redis is in MySQL from now on, if it is
-        known; and why it is not, although there is a Redis.
+        """The time before which everything that reached Redis is in MySQL, None if unknown; and
+        the error of a Redis that did not answer.
         """
         if self._client is None:
             return None, None
         try:
-            return look(self._client).applied_up_to, None
+            return read_oldest(self._client).applied_up_to, None
         except StreamError as error:
             return None, error
 
@@ -389,15 +382,15 @@ class Reads:
             raise ValueError("include_pending needs the queue: give Reads a Redis client")
         for _ in range(_ATTEMPTS):
             catalog = self._catalog = self._catalog or self._store.snapshot(load)
-            # Streams first. The other way round, an entry applied in between would be in neither.
-            found = read_queue(self._client, Folding(query, catalog), self._bounds)
+            # Streams first: else an entry applied between the two reads would be in neither.
+            queue = read_queue(self._client, Folding(query, catalog), self._bounds)
 
-            def once(session: Session, found: Queue = found, catalog: Catalog = catalog) -> T:
-                pending = settle(session, found, catalog)
-                return work(Moment(Snapshot(session, pending), found.asked, folded=query))
+            def attempt(session: Session, queue: Queue = queue, catalog: Catalog = catalog) -> T:
+                pending = select_pending(session, queue, catalog)
+                return work(Moment(Snapshot(session, pending), queue.read_at, folded=query))
 
             try:
-                return self._store.snapshot(once)
+                return self._store.snapshot(attempt)
             except CatalogChanged:
                 self._catalog = None
-        raise Conflict("counters were changed all the time while the queue was read: ask again")
+        raise Conflict(f"counters changed during {_ATTEMPTS} reads of the queue: try again")

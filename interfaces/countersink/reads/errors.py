@@ -1,30 +1,29 @@
-"""Errors of reads: queue too long, read stopped, total too large; HTTP statuses for them are in
-``web/read_pool.py``.
+"""Errors of reads. See ``web/read_pool.py`` for their HTTP statuses.
 
 ::
 
     StreamError
-    ├── QueueTooLong       there is more in the queue than is read at once
-    └── QueueReadStopped   the read of the queue was told to end before it had all
+    ├── QueueTooLong       the queue has more entries or rows than one read may take
+    └── QueueReadStopped   the read of the queue was stopped before its end
     ValueError
-    └── TotalTooLarge      a total that the format of a file does not hold
-    CatalogChanged         within this package alone: the queue is to be read again
+    └── TotalTooLarge      a file format cannot hold the total
+    CatalogChanged         internal: the queue has to be read again
 """
 
 from countersink.stream.errors import StreamError
 
 
 class QueueTooLong(StreamError):
-    """There is more in the queue than is read at once."""
+    """The queue has more entries or rows than one read may take."""
 
 
 class QueueReadStopped(StreamError):
-    """The read was told to end before it had all."""
+    """The read of the queue was stopped before its end."""
 
 
 class TotalTooLarge(ValueError):
-    """A total that 64 bits do not hold."""
+    """A total exceeds 64 bits."""
 
 
 class CatalogChanged(Exception):
-    """The queue was added up by a catalog that is not that of the snapshot: do it again."""
+    """The queue was added up with another version of the catalog than the snapshot has."""

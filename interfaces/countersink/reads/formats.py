@@ -1,14 +1,12 @@
-"""How totals are written: CSV (safe for spreadsheets where asked for), NDJSON, Parquet, OpenMetrics
-text with its metric names, and a counter as JSON; names of columns are in
-``counting/totals/query.py``. Totals as a pandas DataFrame.
+"""Formats of totals: CSV (safe for spreadsheets on request), NDJSON, Parquet, OpenMetrics text and
+pandas DataFrames; and a counter's settings as JSON. See ``counting/totals/query.py`` for columns.
 
 https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md: label values are
 UTF-8 with backslash, quote and newline escaped; a counter's samples end in ``_total`` and are never
-below zero; the text ends with ``# EOF``. No two samples have the same labels: a key that is no
-UTF-8 looks like another one, and has its bytes in a label of its own.
+below zero; the text ends with ``# EOF``. No two samples may have the same labels: the label
+``key_bytes`` tells keys apart that are not UTF-8 and are shown alike.
 
-A Prometheus counter cannot be negative, and one of ours can: a total below zero goes to a gauge
-instead for as long as it is so.
+A Prometheus counter cannot be negative, but our totals can: a gauge has the totals below zero.
 
 ::
 
@@ -45,12 +43,12 @@ from countersink.reads.errors import TotalTooLarge
 from countersink.runtime.texts import iso
 from countersink.store import Store
 
-_AT_ONCE: Final = 1000
-"""Rows that are written at once."""
+_PART_ROWS: Final = 1000
+"""Rows of one part of CSV or NDJSON."""
 _PARQUET_GROUP: Final = 50_000
-"""Rows of Parquet that are written, and kept in memory, at once."""
+"""Rows of a row group of Parquet, which is kept in memory."""
 _FORMULA: Final = tuple("=+-@\t\r\n＝＋－＠")
-_MARK: Final = "'"
+_TEXT_MARK: Final = "'"
 CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 EVENTS: Final = "countersink_events"
 BALANCE: Final = "countersink_balance"
@@ -61,22 +59,24 @@ Rows = Iterable[Row]
 def csv_text(
     columns: Sequence[str], rows: Iterable[Mapping[str, object]], *, spreadsheet: bool = False
 ) -> Iterator[str]:
-    """RFC 4180 with a header line, in parts of many rows each.
+    """CSV (RFC 4180) with a header line, in parts of up to :data:`_PART_ROWS` rows.
 
     Args:
-        columns: of the rows, in order.
-        rows: by column.
-        spreadsheet: text is as :func:`for_spreadsheet` makes it; else as it is, for programs.
+        columns: names, in order.
+        rows: each with its values by column.
+        spreadsheet: passes texts through :func:`for_spreadsheet`; False: unchanged, for programs.
     """
     buffer = io.StringIO(newline="")
-    # In quotes a semicolon ends no cell, where it is what divides them.
+    # Quotes: a spreadsheet that separates cells by semicolons would split a text at one.
     writer = csv.writer(buffer, quoting=csv.QUOTE_NONNUMERIC if spreadsheet else csv.QUOTE_MINIMAL)
     writer.writerow(columns)
-    each = iter(rows)
-    if "estimate" in columns:  # as JSON has it, not as Python
-        each = ({**row, "estimate": "true" if row["estimate"] else "false"} for row in each)
-    while some := list(islice(each, _AT_ONCE)):
-        cells = ([row[column] for column in columns] for row in some)
+    remaining = iter(rows)
+    if "estimate" in columns:  # as in JSON, not True and False
+        remaining = (
+            {**row, "estimate": "true" if row["estimate"] else "false"} for row in remaining
+        )
+    while part := list(islice(remaining, _PART_ROWS)):
+        cells = ([row[column] for column in columns] for row in part)
         writer.writerows([list(map(_cell, row)) for row in cells] if spreadsheet else cells)
         yield buffer.getvalue()
         buffer.seek(0)
@@ -85,9 +85,9 @@ def csv_text(
 
 
 def for_spreadsheet(text: str) -> str:
-    """``text`` with ``'`` in front where a spreadsheet would take it for a formula (OWASP), and
-    where there is one already: whoever takes one ``'`` off the front has the text again."""
-    return f"{_MARK}{text}" if text.startswith((*_FORMULA, _MARK)) else text
+    """``text`` with a leading ``'`` if a spreadsheet would run it as a formula (OWASP) or if it
+    begins with ``'``: removing one leading ``'`` restores every text."""
+    return f"{_TEXT_MARK}{text}" if text.startswith((*_FORMULA, _TEXT_MARK)) else text
 
 
 def _cell(value: object) -> object:
@@ -95,34 +95,33 @@ def _cell(value: object) -> object:
 
 
 def csv_bytes(columns: Sequence[str], rows: Rows, *, spreadsheet: bool = False) -> Iterator[bytes]:
-    """RFC 4180 in UTF-8, as ``countersink totals --format csv``.
-
-    Keys that are no UTF-8 go out as the bytes that they are.
+    """CSV (RFC 4180) in UTF-8, as ``countersink totals --format csv``; keys that are not UTF-8 are
+    written as their bytes.
 
     Args:
-        columns, rows: what is written.
-        spreadsheet: text that a spreadsheet would run as a formula gets a ``'`` in front.
+        columns, rows: the table.
+        spreadsheet: passes texts through :func:`for_spreadsheet`.
     """
     for part in csv_text(columns, documents(columns, rows), spreadsheet=spreadsheet):
         yield part.encode("utf-8", "surrogateescape")
 
 
 def ndjson_bytes(columns: Sequence[str], rows: Rows) -> Iterator[bytes]:
-    """One JSON object a line, in ASCII, so that every key survives."""
-    each = documents(columns, rows)
-    while some := list(islice(each, _AT_ONCE)):
-        yield "".join(f"{json.dumps(row)}\n" for row in some).encode()
+    """NDJSON: one JSON object a line, in ASCII, which keeps keys that are not UTF-8."""
+    remaining = documents(columns, rows)
+    while part := list(islice(remaining, _PART_ROWS)):
+        yield "".join(f"{json.dumps(row)}\n" for row in part).encode()
 
 
 def parquet_writer() -> Callable[[BinaryIO, Sequence[str], Rows], int]:
-    """Writes rows to a file as Parquet, and says how many they were.
+    """A function that writes rows to a file as Parquet and returns their number.
 
-    A month is the first of its days. An hour is an instant: its offset is not kept. In a key that
-    is no UTF-8, each byte that is none becomes ``\\xff`` or the like. It raises TotalTooLarge for a
-    total beyond 64 bits.
+    A month is written as its first day, an hour as an instant without its offset. A byte of a key
+    that is not UTF-8 is written as ``\\xff``, with its value. The function raises TotalTooLarge for
+    a total beyond 64 bits.
 
     Raises:
-        ImportError: pyarrow is not there.
+        ImportError: pyarrow is not installed.
     """
     import pyarrow as pa  # noqa: PLC0415 (an optional dependency)
     import pyarrow.parquet  # noqa: PLC0415
@@ -152,15 +151,15 @@ def parquet_writer() -> Callable[[BinaryIO, Sequence[str], Rows], int]:
             return pa.array(values, type=type_of(name))
         except OverflowError as error:
             raise TotalTooLarge(
-                "a total is beyond 64 bits, which a Parquet file of countersink's does not hold:"
-                " use --format csv or ndjson"
+                "a total exceeds 64 bits, and a Parquet column cannot hold it: use --format csv"
+                " or ndjson"
             ) from error
 
     def write(file: BinaryIO, columns: Sequence[str], rows: Rows) -> int:
         schema = pa.schema([pa.field(name, type_of(name), nullable=False) for name in columns])
-        written, each = 0, iter(rows)
+        written, remaining = 0, iter(rows)
         with pyarrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-            while group := list(islice(each, _PARQUET_GROUP)):
+            while group := list(islice(remaining, _PARQUET_GROUP)):
                 values = zip(*group, strict=True)
                 arrays = [array(name, column) for name, column in zip(columns, values, strict=True)]
                 writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
@@ -172,7 +171,7 @@ def parquet_writer() -> Callable[[BinaryIO, Sequence[str], Rows], int]:
 
 @dataclass(frozen=True, slots=True)
 class TotalSample:
-    """A total: of a key of a counter, or, where that is None, of the whole counter."""
+    """The total of a key of a counter; ``key`` is None for the counter's total."""
 
     counter: str
     key: str | None
@@ -180,30 +179,30 @@ class TotalSample:
 
 
 def openmetrics_text(samples: Iterable[TotalSample], complete_up_to: datetime | None) -> str:
-    """The document; ``complete_up_to`` is a metric of its own, left out where it is not known."""
-    above: list[TotalSample] = []
-    below: list[TotalSample] = []
+    """The samples as OpenMetrics text; a metric has ``complete_up_to``, unless it is None."""
+    positive: list[TotalSample] = []
+    negative: list[TotalSample] = []
     for sample in samples:
-        (below if sample.total < 0 else above).append(sample)
-    return "".join(f"{line}\n" for line in _openmetrics_lines(above, below, complete_up_to))
+        (negative if sample.total < 0 else positive).append(sample)
+    return "".join(f"{line}\n" for line in _openmetrics_lines(positive, negative, complete_up_to))
 
 
 def _openmetrics_lines(
-    above: list[TotalSample], below: list[TotalSample], complete_up_to: datetime | None
+    positive: list[TotalSample], negative: list[TotalSample], complete_up_to: datetime | None
 ) -> Iterator[str]:
     yield f"# TYPE {EVENTS} counter"
-    yield f"# HELP {EVENTS} What was counted."
-    for sample in above:
+    yield f"# HELP {EVENTS} Totals of counters or of their keys."
+    for sample in positive:
         yield f"{EVENTS}_total{_labels(sample)} {sample.total}"
-    if below:
+    if negative:
         yield f"# TYPE {BALANCE} gauge"
-        yield f"# HELP {BALANCE} Totals below zero, which no Prometheus counter can be."
-        for sample in below:
+        yield f"# HELP {BALANCE} Totals below zero; a Prometheus counter cannot be negative."
+        for sample in negative:
             yield f"{BALANCE}{_labels(sample)} {sample.total}"
     if complete_up_to is not None:
         yield f"# TYPE {COMPLETE} gauge"
         yield f"# UNIT {COMPLETE} seconds"
-        yield f"# HELP {COMPLETE} What reached Redis before this time is in the totals."
+        yield f"# HELP {COMPLETE} Everything that reached Redis before this time is in the totals."
         yield f"{COMPLETE} {complete_up_to.timestamp():.3f}"
     yield "# EOF"
 
@@ -211,7 +210,7 @@ def _openmetrics_lines(
 def _labels(sample: TotalSample) -> str:
     labels = [("counter", sample.counter)]
     if sample.key is not None:
-        # Prometheus takes UTF-8 alone: a byte of a key that is none is shown as \xff.
+        # Prometheus takes UTF-8 only: any other byte of a key is written as \xff, with its value.
         raw = sample.key.encode("utf-8", "surrogateescape")
         shown = raw.decode("utf-8", "backslashreplace")
         labels.append(("key", shown))
@@ -226,7 +225,7 @@ def _escaped(value: str) -> str:
 
 
 def counter_document(counter: Counter) -> dict[str, object]:
-    """A counter as JSON."""
+    """The settings of a counter, as a JSON document."""
     return {
         "counter": counter.name,
         "time_zone": counter.time_zone,
@@ -248,7 +247,7 @@ def counter_document(counter: Counter) -> dict[str, object]:
 
 
 def breakdown_begins(breakdown: Breakdown) -> str | None:
-    """The UTC time from which on a breakdown holds the events; None: it holds all."""
+    """The UTC time of the first events in a breakdown; None: it has all events."""
     if not breakdown.since:
         return None
     return iso(datetime_of(breakdown.since * 60), "minutes")
@@ -256,19 +255,19 @@ def breakdown_begins(breakdown: Breakdown) -> str | None:
 
 @contextmanager
 def replaced_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which gets its name when the block has ended well; else it is gone, and
-    what had the name before is as it was.
+    """A new file that replaces the one at ``path`` when the block ends; if the block raises, the
+    new file is deleted and the old one stays.
 
-    What is no ordinary file, such as a pipe or /dev/stdout, is written to as it is.
+    A path that is not a regular file, such as a pipe or /dev/stdout, is written directly.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             yield file
         return
-    target = path.resolve()  # a link goes on pointing there
+    target = path.resolve()  # replaces a link's target, not the link
     number, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
     part = Path(name)
     try:
@@ -284,7 +283,7 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _mode(target: Path) -> int:
-    """The permissions of the file that is replaced, or those that a new one would get."""
+    """The permissions of the replaced file, or the default ones of a new file."""
     if target.exists():
         return target.stat().st_mode & 0o777
     mask = os.umask(0)
@@ -304,22 +303,22 @@ def frame(
     match: KeyMatch = ANY,
     where: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
-    """The totals of one counter or of several, all of one snapshot; memory grows with them.
+    """The totals of one or several counters from one snapshot, as a DataFrame in memory.
 
     Args:
-        store: where the totals are.
-        counter: a name, or names; of one counter there is no column ``counter``.
+        store: holds the totals.
+        counter: a name, or several; with a single name there is no column ``counter``.
         by: ``day``, ``hour``, ``minute``, ``month``, ``key``, ``key-day``, ``key-month`` or
-            ``total``, or dimensions, such as ``page,country``: the columns, as of ``countersink
+            ``total``, or dimensions, such as ``page,country``: the columns, as in ``countersink
             export``. Days and months (their first days) are ``datetime64``, hours and minutes are
             in UTC.
-        keys: these keys only.
-        match: or those that match.
-        where: or events with these values of dimensions: ``{"country": "DE"}``.
-        start, end: days, both inclusive. By day, hour and key-day a counter of which retention
-            has rolled up days to months takes a ``start``, else it is a RolledUp error, whose
-            ``rolled_up_to`` is the first that can be.
-        time_zone: whose days, hours and months; default: each counter's own.
+        keys: only these keys.
+        match: only keys that match.
+        where: only events with these values of dimensions: ``{"country": "DE"}``.
+        start, end: days, both inclusive. By day, hour and key-day, a counter whose days retention
+            has rolled up to months needs a ``start``: RolledUp has the first possible one as
+            ``rolled_up_to``.
+        time_zone: of the days, hours and months; default: each counter's own.
 
     Raises:
         UnknownCounter, InexactZone, RolledUp, IncompleteBreakdown, StoreError, ValueError: as
@@ -341,7 +340,7 @@ def frame(
                 where=where,
             )
             query = Query(wanted, by=layout, dimensions=dimensions, strict=True, streamed=True)
-            # One for each: what it remembers of a counter grows with its buckets.
+            # A snapshot for each counter: its caches grow with the counter's buckets.
             found += [(name, *row) for row in rows(Snapshot(session), query, Answer(columns))]
     made = pd.DataFrame.from_records(found, columns=list(columns))
     for column in ("day", "month"):

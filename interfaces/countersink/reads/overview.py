@@ -1,5 +1,4 @@
-"""The list of all counters with totals and last days: sorting (``SORTS``), paging, search, and at
-most how many days (``MAX_DAYS``)."""
+"""The list of counters with their totals and last days: search, sorting and paging."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,33 +24,32 @@ from countersink.database.sql import parts
 from countersink.runtime.limits import is_name
 
 MAX_DAYS: Final = 92
-"""Days at a glance, at most."""
+"""Last days of each counter, at most."""
 WEEK: Final = 7
-"""Days of a change: the last whole ones are held against as many before them. Today, which is not
-over, is left out."""
+"""Days of each period of a change: the last complete days against the days before. Today, which is
+incomplete, is in neither."""
 SORTS: Final = ("counter", "today", "total", "change")
-"""What counters may be sorted by: their names, or a number of :func:`standing`."""
+"""Sort orders of counters: by name, or by a number of :func:`sort_values`."""
 
-Standing = Mapping[str, tuple[float, ...]]
-"""By what all counters are sorted, larger ones first; empty for those that do not have it."""
+SortValues = Mapping[str, tuple[float, ...]]
+"""Numbers that counters are sorted by, by name, larger first; empty for a counter without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Glance:
-    """A question for the list of counters: search, page, days, sorting.
+class OverviewQuery:
+    """A query of the list of counters: search, page, days, sorting.
 
     Attributes:
-        search: a part of their names; empty for all.
-        after: only those after this one; empty for all.
-        limit: so many of them at most, 1 or more.
-        days: last days, at most :data:`MAX_DAYS`, today's included, of each counter's own time
-            zone; 0 for none.
-        totals: whether all that was ever counted is asked for.
-        visible: tells which names may be seen.
-        standing: all of them, and what they are sorted by, from :func:`standing`; None: by name, in
-            order of bytes.
-        only: these, which exist, and no others; None: all.
-        reverse: the other way round.
+        search: a part of the names; empty: all.
+        after: the counter before the page; empty: the page is the first.
+        limit: counters of the page, at most; 1 or more.
+        days: last days, today included, at most :data:`MAX_DAYS`, in each counter's time zone; 0:
+            none.
+        totals: whether the total of all time is wanted.
+        visible: tells whether a name may be listed.
+        sort_values: of all counters, from :func:`sort_values`; None: sorted by name, by bytes.
+        only: the names of existing counters to list; None: all.
+        reverse: reverses the order.
     """
 
     search: str = ""
@@ -60,16 +58,16 @@ class Glance:
     days: int = 14
     totals: bool = True
     visible: Callable[[str], bool] = field(default=lambda name: True, repr=False)
-    standing: Standing | None = field(default=None, repr=False)
+    sort_values: SortValues | None = field(default=None, repr=False)
     only: Sequence[str] | None = None
     reverse: bool = False
 
     def fits(self, name: str) -> bool:
-        """Whether a counter is in the list."""
+        """Whether the list includes a counter."""
         return self.search in name and self.visible(name)
 
     def is_beyond(self, name: str) -> bool:
-        """Whether a counter comes after ``after``, by name."""
+        """Whether a counter's name sorts behind ``after``."""
         return not self.after or (name < self.after if self.reverse else name > self.after)
 
 
@@ -78,11 +76,11 @@ class OverviewLine:
     """One counter of the list, with its total and its last days.
 
     Attributes:
-        counter: its name.
-        time_zone, resolution: its own.
-        total: all that was ever counted; None where it was not asked for.
-        days: (day, total) of the last days, today's as the last; None where its buckets do not
-            tell, the days are in months by now, or this machine does not know its time zone.
+        counter: the name.
+        time_zone, resolution: the counter's.
+        total: of all time; None: not asked for.
+        days: (day, total) of the last days, today last; None: the buckets are too wide for days,
+            or this machine does not know the time zone.
     """
 
     counter: str
@@ -97,10 +95,10 @@ class Overview:
     """A page of the list of counters.
 
     Attributes:
-        lines: in the order that was asked for.
-        counters: how many counters there are, before ``after`` and ``limit``; None: more than are
-            counted for a page.
-        more: there are others after the last line.
+        lines: in the requested order.
+        counters: number of counters without regard to ``after`` and ``limit``; None: too many to
+            count for a page.
+        more: whether a page follows.
     """
 
     lines: list[OverviewLine]
@@ -108,26 +106,26 @@ class Overview:
     more: bool
 
 
-def overview(snapshot: Snapshot, glance: Glance) -> Overview:
+def overview(snapshot: Snapshot, query: OverviewQuery) -> Overview:
     """Counters with their totals and last days.
 
     Raises:
         StoreError: as any query.
-        ValueError: ``after`` is no counter's name; or none of the counters, and they are not sorted
-            by name.
+        ValueError: ``after`` cannot be a counter's name; or, where the list is sorted by a number,
+            is not in the list.
     """
     page: list[str]
     number: int | None
-    if glance.only is not None:
-        page, number = list(glance.only), len(glance.only)
-    elif glance.standing is None:
-        page, number = _page_by_name(snapshot, glance)
+    if query.only is not None:
+        page, number = list(query.only), len(query.only)
+    elif query.sort_values is None:
+        page, number = _page_by_name(snapshot, query)
     else:
-        page, number = _page_by_number(glance.standing, glance)
-    more = len(page) > glance.limit
-    page = page[: glance.limit]
-    totals = _totals(snapshot, page) if glance.totals else {}
-    days = _days(snapshot, page, glance.days)
+        page, number = _page_by_number(query.sort_values, query)
+    more = len(page) > query.limit
+    page = page[: query.limit]
+    totals = _totals(snapshot, page) if query.totals else {}
+    days = _days(snapshot, page, query.days)
     with snapshot.together(sorted(page)):
         schemes = [snapshot.shape(name).scheme for name in page]
     lines = [
@@ -144,21 +142,21 @@ def overview(snapshot: Snapshot, glance: Glance) -> Overview:
 
 
 def today(snapshot: Snapshot, wanted: Sequence[str]) -> tuple[list[str] | None, Overview]:
-    """All names, where one query brings them, and today's totals of those ``wanted`` that exist.
+    """All counters' names, None if one query does not return them all; and today's totals of the
+    ``wanted`` counters that exist.
 
     Raises:
         StoreError: as any query.
     """
     names, *others = islice(names_in_parts(snapshot.session, ""), 2)
     known = sorted(known_names(snapshot.session, wanted))
-    glance = Glance(only=known, limit=len(known), days=1, totals=False)
-    seen = overview(snapshot, glance)
-    return None if others else names, seen
+    query = OverviewQuery(only=known, limit=len(known), days=1, totals=False)
+    return None if others else names, overview(snapshot, query)
 
 
-def standing(snapshot: Snapshot, by: str) -> Standing:
-    """What all counters are sorted by: ``today``, ``total``, or ``change`` as a part of the
-    :data:`WEEK` before, which is infinite where that had nothing.
+def sort_values(snapshot: Snapshot, by: str) -> SortValues:
+    """The numbers that all counters are sorted by: ``today``, ``total``, or ``change`` relative to
+    the :data:`WEEK` before, infinite where that has nothing.
 
     Raises:
         StoreError: as any query.
@@ -183,38 +181,38 @@ def standing(snapshot: Snapshot, by: str) -> Standing:
     return found
 
 
-def _page_by_name(snapshot: Snapshot, glance: Glance) -> tuple[list[str], int | None]:
-    """The counters after ``after``, at least one more than the page has if there is one, and how
-    many there are in all, if one query brings them."""
-    if glance.after and not is_name(glance.after):
-        raise ValueError("`after` is the name of a counter: `next` of the page before")
+def _page_by_name(snapshot: Snapshot, query: OverviewQuery) -> tuple[list[str], int | None]:
+    """The counters after ``after``, one more than ``limit`` at least if a page follows; and the
+    number of all counters, None if one query does not return them all."""
+    if query.after and not is_name(query.after):
+        raise ValueError("`after` must be a counter's name: `next` of the previous page")
     session, pending = snapshot.session, snapshot.pending.cells
-    first, *others = islice(names_in_parts(session, "", reverse=glance.reverse), 2)
+    first, *others = islice(names_in_parts(session, "", reverse=query.reverse), 2)
     if not others:
-        names = list(filter(glance.fits, {*first, *pending}))
-        page = sorted(filter(glance.is_beyond, names), reverse=glance.reverse)
+        names = list(filter(query.fits, {*first, *pending}))
+        page = sorted(filter(query.is_beyond, names), reverse=query.reverse)
         return page, len(names)
-    found = list(filter(glance.is_beyond, filter(glance.fits, pending)))
+    found = list(filter(query.is_beyond, filter(query.fits, pending)))
     number = 0
-    for some in names_in_parts(session, glance.after, reverse=glance.reverse):
-        fitting = list(filter(glance.fits, some))
+    for part in names_in_parts(session, query.after, reverse=query.reverse):
+        fitting = list(filter(query.fits, part))
         found += fitting
         number += len(fitting)
-        if number > glance.limit:
+        if number > query.limit:
             break
-    return sorted(set(found), reverse=glance.reverse), None
+    return sorted(set(found), reverse=query.reverse), None
 
 
-def _page_by_number(known: Standing, glance: Glance) -> tuple[list[str], int]:
-    names = list(filter(glance.fits, known))
-    have = sorted(name for name in names if known[name])
-    have.sort(key=known.__getitem__, reverse=not glance.reverse)
-    page = have + sorted(name for name in names if not known[name])
-    if not glance.after:
+def _page_by_number(values: SortValues, query: OverviewQuery) -> tuple[list[str], int]:
+    names = list(filter(query.fits, values))
+    with_value = sorted(name for name in names if values[name])
+    with_value.sort(key=values.__getitem__, reverse=not query.reverse)
+    page = with_value + sorted(name for name in names if not values[name])
+    if not query.after:
         return page, len(names)
-    if glance.after not in names:
-        raise ValueError(f"no counter {glance.after!r} is in the list: begin anew, without `after`")
-    return page[page.index(glance.after) + 1 :], len(names)
+    if query.after not in names:
+        raise ValueError(f"counter {query.after!r} is not in the list: start again without `after`")
+    return page[page.index(query.after) + 1 :], len(names)
 
 
 def _totals(snapshot: Snapshot, names: Sequence[str]) -> dict[str, int]:
@@ -227,11 +225,11 @@ def _totals(snapshot: Snapshot, names: Sequence[str]) -> dict[str, int]:
 def _days(
     snapshot: Snapshot, names: Sequence[str], number: int
 ) -> dict[str, list[tuple[date, int]] | None]:
-    """The last days of each counter; None where they cannot be told, or none are asked for."""
+    """The last days of each counter; None where its buckets are too wide, or ``number`` is 0."""
     found: dict[str, list[tuple[date, int]] | None] = dict.fromkeys(names)
-    for some in parts(sorted(names) if number else [], SIZE):
-        with snapshot.together(some):
-            for name in some:
+    for part in parts(sorted(names) if number else [], SIZE):
+        with snapshot.together(part):
+            for name in part:
                 with suppress(InexactZone, RolledUp, UnknownZone):
                     zone = snapshot.shape(name).scheme.known_zone()
                     today = buckets.date_at(zone, snapshot.now_ms // 1000)

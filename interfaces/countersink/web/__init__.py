@@ -1,5 +1,5 @@
 """The HTTP interface and the dashboard.
 
-A table of :class:`~countersink.web.http.Route` says which paths there are, who may use them
-and how they are documented; everything goes through the same Producer and Store as everything else.
+A table of :class:`~countersink.web.http.Route` has each path with its handler, the required scope
+and its documentation; handlers use the same Producer and Store as all other parts.
 """

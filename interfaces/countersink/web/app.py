@@ -1,9 +1,6 @@
-"""The ASGI application: the list of all routes, what is opened at the start and closed at the end,
-and the limits of wrong keys and of queue rows per answer made from the options.
-
-From a request to its route's handler: what is checked in which order, the answer to OPTIONS (no
-CORS), and which status unforeseen errors and servers that are away become (500, 503); errors of
-reads: ``web/read_pool.py``. Whatever a handler raises becomes an answer here.
+"""The ASGI application: all routes, opening and closing of the shared services, the checks of each
+request in their order, the answer to OPTIONS (no CORS), and the answers to errors: 503 for a server
+that is away, 500 for an unexpected exception. See ``read_pool.py`` for errors of reads.
 """
 
 import asyncio
@@ -47,7 +44,7 @@ from countersink.web.endpoints import (
 from countersink.web.errors import Problem
 from countersink.web.http import Route, RouteTable
 from countersink.web.http.answers import compress
-from countersink.web.http.headers import complete, decode_target, read_headers
+from countersink.web.http.headers import add_headers, decode_target, read_headers
 from countersink.web.http.openapi import openapi_route
 from countersink.web.http.parameters import read_parameters
 from countersink.web.options import WebOptions
@@ -59,8 +56,8 @@ LOGIN_PATH: Final = "/login"
 RETRY_AFTER_S: Final = 2
 MINUTE_S: Final = 60.0
 PENDING_ROWS_PER_ENTRY: Final = 25
-"""Rows that are read for one answer, for each of ``max_pending_entries``: an entry may have
-thousands."""
+"""Rows of the queue that one answer may read, per entry of ``max_pending_entries``: an entry may
+have thousands."""
 _BY_TAG: Final = {
     "sending": (*increments.ROUTES, *hits.ROUTES),
     "sequences": sequences.ROUTES,
@@ -74,7 +71,7 @@ _BY_TAG: Final = {
 ROUTES: Final = tuple(
     replace(route, tag=tag) for tag, routes in _BY_TAG.items() for route in routes
 )
-"""All routes, in the order of the document."""
+"""All routes, in the order of the OpenAPI document."""
 
 
 class Application:
@@ -82,13 +79,13 @@ class Application:
 
     Args:
         options: its settings.
-        producer: makes the one producer, when the application starts; it is closed at the end.
+        producer: creates the producer at the start; the application closes it at the end.
         system, schedule: see :class:`~countersink.web.services.Services`.
-        routes: what there is besides the OpenAPI document of it.
+        routes: all routes but that of their OpenAPI document.
 
     Attributes:
-        services: what handlers work with, from the start to the end; not there before.
-        complete: after the end, whether all that was accepted is stored.
+        services: objects that handlers share; set at the start.
+        complete: set at the end: whether all accepted increments are stored.
     """
 
     services: Services
@@ -104,7 +101,7 @@ class Application:
         routes: Sequence[Route] = ROUTES,
     ) -> None:
         self._options = options
-        # Before anything listens: its URLs may be none.
+        # Before the server listens: a URL may be invalid.
         self._store = Store(
             options.mysql_url,
             read_url=options.mysql_read_url,
@@ -117,27 +114,27 @@ class Application:
         self._hosts = Hosts(options.host, options.allowed_hosts)
         self._addresses = Addresses(options.trusted_proxies)
         self._authenticator: Authenticator
-        self._life = Router(lifespan=self._lifespan)
+        self._lifespan_app = Router(lifespan=self._lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI 3."""
+        """Serve one request, or the lifespan (ASGI 3)."""
         if scope["type"] != "http":
-            await self._life(scope, receive, send)
+            await self._lifespan_app(scope, receive, send)
             return
         try:
             response = await self._answer(scope, receive, send)
             await compress(scope, response, self.services)
         except Exception as error:
-            response = answer_of(error)
-        complete(response)
+            response = error_response(error)
+        add_headers(response)
         self.services.answers[response.status_code] += 1
         try:
             await response(scope, receive, send)
         except Exception as error:
-            answer_of(error)  # it is in the log; the server ends the connection
+            error_response(error)  # for its log line; the server ends the connection
 
     def stop(self) -> None:
-        """Tell answers that go on without end to end; in the event loop's thread."""
+        """Make endless answers end. Call it in the event loop's thread."""
         self.services.stopping.set()
 
     @asynccontextmanager
@@ -172,11 +169,11 @@ class Application:
                 stopping=stopping,
             )
             self._authenticator = Authenticator(self.services)
-            keeping = asyncio.create_task(register.keep())
+            refreshing = asyncio.create_task(register.keep_fresh())
             try:
                 yield
             finally:
-                keeping.cancel()
+                refreshing.cancel()
                 producer = self.services.producer
                 self.complete = await anyio.to_thread.run_sync(
                     producer.close, producer.exit_timeout
@@ -218,16 +215,17 @@ class Application:
             with self.services.places.needed(holder):
                 return await route.handler(request, self.services, who)
         except Exception as error:
-            page = _page_instead(route, error) if route.hidden and _is_browser(scope) else None
+            page = _error_page(route, error) if route.hidden and _is_browser(scope) else None
             if page is None:
                 raise
             return RedirectResponse(page, 303)
 
 
-def answer_of(error: Exception) -> Response:
-    """The answer for ``error``; of what nobody foresaw only a number that is in the log, too."""
+def error_response(error: Exception) -> Response:
+    """The answer to a request that raised ``error``; an unexpected error is logged, and its answer
+    has only the number of the log line."""
     if isinstance(error, ClientDisconnect):
-        return Response(status_code=400)  # nobody is there to read it
+        return Response(status_code=400)  # nobody reads it
     return _problem_of(error).response()
 
 
@@ -238,16 +236,13 @@ def _problem_of(error: Exception) -> Problem:
         LOGGER.warning("a read took too long: %s", error, extra={"action": "too_slow"})
         return Problem(
             503,
-            "This took too long and was given up: ask for less, or again in a while",
+            "The request took too long and was stopped: ask for less, or try again later",
             retry_after=RETRY_AFTER_S,
         )
     if isinstance(error, Unavailable | StreamUnavailable | Conflict):
-        LOGGER.warning("a server is away: %s", error, extra={"action": "unavailable"})
-        return Problem(
-            503,
-            "A server behind this one is away or busy: try again",
-            retry_after=RETRY_AFTER_S,
-        )
+        LOGGER.warning("MySQL or Redis is away or busy: %s", error, extra={"action": "unavailable"})
+        text = "MySQL or Redis is away or busy: try again"
+        return Problem(503, text, retry_after=RETRY_AFTER_S)
     incident = secrets.token_hex(4)
     LOGGER.error(
         "a request failed",
@@ -256,21 +251,21 @@ def _problem_of(error: Exception) -> Problem:
     )
     return Problem(
         500,
-        f"This should not have happened; the log has it under the number {incident}",
+        f"Internal error: the server's log has details under the number {incident}",
         extra={"incident": incident},
     )
 
 
-def _page_instead(route: Route, error: Exception) -> str | None:
-    """The page for a person whose request failed; None where there is none.
+def _error_page(route: Route, error: Exception) -> str | None:
+    """The page that a browser is sent to after an error; None: there is none.
 
-    A login that failed, for whatever reason, leads to its form, which says why by the status.
+    A failed login leads back to the form, which explains the status.
     """
     if route.path == LOGIN_PATH and route.method == "POST":
-        return f"{LOGIN_PATH}?wrong={answer_of(error).status_code}"
+        return f"{LOGIN_PATH}?wrong={error_response(error).status_code}"
     return LOGIN_PATH if isinstance(error, Problem) and error.status == 401 else None
 
 
 def _is_browser(scope: Scope) -> bool:
-    """Whether a person is to see the answer."""
+    """Whether a browser shows the answer as a page."""
     return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])

@@ -1,9 +1,8 @@
-"""Badges of hit counters: their SVG (sizes, longest label), and the number shown: how long it is
-kept, limits of reads.
+"""Badges of hit counters: the SVG (``badge``), and the numbers in it (``HitNumbers``).
 
-Numbers are close, never ahead, and not asked of MySQL for every visit. Of a visit that comes while
-a number is being read nobody can tell whether it is in that. It is taken to be: so no visit is ever
-shown twice, and a badge may be behind by those few until the next reading.
+A number is read from MySQL every :data:`FRESH_S` seconds at most; in between, the visits that this
+process accepts are added. A read may or may not include a visit accepted during it. The badge does
+not add it, so that no visit is shown twice: it may be a few visits behind until the next read.
 """
 
 import asyncio
@@ -27,44 +26,44 @@ from countersink.stream.names import stream_keys
 from countersink.web.services import Acknowledgements, Services
 
 FRESH_S: Final = 2.0
-"""Seconds for which a number from MySQL is good."""
+"""Seconds for which a number from MySQL is kept."""
 PATIENCE_S: Final = 2.0
-"""Seconds that a visitor waits for one at most."""
+"""Seconds that a visitor waits for a number at most."""
 MAX_NUMBERS: Final = 10_000
 MAX_READINGS: Final = 64
-"""Numbers that are being read, or wait for it: others are shown as they were known. Anybody may ask
-for badges of keys that nobody has ever seen."""
+"""Numbers being read or waiting to be; other badges show the last known number. Anybody may request
+badges of any number of keys."""
 THREADS: Final = 2
-"""Of its own, so that badges leave those alone who have a key and ask for totals."""
+"""Threads for badges only, so that they do not hold up reads of clients with a key."""
 MAX_QUEUE: Final = 500
-"""Entries in the queue up to which a badge has them, too: reading them takes time."""
+"""Entries of the queue up to which a badge includes pending rows: reading them takes time."""
 HEIGHT: Final = 20
 PADDING: Final = 6
 MAX_LABEL_LENGTH: Final = 64
 _FONT_SIZE: Final = 11
 _CHARACTER: Final = 7
 _WIDE_CHARACTER: Final = 11
-"""Pixels of a character in 11 px Verdana, about."""
+"""Approximate width in pixels of a wide character, such as a Chinese one, in 11 px Verdana."""
 _UNPRINTABLE: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What an XML 1.0 document cannot hold (section 2.2, Char)."""
+"""Characters that an XML 1.0 document cannot hold (section 2.2, Char)."""
 
 
 def badge(label: str, number: int | None) -> bytes:
-    """The badge, in UTF-8.
+    """A badge, as SVG in UTF-8.
 
     Args:
-        label: on the left; any text.
-        number: on the right, its digits in groups of three; None: unknown.
+        label: the text on the left.
+        number: the number on the right, its digits in groups of three; None: unknown.
     """
     label = _UNPRINTABLE.sub("\ufffd", label)
     shown = "–" if number is None else f"{number:,}".replace(",", "\u202f")
-    said = escape(f"{label}: {'unknown' if number is None else number}")
+    title = escape(f"{label}: {'unknown' if number is None else number}")
     left, right = _width(label), _width(shown)
-    # Both texts are stretched to what was reckoned: whatever font there is, nothing overflows.
+    # textLength stretches both texts to the computed width: no font makes them overflow.
     # No style element or attribute: a content security policy may forbid them.
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="{HEIGHT}"'
-        f' role="img" aria-label="{said}"><title>{said}</title>'
+        f' role="img" aria-label="{title}"><title>{title}</title>'
         f'<clipPath id="r"><rect width="{left + right}" height="{HEIGHT}" rx="3"/></clipPath>'
         f'<g clip-path="url(#r)"><rect width="{left}" height="{HEIGHT}" fill="#4a4f57"/>'
         f'<rect x="{left}" width="{right}" height="{HEIGHT}" fill="#1f6feb"/></g>'
@@ -81,23 +80,23 @@ def _text(text: str, middle: float, width: int) -> str:
 
 
 def _width(text: str) -> int:
-    """Pixels of a text with the space around it."""
+    """The width of a text with its padding, in pixels."""
     if not text:
         return 0
-    # From here on mostly scripts with square characters.
+    # From U+2E80 on, most scripts have square characters.
     wide = sum(ord(character) >= 0x2E80 for character in text)
     return _CHARACTER * (len(text) - wide) + _WIDE_CHARACTER * wide + 2 * PADDING
 
 
 @dataclass(slots=True, eq=False)
 class _Number:
-    """One key's number.
+    """The number of a key.
 
     Attributes:
-        base: the total as it was known after the last reading; None: there was none.
-        visits: those counted here since.
-        read_at: monotonic seconds of the last attempt.
-        reading: the attempt under way.
+        base: the total by the last read; None: there was no successful read.
+        visits: visits that this process has accepted since.
+        read_at: monotonic seconds at the end of the last read.
+        reading: the running read.
     """
 
     base: int | None = None
@@ -107,7 +106,7 @@ class _Number:
 
 
 class HitNumbers:
-    """Totals of keys, each with the visits that this process has counted since it was read."""
+    """The totals of keys, with the visits that this process has accepted since the last read."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -116,14 +115,14 @@ class HitNumbers:
         self._threads = anyio.CapacityLimiter(THREADS)
 
     async def number(self, counter: str, key: str, visits: int) -> int | None:
-        """The key's total; None while it cannot be told.
+        """The total of a key; None: it could not be read.
 
         Args:
-            counter, key: whose.
-            visits: how many the caller has just had accepted.
+            counter, key: of the badge.
+            visits: number of visits that the producer has just accepted.
         """
         number = self._numbers.pop((counter, key), None) or _Number()
-        self._numbers[counter, key] = number  # at the end, behind those not seen for longer
+        self._numbers[counter, key] = number  # at the end: the least recently used come first
         if len(self._numbers) > MAX_NUMBERS:
             self._numbers.popitem(last=False)
         number.visits += visits
@@ -137,23 +136,23 @@ class HitNumbers:
 
     async def _read(self, number: _Number, counter: str, key: str) -> None:
         try:
-            # What the producer has accepted before is in the number, or it is not read.
-            if await self._services.one(Acknowledgements).stored(PATIENCE_S / 2):
+            # The read includes all visits accepted before it, or does not happen.
+            if await self._services.single(Acknowledgements).stored(PATIENCE_S / 2):
                 found = await anyio.to_thread.run_sync(
                     self._total, counter, key, limiter=self._threads
                 )
                 if found is not None:
-                    total, whole = found
+                    total, complete = found
                     known = (number.base or 0) + number.visits
-                    # A whole one that is smaller can only be so because something was taken away.
-                    number.base, number.visits = total if whole else max(total, known), 0
+                    # A complete total is smaller than before only after a decrement or deletion.
+                    number.base, number.visits = total if complete else max(total, known), 0
         finally:
             number.read_at = time.monotonic()
             number.reading = None
             self._readings -= 1
 
     def _total(self, counter: str, key: str) -> tuple[int, bool] | None:
-        """The total, and whether it has all that was stored; None while it cannot be told."""
+        """The total, and whether it includes all stored visits; None: it could not be read."""
         services = self._services
         spooled = services.producer.mark() is None
         queued: int | None = None

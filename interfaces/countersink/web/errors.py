@@ -1,11 +1,10 @@
-"""``Problem``, the document of an HTTP error (``application/problem+json``), and what keeps the
-server from starting.
+"""Errors of the HTTP interface.
 
 ::
 
     Exception
-    ├── Problem      ends a request: its answer is application/problem+json (RFC 9457)
-    └── CannotServe  the server does not start; says what to do
+    ├── Problem      ends a request; the answer is application/problem+json (RFC 9457)
+    └── CannotServe  the server cannot start; the message has the remedy
 """
 
 import math
@@ -19,16 +18,16 @@ MEDIA_TYPE: Final = "application/problem+json"
 
 
 class Problem(Exception):
-    """Ends a request with a status and a sentence that says what to do.
+    """Ends a request with an HTTP status and a sentence for the client.
 
     Attributes:
-        status: of HTTP.
-        detail: for the person at the other end; never anything of the inside.
-        headers: more headers of the answer, such as ``Retry-After``.
-        extra: more members of the document, such as ``errors``.
+        status: the HTTP status.
+        detail: the sentence: what is wrong and what to do; no internal details.
+        headers: further headers of the answer.
+        extra: further members of the document, such as ``errors``.
 
     Args:
-        retry_after: seconds to wait before the next attempt, told in whole ones, at least one.
+        retry_after: seconds until the next attempt, rounded up for the header ``Retry-After``.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Problem(Exception):
         self.extra = dict(extra or {})
 
     def response(self) -> "Response":
-        """The answer."""
+        """The problem document as a response."""
         document = {"status": self.status, "detail": self.detail, **self.extra}
         from starlette.responses import JSONResponse  # noqa: PLC0415 (an extra)
 
@@ -59,5 +58,5 @@ class Problem(Exception):
 
 
 class CannotServe(Exception):
-    """The server does not start: no key is valid, and nobody is there to be shown a new one; or its
-    address is taken, or none of this machine's."""
+    """The server cannot start: no key is valid and there is no terminal to show a new one on; or
+    its address is in use, or not an address of this machine."""

@@ -1,6 +1,4 @@
-"""Settings of ``countersink web``: defaults and bounds of ports, body size, items, amounts, rates
-per key and address, wrong keys, connections, time limits, length of a login; with the error
-messages."""
+"""``WebOptions``: the settings of ``countersink web`` with their defaults, bounds and errors."""
 
 import math
 from dataclasses import dataclass, field, fields
@@ -16,7 +14,7 @@ T = TypeVar("T", int, float)
 
 
 def _number(default: T, least: float, most: float) -> T:
-    """A setting that is a number from ``least`` to ``most``."""
+    """A setting with a number from ``least`` to ``most``, inclusive."""
     made: T = field(default=default, metadata={"range": (least, most)})
     return made
 
@@ -26,39 +24,38 @@ class WebOptions:
     """The settings of the HTTP interface.
 
     Attributes:
-        redis_url, mysql_url: the queue and the tables; they hold passwords, so they are not in
-            ``repr``.
-        mysql_read_url: replicas of the tables to read totals from; None: there are none.
+        redis_url, mysql_url: URLs of the queue and of the tables; not in ``repr``, as they hold
+            passwords.
+        mysql_read_url: URL of replicas for reads of totals; None: there are none.
         host: the address to listen at.
-        port: 0 for any free one.
-        without_keys: whoever shows no key may do everything.
+        port: the TCP port; 0: any free one.
+        without_keys: requests without a key may do everything.
         allowed_hosts: names that the ``Host`` header may have besides loopback's and ``host``;
-            ``*`` for any.
-        public_counters: the counters that anybody may add 1 to, without a key and from any page:
-            for pixels, badges and beacons. Names, or shell patterns, which are of counters that
-            there are already.
-        hit_visitors: names or shell patterns of counters whose hits tell the visitor, by address
-            and user agent, where the counter counts different ones.
+            ``*``: any.
+        public_counters: counters that anybody may add 1 to, without a key and from any page: for
+            pixels, badges and beacons. Names, or shell patterns for existing counters.
+        hit_visitors: names or shell patterns of counters whose hits count different visitors, told
+            apart by address and user agent, if the counter counts different members.
         trusted_proxies: addresses or networks whose ``X-Forwarded-For`` and ``-Proto`` are
-            believed.
+            trusted.
         max_body_bytes: of a request, before and after decompression.
-        max_items: increments in one request.
-        max_counters: names of counters that one key, or all without one, may use in the life of a
-            process; of sequences as many.
-        max_amount: the largest absolute amount of an increment that comes by HTTP.
-        max_ahead_s: seconds that the time of such an increment may lie ahead of the clock here.
-        max_age_days: days that it may lie in the past; 0: no limit.
-        rate_per_key: requests per second of one API key, over time; bursts of 2 s' worth pass; 0:
-            no limit. Where no key is needed, of one address.
-        rate_per_address: the same for one address (of IPv6 its /64), of requests without a key.
-        failures_per_minute: wrong keys that one address may show.
-        max_connections: at once; more are told 503.
-        request_timeout_s: seconds in which a request's head and body must have arrived.
-        read_timeout_s: seconds that a read may take, with the wait for its turn.
+        max_items: increments of one request.
+        max_counters: names of counters that one key, or all requests without a key, may use in the
+            life of a process; and as many names of sequences.
+        max_amount: the largest absolute amount of an increment by HTTP.
+        max_ahead_s: seconds that an increment's time may be ahead of the server's clock.
+        max_age_days: days that an increment's time may be in the past; 0: no limit.
+        rate_per_key: requests per second of one API key on average, with bursts of 2 seconds'
+            worth; 0: no limit. Per address if no key is needed.
+        rate_per_address: the same for requests without a key from one address (IPv6: one /64).
+        failures_per_minute: wrong keys that one address may send per minute.
+        max_connections: open connections; further ones get 503.
+        request_timeout_s: seconds in which a request's head and body must arrive.
+        read_timeout_s: seconds that a read may take, including its wait for a thread.
         wait_s: seconds that ``?wait=`` waits at most.
-        max_pending_entries: entries in the queue, and 25 times as many rows in them, up to which
+        max_pending_entries: entries of the queue, and 25 times as many rows, up to which
             ``include_pending`` is answered: reading them takes time and memory.
-        threads: that read totals at once; as many others do each kind of what takes a moment.
+        threads: threads for reads of totals; and as many for each kind of short blocking work.
         session_hours: hours that a login to the dashboard lasts.
     """
 
@@ -90,13 +87,13 @@ class WebOptions:
     session_hours: float = _number(12.0, 0.01, 8_760)
 
     def __post_init__(self) -> None:
-        """Check.
+        """Check the values.
 
         Raises:
-            ValueError: a value cannot be used; the message names its option.
+            ValueError: a value is not valid; the message names its option.
         """
         if not self.host:
-            raise ValueError("--host is an address, such as 127.0.0.1, not empty")
+            raise ValueError("--host is empty: give an address such as 127.0.0.1")
         ranges = {each.name: each.metadata["range"] for each in fields(self) if each.metadata}
         for name, (least, most) in ranges.items():
             value = getattr(self, name)

@@ -1,8 +1,7 @@
-"""Reads of totals: how many may be under way (429), how long one may take (503), and which status
-(404, 422, 503), text and Retry-After each error of a read becomes.
+"""``ReadPool``: reads of totals in threads, with limits of their number (429) and duration (503);
+and the HTTP problem (404, 422, 500, 503) for each error of a read.
 
-A read waits for its turn, and ends with its answer, when its time is over or when its client is
-gone.
+A read ends with its result, at its time limit, or when its client disconnects.
 """
 
 import asyncio
@@ -33,42 +32,41 @@ from countersink.web.errors import Problem
 
 LOGGER: Final = logging.getLogger("countersink.web")
 MAX_READS: Final = 32
-"""Reads with one key, or from one address without, that are under way or wait for their turn."""
+"""Reads, running or waiting, of one key, or of one address without a key."""
 MAX_PENDING_READS: Final = 8
-"""The same of those that read the queue, of which one is under way at a time."""
+"""Reads of these that also read the queue; one of them runs at a time."""
 RETRY_AFTER_S: Final = 5
 
 T = TypeVar("T")
 
 
 class ReadPool:
-    """Runs reads in threads. For the event loop's thread.
+    """Runs reads in threads. Only for the event loop's thread.
 
-    Reads with one key have a part of the threads: whatever these do, others have a thread to read
-    in. One read at a time looks into the queue: that takes memory, and the interpreter from all
-    others.
+    The reads of one key use half of the threads at most, so that others find a free one. One read
+    at a time reads the queue: that takes memory, and the interpreter lock from all others.
 
     Args:
-        threads: that read at once.
-        seconds: that one read may take, with the wait for its turn.
+        threads: number of threads.
+        seconds: time limit of a read, including its wait for a thread.
 
     Attributes:
-        queue: bounds those that look into the queue.
+        queue: limits reads of the queue to one.
     """
 
     def __init__(self, threads: int, seconds: float) -> None:
         self.queue: Final = anyio.CapacityLimiter(1)
         self._threads: Final = anyio.CapacityLimiter(threads)
-        self._threads_of_one: Final = max(1, threads // 2)
+        self._threads_per_holder: Final = max(1, threads // 2)
         self._seconds = seconds
-        # Each as long as its holder reads, or waits for it.
+        # An item lives as long as its holder has a read.
         self._holders: WeakValueDictionary[tuple[str, bool], anyio.CapacityLimiter]
         self._holders = WeakValueDictionary()
 
     @property
     def taken(self) -> int:
-        """Reads that are under way or wait."""
-        return sum(map(_number, self._holders.values()))
+        """The number of running and waiting reads."""
+        return sum(map(_reads, self._holders.values()))
 
     async def run(
         self,
@@ -78,29 +76,29 @@ class ReadPool:
         *args: Any,
         pending: bool = False,
     ) -> T:
-        """What ``work`` returns, in a thread of those that read; it is ended when the request's
-        time is over, or its client gone.
+        """The result of ``work``, called in a thread of the pool and cancelled at the time limit or
+        when the client disconnects.
 
         Args:
             request: the request.
-            who: has asked.
-            work: blocks.
+            who: its sender.
+            work: the read; blocks.
             args: its arguments.
-            pending: it looks into the queue.
+            pending: whether it reads the queue.
 
         Raises:
-            Problem: 429 they have too many reads under way; 503 its time is over; as ``work``.
-            ClientDisconnect: the client is gone.
+            Problem: 429 too many reads of the sender; 503 the time limit; as ``work``.
+            ClientDisconnect: the client has disconnected.
         """
-        name = who.key_id or request.scope["countersink.client"], pending
+        holder = who.key_id or request.scope["countersink.client"], pending
         most = MAX_PENDING_READS if pending else MAX_READS
-        at_once = most if pending else self._threads_of_one
-        own = self._holders.setdefault(name, anyio.CapacityLimiter(at_once))
-        if _number(own) >= most:
+        at_once = most if pending else self._threads_per_holder
+        places = self._holders.setdefault(holder, anyio.CapacityLimiter(at_once))
+        if _reads(places) >= most:
             raise Problem(
                 429,
-                f"{most} reads with this key, or from this address, are under way already: wait"
-                " for their answers",
+                f"This key, or this address, has {most} unfinished reads already: wait for their"
+                " answers",
                 retry_after=2,
             )
         begun, cancellation = asyncio.Event(), Cancellation()
@@ -110,27 +108,27 @@ class ReadPool:
                 return work(*args)
 
         async def read() -> T:
-            async with own, self.queue if pending else self._threads:
-                begun.set()  # from here on it has a thread, until that has ended
+            async with places, self.queue if pending else self._threads:
+                begun.set()  # from here on the read has a thread, until that has ended
                 return await anyio.to_thread.run_sync(in_thread, limiter=anyio.CapacityLimiter(1))
 
         reading = asyncio.create_task(read())
-        gone = asyncio.create_task(_gone(request))
+        disconnect = asyncio.create_task(_wait_for_disconnect(request))
         try:
             await asyncio.wait(
-                {reading, gone}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED
+                {reading, disconnect}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED
             )
             if reading.done():
                 return reading.result()
-            if gone.done():
+            if disconnect.done():
                 raise ClientDisconnect
             raise _too_slow(self._seconds)
-        except ReadInterrupted as error:  # the server has looked at the clock
+        except ReadInterrupted as error:  # by the time limit of the MySQL server
             raise _too_slow(self._seconds) from error
         finally:
-            gone.cancel()
-            if not reading.done():  # it ends soon; nobody waits for that
-                # Nobody else asks for its exception.
+            disconnect.cancel()
+            if not reading.done():  # it ends soon, and nobody waits for it
+                # Retrieves the exception, which asyncio would otherwise log.
                 reading.add_done_callback(lambda done: done.cancelled() or done.exception())
                 if begun.is_set():
                     threading.Thread(target=cancellation.cancel, name="cancel", daemon=True).start()
@@ -138,13 +136,12 @@ class ReadPool:
                     reading.cancel()
 
 
-def _number(limiter: anyio.CapacityLimiter) -> int:
-    """How many have a place, or wait for one."""
+def _reads(limiter: anyio.CapacityLimiter) -> int:
+    """The number of running and waiting reads of a holder."""
     return limiter.borrowed_tokens + limiter.statistics().tasks_waiting
 
 
-async def _gone(request: Request) -> None:
-    """Wait until the client has hung up."""
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
@@ -152,28 +149,28 @@ async def _gone(request: Request) -> None:
 def _too_slow(seconds: float) -> Problem:
     return Problem(
         503,
-        f"The answer was not there after {seconds:g} s (--read-timeout-s) and was given up: ask for"
-        " less, such as a shorter range or a single counter, or again in a while",
+        f"The read took longer than {seconds:g} s (--read-timeout-s) and was stopped: ask for less,"
+        " such as a shorter range or a single counter, or try again later",
         retry_after=RETRY_AFTER_S,
     )
 
 
 @contextmanager
 def read_problems(*, without_pending: bool = False) -> Iterator[None]:
-    """Turn what a read cannot tell into a problem.
+    """Turn errors of a read into problems.
 
     Args:
-        without_pending: it is asked for without what is pending, where that could be asked for.
+        without_pending: the request could have set ``include_pending``, and has not.
 
     Raises:
-        Problem: 404 nobody has counted it; 422 what is asked for cannot be told, or is no question;
-            503 it cannot be told now.
+        Problem: 404 unknown counter; 422 an invalid query, or one that the stored buckets cannot
+            answer; 500 damaged data; 503 the queue is too long or the server is stopping.
     """
     try:
         yield
     except UnknownCounter as error:
-        again = "; if it was a moment ago, ask with include_pending=true" if without_pending else ""
-        text = f"{_sentence(error)}{again}. GET /v1/counters lists what was"
+        hint = "; include_pending=true includes its pending rows" if without_pending else ""
+        text = f"{_sentence(error)}{hint}. GET /v1/counters lists all counters"
         raise Problem(404, text) from error
     except RolledUp as error:
         up_to = error.rolled_up_to.isoformat()
@@ -186,13 +183,13 @@ def read_problems(*, without_pending: bool = False) -> Iterator[None]:
     except QueueTooLong as error:
         raise Problem(
             503,
-            f"{_sentence(error)}, which is more than is read for one answer: ask without"
-            " include_pending, or again once the workers have caught up (countersink totals"
-            " --include-pending reads all of it)",
+            f"{_sentence(error)}, the most that one answer reads: ask without include_pending, or"
+            " again when the workers have caught up (countersink totals --include-pending has no"
+            " limit)",
             retry_after=30,
         ) from error
     except QueueReadStopped as error:
-        raise Problem(503, "This server is about to end: ask again", retry_after=2) from error
+        raise Problem(503, "This server is stopping: try again", retry_after=2) from error
     except StoreError:
         raise  # some of them are ValueErrors too
     except ValueError as error:

@@ -1,9 +1,8 @@
-"""``Services``, what endpoints work with, one of each per process: options, producer, store, reads,
-threads. ``?wait=stored`` and ``?wait=applied``: requests that wait for their increments together,
-how often that is checked; at most how long: ``wait_s`` in ``options.py``.
+"""``Services``, the objects that endpoints share (options, producer, store, reads, threads), and
+``Acknowledgements``, which waits for increments to be stored or applied (``?wait=``).
 
-However many wait, one thread at a time works for each of the two: it does for all who came before
-it began.
+One thread per state works for all waiting requests: a request that arrives during a flush or a poll
+is included in the next one. See ``wait_s`` in ``options.py`` for the longest wait.
 """
 
 import asyncio
@@ -30,14 +29,15 @@ from countersink.web.read_pool import ReadPool
 
 LOGGER: Final = logging.getLogger("countersink.web")
 ROUND_S: Final = 2.0
-"""Seconds that one flush goes on at most before it begins again for those that came since."""
+"""Seconds of one flush at most; the next one includes requests that arrived since."""
 POLL_S: Final = 0.025
-"""Seconds between two looks at the queue, as long as anybody waits for it."""
+"""Seconds between two polls of the queue while a request waits for it."""
 Waiter = asyncio.Future[bool | None]
 
 
 class Acknowledgements:
-    """Waits for increments of this process to be stored or applied. For the event loop's thread.
+    """Waits for increments of this process to be stored or applied. Only for the event loop's
+    thread.
 
     Args:
         services: of the process.
@@ -47,13 +47,13 @@ class Acknowledgements:
         self._producer = services.producer
         self._redis = services.redis
         self._flushing = asyncio.Lock()
-        self._stored_from = 0.0  # when the last flush began that stored everything
-        self._since: dict[Waiter, int] = {}  # who waits for MySQL, with the breaks before
+        self._stored_from = 0.0  # start of the last flush that stored everything
+        self._since: dict[Waiter, int] = {}  # waiters for MySQL, with the trail's breaks before
         self._polling: asyncio.Task[None] | None = None
 
     async def stored(self, seconds: float) -> bool:
-        """Wait until all that was accepted so far is in Redis, or fsynced in the spool; False after
-        so many seconds.
+        """Wait until all increments accepted so far are in Redis, or fsynced in the spool; False
+        after ``seconds``.
         """
         asked = time.monotonic()
         try:
@@ -65,17 +65,17 @@ class Acknowledgements:
                         self._stored_from = began
         except TimeoutError:
             return False
-        except Exception:  # no thread to be had, or a bug: the increments are accepted all the same
-            LOGGER.exception("waiting for the queue:", extra={"action": "internal_error"})
+        except Exception:  # no thread, or a bug: the increments are accepted nevertheless
+            LOGGER.exception("waiting for the queue failed", extra={"action": "internal_error"})
             return False
         return True
 
     async def applied(self, seconds: float) -> bool | None:
-        """Wait until all that was accepted so far is in MySQL, counted or as dead letters; False
-        after so many seconds, None where that cannot be known any more.
+        """Wait until all increments accepted so far are in MySQL, counted or as dead letters; False
+        after ``seconds``, None if Redis has lost entries, so that it cannot be known.
 
-        Each waits for what had been stored when its own was, so that others that go on bringing
-        more do not keep it waiting, however far behind the workers are.
+        A request waits for entries stored up to its own, not for later ones, however far behind
+        the workers are.
         """
         waiter: Waiter = asyncio.get_running_loop().create_future()
         since = self._producer.trail.breaks
@@ -111,8 +111,8 @@ class Acknowledgements:
                     if verdict is not False and not waiter.done():
                         waiter.set_result(verdict)
                 await asyncio.sleep(POLL_S)
-        except Exception:  # as above; they are told at once, and not left waiting
-            LOGGER.exception("waiting for the queue:", extra={"action": "internal_error"})
+        except Exception:  # as above; the waiters are answered at once
+            LOGGER.exception("waiting for the queue failed", extra={"action": "internal_error"})
             for waiter in self._since:
                 if not waiter.done():
                     waiter.set_result(False)
@@ -123,25 +123,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Services:
-    """Everything that endpoints share, opened at the start and closed at the end.
+    """Objects that endpoints share, opened at the start and closed at the end.
 
     Attributes:
         options: the settings.
         producer: takes increments.
         store: totals, counters, sequences.
-        reads: totals together with how fresh they are.
-        redis: the queue.
-        system: the state of the whole installation, the document of ``countersink info``; blocks.
+        reads: totals with the time up to which they are complete.
+        redis: the client of the queue.
+        system: returns the state of the installation, the document of ``countersink info``; blocks.
         schedule: pauses, resumes or runs a scheduled job: ``schedule(what, job)``; blocks, and
-            raises LookupError where there is none of this name.
-        read_pool: runs what reads totals, which may take long: nobody else waits for it.
-        register: the keys and logins that are valid.
+            raises LookupError for an unknown job.
+        read_pool: runs reads of totals, which may take long, in threads of their own.
+        register: the valid keys, logins and links.
         cookie: of the logins to this installation.
-        failures: wrong keys that each address may still show.
-        places: of requests that may wait for a server.
-        quotas: of names that each key may use.
-        stopping: set when the process is told to end: answers that go on without end end then.
-        answers: how many there were, by status.
+        failures: limits wrong keys per address.
+        places: limits requests that wait for a server.
+        quotas: limits names of counters and sequences per key.
+        stopping: set when the process is asked to end; endless answers end then.
+        answers: number of answers by status.
     """
 
     options: WebOptions
@@ -162,25 +162,22 @@ class Services:
     _made: dict[object, Any] = field(default_factory=dict, repr=False)
     _places: dict[str, anyio.CapacityLimiter] = field(default_factory=dict, repr=False)
 
-    def one(self, kind: Callable[["Services"], T]) -> T:
-        """The only ``kind`` of the process, made when it is first asked for.
-
-        For the event loop's thread.
-        """
+    def single(self, kind: Callable[["Services"], T]) -> T:
+        """The process's object of ``kind``, made on first use. Only for the event loop's thread."""
         found: T | None = self._made.get(kind)
         if found is None:
             found = self._made[kind] = kind(self)
         return found
 
     async def run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run what blocks for a moment in a thread; the work of each module has places of its own,
-        so that what waits for a lock holds up nothing else.
+        """Run ``work``, which blocks for a moment, in a thread. The functions of each module have
+        threads of their own, so that waiting for a lock does not hold up other modules.
         """
-        kind = getattr(work, "func", work).__module__  # of a partial what it calls
+        kind = getattr(work, "func", work).__module__  # of a partial: its function's
         return await self._run(kind, partial(work, *args, **kwargs))
 
     async def run_in_session(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run ``work`` in such a thread, with a session of its own as its first argument."""
+        """Run ``work`` in a thread, as :meth:`run` does, with a new session as first argument."""
 
         def opened() -> T:
             with open_tables(self.options.mysql_url) as session:

@@ -159,9 +159,9 @@ def test_whatever_breaks_a_reading_the_next_one_is_done(
         kept = Register(store, url)
         await kept.read()
         assert kept.key(id) is not None
-        keeping = asyncio.create_task(kept.keep())
+        keeping = asyncio.create_task(kept.keep_fresh())
         store.bug = True
-        await until(lambda: any("cannot be read" in each.getMessage() for each in caplog.records))
+        await until(lambda: any("cannot read keys" in each.getMessage() for each in caplog.records))
         store.bug = False
         with open_tables(url) as session:
             api_keys.revoke(session, id)

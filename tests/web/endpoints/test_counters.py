@@ -142,4 +142,4 @@ def test_all_counters_are_sorted_by_size_and_change_page_by_page(web: Web) -> No
     assert page["next"] is None
     found = rows(web, "/v1/counters", sort="total", search="c01", limit=3)
     assert [row["counter"] for row in found] == [n for n in by_total if "c01" in n][:3]
-    assert "begin anew" in refused(web, "/v1/counters", 422, sort="total", after="nobody")
+    assert "start again" in refused(web, "/v1/counters", 422, sort="total", after="nobody")

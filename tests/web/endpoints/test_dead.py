@@ -104,7 +104,7 @@ def test_more_than_were_seen_are_not_touched(web: Web) -> None:
     for action, (which, most) in product(("retry", "drop"), choices):
         answer = post(web, action, which | {"most": most})
         assert answer.status_code == 409
-        assert f"{most + 1} by now" in answer.json()["detail"]
+        assert f"has {most + 1} dead letter" in answer.json()["detail"]
     assert listed(web)["total"] == 3
     assert post(web, "retry", {"reason": "bad_sketch", "most": 2}).json()["retried"] == 2
     assert post(web, "drop", {"all": True, "most": 1}).json() == {"dropped": 1}

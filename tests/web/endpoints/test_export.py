@@ -100,13 +100,13 @@ def test_a_counter_that_was_not_counted_yet_has_no_sample(filled: Web) -> None:
 
 def test_what_cannot_be_scraped(filled: Web) -> None:
     for query, status, why in [
-        ("", 422, "choose 1 to"),
+        ("", 422, "give 1 to"),
         ("counter=no%20blanks", 422, "A-Z"),
-        ("counter=nothing", 404, "ask with include_pending=true"),
-        ("counter=nothing&counter=nor_this", 404, "ever counted as any of these"),
+        ("counter=nothing", 404, "include_pending=true includes"),
+        ("counter=nothing&counter=nor_this", 404, "None of these counters exists"),
         ("counter=views&key=a&top=2", 422, "not both"),
         ("counter=views&top=1001", 422, "from 1"),
-        ("&".join(f"counter=c{number}" for number in range(101)), 422, "more than 100"),
+        ("&".join(f"counter=c{number}" for number in range(101)), 422, "100 times at most"),
     ]:
         answer = requests.get(f"{filled.url}{PATH}?{query}", timeout=20)
         assert answer.status_code == status

@@ -41,7 +41,7 @@ def scraped(web: Web, **options: Any) -> Values:
 def test_a_new_server_shows_what_is_documented(web: Web) -> None:
     assert (get(web, "/livez").text, get(web, "/readyz").text) == ("ok\n", "ok\n")
     ours = {name for name in scraped(web) if name.startswith("countersink_")}
-    shown_here = ("every process", "producer", "web", "whole")
+    shown_here = ("every process", "producer", "web", "installation")
     documented = {metric.name for metric in METRICS.values() if metric.where in shown_here}
     assert ours <= documented
     assert documented - ours <= NOBODY_RUNS

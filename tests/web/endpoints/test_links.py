@@ -115,7 +115,7 @@ def test_a_link_opens_nothing_else(web: Web, reader: str) -> None:
         if answer.status_code != 403:
             shown.add((method, path))
         else:
-            assert "nothing else" in answer.json()["detail"]
+            assert "its counter only" in answer.json()["detail"]
     one = "/v1/counters/{counter}"
     assert shown == {
         *(("GET", f"{one}{question}") for question in ("", "/totals", "/daily", "/hourly")),

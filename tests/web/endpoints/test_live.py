@@ -87,7 +87,7 @@ def test_one_look_serves_all_who_listen(orders: Web) -> None:
     with listening(orders, "orders") as one, listening(orders, "orders") as another:
         for stream in (one, another):
             stream.until("orders", 3)
-        feed = orders.services.one(live.Feed)
+        feed = orders.services.single(live.Feed)
         assert len(feed.listeners) == 2
         orders.count("orders", "a", 1)
         for stream in (one, another):

@@ -233,7 +233,7 @@ def test_days_that_are_in_months(changing: Web) -> None:
 NO_QUESTIONS = [
     ("daily", "form=csv", "no such parameter"),
     ("daily", "by=day", "no such parameter"),
-    ("daily", "from=2026-10-01&from=2026-10-02", "more than once"),
+    ("daily", "from=2026-10-01&from=2026-10-02", "once only"),
     ("daily", "from=yesterday", "2026-11-21"),
     ("daily", "from=0001-01-01&to=9999-12-31", "100,000"),
     ("daily", "time_zone=../../etc/passwd", "IANA name"),
@@ -248,8 +248,8 @@ NO_QUESTIONS = [
     ("totals", "top=3&by=day", "by=key"),
     ("totals", "exclude_prefix=", "all keys"),
     ("daily", f"prefix={'x' * 256}", "255"),
-    ("top", "&".join(f"exclude_key={number}" for number in range(401)), "more than 400"),
-    ("totals", "&".join(f"key={number}" for number in range(601)), "At most 600"),
+    ("top", "&".join(f"exclude_key={number}" for number in range(401)), "400 times at most"),
+    ("totals", "&".join(f"key={number}" for number in range(601)), "at most 600"),
 ]
 """(path, query, what the answer says)."""
 

@@ -1,1 +1,1 @@
-"""Who sends a request and whether it is let in: keys, logins, links, rate limits, origins."""
+"""Authentication of requests: keys, logins, links, rate limits, hosts and origins."""

@@ -1,6 +1,5 @@
-"""Who may use a route: the answers 401, 403 and 429 with their texts (key missing, wrong, or
-without the scope; too many requests), and the burst of the rate limits (``BURST_S``); rates are in
-``web/options.py``."""
+"""``Authenticator``: the identity of a request, and its refusal: 401 (key missing or wrong), 403
+(scope, link, origin) and 429 (rate limits). See ``web/options.py`` for the rates."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,23 +8,23 @@ from typing import Final
 from starlette.types import Scope
 
 from countersink.web.auth import origins
-from countersink.web.auth.credentials import TokenBuckets, holder_of, shown_key
+from countersink.web.auth.credentials import TokenBuckets, find_credential, shown_key
 from countersink.web.auth.register import EVERYBODY, NOBODY, Identity
 from countersink.web.errors import Problem
 from countersink.web.http import Route
 from countersink.web.services import Services
 
 BURST_S: Final = 2.0
-"""Seconds of the allowed rate that may come at once."""
+"""Seconds of the allowed rate that may arrive at once."""
 _READING: Final = ("GET", "HEAD")
 _CHALLENGE: Final = 'Bearer realm="countersink"'
 
 
 class Authenticator:
-    """Decides who sends a request and whether it may use its route.
+    """Finds the identity of a request and checks that it may use its route.
 
     Args:
-        services: the settings, and the keys and logins that are valid.
+        services: have the settings and the valid keys and logins.
     """
 
     def __init__(self, services: Services) -> None:
@@ -41,38 +40,41 @@ class Authenticator:
     async def admit(
         self, route: Route, headers: Mapping[bytes, bytes], client: str, scope: Scope
     ) -> Identity:
-        """Whose request this is.
+        """The identity of a request that may use its route.
 
         Args:
-            route: what it is for.
-            headers: those that matter.
+            route: of the request.
+            headers: from :func:`~countersink.web.http.headers.read_headers`.
             client: the address that limits count by.
             scope: of the request.
 
         Raises:
-            Problem: 401, 403, 429 or 503.
+            Problem: 401 no valid key; 403 not permitted; 429 too many requests; 503 an unknown key
+                while MySQL is away.
         """
         if route.scope is None and not route.public:
             self.limit_address(client)
-            if scope["method"] not in _READING and not origins.is_own(
-                headers, scope["scheme"], silent=True
+            if scope["method"] not in _READING and not origins.is_same_origin(
+                headers, scope["scheme"], default=True
             ):
-                raise origins.refused()
+                raise origins.cross_origin_problem()
             return NOBODY
         shown = shown_key(headers)
         if shown is not None:
-            known = await holder_of(shown, client, self._register, self._failures, self._places)
+            known = await find_credential(
+                shown, client, self._register, self._failures, self._places
+            )
             if known is None:
                 raise Problem(
                     401,
-                    "The key is wrong, revoked or expired: countersink key create makes another"
-                    " one",
+                    "The key is wrong, revoked or expired: create a new one with countersink key"
+                    " create",
                     headers={"WWW-Authenticate": f'{_CHALLENGE}, error="invalid_token"'},
                 )
             who = known.identity
             _take(self._per_key, who.key_id)
             if who.link and not route.shared:
-                raise Problem(403, "A link shows the numbers of its counter, and nothing else")
+                raise Problem(403, "A link gives access to the numbers of its counter only")
             if not who.link:
                 self._register.note_use(who.key_id)
         else:
@@ -80,25 +82,23 @@ class Authenticator:
         if not (who.public or route.scope is None or who.may(route.scope)):
             if route.public:
                 return replace(who, public=True)
-            raise Problem(403, f"This takes a key with the scope {route.scope}")
-        if route.whole and who.counters:
-            raise Problem(
-                403, "This key is for some counters only, and this is about the whole installation"
-            )
+            raise Problem(403, f"This needs a key with the scope {route.scope}")
+        if route.installation_wide and who.counters:
+            raise Problem(403, "This needs a key for all counters; this key is for some only")
         return who
 
     def limit_address(self, client: str) -> None:
-        """Count a request without a key.
+        """Count a request without a key from an address.
 
         Raises:
-            Problem: 429, the address has sent too many.
+            Problem: 429 the address has sent too many.
         """
         _take(self._per_address, client)
 
     def _without_key(
         self, route: Route, headers: Mapping[bytes, bytes], client: str, scope: Scope
     ) -> Identity:
-        """Whose request without a key this is: of a login, everybody's, or nobody's."""
+        """The identity of a request without a key: a login's, EVERYBODY or NOBODY."""
         scheme = scope["scheme"]
         login = self._cookie.login(headers, scheme, self._register)
         if login is not None:
@@ -112,20 +112,20 @@ class Authenticator:
             self.limit_address(client)
         if who is not None:
             reading = scope["method"] in _READING
-            # What is public may count by GET, too: a pixel on somebody else's page, for which a
-            # browser may leave out where it comes from.
+            # A public route may count by GET: a pixel on a page of another origin, for which a
+            # browser may send no header about the page.
             if reading and not route.public:
                 return who
-            if origins.is_own(headers, scheme, silent=login is None and not reading):
+            if origins.is_same_origin(headers, scheme, default=login is None and not reading):
                 return who
         if route.public:
             return NOBODY
         if who is not None:
-            raise origins.refused()
+            raise origins.cross_origin_problem()
         raise Problem(
             401,
-            "This takes a key: send Authorization: Bearer and the key, which"
-            " countersink key create makes",
+            "This needs a key: create one with countersink key create, and send it as"
+            " Authorization: Bearer KEY",
             headers={"WWW-Authenticate": _CHALLENGE},
         )
 
@@ -135,7 +135,7 @@ def _take(buckets: TokenBuckets, name: str) -> None:
     if wait:
         raise Problem(
             429,
-            "Too many requests: wait as long as Retry-After says, or send more in each one",
+            "Too many requests: wait for the time in Retry-After, or send more in each request",
             retry_after=wait,
         )
 

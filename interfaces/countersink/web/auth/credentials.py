@@ -1,8 +1,7 @@
-"""Reads the key, a link's token or the login cookie of a request: names of headers and cookie; the
-answers 429 to too many wrong keys and 503 while keys cannot be read; the arithmetic of rate limits
-(``TokenBuckets``): how many requests is in ``web/options.py``; ``WaitingPlaces``, how many requests
-may wait for a server at once (``WAITING_PART``, ``HOLDER_PART``); ``NameQuotas``, the answer 403 to
-a key that makes counters without end."""
+"""Credentials and quotas of requests: the key, link or login cookie of a request, with 429 for too
+many wrong keys and 503 while keys cannot be read; ``TokenBuckets``, the arithmetic of rate limits;
+``WaitingPlaces``, limits of requests that wait for a server (503); ``NameQuotas``, limits of names
+per key (403). See ``web/options.py`` for the settings."""
 
 import hashlib
 import hmac
@@ -17,37 +16,35 @@ from countersink.web.auth.register import Credential, Identity, Register
 from countersink.web.errors import Problem
 
 COOKIE: Final = "countersink"
-"""How the cookie's name begins."""
+"""Beginning of the cookie's name."""
 SECURE: Final = "__Host-"
-"""In front of it where the browser came by https: no other host and no plain connection can set
-one."""
+"""Prefix of the cookie's name over https: other hosts and plain connections cannot set it."""
 KEPT: Final = 50_000
-"""Names that are remembered at least; twice as many at most."""
+"""Names that a :class:`TokenBuckets` remembers at least; it forgets some at twice as many."""
 WAITING_PART: Final = 2
-"""Of so many connections one may be a request's that waits for MySQL or for the queue: increments
-find room beside them."""
+"""One in so many connections may have a request that waits for MySQL or for the queue; the others
+are left to increments."""
 HOLDER_PART: Final = 10
-"""Of so many connections one may wait with one key, or without one from one address."""
+"""One in so many connections may wait with the same key, or without a key from the same address."""
 LEAST_PLACES: Final = 8
-"""Places for one key or address, however few connections there may be: a browser asks six at
-once."""
+"""Places for a key or address at least: a browser sends six requests at once."""
 RETRY_AFTER_S: Final = 2
 _ROUNDING_S: Final = 1e-6
 _NO_HASH: Final = bytes(32)
-"""Compared with where there is no such key, so that the work is the same. Nothing hashes to it."""
+"""Compared with if a key is unknown, for the same duration. No secret has this hash."""
 
 
 class TokenBuckets:
-    """One bucket for each name, such as an address or a key.
+    """Rate limits: a token bucket for each name, such as an address or a key.
 
-    A bucket is one number: the time at which it is full again if nobody takes from it (the generic
-    cell rate algorithm, ITU-T I.371). A name that is forgotten has a full one.
+    A bucket is one number: the time at which it is full again if nothing is taken (the generic cell
+    rate algorithm, ITU-T I.371). A forgotten name has a full bucket.
 
     Args:
-        rate: tokens per second that flow in; 0 or less: no limit.
-        burst: tokens that a full bucket holds.
+        rate: tokens added per second; 0 or less: no limit.
+        burst: tokens of a full bucket.
         kept: names that are remembered at least.
-        clock: seconds.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -62,8 +59,8 @@ class TokenBuckets:
         self._room = max(0.0, burst - 1.0) * self._pause
         self._kept = kept
         self._clock = clock
-        # Two generations: when the young one is full it becomes the old one, whose last part is
-        # forgotten as a whole. So the least recently seen go, and no list has to be kept in order.
+        # Two generations: when the young one is full it replaces the old one. So the least recently
+        # used names are forgotten, without an ordered list.
         self._young: dict[str, float] = {}
         self._old: dict[str, float] = {}
 
@@ -71,7 +68,7 @@ class TokenBuckets:
         return len(self._young) + len(self._old)
 
     def take(self, name: str) -> float:
-        """Take one token: 0.0, or how many seconds to wait for one, and none is taken then."""
+        """Take a token and return 0.0; or take none and return the seconds until there is one."""
         now = self._clock()
         full_at = self._full_at(name, now)
         wait = full_at - now - self._room
@@ -80,12 +77,12 @@ class TokenBuckets:
             wait = 0.0
         if name not in self._young and len(self._young) >= self._kept:
             self._old, self._young = self._young, {}
-        # Also of one that is refused: who asks on and on is not forgotten meanwhile.
+        # Also when refused: a name that is used again and again must not be forgotten.
         self._young[name] = full_at
         return wait
 
     def wait(self, name: str) -> float:
-        """How many seconds to wait for a token; 0.0: there is one. Nothing is taken."""
+        """The seconds until there is a token, 0.0 if there is one; takes none."""
         now = self._clock()
         wait = self._full_at(name, now) - now - self._room
         return wait if wait > _ROUNDING_S else 0.0
@@ -98,11 +95,11 @@ class TokenBuckets:
 
 
 class WaitingPlaces:
-    """Places of requests that may wait for a server, fewer than there are connections: while MySQL
-    is away they are taken, and increments go on. For the event loop's thread.
+    """Places of requests that wait for a server, fewer than connections: when MySQL is away and all
+    places are taken, increments still find connections. Only for the event loop's thread.
 
     Args:
-        connections: as many as there may be.
+        connections: the limit of connections.
     """
 
     def __init__(self, connections: int) -> None:
@@ -112,10 +109,10 @@ class WaitingPlaces:
 
     @contextmanager
     def taken(self, holder: str) -> Iterator[bool]:
-        """Hold a place until the end of the block; False: there is none for this key or address.
+        """Hold a place until the end of the block; False: the key or address gets none.
 
         Args:
-            holder: id of the key, or the address of a request without one.
+            holder: id of the key, or the address of a request without a key.
         """
         if self._taken[holder] >= self._most_of_one or self._taken.total() >= self._most:
             yield False
@@ -130,27 +127,24 @@ class WaitingPlaces:
 
     @contextmanager
     def needed(self, holder: str) -> Iterator[None]:
-        """The same, for what is not done without a place.
+        """Hold a place until the end of the block.
 
         Raises:
-            Problem: 503, there is none.
+            Problem: 503 the key or address gets none.
         """
-        with self.taken(holder) as there:
-            if not there:
-                raise Problem(
-                    503,
-                    "Too many requests wait for an answer already: try again",
-                    retry_after=RETRY_AFTER_S,
-                )
+        with self.taken(holder) as has_place:
+            if not has_place:
+                text = "Too many requests are waiting already: try again"
+                raise Problem(503, text, retry_after=RETRY_AFTER_S)
             yield
 
 
 class NameQuotas:
-    """Names of counters, or of sequences, that each key has used since the process began: it may
-    not make them without end. For the event loop's thread.
+    """Limits of the names of counters and sequences that each key uses in the life of the process.
+    Only for the event loop's thread.
 
     Args:
-        most: names that one key may use, where it says nothing else.
+        most: names that a key without a limit of its own may use.
     """
 
     def __init__(self, most: int) -> None:
@@ -158,19 +152,19 @@ class NameQuotas:
         self._used: dict[str, set[str]] = {}
 
     def check(self, who: Identity, kind: str, names: Set[str]) -> set[str]:
-        """Check that a key may use all of these names.
+        """Check that a key may use names.
 
         Args:
-            who: uses them; all without a key share a quota. Public counters are none that anybody
-                makes.
-            kind: of the names, such as ``counters``; each has a quota of its own.
-            names: those of one request.
+            who: the key's identity; all requests without a key share a quota. A public identity
+                has none, as it cannot create counters.
+            kind: of the names, such as ``counters``; each kind has a quota.
+            names: of one request.
 
         Returns:
-            The names that it has used: add to them what was accepted.
+            The names that the key has used; the caller adds accepted ones.
 
         Raises:
-            Problem: 403, it would have too many.
+            Problem: 403 the key would exceed its quota.
         """
         if who.public:
             return set()
@@ -179,16 +173,16 @@ class NameQuotas:
         if not names <= used and len(used | names) > most:
             raise Problem(
                 403,
-                f"This key has used {len(used):,} names of {kind} since the server started, of"
-                f" {most:,} that it may (--max-counters): nothing was done",
+                f"This key may use {most:,} names of {kind} while the server runs (--max-counters),"
+                f" and has used {len(used):,}: nothing was done",
             )
         return used
 
 
 def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
-    """The key that ``Authorization: Bearer`` or ``X-API-Key`` holds; None without either.
+    """The key in ``Authorization: Bearer`` or ``X-API-Key``; None without either.
 
-    Other schemes of ``Authorization`` are for a proxy on the way, and none of ours.
+    Other schemes of ``Authorization`` are for a proxy before us, and ignored.
     """
     authorization = headers.get(b"authorization")
     if authorization is not None:
@@ -200,7 +194,7 @@ def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def key_of(text: str, register: Register) -> Credential | None:
-    """The key, or the link, whose id and secret ``text`` has."""
+    """The valid key, or link, with the id and secret in ``text``; None: there is none."""
     parts = api_keys.split(text)
     id, shown = parts or ("", _NO_HASH)
     known = register.key(id)
@@ -208,18 +202,18 @@ def key_of(text: str, register: Register) -> Credential | None:
     return known if same and parts is not None else None
 
 
-async def holder_of(
+async def find_credential(
     text: str, client: str, register: Register, failures: TokenBuckets, places: WaitingPlaces
 ) -> Credential | None:
-    """The key, or the link, that ``text`` is, after another look for one that was made just now.
+    """The valid key, or link, in ``text``; the register is read again for an unknown one, which may
+    be new. None: there is none.
 
-    A right key is always found. What many wrong ones bring to an address is that they are not
-    looked up any more: a neighbour there is not locked out by them, and a secret of 256 bits is not
-    found by trying.
+    A known key is accepted however many wrong keys its address has sent, so that they do not lock
+    out its neighbours; a secret of 256 bits cannot be guessed.
 
     Raises:
-        Problem: 429, ``client`` has shown too many wrong ones; 503, it is not known, and MySQL,
-            which could tell, does not answer, or too many ask already.
+        Problem: 429 ``client`` has sent too many wrong keys; 503 the key is unknown and MySQL does
+            not answer, or too many requests wait already.
     """
     known = key_of(text, register)
     if known is not None:
@@ -228,22 +222,22 @@ async def holder_of(
     if not wait:
         if api_keys.split(text) is not None:
             with places.needed(client):
-                read = await register.look_again()
+                read = await register.refresh()
             known = key_of(text, register)
             if known is not None:
                 return known
             if not read:
                 raise Problem(
                     503,
-                    "The key is not known here, and MySQL, which would know a new one, does not"
-                    " answer: try again",
+                    "The key is unknown, and MySQL, where a new key would be, does not answer: try"
+                    " again",
                     retry_after=RETRY_AFTER_S,
                 )
         wait = failures.take(client)
     if wait:
         raise Problem(
             429,
-            "Too many wrong keys came from this address: wait, and check the key",
+            "This address has sent too many wrong keys: check the key, wait, and try again",
             retry_after=wait,
         )
     return None
@@ -252,11 +246,11 @@ async def holder_of(
 class LoginCookie:
     """The cookie of a login to this installation.
 
-    Browsers do not tell the ports of a host apart, so the name has to: two installations on one
-    host would replace each other's cookie.
+    Its name has a hash of the installation: browsers share cookies between the ports of a host, so
+    that two installations on one host would overwrite each other's.
 
     Args:
-        installation: what is the same in all processes of one, and differs between two.
+        installation: identifies the installation.
     """
 
     def __init__(self, installation: str) -> None:
@@ -264,11 +258,11 @@ class LoginCookie:
         self._name = f"{COOKIE}-{digest.hexdigest()[:12]}"
 
     def name(self, scheme: str) -> str:
-        """What it is called for a browser that came by ``http`` or ``https``."""
+        """The cookie's name for the scheme of a request, ``http`` or ``https``."""
         return SECURE + self._name if scheme == "https" else self._name
 
     def shown(self, headers: Mapping[bytes, bytes], scheme: str) -> str | None:
-        """The token in it, the first of its name; None without one."""
+        """The token in the first cookie of this name; None: there is none."""
         for pair in headers.get(b"cookie", b"").decode("latin-1").split(";"):
             name, _, value = pair.strip().partition("=")
             if name == self.name(scheme):
@@ -278,6 +272,6 @@ class LoginCookie:
     def login(
         self, headers: Mapping[bytes, bytes], scheme: str, register: Register
     ) -> Credential | None:
-        """The login that it is of."""
+        """The valid login of a request's cookie; None: there is none."""
         shown = self.shown(headers, scheme)
         return None if shown is None else register.login(api_keys.hash_of(shown))

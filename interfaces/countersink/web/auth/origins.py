@@ -1,14 +1,14 @@
-"""Checks of the Host header (400, 421) and of origins against CSRF (403), with their texts (no
-CORS: ``web/app.py``); the client's address behind trusted proxies (IPv6 by /64).
+"""Checks of the Host header (400, 421) and of a request's origin against CSRF (403); the address of
+a client behind trusted proxies (IPv6: its /64). See ``web/app.py`` for CORS.
 
-A page on the internet can make its own name resolve to 127.0.0.1 (DNS rebinding) and then read and
-write here as if it were ours. Its name gives it away. Addresses need no list: no name resolves to
-them. But 0.0.0.0 and ::, which are nobody's address and lead here all the same, are not answered
-to: browsers do not know that a request to them goes to this machine.
+Host: a page on the internet can make its own name resolve to 127.0.0.1 (DNS rebinding), and its
+scripts could then read and write here; its name in the Host header tells it apart. An address as
+host needs no check, except 0.0.0.0 and ::, which lead to this machine without browsers knowing it:
+they are refused.
 
-A browser sends the cookie, or without keys simply reaches the server, also for a page of somebody
-else. It says where that page is from: in ``Sec-Fetch-Site``, in older browsers ``Origin`` or
-``Referer``. Programs say nothing; nor does a browser that asks for a picture by plain HTTP.
+Origin: a browser sends the cookie, or reaches a server without keys, for pages of other origins as
+well. It names the page's origin in ``Sec-Fetch-Site``, older ones in ``Origin`` or ``Referer``.
+Programs send none of these; nor does a browser that loads a picture over plain HTTP.
 """
 
 import ipaddress
@@ -23,9 +23,9 @@ from countersink.web.errors import Problem
 
 _WITH_PORT: Final = re.compile(r"\[(?P<v6>[0-9A-Fa-f:.%]+)\](?::[0-9]*)?|(?P<v4>[0-9.]+):[0-9]*")
 UNKNOWN: Final = "unknown"
-"""Stands for whoever comes by a unix socket, or says what is no address."""
+"""The client's name if it uses a unix socket, or a proxy sends an invalid address."""
 _IPV6_PREFIX: Final = 64
-"""Bits that one customer has to himself: limits count per /64."""
+"""Bits of the network that one customer has: limits count per /64."""
 _REMEMBERED_HOSTS: Final = 1_000
 _REMEMBERED_PEERS: Final = 10_000
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -37,8 +37,8 @@ class Hosts:
     """The names that a ``Host`` header may have.
 
     Args:
-        host: where the server listens.
-        allowed: more names; ``*`` stands for any, ``*.example.com`` for all below one.
+        host: the address at which the server listens.
+        allowed: further names; ``*``: any name, ``*.example.com``: any subdomain.
     """
 
     def __init__(self, host: str, allowed: Iterable[str] = ()) -> None:
@@ -48,36 +48,36 @@ class Hosts:
         self.check = lru_cache(_REMEMBERED_HOSTS)(self._check)
 
     def _check(self, host: str) -> None:
-        """Whether a request for ``host`` is for us.
+        """Check a Host header.
 
         Raises:
-            Problem: 400 it is no host; 421 it is somebody else's.
+            Problem: 400 it is malformed; 421 it has a name that is not allowed.
         """
         name = header_host(host)
         if not name:
             raise Problem(400, "The Host header is missing or malformed")
-        if not self._is_ours(name):
+        if not self._is_allowed(name):
             raise Problem(
                 421,
-                "This server does not answer to that name: start it with --allowed-host and the"
-                " name, or ask for it by its address",
+                "This server does not answer to that name: use its address, or start it with"
+                " --allowed-host NAME",
             )
 
-    def _is_ours(self, name: str) -> bool:
+    def _is_allowed(self, name: str) -> bool:
         if "*" in self._names or name in self._names or name.endswith(self._below):
             return True
         return is_loopback(name) or (_address(name) is not None and not _is_unspecified(name))
 
 
 class Addresses:
-    """Finds the address that limits count by.
+    """Finds the client address that limits count by.
 
     Args:
-        trusted: addresses and networks of proxies that are believed what they say in
-            ``X-Forwarded-For`` and ``X-Forwarded-Proto``.
+        trusted: addresses and networks of proxies whose ``X-Forwarded-For`` and
+            ``X-Forwarded-Proto`` are trusted.
 
     Raises:
-        ValueError: one is neither.
+        ValueError: a text is neither an address nor a network.
     """
 
     def __init__(self, trusted: Iterable[str] = ()) -> None:
@@ -86,19 +86,19 @@ class Addresses:
         )
 
     def is_trusted(self, peer: str | None) -> bool:
-        """Whether this peer is a proxy of ours."""
+        """Whether the peer of a connection is a trusted proxy."""
         if not self._trusted or peer is None:
             return False
         address = _unmapped(peer)
         return address is not None and any(address in network for network in self._trusted)
 
     def find(self, peer: str | None, forwarded_for: str | None) -> str:
-        """The name of the client: its address, of IPv6 its /64.
+        """The client's address; its /64 for IPv6.
 
         Args:
             peer: the address of the connection.
-            forwarded_for: ``X-Forwarded-For``; from its right end, each is believed that a trusted
-                proxy has written there.
+            forwarded_for: ``X-Forwarded-For``; its addresses count from the right, as long as a
+                trusted proxy has written them.
         """
         if forwarded_for is not None and self.is_trusted(peer):
             for hop in reversed(forwarded_for.split(",")):
@@ -122,40 +122,40 @@ def _without_port(hop: str) -> str:
     return hop if match is None else match["v6"] or match["v4"]
 
 
-def is_own(headers: Mapping[bytes, bytes], scheme: str, *, silent: bool) -> bool:
-    """Whether a page of ours, or no page at all, has sent this.
+def is_same_origin(headers: Mapping[bytes, bytes], scheme: str, *, default: bool) -> bool:
+    """Whether a request comes from a page of this server, or from no page.
 
     Args:
         headers: the request's headers, by lower-case name.
         scheme: ``http`` or ``https``, as the browser sees it.
-        silent: what holds where nothing is said of it: True where no cookie came along, since
-            every browser that could be made to send this says something.
+        default: the result without any header about it: True for a writing request without a
+            cookie, since every browser sends such a header with it.
     """
     site = headers.get(b"sec-fetch-site")
     if site is not None:
         return site in (b"same-origin", b"none")
-    own = f"{scheme}://{headers.get(b'host', b'').decode('latin-1')}".lower()
+    server = f"{scheme}://{headers.get(b'host', b'').decode('latin-1')}".lower()
     origin = headers.get(b"origin")
     if origin is not None:
-        return _same(origin.decode("latin-1"), own)
+        return _same(origin.decode("latin-1"), server)
     referer = headers.get(b"referer")
     if referer is not None:
-        return _same(referer.decode("latin-1"), own)
-    return silent
+        return _same(referer.decode("latin-1"), server)
+    return default
 
 
-def refused() -> Problem:
-    """What a page of another origin is told."""
+def cross_origin_problem() -> Problem:
+    """The problem of a request from a page of another origin."""
     return Problem(
         403,
-        "This came from a page of another origin: send it from the dashboard's own, or with a key"
-        " in the Authorization header",
+        "The request came from a page of another origin: send it from this server's dashboard, or"
+        " with a key in the Authorization header",
     )
 
 
-def _same(url: str, own: str) -> bool:
+def _same(url: str, server: str) -> bool:
     try:
-        return _origin(url.lower()) == _origin(own)
+        return _origin(url.lower()) == _origin(server)
     except ValueError:
         return False
 
@@ -166,7 +166,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _address(name: str) -> _Address | None:
-    """The address that a host is; None: it is a name."""
+    """The address in a host; None: the host is a name."""
     try:
         return ipaddress.ip_address(name)
     except ValueError:
@@ -174,7 +174,7 @@ def _address(name: str) -> _Address | None:
 
 
 def _unmapped(name: str) -> _Address | None:
-    """The same without its zone; one of IPv4 that is mapped to IPv6 is one of IPv4."""
+    """The address in a host, without its zone; an IPv4-mapped IPv6 address as IPv4."""
     address = _address(name.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         return address.ipv4_mapped or address

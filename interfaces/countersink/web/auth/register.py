@@ -1,8 +1,8 @@
-"""Valid keys, logins and links in memory: how often they are read from MySQL (``REFRESH_S``), what
-holds while MySQL is away, the scopes and counters of each, and noting when keys were used.
+"""``Register``: the valid keys, logins and links in memory, read from MySQL every ``REFRESH_S``
+seconds; ``Identity``, their scopes and counters; and the times of last use of keys.
 
-No request waits for MySQL because of its key. While MySQL is away, what was valid goes on being so
-until it expires; nothing can be revoked then either.
+A request with a known key does not wait for MySQL. While MySQL is away, known keys stay valid until
+they expire; they cannot be revoked then.
 """
 
 import asyncio
@@ -24,29 +24,29 @@ from countersink.store.api_keys import SCOPES, Scope
 
 LOGGER: Final = logging.getLogger("countersink.web")
 REFRESH_S: Final = 2.0
-"""Seconds after which a key that was revoked is refused, and a new login is known elsewhere."""
-HASTE_S: Final = 0.25
-"""Seconds between two readings at least, however many unknown keys are shown."""
-LOOK_S: Final = 1.0
-"""Seconds for which an unknown key waits for a reading at most."""
+"""Seconds after which a revoked key is refused, and a new login is known to other processes."""
+READ_PAUSE_S: Final = 0.25
+"""Seconds between two reads at least, however many unknown keys are sent."""
+READ_WAIT_S: Final = 1.0
+"""Seconds that a request with an unknown key waits for a read at most."""
 USE_S: Final = 60.0
-"""Seconds between two notes of which keys were used."""
+"""Seconds between two writes of the times of last use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The key, login or link by which a request was let in, and what it may do.
+    """The key, login or link of a request, and its rights.
 
     Attributes:
-        key_id: the public part of the API key or the link; empty where there is none.
-        name: for people and logs.
-        scopes: what they may do; ``admin`` includes the others.
-        counters: shell patterns of the counters they may name; empty: all.
-        max_counters: how many counters they may make; None: as many as the server allows.
-        public: they may add to public counters alone, and only 1 at a time: somebody without a
-            key, or with one that may not count.
-        session: hash of the cookie, where they have logged in with the key; else empty.
-        link: id of the link to the one counter that they may look at; empty: they have none.
+        key_id: the public part of the API key or the link; empty: there is none.
+        name: the key's name.
+        scopes: permitted scopes; ``admin`` includes the others.
+        counters: shell patterns of the counters that it may name; empty: all.
+        max_counters: number of counters that it may use; None: the server's setting.
+        public: it may only add 1 to public counters: a request without a key, or with one that
+            lacks the scope.
+        session: hash of the login's cookie; empty: no login.
+        link: id of the link, which may read one counter; empty: no link.
     """
 
     key_id: str = ""
@@ -59,29 +59,29 @@ class Identity:
     link: str = ""
 
     def may(self, scope: Scope) -> bool:
-        """Whether ``scope`` is theirs."""
+        """Whether it has ``scope``."""
         return scope in self.scopes or "admin" in self.scopes
 
     def may_name(self, counter: str) -> bool:
-        """Whether a counter (or sequence) is theirs to name."""
+        """Whether it may name a counter or sequence."""
         return not self.counters or any(fnmatchcase(counter, each) for each in self.counters)
 
 
 EVERYBODY: Final = Identity(name="everybody", scopes=frozenset(SCOPES))
-"""Whoever shows no key where none is needed (``--without-keys``): may do everything."""
+"""The identity of requests without a key to a server ``--without-keys``; it has all rights."""
 
 NOBODY: Final = Identity(name="nobody", public=True)
-"""Whoever shows no key where one is needed, for a route that is open to the public."""
+"""The identity of requests without a key on routes that need none, or are public."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """A key, a login or a link that is valid.
+    """A valid key, login or link.
 
     Attributes:
-        identity: whose.
+        identity: its identity.
         hash: SHA-256 of its secret.
-        ends: when it expires, on the clock of the register.
+        ends: the time at which it expires, on the register's clock.
     """
 
     identity: Identity
@@ -90,12 +90,12 @@ class Credential:
 
 
 class Register:
-    """Finds valid keys, logins and links.
+    """The valid keys, logins and links, in memory.
 
     Args:
-        store: where it is written.
-        mysql_url: the same, for notes of use.
-        clock: seconds.
+        store: reads them.
+        mysql_url: the database in which times of last use are written.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -107,23 +107,23 @@ class Register:
         self._keys: dict[str, Credential] = {}
         self._logins: dict[bytes, Credential] = {}
         self._used: set[str] = set()
-        self._began = -math.inf
+        self._began = -math.inf  # start of the last read
         self._lock = asyncio.Lock()
         self._thread = anyio.CapacityLimiter(1)
-        self._away = False
-        self._late = False  # a reading has taken longer than LOOK_S
+        self._away = False  # the last read failed
+        self._late = False  # a read has taken longer than READ_WAIT_S
 
     def key(self, id: str) -> Credential | None:
-        """The key, or the link, of this id, if it is valid."""
+        """The valid key, or link, with an id; None: there is none."""
         return self._valid(self._keys.get(id))
 
     def login(self, token_hash: bytes) -> Credential | None:
-        """The login of this cookie, if it is valid, and its key is."""
+        """The login of a cookie, if it and its key are valid; None: there is none."""
         found = self._valid(self._logins.get(token_hash))
         return None if found is None or self.key(found.identity.key_id) is None else found
 
-    def holds(self, who: Identity) -> bool:
-        """Whether ``who`` would be let in again: for answers that never end."""
+    def is_valid(self, who: Identity) -> bool:
+        """Whether the login or key of ``who`` is still valid, for endless answers."""
         if who.session:
             return self.login(who.session) is not None
         if who.key_id:
@@ -131,14 +131,14 @@ class Register:
         return True
 
     def note_use(self, id: str) -> None:
-        """Remember that a key was used."""
+        """Remember the use of a key for :meth:`write_uses`."""
         self._used.add(id)
 
     async def read(self) -> None:
-        """Read everything anew.
+        """Read all keys, logins and links.
 
         Raises:
-            StoreError: MySQL did not do its part; what was known stays.
+            StoreError: as any query; the known ones stay.
         """
         began = self._clock()
         keys, logins = await anyio.to_thread.run_sync(
@@ -156,32 +156,30 @@ class Register:
             if each.api_key in self._keys
         }
 
-    async def look_again(self) -> bool:
-        """Read anew before somebody is refused, as the key may have been made just now, and after
-        the end of a login or a link, which ends elsewhere with the next reading.
-
-        All who ask while a reading goes on share the next one. Never raises.
+    async def refresh(self) -> bool:
+        """Read again now: for an unknown key, which may be new, and after the end of a login or
+        link. All calls during a read share the next one. Never raises.
 
         Returns:
             Whether it was read; False at once while MySQL is away or does not answer.
         """
         if self._away or self._late:
             return False
-        looking = asyncio.create_task(self._read_once_more(self._clock()))
-        done, _ = await asyncio.wait({looking}, timeout=LOOK_S)
+        reading = asyncio.create_task(self._read_since(self._clock()))
+        done, _ = await asyncio.wait({reading}, timeout=READ_WAIT_S)
         if not done:
             self._late = True
         return bool(done) and not self._away
 
-    async def _read_once_more(self, asked: float) -> None:
+    async def _read_since(self, asked: float) -> None:
         async with self._lock:
             if self._began >= asked:
                 return
-            await asyncio.sleep(max(0.0, self._began + HASTE_S - asked))
+            await asyncio.sleep(max(0.0, self._began + READ_PAUSE_S - asked))
             await self._try_read()
 
-    async def keep(self) -> None:
-        """Keep it up to date until cancelled."""
+    async def keep_fresh(self) -> None:
+        """Read every :data:`REFRESH_S` seconds, and write uses, until cancelled."""
         noted = self._clock()
         while True:
             await asyncio.sleep(REFRESH_S)
@@ -192,7 +190,7 @@ class Register:
                 await self.write_uses()
 
     async def write_uses(self) -> None:
-        """Write down which keys were used since the last time. Never raises."""
+        """Write the last use of the keys that were used since the last write. Never raises."""
         used, self._used = self._used, set()
         if not used:
             return
@@ -204,19 +202,19 @@ class Register:
         try:
             await anyio.to_thread.run_sync(note, limiter=self._thread)
         except StoreError:
-            self._used |= used  # later, then
+            self._used |= used  # written next time
         except Exception:
-            LOGGER.exception("cannot write down which keys were used", extra={"action": "waiting"})
+            LOGGER.exception("cannot write the last use of keys", extra={"action": "waiting"})
 
     async def _try_read(self) -> None:
         try:
             await self.read()
         except Exception as error:
-            # Whatever it is: without the next attempt nothing could be revoked any more.
+            # Any exception: without further reads no key could be revoked.
             self._began = self._clock()
             if not self._away:
                 LOGGER.warning(
-                    "keys cannot be read, those known stay valid: %s",
+                    "cannot read keys; known keys stay valid: %s",
                     error if isinstance(error, StoreError) else type(error).__name__,
                     extra={"action": "waiting"},
                     exc_info=None if isinstance(error, StoreError) else error,

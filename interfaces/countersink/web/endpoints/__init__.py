@@ -1,1 +1,1 @@
-"""One module for each group of endpoints: handlers, parameters, answers, OpenAPI texts."""
+"""Endpoints, a module for each group: handlers, parameters, answers and OpenAPI texts."""

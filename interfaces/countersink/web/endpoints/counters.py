@@ -1,7 +1,6 @@
-"""``/v1/counters`` and ``/v1/counters/{counter}``: parameters, most counters and days per answer,
-members of the rows and settings, how long the sorting is kept. ``/v1/counters/{counter}/notes`` and
-``/v1/notes``: read, write and delete notes on days, with statuses and texts; limits of notes are in
-``store/notes.py``."""
+"""``/v1/counters`` and ``/v1/counters/{counter}``: the list of counters, and settings of one;
+``/v1/counters/{counter}/notes`` and ``/v1/notes``: notes on days. See ``store/notes.py`` for limits
+of notes."""
 
 from dataclasses import asdict, replace
 from datetime import date
@@ -22,11 +21,11 @@ from countersink.reads.overview import (
     MAX_DAYS,
     SORTS,
     WEEK,
-    Glance,
     OverviewLine,
-    Standing,
+    OverviewQuery,
+    SortValues,
     overview,
-    standing,
+    sort_values,
 )
 from countersink.runtime.limits import MAX_COUNTER_LENGTH
 from countersink.runtime.texts import iso, read_day
@@ -38,7 +37,7 @@ from countersink.web.errors import Problem
 from countersink.web.http import Route
 from countersink.web.http.answers import freshness, json_answer
 from countersink.web.http.bodies import read_object
-from countersink.web.http.openapi import Closed, Day, Time, json_body, read_responses, words
+from countersink.web.http.openapi import Closed, Day, Time, doc, json_body, read_responses
 from countersink.web.http.parameters import (
     END,
     INCLUDE_PENDING,
@@ -46,7 +45,7 @@ from countersink.web.http.parameters import (
     choice,
     flag,
     number,
-    own_counter,
+    permitted_counter,
     short_text,
 )
 from countersink.web.read_pool import read_problems
@@ -55,49 +54,47 @@ from countersink.web.services import Services
 MAX_COUNTERS: Final = 1_000
 """Counters in one answer."""
 KEPT_S: Final = 2.0
-"""Seconds for which the order of counters holds, at least."""
-REST: Final = 20.0
-"""What takes long to ask holds so many times as long."""
+"""Seconds for which the numbers that counters are sorted by are kept, at least."""
+KEPT_FACTOR: Final = 20.0
+"""They are kept for the duration of their read times this factor, if that is longer."""
 _DEFAULT_COUNTERS: Final = 100
 _DEFAULT_DAYS: Final = 14
-
-
 _part_of_name: Final = partial(short_text, whose="a counter's name", most=MAX_COUNTER_LENGTH)
 _PARAMETERS: Final = (
-    _part_of_name("search", description="Only counters that have this in their names."),
+    _part_of_name("search", description="Only counters whose names contain this."),
     choice(
         "sort",
         SORTS,
-        "By name, or, of all counters, the largest first by today's total, by all that was ever"
-        f" counted, or by how the last {WEEK} whole days (without today, which is not over) differ"
-        f" from the {WEEK} before, as a part of these; what had nothing in these comes first, what"
-        " has no such number last. The order may be some seconds old.",
+        "`counter`: by name; else largest first: `today`: today's total; `total`: the total of all"
+        f" time; `change`: the last {WEEK} complete days (without today) relative to the {WEEK}"
+        " days before, first counters with nothing in those. Counters without such a number come"
+        " last. The order may be some seconds old.",
         default=SORTS[0],
     ),
-    flag("reverse", "The other way round."),
-    _part_of_name("after", description="Only counters after this one: `next` of the page before."),
+    flag("reverse", "Reverse the order."),
+    _part_of_name("after", description="Only counters after this one: `next` of the last page."),
     number("limit", 1, MAX_COUNTERS, "Counters in this page.", default=_DEFAULT_COUNTERS),
     number(
         "days",
         0,
         MAX_DAYS,
-        "How many last days of each, in its own time zone; 0 for none.",
+        "Number of last days of each counter, in its time zone; 0: none.",
         default=_DEFAULT_DAYS,
     ),
-    flag("totals", "Whether to tell all that was ever counted.", default=True),
+    flag("totals", "Whether rows have the total of all time.", default=True),
     INCLUDE_PENDING,
 )
 
 
 async def counters(request: Request, services: Services, who: Identity) -> Response:
-    """Counters, each with its total and its last days."""
+    """``GET /v1/counters``: counters with their totals and last days."""
     given = request.scope["countersink.given"]
     sort, pending = given["sort"], given["include_pending"]
-    order = None if sort == SORTS[0] else services.one(standings)[sort]
+    values = None if sort == SORTS[0] else services.single(cached_sort_values)[sort]
 
     def answer() -> Response:
         with read_problems():
-            glance = Glance(
+            query = OverviewQuery(
                 search=given["search"],
                 after=given["after"],
                 limit=given["limit"],
@@ -105,16 +102,16 @@ async def counters(request: Request, services: Services, who: Identity) -> Respo
                 totals=given["totals"],
                 visible=who.may_name,
                 reverse=given["reverse"],
-                standing=None if order is None else order.get(),
+                sort_values=None if values is None else values.get(),
             )
-            seen, complete = services.reads.read(
-                lambda moment: (overview(moment.snapshot, glance), iso(moment.complete_up_to)),
+            page, complete = services.reads.read(
+                lambda moment: (overview(moment.snapshot, query), iso(moment.complete_up_to)),
                 replace(ANYTHING, include_pending=pending),
             )
         content = {
-            "rows": [_row(line) for line in seen.lines],
-            "counters": seen.counters,
-            "next": seen.lines[-1].counter if seen.more else None,
+            "rows": [_row(line) for line in page.lines],
+            "counters": page.counters,
+            "next": page.lines[-1].counter if page.more else None,
         }
         limits = {"complete_up_to": complete}
         return json_answer(request, content, limits, freshness(limits), pending=pending)
@@ -134,104 +131,102 @@ def _row(line: OverviewLine) -> dict[str, Any]:
     }
 
 
-def standings(services: Services) -> dict[str, CachedAnswer[Standing]]:
-    """What counters are sorted by, kept for a moment: who goes through many pages asks once."""
+def cached_sort_values(services: Services) -> dict[str, CachedAnswer[SortValues]]:
+    """The numbers that counters are sorted by, kept so that many pages need one read."""
 
-    def ask(by: str) -> Standing:
-        return services.reads.read(lambda moment: standing(moment.snapshot, by))
+    def ask(by: str) -> SortValues:
+        return services.reads.read(lambda moment: sort_values(moment.snapshot, by))
 
     seconds = services.options.read_timeout_s
     return {
-        by: CachedAnswer(partial(ask, by), kept_s=KEPT_S, within_s=seconds, rest=REST)
+        by: CachedAnswer(partial(ask, by), kept_s=KEPT_S, within_s=seconds, kept_factor=KEPT_FACTOR)
         for by in SORTS[1:]
     }
 
 
 async def counter(request: Request, services: Services, who: Identity) -> Response:
-    """How one counter counts."""
-    found = await require_counter(request, services, who, own_counter(request, who))
+    """``GET /v1/counters/{counter}``: the settings of a counter."""
+    found = await require_counter(request, services, who, permitted_counter(request, who))
     return json_answer(request, counter_document(found), {}, {}, pending=False)
 
 
 async def require_counter(
     request: Request, services: Services, who: Identity, name: str
 ) -> Counter:
-    """The counter that has this name.
+    """The counter with a name.
 
     Raises:
-        Problem: 404 nothing was ever counted under it; 503 it cannot be told now.
+        Problem: 404 it does not exist; 503 MySQL does not answer.
     """
 
-    def look() -> Counter:
+    def read() -> Counter:
         with read_problems():
             return services.store.counters.show(name)
 
-    return await services.read_pool.run(request, who, look)
+    return await services.read_pool.run(request, who, read)
 
 
 class DayTotal(Closed):
-    """A day, and what it has."""
+    """A day and its total."""
 
     day: Day
     total: int
 
 
 class CounterRow(Closed):
-    """A counter in the list of all."""
+    """A counter in the list of counters."""
 
     counter: str
     time_zone: str
     resolution: Resolution
-    total: Annotated[int | None, words("null: not asked for")]
+    total: Annotated[int | None, doc("null: not asked for")]
     today: int | None
     days: Annotated[
         list[DayTotal] | None,
-        words("Today's is the last. null: not asked for, or not to be told by day."),
+        doc("Today is the last. null: not asked for, or the buckets are wider than days."),
     ]
 
 
 class CounterList(Closed):
-    """A page of the list of all counters."""
+    """A page of the list of counters."""
 
     rows: list[CounterRow]
     counters: Annotated[
         int | None,
-        words("All that the search finds; null: sorted by name, and more than 10,000 or so."),
+        doc("Number of counters found; null: sorted by name, and more than about 10,000."),
     ]
-    next: Annotated[
-        str | None, words("What to give as `after` for the next page; null: this is the last.")
-    ]
+    next: Annotated[str | None, doc("`after` of the next page; null: this is the last.")]
     complete_up_to: Time | None
 
 
 class CounterBreakdown(Closed):
-    """Dimensions by which a counter counts."""
+    """The dimensions of a breakdown."""
 
     dimensions: list[str]
-    since: Annotated[Time | None, words("It holds the events from then on; null: all.")]
+    since: Annotated[Time | None, doc("It has the events from then on; null: all events.")]
 
 
 class CounterSettings(msgspec.Struct):
-    """How a counter counts."""
+    """The settings of a counter."""
 
     counter: str
     time_zone: str
     resolution: Resolution
     keep: Annotated[
         dict[str, str] | None,
-        words(
-            "How long buckets of each width are kept, such as"
+        doc(
+            "Time for which buckets of each width are kept, such as"
             ' `{"minute": "2d", "day": "400d"}`; null: for ever.'
         ),
     ]
-    max_keys: Annotated[int | None, words("its own; null: as for all")]
-    most_keys: Annotated[int | None, words("in force; null: any number")]
-    overflown: Annotated[int, words("of today in the key __overflow__")]
+    max_keys: Annotated[int | None, doc("The counter's own limit; null: the common one.")]
+    most_keys: Annotated[int | None, doc("The limit in force; null: none.")]
+    overflown: Annotated[int, doc("Today's amount in the key __overflow__.")]
     app_slots: int
     rolled_up_to: Annotated[
         dict[str, str],
-        words(
-            "Up to when finer buckets are in those of each width, such as"
+        doc(
+            "Time before which finer buckets are rolled up to each width, such as"
             ' `{"hour": "2026-11-01T00:00Z"}`.'
         ),
     ]
@@ -240,10 +235,7 @@ class CounterSettings(msgspec.Struct):
     breakdowns: list[CounterBreakdown]
     salt_days: Annotated[
         int | None,
-        words(
-            "how many days a salt of its members lasts, 0: for ever; null: its"
-            " different members are not counted"
-        ),
+        doc("Days for which a salt is used, 0: for ever; null: it counts no different members."),
     ]
 
 
@@ -255,7 +247,7 @@ ROUTES: Final = (
         scope="read",
         parameters=_PARAMETERS,
         name="counters",
-        summary="All counters, with totals and last days",
+        summary="The list of counters, with totals and last days",
         responses=read_responses(CounterList, csv=False),
     ),
     Route(
@@ -265,15 +257,15 @@ ROUTES: Final = (
         scope="read",
         shared=True,
         name="counter",
-        summary="How a counter counts",
-        responses=read_responses(CounterSettings, csv=False, one=True),
+        summary="The settings of a counter",
+        responses=read_responses(CounterSettings, csv=False, of_counter=True),
     ),
 )
-"""The routes to counters."""
+"""The routes of counters."""
 
 
 class NoteText(Closed):
-    """What to write on a day."""
+    """The text of a note."""
 
     note: Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": notes.MAX_NOTE})]
 
@@ -281,10 +273,10 @@ class NoteText(Closed):
 class Note(Closed):
     """A note on a day."""
 
-    counter: Annotated[str | None, words("null: of all counters")]
+    counter: Annotated[str | None, doc("null: a note on all counters")]
     day: Day
     note: str
-    author: Annotated[str | None, words("name of the key that wrote it")]
+    author: Annotated[str | None, doc("name of the key that wrote it")]
     changed: Time
 
 
@@ -295,21 +287,21 @@ class NoteList(Closed):
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
-    """The notes on a counter's days, and those on the days of all counters."""
+    """The notes of a counter, with those of all counters."""
     given = request.scope["countersink.given"]
-    counter = await _known_counter(request, services, who)
-    # Whoever has a link to one counter sees what is of that counter alone.
+    counter = await _existing_counter(request, services, who)
+    # A link gives access to its counter's own notes only.
     names = [EVERY] if counter == EVERY else [counter] if who.link else [counter, EVERY]
     found = await services.run_in_session(notes.notes, names, given["from"], given["to"])
-    return JSONResponse({"rows": [_document(one) for one in found]})
+    return JSONResponse({"rows": [_document(note) for note in found]})
 
 
 async def write(request: Request, services: Services, who: Identity) -> Response:
-    """Write the note on a day, in place of one that is there."""
+    """Write the note of a day, replacing an older one."""
     day = _day(request)
-    # Before the look at the counter, which takes from the client what it does not wait for.
+    # First the body: the read pool, which finds the counter, would consume it.
     asked = await read_object(request, services, NoteText)
-    counter = await _known_counter(request, services, who)
+    counter = await _existing_counter(request, services, who)
     try:
         text = notes.checked_note(asked.note)
         made = await services.run_in_session(notes.put, counter, day, text, who.name)
@@ -321,7 +313,7 @@ async def write(request: Request, services: Services, who: Identity) -> Response
 
 
 async def delete(request: Request, services: Services, who: Identity) -> Response:
-    """Delete the note on a day."""
+    """Delete the note of a day."""
     counter = _counter(request, who)
     day = _day(request)
     if not await services.run_in_session(notes.delete, counter, day):
@@ -332,10 +324,10 @@ async def delete(request: Request, services: Services, who: Identity) -> Respons
 def _counter(request: Request, who: Identity) -> str:
     if "counter" not in request.path_params:
         return EVERY
-    return own_counter(request, who)
+    return permitted_counter(request, who)
 
 
-async def _known_counter(request: Request, services: Services, who: Identity) -> str:
+async def _existing_counter(request: Request, services: Services, who: Identity) -> str:
     counter = _counter(request, who)
     if counter != EVERY:
         await require_counter(request, services, who, counter)
@@ -346,7 +338,7 @@ def _day(request: Request) -> date:
     try:
         return read_day(request.path_params["day"])
     except ValueError as error:
-        raise Problem(422, f"The day: {error}") from None
+        raise Problem(422, f"The day is not valid: {error}") from None
 
 
 def _document(note: DayNote) -> dict[str, Any]:
@@ -358,54 +350,50 @@ def _document(note: DayNote) -> dict[str, Any]:
     }
 
 
-def _routes(path: str, *, one: bool) -> tuple[Route, ...]:
-    """The routes to the notes of one counter, or of all."""
-    of, name, words = (
-        ("counter", "Note", "a counter's") if one else ("common", "CommonNote", "every counter's")
+def _routes(path: str, *, of_counter: bool) -> tuple[Route, ...]:
+    """The routes of the notes of one counter, or of all counters."""
+    prefix, name, owner = (
+        ("counter", "Note", "a counter") if of_counter else ("common", "CommonNote", "all counters")
     )
-    refused = {"404": "There is no such counter, or no note on this day."}
+    missing = {"404": "There is no such counter, or no note on this day."}
     return (
         Route(
             "GET",
             path,
             listed,
             scope="read",
-            shared=one,
+            shared=of_counter,
             parameters=(START, END),
-            name=f"{of}Notes",
-            summary=f"The notes on {words} days",
-            responses={"200": NoteList, **refused},
+            name=f"{prefix}Notes",
+            summary=f"The notes on days of {owner}",
+            responses={"200": NoteList, **missing},
         ),
         Route(
             "PUT",
             f"{path}/{{day}}",
             write,
             scope="admin",
-            whole=not one,
+            installation_wide=not of_counter,
             name=f"put{name}",
-            summary=f"Write the note on one of {words} days",
+            summary=f"Write the note on a day of {owner}",
             body=json_body(NoteText),
-            responses={
-                "200": Note,
-                "409": "There are as many notes as there may be.",
-                **refused,
-            },
+            responses={"200": Note, "409": "The maximum number of notes is reached.", **missing},
         ),
         Route(
             "DELETE",
             f"{path}/{{day}}",
             delete,
             scope="admin",
-            whole=not one,
+            installation_wide=not of_counter,
             name=f"delete{name}",
-            summary=f"Delete the note on one of {words} days",
-            responses={"204": "It is gone.", **refused},
+            summary=f"Delete the note on a day of {owner}",
+            responses={"204": "The note is deleted.", **missing},
         ),
     )
 
 
 NOTE_ROUTES: Final[tuple[Route, ...]] = (
-    *_routes("/v1/counters/{counter}/notes", one=True),
-    *_routes("/v1/notes", one=False),
+    *_routes("/v1/counters/{counter}/notes", of_counter=True),
+    *_routes("/v1/notes", of_counter=False),
 )
-"""The routes to notes."""
+"""The routes of notes."""

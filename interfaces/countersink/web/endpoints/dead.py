@@ -1,5 +1,5 @@
-"""``/v1/dead``, ``/v1/dead/retry``, ``/v1/dead/drop``: limits, members of the answers, texts of
-refusals (409, 422); texts of reasons are in ``runtime/dead_letter.py``."""
+"""``/v1/dead``, ``/v1/dead/retry`` and ``/v1/dead/drop``: list, retry and drop dead letters. See
+``runtime/dead_letter.py`` for texts of reasons."""
 
 from dataclasses import asdict
 from functools import partial
@@ -16,12 +16,13 @@ from countersink.counting.apply.dead_retry import Retried, retry
 from countersink.database.lease import any_slot
 from countersink.database.session import Session
 from countersink.runtime.dead_letter import DeadReason
+from countersink.runtime.texts import plural
 from countersink.stream.decode import decode_payload
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import Handler, Route
 from countersink.web.http.bodies import read_object
-from countersink.web.http.openapi import Count, closed_object, json_body, words
+from countersink.web.http.openapi import Count, closed_object, doc, json_body
 from countersink.web.http.parameters import Parameter, number
 from countersink.web.services import Services
 
@@ -30,9 +31,9 @@ MAX_ROWS: Final = 500
 MAX_REFS: Final = 1_000
 """Dead letters that one request may name."""
 MAX_BODY_BYTES: Final = 64 * 1024
-"""Of a request that names them."""
-SHOWN_BYTES: Final = 2_000
-"""Characters of a payload that a list shows; ``countersink dead list`` has all of it."""
+"""Bytes of the body of a request that names them."""
+SHOWN_CHARACTERS: Final = 2_000
+"""Characters of a payload in a list; ``countersink dead list`` has all."""
 _Reason = Annotated[str, Meta(pattern="^[ -~]{1,64}$")]
 _REASON_SCHEMA: Final = msgspec.json.schema(_Reason)
 _Ref = Annotated[str, Meta(pattern="^[0-9a-fA-F]{32}(:(-1|[0-9]{1,9}))?$")]
@@ -42,19 +43,19 @@ _Most = Annotated[
     Meta(
         ge=0,
         le=2**63 - 1,
-        description="Where there are more of these than so many, none is touched (409).",
+        description="If more dead letters match, none is changed (409).",
     ),
 ]
 
 
 class Choice(msgspec.Struct, forbid_unknown_fields=True):
-    """The body that selects dead letters; exactly one of the first three members.
+    """The selection of dead letters in a body, by exactly one of the first three members.
 
     Attributes:
-        refs: by name.
-        reason: all with this reason.
-        all: all of them; of a retry but those that may be counted already.
-        most: of a reason or all, where there are more than so many none is touched.
+        refs: their names.
+        reason: the reason of all of them.
+        all: True: all; a retry leaves out those that may be counted already.
+        most: with ``reason`` or ``all``: if more match, none is changed.
     """
 
     refs: _Refs | UnsetType = UNSET
@@ -67,10 +68,10 @@ _PARAMETERS: Final = (
     Parameter(
         "reason",
         partial(msgspec.convert, type=_Reason),
-        "Only those with this reason.",
+        "Only dead letters with this reason.",
         _REASON_SCHEMA,
     ),
-    number("limit", 1, MAX_ROWS, "At most so many.", default=100),
+    number("limit", 1, MAX_ROWS, "Dead letters in the answer.", default=100),
 )
 
 
@@ -95,7 +96,7 @@ async def dropped(request: Request, services: Services, who: Identity) -> Respon
 
 
 def _list(session: Session, reason: str | None, limit: int) -> dict[str, Any]:
-    # Counted first: who is told of so many can see them.
+    # Counted first, so that the list has at least as many.
     not_kept = dead.not_kept_by_reason(session)
     by_reason = dead.count(session)
     rows = dead.list_rows(session, reason=reason, limit=limit)
@@ -121,69 +122,68 @@ def _drop(session: Session, choice: Choice) -> int:
 
 
 def _chosen(session: Session, choice: Choice) -> dict[str, Any]:
-    """The choice as the store takes it, without those that are set aside from now on; neither refs
-    nor a reason: all.
+    """The choice as arguments of the store (neither refs nor reason: all), without dead letters
+    that are added from now on.
 
     Raises:
-        Problem: 409, there are more than its sender has seen.
+        Problem: 409 more than ``most`` match.
     """
     by_reason, newest = dead.counted(session)
     number = by_reason.get(choice.reason, 0) if choice.reason else sum(by_reason.values())
     if choice.most is not UNSET and number > choice.most:
-        raise Problem(
-            409, f"There are {number:,} by now, not {choice.most:,}: none was touched, look again"
-        )
+        text = f"The selection has {plural(number, 'dead letter')} now, more than {choice.most:,}"
+        raise Problem(409, f"{text}: none was changed; reload the list")
     return {"refs": choice.refs or None, "reason": choice.reason or None, "up_to": newest}
 
 
 def _shortened(row: dict[str, object]) -> dict[str, object]:
     payload = str(row["payload"])
-    return {**row, "payload": payload[:SHOWN_BYTES], "payload_characters": len(payload)}
+    return {**row, "payload": payload[:SHOWN_CHARACTERS], "payload_characters": len(payload)}
 
 
 async def _choice(request: Request, services: Services) -> Choice:
-    """What the body names."""
+    """The selection in a request's body."""
     choice = await read_object(request, services, Choice, limit=MAX_BODY_BYTES)
     try:
         for ref in choice.refs or ():
             dead.parse_ref(ref)
     except ValueError as error:
         raise Problem(422, f"The body is not valid: {error}") from error
-    given = [one for one in (choice.refs, choice.reason, choice.all) if one is not UNSET]
+    given = [each for each in (choice.refs, choice.reason, choice.all) if each is not UNSET]
     if len(given) != 1 or choice.all is False:
-        raise Problem(422, 'Say which: {"refs": [...]}, {"reason": "..."} or {"all": true}')
+        raise Problem(422, 'Send one of {"refs": [...]}, {"reason": "..."} and {"all": true}')
     if choice.refs is not UNSET and choice.most is not UNSET:
-        raise Problem(422, "most goes with reason or all: refs say which")
+        raise Problem(422, "'most' needs 'reason' or 'all', not 'refs'")
     return choice
 
 
 class DeadLetter(msgspec.Struct):
-    """A row, or a whole entry, that could not be counted."""
+    """A row, or an entry, that could not be counted."""
 
-    ref: Annotated[str, words("its name")]
-    reason: Annotated[str, words("a code for machines")]
-    detail: Annotated[str, words("a sentence for people")]
+    ref: Annotated[str, doc("its name")]
+    reason: Annotated[str, doc("a code for programs")]
+    detail: Annotated[str, doc("a sentence for people")]
     stream: str
-    at: Annotated[str, words("when its entry was first sent")]
-    created: Annotated[str | None, words("when it was set aside")]
-    payload: Annotated[str, words(f"its first {SHOWN_BYTES:,} characters")]
+    at: Annotated[str, doc("ISO 8601: the time at which its entry was first sent")]
+    created: Annotated[str | None, doc("ISO 8601: the time at which it became a dead letter")]
+    payload: Annotated[str, doc(f"its first {SHOWN_CHARACTERS:,} characters")]
     payload_characters: Count
-    truncated: Annotated[bool, words("it was cut off: it cannot be retried")]
+    truncated: Annotated[bool, doc("it was stored incompletely and cannot be retried")]
 
 
 class DeadReasonWords(msgspec.Struct):
-    """What a reason means."""
+    """The texts of a reason."""
 
-    headline: Annotated[str, words("what happened, in a few words")]
-    explanation: Annotated[str, words("the same as a sentence")]
-    remedy: Annotated[str, words("what to do")]
+    headline: Annotated[str, doc("what happened, in a few words")]
+    explanation: Annotated[str, doc("what happened, as a sentence")]
+    remedy: Annotated[str, doc("what to do")]
     maybe_counted: Annotated[
-        bool, words("it is counted already, or may be: it is retried only when asked for")
+        bool, doc("it may be counted already: it is retried only by ref or reason")
     ]
 
 
 class DeadList(msgspec.Struct):
-    """Dead letters, and how many there are of each reason."""
+    """Dead letters, and their number by reason."""
 
     rows: list[DeadLetter]
     by_reason: dict[str, Count]
@@ -191,15 +191,15 @@ class DeadList(msgspec.Struct):
     total: Count
     not_kept: Annotated[
         dict[str, Count],
-        words(
-            "By reason, how many more could not be counted of which there is only the"
-            " number: they cannot be retried."
+        doc(
+            "Number of further rows, by reason, that could not be counted and were not kept:"
+            " they cannot be retried."
         ),
     ]
 
 
 class DeadRetried(msgspec.Struct):
-    """What became of dead letters that were retried."""
+    """The result of a retry."""
 
     retried: Count
     failed: Count
@@ -208,7 +208,7 @@ class DeadRetried(msgspec.Struct):
 
 
 class DeadDropped(msgspec.Struct):
-    """How many dead letters were dropped."""
+    """The number of dropped dead letters."""
 
     dropped: Count
 
@@ -224,18 +224,18 @@ _CHOICE: Final = {
 }
 
 
-def _on_choice(what: str, handler: Handler, done: type, **told: Any) -> Route:
-    """A route that does something with dead letters that the body names."""
+def _on_choice(what: str, handler: Handler, done: type, **texts: Any) -> Route:
+    """A route that changes the dead letters that the body selects."""
     return Route(
         "POST",
         f"/v1/dead/{what}",
         handler,
         scope="admin",
-        whole=True,
+        installation_wide=True,
         name=f"{what}DeadLetters",
         body=json_body(_CHOICE),
-        responses={"200": done, "409": "There are more than `most`; none was touched."},
-        **told,
+        responses={"200": done, "409": "More than `most` match; none was changed."},
+        **texts,
     )
 
 
@@ -245,7 +245,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         "/v1/dead",
         listed,
         scope="read",
-        whole=True,
+        installation_wide=True,
         parameters=_PARAMETERS,
         name="deadLetters",
         summary="Dead letters, newest first",
@@ -255,17 +255,17 @@ ROUTES: Final[tuple[Route, ...]] = (
         "retry",
         retried,
         DeadRetried,
-        summary="Count dead letters after all, each exactly once",
-        description="What fails again stays. What may be counted already (`too_old`, `reconciled`)"
-        " is retried only by its ref or by reason. Asking twice counts once.",
+        summary="Retry dead letters, each counted exactly once",
+        description="Rows that fail again stay. Rows that may be counted already (`too_old`,"
+        " `reconciled`) are retried only by ref or reason. A repeated request counts once.",
     ),
     _on_choice(
         "drop",
         dropped,
         DeadDropped,
         summary="Delete dead letters for good",
-        description="What they would have counted is never counted. Of a reason, or of all, the"
-        " numbers in `not_kept` up to then are forgotten as well.",
+        description="Their amounts are never counted. With `reason` or `all`, the numbers in"
+        " `not_kept` are deleted as well.",
     ),
 )
-"""The routes to dead letters, which may be of any counter, or of none."""
+"""The routes of dead letters, which may have any counter, or none."""

@@ -1,6 +1,5 @@
-"""``/hit/...``: pixel, badge and beacon that count a visit; who may (public counters), prefetches
-that are not counted, parameters of the badge, refusals with their texts; the SVG is in
-``web/badges.py``."""
+"""``/hit/...``: pixel, badge and beacon, which count a visit of a public counter, or with a key;
+prefetches and HEAD are not counted. See ``web/badges.py`` for the SVG."""
 
 import asyncio
 import re
@@ -19,7 +18,7 @@ from countersink.runtime.limits import check_counter, check_key
 from countersink.runtime.members import visitor_of
 from countersink.web.auth.register import Identity
 from countersink.web.badges import MAX_LABEL_LENGTH, HitNumbers, badge
-from countersink.web.endpoints.increments import accept, until
+from countersink.web.endpoints.increments import accept, wait_until
 from countersink.web.errors import Problem
 from countersink.web.http import Handler, Route, bodies
 from countersink.web.http.openapi import response
@@ -34,56 +33,56 @@ GIF: Final = bytes.fromhex(
     "2c00000000010001000002024401003b"  # the one pixel, and the end
 )
 MAX_BEACON_BYTES: Final = 64 * 1024
-"""Of a beacon's body, which nobody reads: as much as browsers send."""
+"""Bytes of a beacon's body, which is ignored: browsers send no more."""
 FRESH_S: Final = 2.0
-"""Seconds after which there may be another counter."""
-REST: Final = 4.0
-"""Where reading the names takes long, the pause after it is so many times as long."""
+"""Seconds for which the names of counters are kept."""
+KEPT_FACTOR: Final = 4.0
+"""The names are kept for the duration of their read times this factor, if that is longer."""
 PATIENCE_S: Final = 2.0
-"""Seconds that a visitor waits for that at most."""
+"""Seconds that a visitor waits for the names at most."""
 SALT_WAIT_S: Final = 2.0
-"""Seconds for which a hit waits until Redis has told whether its counter has a salt."""
+"""Seconds that a hit waits until the producer knows whether its counter has a salt."""
 _HEADERS: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "cross-origin",
 }
-_AHEAD: Final = ((b"sec-purpose", b"prefetch"), (b"purpose", b"prefetch"), (b"x-moz", b"prefetch"))
-"""What browsers say that load a page which nobody may ever look at."""
+_PREFETCH_HEADERS: Final = frozenset((b"sec-purpose", b"purpose", b"x-moz"))
+"""Headers in which browsers say that they prefetch a page, which may never be shown."""
 _WILD: Final = frozenset("*?[")
 _NOTHING: Final = "(?!)"
-"""Matches nothing."""
+"""A pattern that matches nothing."""
 
 
 _LABEL: Final = short_text(
-    "label", "a label", MAX_LABEL_LENGTH, "What stands on the left.", default="hits"
+    "label", "a label", MAX_LABEL_LENGTH, "The text on the left.", default="hits"
 )
 _COUNT: Final = choice("count", ("0", "1"), "`0` shows the number and counts nothing.", default="1")
 
 
 async def pixel(request: Request, services: Services, who: Identity) -> Response:
-    """Count a visit, and answer with a picture that nobody sees. Whatever the query says: a page
-    may add to it what keeps others' caches away."""
-    counter, key = _named(request)
+    """Count a visit, and answer with a transparent pixel. The query is ignored: a page may use it
+    to bypass caches."""
+    counter, key = _counter_and_key(request)
     await _require_ingest(request, services, who, counter)
-    await _visit(request, services, who, counter, key)
+    await _count_visit(request, services, who, counter, key)
     return Response(GIF, headers=_HEADERS, media_type="image/gif")
 
 
 async def number(request: Request, services: Services, who: Identity) -> Response:
-    """Count a visit, and answer with a picture of the number."""
+    """Count a visit, and answer with a badge of the number."""
     given = request.scope["countersink.given"]
-    counter, key = _named(request)
+    counter, key = _counter_and_key(request)
     visits, total = 0, None
     counts = given["count"] == "1"
     if counts:
         await _require_ingest(request, services, who, counter)
-        visits = await _visit(request, services, who, counter, key)
+        visits = await _count_visit(request, services, who, counter, key)
     try:
         if await _may_see(request, services, who, counter):
             with services.places.needed(request.scope["countersink.holder"]):
-                total = await services.one(HitNumbers).number(counter, key, visits)
+                total = await services.single(HitNumbers).number(counter, key, visits)
         elif not counts:
-            raise Problem(403, "This takes a key with the scope read, for this counter")
+            raise Problem(403, "This needs a key with the scope read for this counter")
     except Problem:
         if not counts:
             raise
@@ -92,66 +91,68 @@ async def number(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def beacon(request: Request, services: Services, who: Identity) -> Response:
-    """Count a visit that ``navigator.sendBeacon`` tells of."""
-    counter, key = _named(request)
+    """Count a visit of ``navigator.sendBeacon``."""
+    counter, key = _counter_and_key(request)
     await _require_ingest(request, services, who, counter)
     await bodies.read(request, services, MAX_BEACON_BYTES)
-    await _visit(request, services, who, counter, key)
+    await _count_visit(request, services, who, counter, key)
     return Response(status_code=204, headers=_HEADERS)
 
 
-def _named(request: Request) -> tuple[str, str]:
-    """Counter and key that the path names.
+def _counter_and_key(request: Request) -> tuple[str, str]:
+    """The counter and the key in the path.
 
     Raises:
-        Problem: 422 there can be no such counter or key.
+        Problem: 422 the name or the key is not valid.
     """
     counter, key = counter_of_path(request), request.path_params["key"]
     try:
         return check_counter(counter), check_key(key)
     except ValueError as error:
-        raise Problem(422, f"This cannot be counted: {error}") from None
+        raise Problem(422, f"The path is not valid: {error}") from None
 
 
 async def _may_see(request: Request, services: Services, who: Identity, counter: str) -> bool:
-    """Whether they may see a counter's number: it is public, or their key has the scope read.
+    """Whether ``who`` may see a counter's number: it is public, or the key has the scope read.
 
     Raises:
-        Problem: 503 whether it is public cannot be told.
+        Problem: 503 MySQL cannot tell whether it is public.
     """
     if who.may("read") and who.may_name(counter):
         return True
-    return await services.one(PublicCounters).has(counter, request.scope["countersink.holder"])
+    return await services.single(PublicCounters).has(counter, request.scope["countersink.holder"])
 
 
 async def _require_ingest(
     request: Request, services: Services, who: Identity, counter: str
 ) -> None:
-    """Check that they may add to a counter.
+    """Check that ``who`` may add to a counter.
 
     Raises:
-        Problem: 403 it is neither theirs nor public; 503 that cannot be told.
+        Problem: 403 ``who`` may not name it, and it is not public; 503 MySQL cannot tell.
     """
     if not who.public and who.may_name(counter):
         return
-    if await services.one(PublicCounters).has(counter, request.scope["countersink.holder"]):
+    if await services.single(PublicCounters).has(counter, request.scope["countersink.holder"]):
         return
     if who.public:
         raise Problem(
             403,
-            "The counter is not public: show a key with the scope ingest, or let the server be"
-            " started with --public-counter (a counter that only fits a pattern must exist)",
+            "The counter is not public: send a key with the scope ingest, or start the server"
+            " with --public-counter (a counter that matches a pattern must exist)",
         )
-    raise Problem(403, "The key may not name this counter")
+    raise Problem(403, "This key may not name this counter")
 
 
-async def _visit(
+async def _count_visit(
     request: Request, services: Services, who: Identity, counter: str, key: str
 ) -> int:
-    """Count, if somebody looks; how many visits were counted."""
-    if request.method == "HEAD" or _is_ahead(request):
+    """Count a visit unless the request is a HEAD or a prefetch; returns the number counted."""
+    if request.method == "HEAD" or _is_prefetch(request):
         return 0
-    if services.one(visitor_counters)(counter) and await _has_visitors(request, services, counter):
+    if services.single(visitor_counters)(counter) and await _has_visitors(
+        request, services, counter
+    ):
         agent = request.headers.get("user-agent", "")
         member = visitor_of(request.scope["countersink.client"], agent)
         accept(services, who, [Increment(counter, key, member=member)])
@@ -161,58 +162,59 @@ async def _visit(
 
 
 async def _has_visitors(request: Request, services: Services, counter: str) -> bool:
-    """Whether a counter counts different ones, as far as is known."""
+    """Whether a counter counts different members; False while that is unknown."""
     counts_members = services.producer.counts_members
-    await until(request, services, lambda: counts_members(counter) is not None, SALT_WAIT_S)
+    await wait_until(request, services, lambda: counts_members(counter) is not None, SALT_WAIT_S)
     return bool(counts_members(counter))
 
 
-def _is_ahead(request: Request) -> bool:
+def _is_prefetch(request: Request) -> bool:
     return any(
-        name == head and said in value.lower()
+        name in _PREFETCH_HEADERS and b"prefetch" in value.lower()
         for name, value in request.scope["headers"]
-        for head, said in _AHEAD
     )
 
 
-def _fitting(patterns: Sequence[str]) -> Callable[[str], re.Match[str] | None]:
+def _matcher(patterns: Sequence[str]) -> Callable[[str], re.Match[str] | None]:
     return re.compile("|".join(map(translate, patterns)) or _NOTHING).match
 
 
 def visitor_counters(services: Services) -> Callable[[str], re.Match[str] | None]:
-    """What fits the counters whose hits tell the visitor."""
-    return _fitting(services.options.hit_visitors)
+    """A matcher of the counters whose hits count different visitors (``hit_visitors``)."""
+    return _matcher(services.options.hit_visitors)
 
 
 class PublicCounters:
-    """The public counters of one process. For the event loop's thread.
+    """The public counters of a process. Only for the event loop's thread.
 
     Args:
-        services: what they are looked up with.
+        services: have the patterns and the store.
     """
 
     def __init__(self, services: Services) -> None:
         patterns = services.options.public_counters
-        wild = [one for one in patterns if not _WILD.isdisjoint(one)]
-        self._named = frozenset(patterns).difference(wild)
-        self._fits = _fitting(wild)
+        wild = [pattern for pattern in patterns if not _WILD.isdisjoint(pattern)]
+        self._listed = frozenset(patterns).difference(wild)
+        self._matches = _matcher(wild)
         self._services = services
         self._known: frozenset[str] = frozenset()
-        self._names = CachedAnswer(self._read, kept_s=FRESH_S, within_s=PATIENCE_S, rest=REST)
+        self._names = CachedAnswer(
+            self._read, kept_s=FRESH_S, within_s=PATIENCE_S, kept_factor=KEPT_FACTOR
+        )
 
     async def has(self, counter: str, holder: str) -> bool:
         """Whether a counter is public.
 
         Args:
             counter: its name.
-            holder: of the place that is taken while MySQL is asked.
+            holder: takes a place while MySQL is asked.
 
         Raises:
-            Problem: 503, MySQL does not tell whether there is such a counter.
+            Problem: 503 MySQL does not answer whether the counter exists.
         """
-        if counter in self._named:
+        if counter in self._listed:
             return True
-        if not self._fits(counter):
+        if not self._matches(counter):
             return False
         asked = self._names.start()
         if counter in self._known:
@@ -224,20 +226,20 @@ class PublicCounters:
         except (StoreError, TimeoutError) as error:
             raise Problem(
                 503,
-                "Whether there is such a counter cannot be told for now; nothing was counted",
+                "MySQL does not answer whether this counter exists; nothing was counted",
                 retry_after=2,
             ) from error
 
     def _read(self) -> frozenset[str]:
         names = self._services.store.snapshot(counter_names)
-        self._known = frozenset(filter(self._fits, names))
+        self._known = frozenset(filter(self._matches, names))
         return self._known
 
 
 _REFUSED: Final = {
-    "422": "There can be no such counter or key.",
-    "503": "The queue takes no more for now, or MySQL does not tell whether there is a counter that"
-    " fits a public pattern; nothing was counted.",
+    "422": "The counter's name or the key is not valid.",
+    "503": "The queue accepts no increments at the moment, or MySQL does not answer whether a"
+    " counter that matches a public pattern exists; nothing was counted.",
 }
 _PICTURE: Final = {"type": "string", "format": "binary"}
 
@@ -261,7 +263,7 @@ def _route(
         parameters=parameters,
         name=name,
         summary=summary,
-        description="Counters that the server is told are public need no key.",
+        description="Public counters (`--public-counter`) need no key.",
         responses={**responses, **_REFUSED},
     )
 
@@ -290,7 +292,7 @@ ROUTES: Final = (
         "",
         beacon,
         "hitBeacon",
-        "Count a visit: for navigator.sendBeacon. The body is not looked at.",
-        {"204": "It is counted."},
+        "Count a visit: for navigator.sendBeacon. The body is ignored.",
+        {"204": "The visit is counted."},
     ),
 )

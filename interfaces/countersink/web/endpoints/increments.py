@@ -1,7 +1,7 @@
-"""``POST /v1/increments``: members of the body, bounds of times, ids and amounts, texts of the
-errors for each increment, Idempotency-Key, 503 when the queue is full.
+"""``POST /v1/increments``: the body's members with their bounds and errors, Idempotency-Key,
+``?wait=``, and 503 while the producer accepts no more.
 
-The body is JSON, read strictly: each error is told with its place.
+The body is strict JSON; each error names the position of its increment.
 """
 
 import time
@@ -20,11 +20,12 @@ from countersink.producers import Increment, InvalidBatch
 from countersink.producers.batch import IncrementTuple
 from countersink.runtime.dimensions import MAX_DIMENSIONS
 from countersink.runtime.members import SALT_SECONDS
+from countersink.runtime.texts import plural
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import Route, bodies
 from countersink.web.http.bodies import read_json
-from countersink.web.http.openapi import Closed, response, schema_of, words
+from countersink.web.http.openapi import Closed, doc, response, schema_of
 from countersink.web.http.parameters import COUNTER_NAME, choice
 from countersink.web.options import DAY_S, WebOptions
 from countersink.web.services import Acknowledgements, Services
@@ -32,36 +33,36 @@ from countersink.web.services import Acknowledgements, Services
 State = Literal["accepted", "stored", "applied", "unknown"]
 RETRY_AFTER_S: Final = 1
 SALT_WAIT_S: Final = SALT_SECONDS + 2.0
-"""Seconds for which a request waits until it is known whether its counter has a salt: the first
-one, those right after ``--unique``, and those while no worker has made the present one."""
+"""Seconds that a request with visitors waits until the producer knows the counter's salt: the first
+request, one right after ``--unique``, or one before a worker has made the current salt."""
 SALT_POLL_S: Final = 0.02
 MAX_ERRORS: Final = 20
-"""Errors that are told at once."""
+"""Errors in one answer."""
 MAX_ID_LENGTH: Final = 255
 """Characters in the ``id`` of an increment and in an ``Idempotency-Key``."""
 _WAIT: Final = choice(
     "wait",
     ("stored", "applied"),
     "Answer only when the increments are `stored` in Redis (or fsynced on this server's disk), or"
-    " `applied` in MySQL: 200 then, and 202 if that takes too long or too many wait already; they"
-    " will get there. 202 with"
-    " the state `unknown`: they were stored, but Redis has lost entries since.",
+    " `applied` in MySQL: then 200; 202 if that takes too long or too many requests wait already:"
+    " the increments are still stored and applied later. 202 with the state `unknown`: they were"
+    " stored, but Redis has lost entries since.",
 )
 
 
 async def add(request: Request, services: Services, who: Identity) -> Response:
-    """Accept increments: all of them, or none."""
+    """``POST /v1/increments``: accept all increments of the body, or none."""
     wait: State | None = request.scope["countersink.given"]["wait"]
     media_type, name = _headers(request)
     bodies.check_json(media_type)
     body = await bodies.read(request, services)
     increments = read_increments(body, services.options, who)
     salted = {each[0] for each in increments if len(each) > 5}
-    await until(request, services, partial(_have_salts, services, salted), SALT_WAIT_S)
+    await wait_until(request, services, partial(_have_salts, services, salted), SALT_WAIT_S)
     accept(services, who, increments, None if name is None else scoped(who, name))
     if wait is None:
         return answer(len(increments), None)
-    acknowledged = services.one(Acknowledgements)
+    acknowledged = services.single(Acknowledgements)
     waiting = acknowledged.applied if wait == "applied" else acknowledged.stored
     with services.places.taken(request.scope["countersink.holder"]) as may_wait:
         reached = may_wait and await waiting(services.options.wait_s)
@@ -70,22 +71,21 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
 
 
 def _have_salts(services: Services, waiting: set[str]) -> bool:
-    """Whether none of the counters awaits its salt; each that does not is taken out, and all that
-    are left are asked for at once."""
+    """Whether no counter of ``waiting`` awaits its salt; removes those that do not."""
     waiting -= {each for each in waiting if not services.producer.awaits_salt(each)}
     return not waiting
 
 
-async def until(
-    request: Request, services: Services, told: Callable[[], bool], within_s: float
+async def wait_until(
+    request: Request, services: Services, is_known: Callable[[], bool], within_s: float
 ) -> None:
-    """Wait until ``told`` says so, for so many seconds at most: until Redis has told of salts. Not
-    where there is no place to wait."""
-    if told():
+    """Wait until ``is_known`` returns True, for ``within_s`` seconds at most; not at all without a
+    place to wait."""
+    if is_known():
         return
     deadline = time.monotonic() + within_s
     with services.places.taken(request.scope["countersink.holder"]) as may_wait:
-        while may_wait and not told() and time.monotonic() < deadline:
+        while may_wait and not is_known() and time.monotonic() < deadline:
             await anyio.sleep(SALT_POLL_S)
 
 
@@ -95,11 +95,11 @@ def accept(
     increments: Sequence[IncrementTuple | Increment],
     id: str | None = None,
 ) -> None:
-    """Have the producer accept all increments.
+    """Pass all increments to the producer, or none.
 
     Raises:
-        Problem: 403 their key has used too many counters; 422 some are not valid; 413 they are too
-            large together; 503 there is no room, or the server is ending.
+        Problem: 403 the key has used too many counters; 422 some increments are not valid; 413 a
+            batch with an id is too large; 503 the producer is full, awaits a salt, or is closing.
     """
     names = {each[0] for each in increments}
     used = services.quotas.check(who, "counters", names)
@@ -107,22 +107,22 @@ def accept(
         accepted = services.producer.increment_batch(increments, id=id)
     except InvalidBatch as error:
         raise invalid(error.errors) from None
-    except ValueError as error:  # too many bytes for the entry that a request with a name is
+    except ValueError as error:  # a batch with an id is one entry, with a limit of bytes
         raise Problem(413, f"{error}; nothing was counted") from None
     except RuntimeError:
-        accepted = False  # closed: the process is ending
+        accepted = False  # the producer is closed: the process is ending
     if not accepted:
         raise Problem(
             503,
-            "The queue does not take more for the moment, or no worker has made the salts of its"
-            " visitors yet; nothing was counted: send it again later",
+            "The queue accepts no increments at the moment, or no worker has made the salt of its"
+            " visitors yet; nothing was counted: send the request again later",
             retry_after=RETRY_AFTER_S,
         )
     used |= names
 
 
 def answer(accepted: int, state: State | None) -> Response:
-    """What is told of increments that were accepted."""
+    """The answer to accepted increments."""
     if state is None:
         body, status = b'{"accepted":%d}' % accepted, 202
     else:
@@ -132,7 +132,7 @@ def answer(accepted: int, state: State | None) -> Response:
 
 
 def _headers(request: Request) -> tuple[str, str | None]:
-    """The media type, empty where none is given, and the Idempotency-Key."""
+    """The media type, empty without Content-Type, and the Idempotency-Key."""
     found: Mapping[bytes, bytes] = request.scope["countersink.headers"]
     media_type = found.get(b"content-type", b"").decode("latin-1")
     name = found.get(b"idempotency-key")
@@ -141,7 +141,7 @@ def _headers(request: Request) -> tuple[str, str | None]:
     text = name.decode("latin-1")
     if not (1 <= len(text) <= MAX_ID_LENGTH and text.isascii() and text.isprintable()):
         raise Problem(
-            422, f"An Idempotency-Key is 1 to {MAX_ID_LENGTH} visible characters of ASCII"
+            422, f"An Idempotency-Key has 1 to {MAX_ID_LENGTH} printable ASCII characters"
         )
     return media_type, text
 
@@ -152,19 +152,19 @@ def read_increments(
     who: Identity,
     clock: Callable[[], float] = time.time,
 ) -> list[IncrementTuple | Increment]:
-    """The increments of a body: of one JSON object, or an array of them.
+    """The increments of a body, which is a JSON object or an array of objects.
 
-    Counters, keys and 64 bits are left to the producer, whose rules they are.
+    The producer checks counters, keys and the 64-bit range.
 
     Args:
-        body: the bytes.
-        options: the bounds of amounts and times, and of how many there may be.
-        who: sent them.
-        clock: Unix seconds; asked once, and only where an increment says its time.
+        body: the decompressed body.
+        options: limits of amounts, times and the number of increments.
+        who: the sender.
+        clock: returns Unix seconds; called once, if an increment has a time.
 
     Raises:
-        Problem: 400 the body is no JSON; 413 there are too many; 422 some are not valid; 403 one is
-            for a counter that is not theirs to name.
+        Problem: 400 the body is not JSON; 413 too many increments; 422 some are not valid; 403
+            ``who`` may not name a counter.
     """
     items = _items(body, options.max_items)
     most = options.max_amount
@@ -176,13 +176,13 @@ def read_increments(
         counter, key, amount, at, id = item.counter, item.key, item.amount, item.at, item.id
         if counter not in checked:
             if not who.may_name(counter):
-                raise Problem(403, "The key may not name one of these counters")
+                raise Problem(403, "This key may not name one of these counters")
             checked.add(counter)
         try:
             if amount is UNSET:
                 amount = 1
             elif not -most <= amount <= most:
-                raise ValueError(f"the amount is at most {most:,} here, and at least {-most:,}")
+                raise ValueError(f"the amount must be from {-most:,} to {most:,} on this server")
             when = None
             if at is not UNSET and at is not None:
                 when = read_time(at)
@@ -204,7 +204,7 @@ def read_increments(
 
 
 def _check_time(when: datetime, now: float, options: WebOptions) -> None:
-    """Whether an increment's time is within bounds, both ends included.
+    """Check that an increment's time is within its limits, inclusive.
 
     Raises:
         ValueError: it is not.
@@ -212,26 +212,26 @@ def _check_time(when: datetime, now: float, options: WebOptions) -> None:
     seconds = when.timestamp()
     if seconds > now + options.max_ahead_s:
         raise ValueError(
-            f"'at' lies more than {options.max_ahead_s:,.15g} s ahead of this server's clock: set"
-            " the sender's right"
+            f"'at' is more than {options.max_ahead_s:,.15g} s ahead of this server's clock: correct"
+            " the sender's clock"
         )
     if options.max_age_days and seconds < now - options.max_age_days * DAY_S:
         raise ValueError(
-            f"'at' lies more than {options.max_age_days:,} days back, and this server takes nothing"
-            " older: count it by `countersink backfill`"
+            f"'at' is more than {plural(options.max_age_days, 'day')} ago, the most that this"
+            " server accepts: use `countersink backfill`"
         )
 
 
 def scoped(who: Identity, id: str) -> str:
-    """``id`` in the scope of somebody's key: two keys' ids never meet."""
+    """``id`` with the key's id in front: equal ids of two keys are different events."""
     return f"http:{who.key_id}/{id}"
 
 
 def read_time(at: str | float) -> datetime:
-    """An event's time: ISO 8601 with a time zone, or Unix seconds.
+    """The time in ISO 8601 with a time zone, or in Unix seconds.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: ``at`` is neither.
     """
     try:
         if not isinstance(at, str):
@@ -239,7 +239,7 @@ def read_time(at: str | float) -> datetime:
         when = datetime.fromisoformat(at)
     except (ValueError, OverflowError, OSError):
         raise ValueError(
-            "'at' is a time such as 2026-11-21T08:00:00Z, or Unix seconds (not milliseconds)"
+            "'at' must be a time such as 2026-11-21T08:00:00Z, or Unix seconds (not milliseconds)"
         ) from None
     if when.utcoffset() is None:
         raise ValueError("'at' needs a time zone, such as Z or +01:00")
@@ -248,21 +248,21 @@ def read_time(at: str | float) -> datetime:
 
 def _checked_id(id: str) -> str:
     if not 1 <= len(id) <= MAX_ID_LENGTH:
-        raise ValueError(f"'id' has 1 to {MAX_ID_LENGTH} characters")
+        raise ValueError(f"'id' must have 1 to {MAX_ID_LENGTH} characters")
     return id
 
 
 class IncrementAsked(Closed, gc=False):
-    """What to add to a counter."""
+    """An increment of a counter."""
 
     counter: Annotated[str, Meta(extra_json_schema=dict(COUNTER_NAME))]
     key: (
         Annotated[
             str | dict[str, str],
             Meta(
-                description="One of more than 255 bytes of UTF-8 is counted under its beginning,"
-                " `~` and the first 16 hex digits of its SHA-256. For a counter that has"
-                " dimensions, an object of their names and values.",
+                description="A key of more than 255 bytes of UTF-8 is counted under its beginning,"
+                " `~` and the first 16 hex digits of its SHA-256. For a counter with dimensions,"
+                " an object with their names and values.",
                 extra_json_schema={
                     "default": "",
                     "propertyNames": {"pattern": "^[a-z][a-z0-9_]{0,31}$"},
@@ -276,7 +276,7 @@ class IncrementAsked(Closed, gc=False):
         Annotated[
             int,
             Meta(
-                description="0 declares the key. The server may be set to other limits.",
+                description="0 declares the key. The server may have other limits.",
                 extra_json_schema={
                     "default": 1,
                     "minimum": -1_000_000_000,
@@ -290,8 +290,8 @@ class IncrementAsked(Closed, gc=False):
         Annotated[
             str | int | float | None,
             Meta(
-                description="ISO 8601 with a time zone, or Unix seconds, from 3,650 days back to a"
-                " day ahead of the server's clock. Default: now. It may be set to other limits.",
+                description="ISO 8601 with a time zone, or Unix seconds; from 3,650 days before to"
+                " one day after the server's time. Default: now. The server may have other limits.",
                 extra_json_schema={"format": "date-time"},
             ),
         ]
@@ -301,8 +301,8 @@ class IncrementAsked(Closed, gc=False):
         Annotated[
             str | None,
             Meta(
-                description="The event's own name: with the same counter, id and API key it is"
-                " counted once within `ledger_days`, however often it is sent.",
+                description="Names the event: increments with the same counter, id and API key are"
+                " counted once within `ledger_days`, however often they are sent.",
                 extra_json_schema={"minLength": 1, "maxLength": MAX_ID_LENGTH},
             ),
         ]
@@ -311,10 +311,10 @@ class IncrementAsked(Closed, gc=False):
     visitor: (
         Annotated[
             str | None,
-            words(
-                "Who was seen, of a counter that counts different visitors (`counter set"
-                " --unique`); the amount is 1 then. It is hashed here, and neither stored nor sent"
-                " on."
+            doc(
+                "The visitor, for a counter that counts different visitors (`counter set"
+                " --unique`); the amount must be 1. This server hashes it, and neither stores nor"
+                " sends it."
             ),
         ]
         | UnsetType
@@ -334,15 +334,14 @@ def _items(body: bytes, most: int) -> Sequence[IncrementAsked]:
         raise _no_json() from None
     items = found if isinstance(found, list) else [found]
     _check_number(len(items), most)
-    if not _is_told_once(body, items):
+    if not _has_unique_members(body, items):
         read_json(body)
     return items
 
 
-def _is_told_once(body: bytes, items: Sequence[IncrementAsked]) -> bool:
-    """Whether surely no member is in ``body`` twice: it has no string besides those of ``items``.
-
-    Looking at each member takes three times as long as all the rest.
+def _has_unique_members(body: bytes, items: Sequence[IncrementAsked]) -> bool:
+    """Whether ``body`` has as many strings as ``items``, so that no member is repeated; False: it
+    has to be read by :func:`read_json`, which takes three times as long as all other steps.
     """
     strings = 2 * len(items)
     for item in items:
@@ -362,10 +361,11 @@ def _is_told_once(body: bytes, items: Sequence[IncrementAsked]) -> bool:
 
 
 def _items_one_by_one(body: bytes, most: int) -> Sequence[IncrementAsked]:
-    """The same, slowly, when some are not valid, to tell which, or have whole numbers as floats."""
+    """The items of a body that the fast decoder refused: finds the invalid ones, and accepts whole
+    numbers written as floats."""
     try:
         found = read_json(body)
-    except msgspec.ValidationError as error:  # a number that is too large, or too long
+    except msgspec.ValidationError as error:  # a number that is too large or too long
         raise Problem(422, f"The body is not valid: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise _no_json() from None
@@ -385,13 +385,13 @@ def _items_one_by_one(body: bytes, most: int) -> Sequence[IncrementAsked]:
 
 def _check_number(items: int, most: int) -> None:
     if items > most:
-        raise Problem(413, f"At most {most:,} increments fit into one request: send several")
+        raise Problem(413, f"At most {plural(most, 'increment')} per request: send several")
     if not items:
-        raise Problem(422, "There is no increment in the array: send at least one")
+        raise Problem(422, "The array is empty: send at least one increment")
 
 
 def invalid(errors: Sequence[tuple[int, str]]) -> Problem:
-    """A 422 for increments by their position from 0."""
+    """The problem (422) of invalid increments, given as (position from 0, error)."""
     return Problem(
         422,
         "Some increments are not valid; nothing was counted",
@@ -408,7 +408,7 @@ def _no_json() -> Problem:
 
 
 class Accepted(Closed):
-    """Increments that were accepted."""
+    """The number of accepted increments, and their state."""
 
     accepted: Annotated[int, Meta(ge=1)]
     state: State | UnsetType = UNSET
@@ -427,9 +427,9 @@ _IDEMPOTENCY_KEY: Final[dict[str, Any]] = {
     "name": "Idempotency-Key",
     "in": "header",
     "description": (
-        "Names the request: of all requests with the same name and API key one is counted, as a"
-        " whole, within `ledger_days`, however often and concurrently it is sent. None of its"
-        " increments has an `id` then. Another body under the same name is not counted."
+        "Names the request: of all requests with the same name and API key, one is counted within"
+        " `ledger_days`, completely, however often and concurrently they are sent. Its increments"
+        " may have no `id`. A different body with the same name is not counted."
     ),
     "schema": {"type": "string", "pattern": f"^[!-~][ -~]{{0,{MAX_ID_LENGTH - 1}}}$"},
 }
@@ -442,23 +442,23 @@ ROUTES: Final = (
         waits=False,
         parameters=(_WAIT,),
         name="addIncrements",
-        summary="Count: one increment, or up to 1,000, all or none.",
+        summary="Count one increment, or up to 1,000, all or none.",
         headers=[_IDEMPOTENCY_KEY],
         body={"required": True, "content": {"application/json": _BODY, "text/plain": _BODY}},
         responses={
-            "200": response("They are where `wait` asked for.", Accepted),
+            "200": response("The increments have the state that `wait` asked for.", Accepted),
             "202": response(
-                "They are accepted: in this server's memory, and on their way."
-                " State `unknown`: Redis had them, and has lost entries since; sent again"
-                " with the same Idempotency-Key they count once all the same.",
+                "The increments are accepted: in this server's memory, and about to be stored."
+                " State `unknown`: Redis had them, and has lost entries since; sent again with the"
+                " same Idempotency-Key, they still count once.",
                 Accepted,
             ),
             "400": "The body is not JSON.",
             "413": "Too many increments, or too many bytes.",
-            "415": "The body is announced as something else than JSON.",
+            "415": "The Content-Type is not that of JSON.",
             "422": "Some increments are not valid; nothing was counted.",
-            "503": "The queue takes no more for now, or no worker has made the salts of visitors"
-            " yet; nothing was counted.",
+            "503": "The queue accepts no increments at the moment, or no worker has made the salt"
+            " of visitors yet; nothing was counted.",
         },
     ),
 )

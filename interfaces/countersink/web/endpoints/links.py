@@ -1,8 +1,7 @@
-"""``/v1/links`` (make, list, revoke links to one counter) and the page ``/shared``: members, days
-by default, texts of 404 and 422; form of tokens: ``store/api_keys.py``, most links:
-``store/links.py``.
+"""``/v1/links``: create, list and revoke links to a counter; and the page ``/shared``. See
+``store/api_keys.py`` for the form of tokens, ``store/links.py`` for limits.
 
-The token is in the part of the address behind ``#``, which browsers send to nobody: neither a
+The token is in the fragment of the URL (behind ``#``), which browsers do not send: neither a
 proxy's log nor the header Referer has it. The page sends it as ``Authorization: Bearer``.
 """
 
@@ -24,15 +23,15 @@ from countersink.web.endpoints.pages import page
 from countersink.web.errors import Problem
 from countersink.web.http import Route
 from countersink.web.http.bodies import read_object
-from countersink.web.http.openapi import Closed, Time, json_body, words
-from countersink.web.http.parameters import COUNTER_NAME, require_own
+from countersink.web.http.openapi import Closed, Time, doc, json_body
+from countersink.web.http.parameters import COUNTER_NAME, require_permitted
 from countersink.web.services import Services
 
 DEFAULT_DAYS: Final = 7
 
 
 class LinkAsked(Closed):
-    """Which link to make."""
+    """The link to create."""
 
     counter: Annotated[str, Meta(pattern=COUNTER_NAME["pattern"])]
     days: Annotated[int, Meta(ge=1, le=links.MOST_DAYS)] = DEFAULT_DAYS
@@ -43,20 +42,20 @@ class Link(Closed):
 
     id: str
     counter: str
-    key: Annotated[str | None, words("id of the key it was made with")]
+    key: Annotated[str | None, doc("id of the key that created it")]
     created: Time
     expires: Time
 
 
 class NewLink(Link):
-    """A link that was made just now."""
+    """A new link."""
 
-    token: Annotated[str, words("shown once: send it as a Bearer key")]
-    path: Annotated[str, words("behind the address of the server: the link")]
+    token: Annotated[str, doc("shown once; sent as a Bearer key")]
+    path: Annotated[str, doc("the link's path and fragment on this server")]
 
 
 class LinkList(Closed):
-    """Links that are valid, without their tokens."""
+    """Valid links, without their tokens."""
 
     rows: list[Link]
 
@@ -64,7 +63,7 @@ class LinkList(Closed):
 async def create(request: Request, services: Services, who: Identity) -> Response:
     """``POST /v1/links``."""
     asked = await read_object(request, services, LinkAsked)
-    counter = require_own(asked.counter, who)
+    counter = require_permitted(asked.counter, who)
     await require_counter(request, services, who, counter)
     expires = datetime.now(UTC) + timedelta(days=asked.days)
     try:
@@ -80,32 +79,32 @@ async def create(request: Request, services: Services, who: Identity) -> Respons
 async def listed(request: Request, services: Services, who: Identity) -> Response:
     """``GET /v1/links``."""
     found = await services.run_in_session(links.list_links)
-    return JSONResponse({"rows": [_document(one) for one in found if _is_theirs(one, who)]})
+    return JSONResponse({"rows": [_document(link) for link in found if _may_manage(who, link)]})
 
 
 async def revoke(request: Request, services: Services, who: Identity) -> Response:
     """``DELETE /v1/links/{id}``."""
     id = request.path_params["id"]
     found = await services.run_in_session(links.list_links)
-    if not any(one.id == id and _is_theirs(one, who) for one in found):
-        raise Problem(404, "There is no such link, or no longer")
-    with suppress(NoSuchLink):  # ended meanwhile
+    if not any(link.id == id and _may_manage(who, link) for link in found):
+        raise Problem(404, "There is no such link, or it has ended")
+    with suppress(NoSuchLink):  # it has ended meanwhile
         await services.run_in_session(links.revoke, id)
-    await services.register.look_again()
+    await services.register.refresh()
     return Response(status_code=204)
 
 
 async def shared_page(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /shared``: the dashboard's page, for whoever has a link."""
+    """``GET /shared``: the dashboard's page, for links."""
     answer = page(request, "index.html")
     answer.headers["Referrer-Policy"] = "no-referrer"
     answer.headers["X-Robots-Tag"] = "noindex"
     return answer
 
 
-def _is_theirs(link: ShareLink, who: Identity) -> bool:
-    own = link.api_key == who.key_id
-    return who.may_name(link.counter) and (own or who.may("admin"))
+def _may_manage(who: Identity, link: ShareLink) -> bool:
+    is_creator = link.api_key == who.key_id
+    return who.may_name(link.counter) and (is_creator or who.may("admin"))
 
 
 def _document(link: ShareLink) -> dict[str, Any]:
@@ -125,13 +124,13 @@ ROUTES: Final[tuple[Route, ...]] = (
         create,
         scope="read",
         name="createLink",
-        summary="Make a link that shows a counter, read-only, until it ends",
-        description="It ends with the key that it is made with, too.",
+        summary="Create a link that gives read access to a counter until it expires",
+        description="It also ends with the key that created it.",
         body=json_body(LinkAsked),
         responses={
             "201": NewLink,
-            "404": "Nothing was ever counted under this name.",
-            "409": "There are as many links as there may be.",
+            "404": "There is no such counter.",
+            "409": "The maximum number of links is reached.",
         },
     ),
     Route(
@@ -140,7 +139,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         listed,
         scope="read",
         name="links",
-        summary="The links that are valid: one's own, or with the scope admin all",
+        summary="The valid links that the key created; with the scope admin, of all keys",
         responses={"200": LinkList},
     ),
     Route(
@@ -149,12 +148,12 @@ ROUTES: Final[tuple[Route, ...]] = (
         revoke,
         scope="read",
         name="revokeLink",
-        summary="End a link: within two seconds it is refused",
+        summary="End a link; all processes refuse it within two seconds",
         responses={
-            "204": "It has ended.",
-            "404": "There is no such link, or no longer.",
+            "204": "The link has ended.",
+            "404": "There is no such link, or it has ended.",
         },
     ),
     Route("GET", links.PAGE, shared_page, scope=None, hidden=True),
 )
-"""The routes to links."""
+"""The routes of links."""

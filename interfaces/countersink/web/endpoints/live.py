@@ -1,7 +1,6 @@
-"""``GET /v1/live``, server-sent events: how often numbers come, heartbeat, life of a stream, most
-counters of one, most streams per key and address, members of an event, refusals.
+"""``GET /v1/live``: live numbers as server-sent events, with limits of streams per key and address.
 
-One look a second at MySQL serves everybody who listens.
+One read of MySQL and Redis a second serves all streams.
 """
 
 import asyncio
@@ -41,30 +40,29 @@ MEDIA_TYPE: Final = "text/event-stream"
 MAX_COUNTERS: Final = 100
 """Counters that one listener may name."""
 LIFE_S: Final = 300.0
-"""Seconds until a stream ends; the browser opens another one, which is let in anew or not."""
+"""Seconds until a stream ends; the browser opens a new one, and the key is checked again."""
 HEARTBEAT_S: Final = 15.0
-"""Seconds of silence after which a comment is sent, so that no proxy takes the stream for dead."""
+"""Seconds without an event after which a comment is sent, so that no proxy closes the stream."""
 SEND_S: Final = 10.0
-"""Seconds within which a listener must take what it is sent."""
+"""Seconds that a listener has to take an event."""
 RECONNECT_MS: Final = 2_000
 EVERY_S: Final = 1.0
-"""Seconds between two looks, at least."""
+"""Seconds between two reads, at least."""
 POLL_S: Final = 0.2
-"""Seconds after which a stream looks whether there is news, and whether its key still holds."""
-REST: Final = 4.0
-"""Where a look takes long, the pause after it is so many times as long."""
-LONGEST_REST_S: Final = 10.0
-"""But no longer than this: the look may have waited for a server that stood still for a moment, and
-numbers on a screen are not to stand still for a minute after it."""
+"""Seconds between two checks of a stream for new numbers, and for the validity of its key."""
+KEPT_FACTOR: Final = 4.0
+"""The pause after a read is its duration times this factor, if that is longer,"""
+MAX_KEPT_S: Final = 10.0
+"""but this many seconds at most: a server may have paused just once."""
 MAX_LISTENERS: Final = 100
 MAX_PER_KEY: Final = 25
-"""Listeners with one key, be it by logins: others find room beside it."""
+"""Listeners with one key, or with logins of it."""
 MAX_PER_ADDRESS: Final = 50
-"""Listeners at one address, whatever keys they have."""
+"""Listeners from one address, with any keys."""
 COUNTER: Final = Parameter(
     "counter",
     check_counter,
-    "Whose total of today to tell; may be given several times.",
+    "A counter whose total of today is sent; may be given several times.",
     COUNTER_NAME,
     repeatable=True,
     most=MAX_COUNTERS,
@@ -75,27 +73,27 @@ async def live(request: Request, services: Services, who: Identity) -> Response:
     """``GET /v1/live``."""
     counters = frozenset(request.scope["countersink.given"][COUNTER.name])
     if not all(map(who.may_name, counters)):
-        raise Problem(403, "This key is not for all of these counters")
-    feed = services.one(Feed)
+        raise Problem(403, "This key may not name one of these counters")
+    feed = services.single(Feed)
     listener = Listener(counters, who.counters, who.key_id, request.scope["countersink.client"])
     feed.require_room(listener)
     if request.method == "HEAD":
         return Response(media_type=MEDIA_TYPE)
 
-    def welcome() -> bool:
-        return not services.stopping.is_set() and services.register.holds(who)
+    def is_admitted() -> bool:
+        return not services.stopping.is_set() and services.register.is_valid(who)
 
-    return LiveStream(feed, listener, welcome)
+    return LiveStream(feed, listener, is_admitted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentNumbers:
-    """The numbers that one look at MySQL and Redis found.
+    """The numbers of one read of MySQL and Redis.
 
     Attributes:
-        visible: how many counters whoever is bound to some patterns may name, None: too many to
-            read them each second; by the patterns of all who listened when the look began.
-        today: by counter its day, in its own time zone, and the total of it; of those wanted.
+        visible: number of counters that match the patterns of a listener, by the patterns of all
+            listeners at the start of the read; None: too many to read each second.
+        today: (day in the counter's time zone, its total), by name of a wanted counter.
         complete_up_to: see :class:`countersink.reads.Moment`.
     """
 
@@ -106,14 +104,14 @@ class SentNumbers:
 
 @dataclass(eq=False, slots=True)
 class Listener:
-    """One open stream, with the counters that it asks for.
+    """An open stream.
 
     Attributes:
-        counters: whose totals of today are wanted.
-        patterns: shell patterns of the counters that may be told of; empty: all.
-        key: the id of their key; empty where none is needed.
-        address: theirs.
-        last: the look that they were told of last, or that had ended before they came.
+        counters: names of the counters whose totals of today are sent.
+        patterns: shell patterns of the counters that its key may name; empty: all.
+        key: the id of its key; empty: no key.
+        address: of the client.
+        last: the last read that was sent, or that had ended before the stream was opened.
     """
 
     counters: frozenset[str]
@@ -123,28 +121,28 @@ class Listener:
     last: Future[SentNumbers] | None = None
     _sent: dict[str, tuple[date, int]] = field(default_factory=dict)
 
-    def news(self, look: Future[SentNumbers]) -> dict[str, Any] | None:
-        """What the last look has found that was not sent yet, as a document; None where it goes on,
-        is the one before, or had begun before this listener came.
+    def news(self, read: Future[SentNumbers]) -> dict[str, Any] | None:
+        """The document of an event with the numbers that changed since the last one; None if the
+        read is running, was sent already, or began before this listener joined.
         """
-        if look is self.last or not look.done():
+        if read is self.last or not read.done():
             return None
-        if look.exception() is not None:
-            self.last = look
+        if read.exception() is not None:
+            self.last = read
             return {"trouble": True}
-        seen = look.result()
-        if self.patterns not in seen.visible:
+        numbers = read.result()
+        if self.patterns not in numbers.visible:
             return None
-        self.last = look
+        self.last = read
         changed = {
-            name: seen.today[name]
-            for name in sorted(self.counters & seen.today.keys())
-            if seen.today[name] != self._sent.get(name)
+            name: numbers.today[name]
+            for name in sorted(self.counters & numbers.today.keys())
+            if numbers.today[name] != self._sent.get(name)
         }
         self._sent |= changed
         return {
-            "counters": seen.visible[self.patterns],
-            "complete_up_to": iso(seen.complete_up_to),
+            "counters": numbers.visible[self.patterns],
+            "complete_up_to": iso(numbers.complete_up_to),
             "today": {
                 name: {"day": day.isoformat(), "total": total}
                 for name, (day, total) in changed.items()
@@ -153,50 +151,51 @@ class Listener:
 
 
 class Feed:
-    """Live numbers, looked at while any stream is open, and the limits of streams. For the event
+    """Live numbers, read while a stream is open, and the limits of streams. Only for the event
     loop's thread.
 
     Args:
-        services: what to look with.
+        services: read the numbers.
 
     Attributes:
-        numbers: what the last look has found; it raises where a server did not answer.
-        listeners: who listens.
+        numbers: the last read; raises if a server did not answer.
+        listeners: the open streams.
     """
 
     def __init__(self, services: Services) -> None:
-        self.numbers = CachedAnswer(self._look, kept_s=EVERY_S, rest=REST, longest_s=LONGEST_REST_S)
+        self.numbers = CachedAnswer(
+            self._read, kept_s=EVERY_S, kept_factor=KEPT_FACTOR, max_kept_s=MAX_KEPT_S
+        )
         self.listeners: set[Listener] = set()
         self._reads = services.reads
 
     def require_room(self, listener: Listener) -> None:
-        """Whether one more may listen.
+        """Check that another stream may be opened.
 
         Raises:
-            Problem: 429 the listener's key, or their address, has got all it may have; 503 there
-                are too many.
+            Problem: 429 too many streams of the key or address; 503 too many streams.
         """
         of_key = sum(each.key == listener.key for each in self.listeners)
         of_address = sum(each.address == listener.address for each in self.listeners)
         if (listener.key and of_key >= MAX_PER_KEY) or of_address >= MAX_PER_ADDRESS:
             raise Problem(
                 429,
-                f"{MAX_PER_KEY} streams may be open with one key, and {MAX_PER_ADDRESS} from one"
-                " address: end one first",
+                f"A key may have {MAX_PER_KEY} open streams, and an address {MAX_PER_ADDRESS}:"
+                " close one first",
                 retry_after=30,
             )
         if len(self.listeners) >= MAX_LISTENERS:
-            raise Problem(503, "Too many listen already: try again later", retry_after=30)
+            raise Problem(503, "Too many streams are open: try again later", retry_after=30)
 
     def join(self, listener: Listener) -> None:
-        """Let somebody listen, who is told of the looks that end from now on."""
+        """Add a listener, which is sent the reads that end from now on."""
         self.listeners.add(listener)
         last = self.numbers.last
         if last is not None and last.done():
             listener.last = last
 
-    def _look(self) -> SentNumbers:
-        """Ask MySQL and Redis once."""
+    def _read(self) -> SentNumbers:
+        """Read MySQL and Redis once."""
         listeners = list(self.listeners)
         wanted = sorted({name for each in listeners for name in each.counters})
         try:
@@ -205,8 +204,8 @@ class Feed:
             )
         except (StoreError, StreamError):
             raise
-        except Exception:  # a bug: streams go on, and are told that there are no numbers
-            LOGGER.exception("live numbers:", extra={"action": "internal_error"})
+        except Exception:  # a bug: streams go on, and are sent "trouble"
+            LOGGER.exception("reading live numbers failed", extra={"action": "internal_error"})
             raise
         patterns = {each.patterns for each in listeners}
         return SentNumbers(
@@ -217,38 +216,38 @@ class Feed:
 
 
 def _visible(names: list[str] | None, patterns: tuple[str, ...]) -> int | None:
-    """How many names fit one of the patterns, all where there are none; None: too many to count."""
+    """The number of names that match a pattern, or of all names without patterns; None without
+    names, which are too many to count."""
     if names is None:
         return None
     if not patterns:
         return len(names)
-    fits = re.compile("|".join(map(translate, patterns))).match
-    return sum(1 for name in names if fits(name))
+    matches = re.compile("|".join(map(translate, patterns))).match
+    return sum(1 for name in names if matches(name))
 
 
 class LiveStream(StreamingResponse):
-    """Sends a listener what is new until it goes, stops reading, or its time is over.
+    """Sends events to a listener until it disconnects or stops reading, or its time is over.
 
     Args:
-        feed: where the news are.
-        listener: whose they are.
-        welcome: whether they still are.
+        feed: has the numbers.
+        listener: the stream.
+        is_admitted: tells whether the stream may go on.
     """
 
-    def __init__(self, feed: Feed, listener: Listener, welcome: Callable[[], bool]) -> None:
+    def __init__(self, feed: Feed, listener: Listener, is_admitted: Callable[[], bool]) -> None:
         super().__init__(
-            (),  # what is sent is in stream_response
+            (),  # stream_response sends the body
             media_type=MEDIA_TYPE,
-            # nginx would otherwise keep the events until it has 4 kB of them
+            # nginx would otherwise buffer events up to 4 kB
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
         self._feed = feed
         self._listener = listener
-        self._welcome = welcome
+        self._is_admitted = is_admitted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer. It has its place from here on, before anybody else is asked whether there is one
-        left."""
+        """Answer; the listener joins at once, so that later requests count it."""
         self._feed.join(self._listener)
         try:
             await super().__call__(scope, receive, send)
@@ -256,17 +255,17 @@ class LiveStream(StreamingResponse):
             self._feed.listeners.discard(self._listener)
 
     async def stream_response(self, send: Send) -> None:
-        """Send the head, and events as they come (called by Starlette)."""
-        heard = time.monotonic()
-        ends = heard + LIFE_S
-        with suppress(TimeoutError):  # a listener that stopped reading: the server cuts it off
+        """Send the head and the events (called by Starlette)."""
+        sent_at = time.monotonic()
+        ends = sent_at + LIFE_S
+        with suppress(TimeoutError):  # the listener stopped reading: the server disconnects it
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
             await _send(send, f"retry: {RECONNECT_MS}\n\n")
-            while (now := time.monotonic()) < ends and self._welcome():
+            while (now := time.monotonic()) < ends and self._is_admitted():
                 news = self._listener.news(self._feed.numbers.start())
-                if news is not None or now - heard >= HEARTBEAT_S:
-                    heard = now
+                if news is not None or now - sent_at >= HEARTBEAT_S:
+                    sent_at = now
                     text = ":\n\n" if news is None else f"data: {json.dumps(news)}\n\n"
                     await _send(send, text)
                 await asyncio.sleep(POLL_S)
@@ -279,7 +278,7 @@ async def _send(send: Send, text: str) -> None:
 
 
 class News(Closed):
-    """What has changed; of ``today`` those counters that have."""
+    """New numbers; ``today`` has only counters that changed."""
 
     counters: Annotated[int, Meta(ge=0)] | None
     complete_up_to: Time | None
@@ -287,14 +286,14 @@ class News(Closed):
 
 
 class Trouble(Closed):
-    """A server behind this one is away."""
+    """MySQL or Redis is away."""
 
     trouble: Annotated[bool, Meta(extra_json_schema={"const": True})]
 
 
 _EVENT: Final[dict[str, Any]] = {
     "type": "object",
-    "description": "Each event: OpenAPI 3.1 has no other word for it.",
+    "description": "One event: OpenAPI 3.1 has no way to describe a stream of events.",
     "required": ["data"],
     "properties": {
         "data": {
@@ -313,15 +312,14 @@ ROUTES: Final[tuple[Route, ...]] = (
         parameters=(COUNTER,),
         name="live",
         summary="Live numbers, as server-sent events",
-        description="About once a second one event whose data is a JSON document: `counters`, how"
-        " many there are, null beyond 10,000 or so; `complete_up_to`; `today`, the day and its"
-        ' total of each named counter that has changed. `{"trouble": true}` where a server behind'
-        " this one is away. The stream"
-        f" ends after {LIFE_S:.0f} seconds: open another one.",
+        description="About once a second, an event whose data is a JSON document: `counters`, their"
+        " number, null beyond about 10,000; `complete_up_to`; `today`, day and total of each named"
+        ' counter that has changed. `{"trouble": true}` if MySQL or Redis is away. The stream ends'
+        f" after {LIFE_S:.0f} seconds: open a new one.",
         responses={
             "200": response("Events.", _EVENT, MEDIA_TYPE),
-            "422": "A name that no counter can have, or too many of them.",
-            "503": "Too many listen already.",
+            "422": "A counter's name is not valid, or there are too many.",
+            "503": "Too many streams are open.",
         },
     ),
 )

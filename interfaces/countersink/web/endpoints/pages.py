@@ -1,16 +1,14 @@
-"""The dashboard's pages and files: login and logout (wrong key: 403), the cookie's attributes,
-caching of files, joining of scripts; texts of the login page are in ``static/login.html`` and
-``js/login.js``.
+"""Pages and files of the dashboard; login and logout. See ``static/login.html`` and ``js/login.js``
+for the texts of the login page.
 
-The cookie of a login is out of reach of scripts, is sent by pages of ours alone, and holds 256
-random bits of which the table has the hash. A login ends after ``session_hours``, or with the key.
+The login's cookie is hidden from scripts, is sent by pages of this server only, and has 256 random
+bits; MySQL has their hash. A login ends after ``session_hours``, or with its key.
 
-Scripts and styles are sent as one file each, and what a page has to do at once stands in the page
-itself: on a slow line it is the number of answers that wait for one another that counts.
+All scripts are sent as one file, and all styles as one; scripts that a page runs first are inline:
+on a slow line, the number of answers that wait for one another decides.
 
-The modules become one script without any JavaScript tool: they are our own, import in one way, and
-no two of them define the same name. So they stand one after the other, each after those that it
-imports.
+The modules are joined without a JavaScript tool: each stands behind those that it imports. They are
+all ours, use one form of import, and no two define the same name.
 """
 
 import gzip
@@ -28,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from countersink.store import api_keys
-from countersink.web.auth.credentials import holder_of
+from countersink.web.auth.credentials import find_credential
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import Route, bodies
@@ -37,9 +35,9 @@ from countersink.web.http.headers import policy
 from countersink.web.services import Services
 
 FOREVER: Final = "public, max-age=31536000, immutable"
-"""For what is named by its hash."""
+"""Cache-Control of files whose URL has their hash."""
 ASK_FIRST: Final = "no-cache"
-"""To be kept, and asked for by its ETag before each use."""
+"""Cache-Control of pages: the browser asks, with the ETag, before each use of its copy."""
 MEDIA_TYPES: Final[Mapping[str, str]] = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -47,17 +45,17 @@ MEDIA_TYPES: Final[Mapping[str, str]] = {
     "svg": "image/svg+xml",
     "txt": "text/plain; charset=utf-8",
 }
-"""By the ending of a file's name; other files are not served."""
+"""By the extension of a file's name; other files are not served."""
 PLACEHOLDER: Final = b"/static/0/"
-"""How pages name the folder of files; it is served under the hash of all that is in it."""
+"""The folder of files in the source of pages; replaced by one with the hash of all files."""
 SCRIPT: Final = "js/dashboard.js"
-"""All modules of the dashboard."""
+"""The joined modules of the dashboard."""
 STYLE: Final = "css/dashboard.css"
-"""All styles, in their order."""
+"""The joined styles, in their order."""
 MAX_FORM_BYTES: Final = 4_096
 FORM: Final = "application/x-www-form-urlencoded"
 WRONG: Final = "/login?wrong=1"
-"""Where a form without scripts leads after a wrong key."""
+"""The page after a wrong key, for a form without scripts."""
 HOUR_S: Final = 3_600.0
 _STATIC: Final = Path(__file__).parents[1] / "static"
 _STYLES: Final = (
@@ -78,7 +76,7 @@ async def html(request: Request, services: Services, who: Identity, name: str) -
 
 
 async def icon(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /favicon.ico``, which browsers ask for whatever a page says."""
+    """``GET /favicon.ico``, which browsers request for any page."""
     return _answer(request, load()[1]["icon.svg"], "public, max-age=86400")
 
 
@@ -87,7 +85,7 @@ async def static(request: Request, services: Services, who: Identity) -> Respons
     version, files = load()
     found = files.get(request.path_params["file"])
     if found is None or request.path_params["version"] != version:
-        raise Problem(404, "There is no such file: the page that asked for it is an old one")
+        raise Problem(404, "There is no such file in this version: reload the page")
     return _answer(request, found, FOREVER)
 
 
@@ -95,48 +93,50 @@ async def login(request: Request, services: Services, who: Identity) -> Response
     """``POST /login``: a form with a key."""
     text = await _form_key(request, services)
     client: str = request.scope["countersink.client"]
-    known = await holder_of(text, client, services.register, services.failures, services.places)
+    known = await find_credential(
+        text, client, services.register, services.failures, services.places
+    )
     if known is None or known.identity.link or not known.identity.may("read"):
         if "text/html" in request.headers.get("accept", ""):
             return RedirectResponse(WRONG, 303)
-        raise Problem(403, "The key is wrong, revoked or expired, or has not the scope read")
+        raise Problem(403, "The key is wrong, revoked or expired, or lacks the scope read")
     key_id = known.identity.key_id
     seconds = services.options.session_hours * HOUR_S
     token = await services.run_in_session(api_keys.begin_login, key_id, seconds)
-    await services.register.look_again()
+    await services.register.refresh()
     services.register.note_use(key_id)
     name = services.cookie.name(request.scope["scheme"])
-    return _sent_on(request, "/", name, token, int(seconds))
+    return _redirect(request, "/", name, token, int(seconds))
 
 
 async def logout(request: Request, services: Services, who: Identity) -> Response:
-    """``POST /logout``: ends the login of the cookie."""
+    """``POST /logout``: end the login of the cookie."""
     scheme = request.scope["scheme"]
     shown = services.cookie.shown(request.scope["countersink.headers"], scheme)
     if shown is not None:
         token_hash = api_keys.hash_of(shown)
         if services.register.login(token_hash) is None:
-            await services.register.look_again()
+            await services.register.refresh()
         if services.register.login(token_hash) is not None:
             await services.run_in_session(api_keys.end_login, token_hash)
-            await services.register.look_again()
-    return _sent_on(request, "/login", services.cookie.name(scheme), "", 0)
+            await services.register.refresh()
+    return _redirect(request, "/login", services.cookie.name(scheme), "", 0)
 
 
 async def _form_key(request: Request, services: Services) -> str:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
-        raise Problem(415, f"Send a form: {FORM}")
+        raise Problem(415, f"The body must be a form: {FORM}")
     body = await bodies.read(request, services, MAX_FORM_BYTES)
     try:
         fields = parse_qs(body.decode("ascii"), strict_parsing=bool(body), max_num_fields=4)
     except ValueError:
-        raise Problem(400, "The form cannot be read") from None
+        raise Problem(400, "The body is not a valid form") from None
     if len(fields.get("key", ())) != 1:
-        raise Problem(422, "The form has one field, key, with a key in it")
+        raise Problem(422, "The form must have one field: key")
     return fields["key"][0].strip()
 
 
-def _sent_on(request: Request, path: str, name: str, token: str, seconds: int) -> Response:
+def _redirect(request: Request, path: str, name: str, token: str, seconds: int) -> Response:
     response = RedirectResponse(path, 303)
     response.set_cookie(
         name,
@@ -151,21 +151,20 @@ def _sent_on(request: Request, path: str, name: str, token: str, seconds: int) -
 
 
 def page(request: Request, name: str) -> Response:
-    """One of the pages, which is asked for anew each time."""
+    """A page, which browsers revalidate before each use."""
     return _answer(request, load()[1][name], ASK_FIRST)
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file of the dashboard, as it is sent.
+    """A file of the dashboard.
 
     Attributes:
         body: its bytes.
-        packed: the same, as gzip.
-        media_type: what it is.
-        etag: changes with the bytes.
-        scripts: of a page, the hashes of the scripts in it, as a content security policy names
-            them.
+        packed: its bytes, compressed with gzip.
+        media_type: its Content-Type.
+        etag: its ETag; changes with the bytes.
+        scripts: hashes of a page's inline scripts, for its content security policy.
     """
 
     body: bytes
@@ -177,7 +176,7 @@ class Asset:
 
 @cache
 def load() -> tuple[str, Mapping[str, Asset]]:
-    """A hash of all files of the dashboard, and these by their paths, such as ``js/app.js``."""
+    """The hash of all files of the dashboard, and the files by path, such as ``js/app.js``."""
     found = {
         path.relative_to(_STATIC).as_posix(): path.read_bytes()
         for path in _STATIC.rglob("*.*")
@@ -202,10 +201,10 @@ def load() -> tuple[str, Mapping[str, Asset]]:
 
 def _answer(request: Request, asset: Asset, kept: str) -> Response:
     packed = accepts_gzip(request.headers.get("accept-encoding", ""))
-    # Packed or not, they are two representations: an ETag must not be that of both.
+    # The compressed and the plain representation must have different ETags.
     etag = f'{asset.etag[:-1]}-gz"' if packed else asset.etag
     headers = {"Cache-Control": kept, "ETag": etag, "Vary": "Accept-Encoding"}
-    if etag in (one.strip() for one in request.headers.get("if-none-match", "").split(",")):
+    if etag in (tag.strip() for tag in request.headers.get("if-none-match", "").split(",")):
         return Response(status_code=304, headers=headers)
     if packed:
         headers["Content-Encoding"] = "gzip"
@@ -216,7 +215,7 @@ def _answer(request: Request, asset: Asset, kept: str) -> Response:
 
 
 def _page(body: bytes, found: Mapping[str, bytes], version: str) -> Asset:
-    """A page with the scripts in it that are marked so."""
+    """A page with its marked scripts inline."""
     hashes: list[str] = []
 
     def inline(match: re.Match[bytes]) -> bytes:
@@ -224,8 +223,8 @@ def _page(body: bytes, found: Mapping[str, bytes], version: str) -> Asset:
         hashes.append(f"'sha256-{b64encode(hashlib.sha256(text).digest()).decode()}'")
         return b"<script>" + text + b"</script>"
 
-    own = f"/static/{version}/".encode()
-    body = _INLINE.sub(inline, body).replace(PLACEHOLDER, own)
+    folder = f"/static/{version}/".encode()
+    body = _INLINE.sub(inline, body).replace(PLACEHOLDER, folder)
     return _asset("a.html", body, tuple(hashes))
 
 
@@ -236,14 +235,14 @@ def _asset(path: str, body: bytes, scripts: tuple[str, ...] = ()) -> Asset:
 
 
 def script(modules: Mapping[str, str], entry: str) -> str:
-    """A script that does what the module ``entry`` does.
+    """The module ``entry`` and its imports, joined into one script.
 
     Args:
-        modules: their texts, by the names of their files; what they define has names of its own.
-        entry: the first one.
+        modules: texts by file name; no two may define the same name.
+        entry: the file name of the first module.
 
     Raises:
-        KeyError: a module is not there.
+        KeyError: a module is missing.
     """
     done: dict[str, str] = {}
 

@@ -1,5 +1,4 @@
-"""``/v1/sequences/...``: hand out and peek at values; largest block, members, statuses and
-texts."""
+"""``/v1/sequences/...``: hand out values of sequences, and read the last one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -20,23 +19,23 @@ from countersink.web.errors import Problem
 from countersink.web.http import Route, bodies
 from countersink.web.http.openapi import (
     Closed,
+    doc,
     json_body,
     response,
     schema_of,
-    words,
 )
 from countersink.web.services import Services
 
 MAX_BLOCK: Final = 1_000_000
 """Values in one block."""
 LOCK_WAIT_S: Final = 1
-"""Seconds for which a try waits for a lock."""
+"""Seconds that a statement waits for a lock of a sequence."""
 THREADS: Final = 64
-"""Requests that wait in MySQL for sequences: half as many may be locked until the others wait."""
+"""Requests in MySQL at once: with half as many locked sequences, all other requests wait."""
 PLACES: Final = 2
-"""Requests that wait in MySQL for the same sequence."""
+"""Requests in MySQL at once for the same sequence."""
 PLACE_WAIT_S: Final = 5.0
-"""Seconds for which others wait for such a place."""
+"""Seconds that further requests wait for a place."""
 
 
 T = TypeVar("T")
@@ -44,42 +43,42 @@ _Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class ValueAsked(Closed):
-    """Which value to hand out."""
+    """The value or block to hand out."""
 
     step: Annotated[
         _Int64 | None,
         Meta(
-            description="From the last value; not 0. Default: 1.",
+            description="Difference to the last value; not 0. Default: 1.",
             extra_json_schema={"not": {"const": 0}},
         ),
     ] = None
-    start: Annotated[_Int64 | None, words("The first value, where there is none yet.")] = None
+    start: Annotated[_Int64 | None, doc("The first value of a new sequence.")] = None
     count: Annotated[
-        Annotated[int, Meta(ge=1, le=MAX_BLOCK)] | None, words("A block of so many values at once.")
+        Annotated[int, Meta(ge=1, le=MAX_BLOCK)] | None, doc("Number of values of a block.")
     ] = None
 
 
-class HandingOut:
-    """The sequences, and places for each of them: one that a transaction has locked holds up no
-    other. For the event loop's thread.
+class SequencePlaces:
+    """The sequences, and places of requests for each: a sequence that a transaction has locked does
+    not hold up others. Only for the event loop's thread.
     """
 
     def __init__(self, services: Services) -> None:
         self.sequences = services.store.sequences_waiting(LOCK_WAIT_S)
-        # Each as long as somebody has, or waits for, a place.
+        # An item lives as long as a request has, or waits for, a place.
         self._places: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._threads = anyio.CapacityLimiter(THREADS)
 
     async def run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run what may wait for a lock in a thread of its own."""
+        """Run ``work``, which may wait for a lock, in a thread."""
         return await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._threads)
 
     @asynccontextmanager
     async def place(self, name: str) -> AsyncIterator[None]:
-        """A place in which to ask for a sequence's value.
+        """Hold a place of a sequence until the end of the block.
 
         Raises:
-            Problem: 503 all of them are taken for too long.
+            Problem: 503 no place got free in time.
         """
         places = self._places.setdefault(name, asyncio.Semaphore(PLACES))
         try:
@@ -87,7 +86,7 @@ class HandingOut:
                 await places.acquire()
         except TimeoutError:
             raise Problem(
-                503, "A transaction holds this sequence: try again", retry_after=1
+                503, "A transaction has locked this sequence: try again", retry_after=1
             ) from None
         try:
             yield
@@ -100,15 +99,15 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
     name = _name(request, who)
     asked = await bodies.read_object(request, services, ValueAsked, optional=True)
     used = services.quotas.check(who, "sequences", {name})
-    handing = services.one(HandingOut)
-    sequences = handing.sequences
+    places = services.single(SequencePlaces)
+    sequences = places.sequences
     try:
-        async with handing.place(name):
+        async with places.place(name):
             if asked.count is None:
-                value = await handing.run(sequences.next, name, asked.step, start=asked.start)
+                value = await places.run(sequences.next, name, asked.step, start=asked.start)
                 taken = {"value": value}
             else:
-                block: range = await handing.run(
+                block: range = await places.run(
                     sequences.next_block, name, asked.count, asked.step, start=asked.start
                 )
                 taken = {"first": block[0], "last": block[-1], "step": block.step}
@@ -117,8 +116,8 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
     except SequenceUncertain:
         raise Problem(
             503,
-            "The server may have handed out a value of which it could not tell; nobody else gets"
-            " it: ask for the next one",
+            "MySQL's reply was lost, and a value may be lost with it (no other request gets it):"
+            " ask for the next one",
             retry_after=1,
         ) from None
     except ValueError as error:
@@ -128,7 +127,7 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
 
 
 async def peek(request: Request, services: Services, who: Identity) -> Response:
-    """The last value that was handed out."""
+    """The last value handed out."""
     name = _name(request, who)
     try:
         value = await services.read_pool.run(request, who, services.store.sequences.peek, name)
@@ -140,19 +139,19 @@ async def peek(request: Request, services: Services, who: Identity) -> Response:
 def _name(request: Request, who: Identity) -> str:
     name: str = request.path_params["name"]
     if not who.may_name(name):
-        raise Problem(403, "The key may not name this sequence")
+        raise Problem(403, "This key may not name this sequence")
     return name
 
 
 class SequenceValue(msgspec.Struct):
-    """A sequence's value of the current period."""
+    """A value of a sequence, in its current period."""
 
     name: str
     value: int | None
 
 
 class SequenceBlock(msgspec.Struct):
-    """Values of a sequence, from the first to the last one."""
+    """A block of values of a sequence."""
 
     name: str
     first: int
@@ -167,9 +166,9 @@ ROUTES: Final = (
         take,
         scope="ingest",
         name="nextValue",
-        summary="Get your own number: nobody else gets it.",
-        description="A request that is sent again gets another number: the first one is"
-        " lost with the reply that was lost. Values have 64 bits; JavaScript's numbers 53.",
+        summary="Get the next number, which no other request gets.",
+        description="A repeated request gets another number; if the first reply was lost, its"
+        " number is lost. Values have 64 bits; JavaScript's numbers have 53.",
         body=json_body(ValueAsked, required=False),
         responses={
             "200": response(
@@ -177,8 +176,8 @@ ROUTES: Final = (
                 {"oneOf": [schema_of(SequenceValue), schema_of(SequenceBlock)]},
             ),
             "409": "No value is left within the sequence's limits.",
-            "422": "There can be no such name, step, start, count or parameter.",
-            "503": "A number may be lost, or MySQL is away: ask again.",
+            "422": "The name, step, start, count or a parameter is not valid.",
+            "503": "MySQL is away, or its reply was lost, maybe with a number: try again.",
         },
     ),
     Route(
@@ -187,7 +186,7 @@ ROUTES: Final = (
         peek,
         scope="read",
         name="lastValue",
-        summary="The last number that was handed out; null where none was.",
+        summary="The last number handed out; null: none was.",
         responses={"200": SequenceValue},
     ),
 )

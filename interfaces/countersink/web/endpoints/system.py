@@ -1,6 +1,6 @@
-"""``/v1/system`` and ``/v1/whoami``, and ``/livez``, ``/readyz``, ``/metrics`` of the web process:
-when it is ready, how long answers are kept, and after how many seconds ``/metrics`` goes without
-the state of the installation (``SYSTEM_WITHIN_S``)."""
+"""``/v1/system``, ``/v1/schedules/...`` and ``/v1/whoami``; ``/livez``, ``/readyz`` and
+``/metrics`` of the web process. A scrape of ``/metrics`` waits ``SYSTEM_WITHIN_S`` seconds for the
+state of the installation, then answers without it."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -20,25 +20,25 @@ from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import Route
 from countersink.web.http.bodies import MAX_OBJECT_BYTES, read
-from countersink.web.http.openapi import response, words
+from countersink.web.http.openapi import doc, response
 from countersink.web.services import Services
 
 SYSTEM_KEPT_S: Final = 1.0
-"""Seconds that one look at both servers serves everybody who asks."""
+"""Seconds for which the state of the installation is kept for all requests."""
 SYSTEM_WITHIN_S: Final = 3.0
-"""Seconds after which a scrape does without it: well below Prometheus' own patience of 10 s."""
+"""Seconds that a scrape waits for the state: well below Prometheus' timeout of 10 s."""
 THREADS: Final = 4
 T = TypeVar("T")
 
 
 def system_state(services: Services) -> CachedAnswer[Mapping[str, Any]]:
-    """The document of ``countersink info``, looked at once however many ask at a time."""
+    """The document of ``countersink info``, shared by all requests of a second."""
     return CachedAnswer(services.system, kept_s=SYSTEM_KEPT_S, within_s=SYSTEM_WITHIN_S)
 
 
 async def system(request: Request, services: Services, who: Identity) -> Response:
     """``GET /v1/system``."""
-    state = await asyncio.wrap_future(services.one(system_state).start())
+    state = await asyncio.wrap_future(services.single(system_state).start())
     return JSONResponse(dict(state))
 
 
@@ -71,55 +71,53 @@ class JobState(msgspec.Struct):
     """A scheduled job as it is now."""
 
     job: str
-    at: Annotated[str | None, words("ISO 8601; when it runs next; null: it is paused, or off")]
+    at: Annotated[str | None, doc("ISO 8601: the next run; null: the job is paused or off")]
     paused: bool
     cron: str
     time_zone: str
-    last: Annotated[str | None, words("how its last run ended: done or failed")]
-    ended: Annotated[str | None, words("ISO 8601; when that was")]
-    detail: Annotated[str | None, words("what it did, or why it failed")]
+    last: Annotated[str | None, doc("result of the last run: done or failed")]
+    ended: Annotated[str | None, doc("ISO 8601: the end of the last run")]
+    detail: Annotated[str | None, doc("what the last run did, or why it failed")]
     planned: (
-        Annotated[
-            str | None, words("ISO 8601; the run that was asked for; null: one waits already")
-        ]
+        Annotated[str | None, doc("ISO 8601: the requested run; null: one waits already")]
         | UnsetType
     ) = UNSET
 
 
 class InstallationState(msgspec.Struct):
-    """Everything known; what MySQL did not tell is null."""
+    """The state of the installation; values that MySQL did not provide are null."""
 
-    at: Annotated[str, words("ISO 8601, Redis's clock")]
-    backlog: Annotated[int, words("entries that wait in the queue")]
-    pending: Annotated[int, words("of those, delivered to a worker")]
-    oldest: Annotated[str | None, words("ISO 8601; since when the oldest waits")]
-    lag_ms: Annotated[int, words("milliseconds that the oldest has waited")]
+    at: Annotated[str, doc("ISO 8601, Redis's clock")]
+    backlog: Annotated[int, doc("entries that wait in the queue")]
+    pending: Annotated[int, doc("entries of the backlog delivered to a worker")]
+    oldest: Annotated[str | None, doc("ISO 8601: arrival of the oldest waiting entry")]
+    lag_ms: Annotated[int, doc("milliseconds that the oldest entry has waited")]
     rows_per_second: float
-    dead: Annotated[int | None, words("dead letters")]
+    dead: Annotated[int | None, doc("number of dead letters")]
     dead_by_reason: dict[str, int] | None
     dead_not_kept: Annotated[
-        dict[str, int] | None, words("dead letters that are only a number, by reason")
+        dict[str, int] | None, doc("number of dead letters that were not kept, by reason")
     ]
     dead_unknown: str | None
     lost: Annotated[
         dict[str, Any] | None,
-        words("entries that Redis has lost, at least: all, and of the last 7 days"),
+        doc("entries that Redis has lost, at least: in all, and in the last 7 days"),
     ]
     streams: list[dict[str, Any]]
-    away: Annotated[list[dict[str, Any]], words("masters of a Redis Cluster that do not answer")]
+    away: Annotated[list[dict[str, Any]], doc("masters of a Redis Cluster that do not answer")]
     workers: list[dict[str, Any]]
     schedules: dict[str, Any]
 
 
 class WhoAmI(msgspec.Struct):
-    """The key, or nulls where none is needed."""
+    """The key of the request; nulls without one."""
 
-    key: Annotated[str | None, words("the public part of the key")]
+    key: Annotated[str | None, doc("the public part of the key")]
     name: str | None
     scopes: list[Literal["ingest", "read", "admin"]]
-    counters: Annotated[list[str], words("shell patterns of the counters it is for; empty: all")]
-    login: Annotated[bool, words("by the cookie of the dashboard")]
-    link: Annotated[str | None, words("the id of the link that lets in, if one does")]
+    counters: Annotated[list[str], doc("shell patterns of its counters; empty: all")]
+    login: Annotated[bool, doc("whether it is the key of a login to the dashboard")]
+    link: Annotated[str | None, doc("the id of the link; null: it is no link")]
 
 
 ROUTES: Final = (
@@ -128,10 +126,10 @@ ROUTES: Final = (
         "/v1/system",
         system,
         scope="read",
-        whole=True,
+        installation_wide=True,
         name="system",
         summary="The state of the whole installation",
-        description="What `countersink info --format json` prints; looked at once a second.",
+        description="The document of `countersink info --format json`, collected once a second.",
         responses={"200": InstallationState},
     ),
     *(
@@ -140,7 +138,7 @@ ROUTES: Final = (
             f"/v1/schedules/{{job}}/{what}",
             partial(schedule, what=what),
             scope="admin",
-            whole=True,
+            installation_wide=True,
             name=f"{what}Job",
             summary=summary,
             responses={
@@ -149,8 +147,8 @@ ROUTES: Final = (
             },
         )
         for what, summary in (
-            ("pause", "Plan nothing of a scheduled job until it is resumed"),
-            ("resume", "Plan a paused job again, from its next time on"),
+            ("pause", "Plan no runs of a scheduled job until it is resumed"),
+            ("resume", "Plan runs of a paused job again, from its next time on"),
             ("run", "Run a scheduled job now"),
         )
     ),
@@ -161,50 +159,49 @@ ROUTES: Final = (
         scope="read",
         shared=True,
         name="whoami",
-        summary="Whose key this is, and what it may do",
+        summary="The key of the request, and its rights",
         responses={"200": WhoAmI},
     ),
 )
 
 
 async def livez(request: Request, services: Services, who: Identity) -> Response:
-    """It answers, so it lives."""
+    """``GET /livez``: 200; answering shows that the process is alive."""
     return PlainTextResponse("ok\n")
 
 
 async def readyz(request: Request, services: Services, who: Identity) -> Response:
-    """Whether it can take increments; what is wrong is for the log and for /metrics."""
-    unready = await _monitored(services, services.one(health).unready)
-    if unready or services.stopping.is_set():
+    """``GET /readyz``: whether the process can accept increments, without the reason, which is in
+    the log and in /metrics."""
+    reason = await _monitored(services, services.single(health).unready_reason)
+    if reason or services.stopping.is_set():
         return PlainTextResponse("not ready\n", 503)
     return PlainTextResponse("ok\n")
 
 
 async def metrics(request: Request, services: Services, who: Identity) -> Response:
-    """The process and the installation, for Prometheus."""
+    """``GET /metrics``: metrics of the process and of the installation."""
     accept = request.headers.get("accept", "")
-    everything = services.one(health).everything
-    body, media_type = await _monitored(services, lambda: render(everything(), accept))
-    # Not the argument: Starlette would add a charset of its own.
+    all_samples = services.single(health).all_samples
+    body, media_type = await _monitored(services, lambda: render(all_samples(), accept))
+    # Starlette would add a charset to the argument media_type.
     return Response(body, headers={"Content-Type": media_type})
 
 
 def monitor_threads(services: Services) -> anyio.CapacityLimiter:
-    """The handlers' are all in use when somebody wants to know why."""
+    """The threads of health checks and metrics, which answer while all other threads are in use."""
     return anyio.CapacityLimiter(THREADS)
 
 
 async def _monitored(services: Services, work: Callable[[], T]) -> T:
-    return await anyio.to_thread.run_sync(work, limiter=services.one(monitor_threads))
+    return await anyio.to_thread.run_sync(work, limiter=services.single(monitor_threads))
 
 
 def health(services: Services) -> Health:
-    """Readiness and metrics of the web process. None of it waits for long.
-
-    Increments are its first duty: it is ready if it can take them, also where MySQL is away; with a
-    spool it can without Redis.
+    """The health of the web process: it is ready if it can accept increments, which needs Redis
+    unless it has a spool, and does not need MySQL.
     """
-    state = services.one(system_state)
+    state = services.single(system_state)
 
     def samples() -> Samples:
         yield from producer_samples(services.producer)
@@ -213,7 +210,7 @@ def health(services: Services) -> Health:
         try:
             system = state.get()
         except Exception:
-            return  # whatever it is: what is not known has no sample
+            return  # any error: unknown values have no samples
         yield from installation_samples(system)
 
     options = services.options
@@ -233,10 +230,10 @@ HEALTH_ROUTES: Final = (
         scope=None,
         waits=False,
         parameters=None,
-        summary="Whether the process lives",
-        description="It says nothing of the servers behind it: starting this process again"
-        " would not bring them back.",
-        responses={"200": response("It does.", str, "text/plain")},
+        summary="Whether the process is alive",
+        description="Does not depend on MySQL and Redis: a restart of this process would not"
+        " repair them.",
+        responses={"200": response("The process is alive.", str, "text/plain")},
     ),
     Route(
         "GET",
@@ -245,11 +242,11 @@ HEALTH_ROUTES: Final = (
         scope=None,
         waits=False,
         parameters=None,
-        summary="Whether the process can take increments",
-        description="Redis answers, or there is a spool, and it was not told to stop.",
+        summary="Whether the process can accept increments",
+        description="Redis answers, or there is a spool; and the process is not stopping.",
         responses={
-            "200": response("It can.", str, "text/plain"),
-            "503": response("It cannot, for now.", str, "text/plain"),
+            "200": response("It can accept increments.", str, "text/plain"),
+            "503": response("It cannot accept increments at the moment.", str, "text/plain"),
         },
     ),
     Route(
@@ -257,14 +254,14 @@ HEALTH_ROUTES: Final = (
         "/metrics",
         metrics,
         scope="read",
-        whole=True,
+        installation_wide=True,
         parameters=None,
         summary="Metrics for Prometheus",
-        description="Of this process and of the installation as a whole, in Prometheus' text"
-        " format, or OpenMetrics where Accept asks for it.",
+        description="Of this process and of the installation, in Prometheus' text format, or in"
+        " OpenMetrics if Accept asks for it.",
         responses={
             "200": response("The metrics.", str, "text/plain", "application/openmetrics-text")
         },
     ),
 )
-"""Of the process; the last ones in the document."""
+"""The routes of health checks and metrics."""

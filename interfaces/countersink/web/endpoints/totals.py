@@ -1,9 +1,8 @@
-"""``/v1/counters/{counter}/totals, daily, hourly, minutely, top``, ``/v1/totals`` and
-``/v1/export/openmetrics``: parameters, most rows, schemas, the file name of a CSV, what a shared
-link shows; names of columns: ``counting/totals/query.py``, statuses: ``web/read_pool.py``.
+"""``/v1/counters/{counter}/totals, daily, hourly, minutely, top``, ``/v1/totals``, and
+``/v1/export/openmetrics``, totals of chosen counters for Prometheus.
 
-The options, the rows and the errors are those of ``countersink totals``. The same totals, of chosen
-counters, for Prometheus to scrape: ``/v1/export/openmetrics``.
+Options, rows and errors are those of ``countersink totals``. See ``counting/totals/query.py`` for
+names of columns, ``web/read_pool.py`` for statuses of errors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +35,7 @@ from countersink.runtime.texts import iso, read_day
 from countersink.web.auth.register import Identity
 from countersink.web.http import Handler, Route
 from countersink.web.http.answers import FRESHNESS, csv_answer, freshness, json_answer, wants_csv
-from countersink.web.http.openapi import Closed, Day, Time, read_responses, response, words
+from countersink.web.http.openapi import Closed, Day, Time, doc, read_responses, response
 from countersink.web.http.parameters import (
     COUNTER_NAME,
     FORMAT,
@@ -52,44 +51,44 @@ from countersink.web.http.parameters import (
     choice,
     flag,
     number,
-    own_counter,
+    permitted_counter,
     picked_keys,
     refuse,
-    require_own,
+    require_permitted,
 )
 from countersink.web.read_pool import read_problems
 from countersink.web.services import Services
 
 MAX_NAMES: Final = 10_000
-"""Keys or counters in one answer, the largest of them; ``countersink export`` has them all."""
+"""Keys or counters of one answer, the largest totals; ``countersink export`` has no limit."""
 MAX_ROWS: Final = 100_000
 """Rows of one answer."""
 DEFAULT_TOP: Final = 10
 MAX_COUNTERS: Final = 100
 """Counters of one scrape."""
 MAX_SAMPLES: Final = 10_000
-"""Samples of one scrape: keys are an open set, and every one becomes a time series."""
+"""Samples of one scrape: the number of keys is unbounded, and each becomes a time series."""
 
 _NAME: Final = "[a-z][a-z0-9_]{0,31}"
 _NAMES: Final = f"{_NAME}(,{_NAME}){{0,{MAX_DIMENSIONS - 1}}}"
 BY: Final = Parameter(
     "by",
     read_by,
-    f"What the rows are: {', '.join(COLUMNS)}; or dimensions of the counter, such as page,country."
-    " Default: key with top; else day, or counter of all counters.",
+    f"The rows: {', '.join(COLUMNS)}; or dimensions of the counter, such as page,country. Default:"
+    " key with top; else day, or, for all counters, counter.",
     {"type": "string", "pattern": f"^{_NAMES}$", "examples": [*COLUMNS, "page,country"]},
 )
 WHERE: Final = Parameter(
     "where",
     read_where,
-    "Only events with this value of a dimension: DIMENSION=VALUE; may be given several times, of"
-    " other dimensions. An empty value: those without one.",
+    "Only events with this value of a dimension: DIMENSION=VALUE; may be given several times, for"
+    " different dimensions. An empty value: events without the dimension.",
     {"type": "string", "pattern": f"^{_NAME}=", "examples": ["country=DE"]},
     repeatable=True,
     most=MAX_DIMENSIONS,
 )
-TOP: Final = number("top", 1, MAX_NAMES, "The so many keys or counters with the largest totals.")
-N: Final = number("n", 1, MAX_NAMES, "How many keys.", default=DEFAULT_TOP)
+TOP: Final = number("top", 1, MAX_NAMES, "Only this many keys or counters, the largest totals.")
+N: Final = number("n", 1, MAX_NAMES, "The number of keys.", default=DEFAULT_TOP)
 
 
 def _days(text: str) -> tuple[date, date]:
@@ -106,8 +105,8 @@ def _days(text: str) -> tuple[date, date]:
 ALSO: Final = Parameter(
     "also",
     _days,
-    "Other days, FIRST..LAST: what each of the keys has in these is in `also` of its"
-    " row, in this order; null where that cannot be told. Not for CSV.",
+    "Other days, FIRST..LAST: each row has the key's totals of these days in `also`, in the same"
+    " order; null if they cannot be determined. Not for CSV.",
     {"type": "string", "examples": ["2026-10-01..2026-10-31"]},
     repeatable=True,
     most=4,
@@ -115,14 +114,14 @@ ALSO: Final = Parameter(
 AGAINST: Final = choice(
     "against",
     ("previous",),
-    "Beside each total that of the window of the same length before, in `previous`; null where that"
-    " cannot be told. With `last`, or with both `from` and `to`; not for series.",
+    "Adds to each total that of the preceding window of the same length, as `previous`; null if it"
+    " cannot be determined. With `last`, or with both `from` and `to`; not for series.",
 )
 UNIQUE: Final = flag(
     "unique",
-    "How many different members there were, of one counter, in `total`; it is exact, or, where"
-    " `estimate` is true, lies between `low` and `high` with 95 %. Not with `include_pending`,"
-    " `against` and `also`.",
+    "The number of different members of a counter as `total`: exact, or, if `estimate` is true,"
+    " between `low` and `high` with a probability of 95 %. Not with `include_pending`, `against`"
+    " and `also`.",
 )
 _RANGE: Final = (SINCE, UNTIL, LAST, TIME_ZONE)
 _REST: Final = (INCLUDE_PENDING, FORMAT, SPREADSHEET)
@@ -134,16 +133,16 @@ _TOP: Final = (N, BY, *PICKED, WHERE, *_RANGE, UNIQUE, ALSO, AGAINST, *_REST)
 async def totals(
     request: Request, services: Services, who: Identity, by: str | None = None
 ) -> Response:
-    """Totals of a counter or of all, by what the query says, or else ``by``."""
+    """Totals of a counter or of all counters, by ``by``, else by the query's parameter."""
     given = request.scope["countersink.given"]
-    counter = own_counter(request, who) if "counter" in request.path_params else None
+    counter = permitted_counter(request, who) if "counter" in request.path_params else None
     query = _query(counter, who, given if by is None else {**given, "by": (by, ())})
     pending, spreadsheet = query.include_pending, given["spreadsheet"]
     csv = wants_csv(request, given["format"])
     if spreadsheet and not csv:
-        raise refuse("spreadsheet", "it goes with format=csv")
+        raise refuse("spreadsheet", "it needs format=csv")
     if query.also and csv:
-        raise refuse("also", "it goes with format=json")
+        raise refuse("also", "it needs format=json")
 
     def answer() -> Response:
         with read_problems(without_pending=not pending):
@@ -158,18 +157,18 @@ async def totals(
         content = {"counter": counter, "rows": rows, **limits}
         return json_answer(request, content, fresh, headers, pending=pending)
 
-    # Laying out a long answer takes a while, too: in the thread.
+    # In the thread: formatting a long answer takes a while.
     return await services.read_pool.run(request, who, answer, pending=pending)
 
 
 def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Query:
     top = given.get("top") or given.get("n")
-    standard = "counter" if counter is None else "key" if top else "day"
-    by, dimensions = given.get("by") or (standard, ())
+    default = "counter" if counter is None else "key" if top else "day"
+    by, dimensions = given.get("by") or (default, ())
     if top and by not in ("key", "counter", DIMENSIONS):
-        raise refuse("top", f"it goes with by=key, by=counter or dimensions, not by={by}")
+        raise refuse("top", f"it needs by=key, by=counter or dimensions, not by={by}")
     if given.get("also") and by != "key":
-        raise refuse("also", "it goes with keys, not with dimensions")
+        raise refuse("also", "it needs keys, not dimensions")
     with read_problems():
         return Query(
             Selection(
@@ -195,47 +194,45 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
 
 
 def _limit(name: str) -> Meta:
-    """What the document says of a limit, which is a header, too."""
-    return words(FRESHNESS[name][1])
+    """The description of a member that is also a header."""
+    return doc(FRESHNESS[name][1])
 
 
 class TotalRow(msgspec.Struct):
-    """A total, and what it is of; also the values of dimensions, by their names."""
+    """A total, with its counter, key, bucket, or values of dimensions (by their names)."""
 
     total: int
     counter: str | UnsetType = UNSET
     key: str | UnsetType = UNSET
     day: Day | UnsetType = UNSET
-    hour: Annotated[str, words("With its UTC offset: 2026-11-21T08:00+01:00")] | UnsetType = UNSET
-    minute: Annotated[str, words("With its UTC offset: 2026-11-21T08:17+01:00")] | UnsetType = UNSET
-    month: Annotated[str, words("Such as 2026-11.")] | UnsetType = UNSET
-    previous: Annotated[int | None, words("With `against`: in the window before.")] | UnsetType = (
-        UNSET
-    )
-    also: Annotated[list[int | None], words("In the days of `also`.")] | UnsetType = UNSET
-    estimate: Annotated[bool, words("With `unique`: `total` is an estimate.")] | UnsetType = UNSET
-    low: Annotated[int, words("With `unique`: at least so many, with 95 %.")] | UnsetType = UNSET
-    high: Annotated[int, words("With `unique`: at most so many, with 95 %.")] | UnsetType = UNSET
+    hour: Annotated[str, doc("With UTC offset: 2026-11-21T08:00+01:00")] | UnsetType = UNSET
+    minute: Annotated[str, doc("With UTC offset: 2026-11-21T08:17+01:00")] | UnsetType = UNSET
+    month: Annotated[str, doc("Such as 2026-11.")] | UnsetType = UNSET
+    previous: Annotated[int | None, doc("`against`: of the window before.")] | UnsetType = UNSET
+    also: Annotated[list[int | None], doc("Of the days in `also`.")] | UnsetType = UNSET
+    estimate: Annotated[bool, doc("`unique`: `total` is an estimate.")] | UnsetType = UNSET
+    low: Annotated[int, doc("`unique`: lower bound, with 95 %.")] | UnsetType = UNSET
+    high: Annotated[int, doc("`unique`: upper bound, with 95 %.")] | UnsetType = UNSET
 
 
 class TotalsWindow(Closed, rename={"start": "from", "end": "to"}):
-    """What `last` meant: days, both inclusive, or times in UTC, without the second one."""
+    """The range of `last`: two days, both inclusive, or two times in UTC, the second exclusive."""
 
     start: str
     end: str
 
 
 class TotalList(Closed):
-    """Totals, and how fresh and how whole they are."""
+    """Totals, with the time up to which they are complete, and what is missing."""
 
-    counter: Annotated[str | None, words("null: all of them")]
+    counter: Annotated[str | None, doc("null: all counters")]
     rows: list[TotalRow]
     rolled_up_to: Annotated[
-        Day | None, words("Days before this one are in months; null: no day is.")
+        Day | None, doc("Earlier days are rolled up to months; null: no days are.")
     ]
     truncated: Annotated[bool, _limit("truncated")]
     complete_up_to: Annotated[
-        Time | None, words("Everything that reached Redis before this time is in the rows.")
+        Time | None, doc("Everything that reached Redis before this time is in the rows.")
     ]
     window: TotalsWindow | UnsetType = UNSET
     since: Annotated[Time, _limit("since")] | UnsetType = UNSET
@@ -245,14 +242,14 @@ class TotalList(Closed):
 _SCRAPE_COUNTERS: Final = Parameter(
     "counter",
     check_counter,
-    "A counter; may be given several times, and has to be given once.",
+    "A counter; required, may be given several times.",
     COUNTER_NAME,
     repeatable=True,
     most=MAX_COUNTERS,
     required=True,
 )
 _SCRAPE_TOP: Final = number(
-    "top", 1, 1_000, "One sample for each of the so many keys with the largest totals."
+    "top", 1, 1_000, "Samples of this many keys, the largest totals, instead of one of the counter."
 )
 _SCRAPE: Final = (_SCRAPE_COUNTERS, KEYS, _SCRAPE_TOP, INCLUDE_PENDING)
 
@@ -262,14 +259,14 @@ async def openmetrics(request: Request, services: Services, who: Identity) -> Re
     given = request.scope["countersink.given"]
     names = list(dict.fromkeys(given["counter"]))
     if not names:
-        raise refuse("counter", f"choose 1 to {MAX_COUNTERS} counters")
+        raise refuse("counter", f"give 1 to {MAX_COUNTERS} counters")
     keys = list(dict.fromkeys(given["key"]))
     if keys and given["top"]:
         raise refuse("top", "give key or top, not both")
     if len(names) * max(len(keys), given["top"] or 1) > MAX_SAMPLES:
-        raise refuse("counter", f"that could be more than {MAX_SAMPLES:,} samples: ask for less")
+        raise refuse("counter", f"this could return more than {MAX_SAMPLES:,} samples: give fewer")
     for name in names:
-        require_own(name, who)
+        require_permitted(name, who)
     top, pending = given["top"], given["include_pending"]
     query = Query(
         Selection(keys=keys or None),
@@ -282,18 +279,18 @@ async def openmetrics(request: Request, services: Services, who: Identity) -> Re
         found: dict[str, Answer] = {}
         with moment.snapshot.together(sorted(names)):
             for name in sorted(names):
-                # One that was not counted yet fails no scrape of the others.
+                # An unknown counter must not fail the scrape of the others.
                 with suppress(UnknownCounter):
                     selection = replace(query.selection, counter=name)
                     found[name] = moment.ask(replace(query, selection=selection))
         return found, moment.complete_up_to
 
     def answer() -> Response:
-        # All counters are of one moment: the queue is read once for them, and so are their tables.
+        # One moment for all counters: the queue and the tables are read once.
         with read_problems(without_pending=not pending):
             found, up_to = services.reads.read(asked, query)
             if not found:
-                raise UnknownCounter("nothing was ever counted as any of these")
+                raise UnknownCounter("none of these counters exists")
         samples = [
             TotalSample(name, key[0] if key else None, total)
             for name in filter(found.__contains__, names)
@@ -321,7 +318,7 @@ def _of_counter(
         parameters=parameters,
         name=name,
         summary=summary,
-        responses=read_responses(TotalList, one=True),
+        responses=read_responses(TotalList, of_counter=True),
     )
 
 
@@ -352,12 +349,12 @@ ROUTES: Final = (
         summary="Totals of chosen counters, for Prometheus",
         responses={
             "200": response(
-                "OpenMetrics 1.0 text. A counter that nothing was ever counted as has no sample.",
+                "OpenMetrics 1.0 text. A counter that does not exist has no sample.",
                 {"type": "string"},
                 "application/openmetrics-text",
             ),
-            "404": "Nothing was ever counted as any of these.",
+            "404": "None of these counters exists.",
         },
     ),
 )
-"""The routes to totals."""
+"""The routes of totals."""

@@ -1,6 +1,6 @@
-"""HTTP: routes, headers, bodies, parameters, answers, the OpenAPI document. ``Route``: method,
-path, scope and handler of an endpoint; finding it, with the answers 404 and 405 and their texts;
-the list of routes is in ``web/app.py``."""
+"""Routes, headers, bodies, parameters and answers of HTTP, and the OpenAPI document. This module
+has ``Route`` and ``RouteTable``, which finds the route of a request (404, 405). See ``web/app.py``
+for the list of routes."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -19,37 +19,36 @@ from countersink.web.http.parameters import Parameter
 from countersink.web.services import Services
 
 Handler = Callable[[Request, Services, Identity], Awaitable[Response]]
-"""Answers, or raises :class:`~countersink.web.errors.Problem`."""
+"""Returns the answer to a request, or raises :class:`~countersink.web.errors.Problem`."""
 
 
 Described = str | type[msgspec.Struct] | Mapping[str, Any]
-"""A response for the document: a problem in words; a struct that is its JSON body, with its
-docstring; or all of it, as the document has it."""
+"""A response in a route: the text of a problem; the struct of a JSON body, whose docstring is the
+description; or the response object of OpenAPI."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """One method on one path.
+    """An endpoint: a method on a path.
 
     Attributes:
-        method: ``GET``, ``POST``, ``PUT`` or ``DELETE``; GET answers HEAD, too.
-        path: as Starlette spells it, such as ``/v1/counters/{counter}/daily``.
-        handler: what it does.
-        scope: what a key must have; None: anybody, even where keys are needed.
-        public: a request without a key, or with one that lacks the scope, is let in as a public
-            :class:`Identity`; the handler looks whether what it asks for is public.
-        whole: it tells of the whole installation: keys for some counters only are refused.
-        shared: whoever has a link to a counter is let in; the handler looks whether it is the
-            counter that is asked for.
-        waits: for a server, or it may: it takes one of the places for that.
-        parameters: of its query, which has no others: their values are in
-            ``scope["countersink.given"]``, by name; None: whatever the query says is let be.
-        hidden: not in the document, and its query is let be: pages and their files.
+        method: ``GET``, ``POST``, ``PUT`` or ``DELETE``; GET also answers HEAD.
+        path: in Starlette's syntax, such as ``/v1/counters/{counter}/daily``.
+        handler: answers requests.
+        scope: the scope that a key must have; None: no key is needed.
+        public: a request without a key, or with a key that lacks the scope, is admitted as a public
+            :class:`Identity`; the handler checks whether the counter is public.
+        installation_wide: it concerns the whole installation: keys for some counters are refused.
+        shared: links are admitted; the handler checks whether the link is to the counter.
+        waits: it may wait for a server, so that a request takes one of the places for that.
+        parameters: of its query, which may have no others; their values are in
+            ``scope["countersink.given"]``, by name; None: the query is ignored.
+        hidden: not in the document, and its query is ignored: pages and their files.
         name, summary, description: of its operation in the OpenAPI document (3.1).
-        tag: under which the document has it, given in :mod:`countersink.web.app`.
-        headers: that it takes, as the document has them.
-        body: what it takes, as the document has it; None: nothing.
-        responses: by status. What every route has (401, 403, 429, …) is added.
+        tag: of its operation, set in :mod:`countersink.web.app`.
+        headers: its request headers in OpenAPI.
+        body: its request body in OpenAPI; None: it takes none.
+        responses: by status; those of every route (401, 403, 429, …) are added.
     """
 
     method: str
@@ -58,7 +57,7 @@ class Route:
     _: KW_ONLY
     scope: Scope | None
     public: bool = False
-    whole: bool = False
+    installation_wide: bool = False
     shared: bool = False
     waits: bool = True
     parameters: Sequence[Parameter] | None = ()
@@ -75,8 +74,8 @@ class Route:
 class RouteTable:
     """All routes by path and method.
 
-    A parameter ``{name}`` is one or more characters but ``/``; ``{name:path}`` is any text, also an
-    empty one. Where several paths fit, the first that has the method is taken.
+    A parameter ``{name}`` matches one or more characters but ``/``; ``{name:path}`` any text, also
+    an empty one. The first matching path with the method is taken.
 
     Args:
         routes: in the order in which their paths are tried.
@@ -90,7 +89,7 @@ class RouteTable:
         self._patterns: dict[str, tuple[re.Pattern[str], dict[str, Route]]] = {}
         for route in routes:
             if "{" in route.path:
-                # A line break is a character as any other.
+                # DOTALL: a key may have line breaks.
                 pattern = re.compile(compile_path(route.path)[0].pattern, re.DOTALL)
                 found = self._patterns.setdefault(route.path, (pattern, {}))[1]
             else:
@@ -100,10 +99,10 @@ class RouteTable:
             found[route.method] = route
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        """The route and the parameters in its path.
+        """The route of a request, and the parameters in its path.
 
         Raises:
-            Problem: 404, or 405 with what is allowed.
+            Problem: 404, or 405 with the header Allow.
         """
         asked = "GET" if method == "HEAD" else method
         plain = self._plain.get(path)
@@ -113,20 +112,20 @@ class RouteTable:
             if asked in routes and (match := pattern.fullmatch(path)) is not None:
                 return routes[asked], match.groupdict()
         allowed = self.allowed(path)
-        raise Problem(405, f"This path takes {allowed}", headers={"Allow": allowed})
+        raise Problem(405, f"This path allows {allowed}", headers={"Allow": allowed})
 
     def allowed(self, path: str) -> str:
-        """What ``Allow`` says of a path.
+        """The value of the header Allow for a path.
 
         Raises:
-            Problem: 404.
+            Problem: 404 no route has the path.
         """
         methods = set(self._plain.get(path, ()))
         for pattern, routes in self._patterns.values():
             if pattern.fullmatch(path) is not None:
                 methods.update(routes)
         if not methods:
-            raise Problem(404, "There is nothing at this path; GET /openapi.json lists all of them")
+            raise Problem(404, "There is no such path; GET /openapi.json lists all paths")
         if "GET" in methods:
             methods.add("HEAD")
         return ", ".join(sorted({*methods, "OPTIONS"}))

@@ -1,15 +1,14 @@
-"""Answers of the read API as JSON or CSV: headers for freshness, ETag and 304, Cache-Control, which
-is asked for (``format``, Accept), and gzip: from which size, when not.
+"""Answers of the read API as JSON or CSV (``format``, Accept), with headers for freshness, ETag and
+304, Cache-Control; and gzip.
 
-The tag is weak, and is of what was asked for, not of the moment: an answer that says the same of a
-later time has the same tag, so that a page that looks again and again is told 304 until a number
-has changed. How fresh the answer is stands in a header, too, which a 304 renews.
+The ETag is weak and depends on the numbers, not on the time: a page that polls gets 304 until a
+number changes. The time up to which the answer is complete is in a header, too, which a 304 renews.
 
-All answers are packed with gzip where the client accepts it and it pays. Whoever sees the length of
-packed answers on their way, and has a browser ask again and again with text of their own in the
-answer, could learn the rest of it (BREACH). So nothing is packed that a page of somebody else can
-have had a browser ask for: what has a cookie or another word of the browser's on where it comes
-from is packed only if that word is that a page of ours asks.
+Answers are compressed with gzip if the client accepts it and they are large enough. An attacker who
+sees the lengths of compressed answers, and makes a browser send requests whose text comes back in
+them, could guess the rest of the answer (BREACH). So an answer is not compressed if a page of
+another origin may have made a browser request it: a request with Sec-Fetch-Site must come from a
+page of this server or from no page, and a request without it must have no cookie.
 """
 
 import json
@@ -30,17 +29,17 @@ _TIME: Final = {"type": "string", "format": "date-time"}
 FRESHNESS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
     "complete_up_to": (
         "Countersink-Complete-Up-To",
-        "Everything that reached Redis before it is in the answer; `unknown`: Redis did not tell.",
+        "Everything that reached Redis before this time is in the answer; `unknown`: no reply.",
         _TEXT,
     ),
     "rolled_up_to": (
         "Countersink-Rolled-Up-To",
-        "The first day of which everything can still be told.",
+        "The first day with days of its own: earlier ones are rolled up to months.",
         {"type": "string", "format": "date"},
     ),
     "since": (
         "Countersink-Since",
-        "Events from before this time are missing: the breakdown that answers was declared then.",
+        "Events before this time are missing: the breakdown that answers was declared then.",
         _TIME,
     ),
     "told_from": (
@@ -50,27 +49,27 @@ FRESHNESS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
     ),
     "truncated": (
         "Countersink-Truncated",
-        "Only a part is in the answer: the largest, or of a series the days with the most counts.",
+        "The answer has only the largest totals; of a series only the days with the most counts.",
         {"type": "string", "enum": ["true"]},
     ),
 }
-"""By the member of an answer: the header that says the same, what it means, and its schema."""
+"""By the member of an answer: the header with the same value, its meaning, and its schema."""
 FRESH_S: Final = 1
-"""Seconds for which a browser may take its copy without asking."""
+"""Seconds for which a browser may use its copy without a request."""
 CSV: Final = "text/csv"
 LEAST_BYTES: Final = 1_024
-"""Of a body that is packed: less fits into one packet as it is."""
+"""Smallest compressed body: a smaller one fits into one packet uncompressed."""
 IN_THREAD_BYTES: Final = 64 << 10
-"""Of a body that the event loop does not pack itself."""
+"""Bytes of a body from which on a thread compresses it, not the event loop."""
 _TYPES: Final = frozenset(
     ("application/json", "text/csv", "text/plain", "application/openmetrics-text")
 )
 _LEVEL: Final = 1
-"""Numbers and names in JSON become a tenth; higher levels take several times as long for little."""
+"""Compresses JSON to a tenth; higher levels take several times as long and save little more."""
 
 
 def wants_csv(request: Request, format: str | None) -> bool:
-    """Whether CSV is asked for: by the parameter ``format``, else by the header ``Accept``."""
+    """Whether the request asks for CSV, by the parameter ``format``, else by the header Accept."""
     if format is not None:
         return format == "csv"
     accept = request.headers.get("accept", "")
@@ -78,7 +77,7 @@ def wants_csv(request: Request, format: str | None) -> bool:
 
 
 def freshness(limits: dict[str, Any]) -> dict[str, str]:
-    """The headers that say how fresh and how whole an answer is, in JSON and CSV alike.
+    """The headers of :data:`FRESHNESS` for an answer, in JSON and CSV alike.
 
     Args:
         limits: all or some of :meth:`countersink.counting.totals.query.Answer.limits`.
@@ -99,14 +98,14 @@ def json_answer(
     *,
     pending: bool,
 ) -> Response:
-    """A JSON document, in ASCII: every key survives every client.
+    """A JSON document, in ASCII, which keeps keys that are not UTF-8.
 
     Args:
-        request: what is answered.
-        content: the members that the tag is of.
-        fresh: members that change with time alone.
+        request: the request.
+        content: the members that the ETag depends on.
+        fresh: further members, which may change while the numbers do not.
         headers: from :func:`freshness`.
-        pending: the answer has what is still in the queue, so no copy of it may be taken unasked.
+        pending: the answer includes pending rows: browsers must ask before they use a copy.
     """
     known = json.dumps(content)
     body = f"{known[:-1]}, {json.dumps(fresh)[1:]}" if fresh else known
@@ -116,7 +115,7 @@ def json_answer(
 def csv_answer(
     request: Request, text: str, headers: Mapping[str, str], *, name: str, pending: bool
 ) -> Response:
-    """A text in CSV (RFC 4180), to be kept as ``name``."""
+    """A text in CSV (RFC 4180) with the file name ``name``."""
     named = {**headers, "Content-Disposition": f'inline; filename="{name}"'}
     return _answer(request, text, text, f"{CSV}; charset=utf-8; header=present", named, pending)
 
@@ -129,7 +128,7 @@ def _answer(
     headers: Mapping[str, str],
     pending: bool,
 ) -> Response:
-    # Keys that are no UTF-8 come out of the table as lone surrogates, and go out as they were.
+    # Keys that are not UTF-8 have lone surrogates, which surrogateescape turns into their bytes.
     digest = blake2b(media_type.encode(), digest_size=16)
     digest.update(known.encode("utf-8", "surrogateescape"))
     tag = f'W/"{digest.hexdigest()}"'
@@ -139,19 +138,19 @@ def _answer(
         "Cache-Control": "private, no-cache" if pending else f"private, max-age={FRESH_S}",
         "Vary": "Accept, Accept-Encoding, Authorization, X-API-Key, Cookie",
     }
-    if _has(request.headers.get("if-none-match"), tag):
+    if _matches(request.headers.get("if-none-match"), tag):
         return Response(status_code=304, headers=every)
     return Response(
         body.encode("utf-8", "surrogateescape"), headers={**every, "Content-Type": media_type}
     )
 
 
-def _has(condition: str | None, tag: str) -> bool:
-    """Whether a tag is among those that the client has (weak comparison, RFC 9110, 8.8.3.2)."""
+def _matches(condition: str | None, tag: str) -> bool:
+    """Whether If-None-Match has a tag, by weak comparison (RFC 9110, 8.8.3.2)."""
     if condition is None:
         return False
     bare = tag.removeprefix("W/")
-    return any(one.strip().removeprefix("W/") == bare for one in condition.split(","))
+    return any(each.strip().removeprefix("W/") == bare for each in condition.split(","))
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
@@ -165,36 +164,34 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 
 async def compress(scope: Scope, response: Response, services: Services) -> None:
-    """Pack the body of ``response`` to the request of ``scope`` with gzip, unless something speaks
-    against it.
-
-    Bodies that are sent piece by piece, as server-sent events are, stay as they are.
+    """Compress the body of ``response`` with gzip, if it is large enough and the client accepts it
+    and BREACH is no risk. Streamed bodies (server-sent events) stay uncompressed.
     """
     body = getattr(response, "body", b"")
     if len(body) < LEAST_BYTES:
         return
-    there = response.headers
-    media_type = there.get("content-type", "").partition(";")[0]
-    if media_type not in _TYPES or "content-encoding" in there:
+    headers = response.headers
+    media_type = headers.get("content-type", "").partition(";")[0]
+    if media_type not in _TYPES or "content-encoding" in headers:
         return
     asked = Headers(scope=scope)
-    if not (accepts_gzip(asked.get("accept-encoding", "")) and _is_safe(asked)):
+    if not (accepts_gzip(asked.get("accept-encoding", "")) and _is_same_origin(asked)):
         return
     if len(body) < IN_THREAD_BYTES:
-        response.body = _packed(body)
+        response.body = _gzipped(body)
     else:
-        response.body = await services.run(_packed, body)
-    there["content-length"] = str(len(response.body))
-    there["content-encoding"] = "gzip"
-    there.add_vary_header("Accept-Encoding")
+        response.body = await services.run(_gzipped, body)
+    headers["content-length"] = str(len(response.body))
+    headers["content-encoding"] = "gzip"
+    headers.add_vary_header("Accept-Encoding")
 
 
-def _is_safe(asked: Headers) -> bool:
-    """Whether nobody else's page can have made a browser ask this."""
+def _is_same_origin(asked: Headers) -> bool:
+    """Whether no page of another origin can have made a browser send the request."""
     site = asked.get("sec-fetch-site")
     return "cookie" not in asked if site is None else site in ("same-origin", "none")
 
 
-def _packed(body: bytes | memoryview) -> bytes:
+def _gzipped(body: bytes | memoryview) -> bytes:
     packer = zlib.compressobj(_LEVEL, wbits=16 + zlib.MAX_WBITS)
     return packer.compress(body) + packer.flush()

@@ -1,5 +1,5 @@
-"""Headers: most headers of a request, and repeated ones (400), and those that every answer has
-(Content-Security-Policy, Cache-Control, nosniff)."""
+"""Headers of requests (repeated ones get 400), their path and query as UTF-8, and the headers that
+every answer has (Content-Security-Policy, Cache-Control, nosniff)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -26,8 +26,7 @@ _SINGLE: Final = frozenset(
         b"idempotency-key",
     )
 )
-"""Headers that mean something to us and of which there is one: with two, whoever stands between
-could have looked at the other one."""
+"""Headers that may occur once: a proxy before us may have read the other one of two."""
 _JOINED: Final = {
     b"cookie": b"; ",
     b"x-forwarded-for": b", ",
@@ -48,27 +47,27 @@ PAGE: Final[tuple[tuple[bytes, bytes], ...]] = (
     _NEVER_GUESSED,
     _NEVER_KEPT,
 )
-"""Of HTML."""
+"""Headers of HTML answers."""
 DATA: Final[tuple[tuple[bytes, bytes], ...]] = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     _NEVER_GUESSED,
     _NEVER_KEPT,
 )
-"""Of everything else, which no browser shows as a page: each header of an answer takes time."""
+"""Headers of all other answers, which no browser shows as a page; few, as each takes time."""
 _NOT_MODIFIED: Final = 304
 
 
 def read_headers(scope: Scope) -> dict[bytes, bytes]:
-    """The headers that matter, by lower-case name.
+    """The values of the headers that this server reads, by lower-case name.
 
     Raises:
-        Problem: 400 one is there twice.
+        Problem: 400 a header of :data:`_SINGLE` is repeated.
     """
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in _SINGLE:
             if name in found:
-                raise Problem(400, f"The header {name.decode()} is there twice")
+                raise Problem(400, f"The request has the header {name.decode()} twice")
             found[name] = value
         elif name in _JOINED:
             found[name] = found[name] + _JOINED[name] + value if name in found else value
@@ -76,12 +75,12 @@ def read_headers(scope: Scope) -> dict[bytes, bytes]:
 
 
 def decode_target(scope: Scope) -> None:
-    """Make ``scope["path"]`` the path as UTF-8, and see to it that the query is, too.
+    """Set ``scope["path"]`` to the path, decoded strictly, and check that the query is UTF-8.
 
-    The server would put a replacement character where there is none: another key's name.
+    uvicorn would decode invalid bytes as replacement characters, which may be another key's name.
 
     Raises:
-        Problem: 400 one is not UTF-8.
+        Problem: 400 the path or the query is not UTF-8.
     """
     raw, query = scope["raw_path"], scope["query_string"]
     try:
@@ -91,23 +90,23 @@ def decode_target(scope: Scope) -> None:
             query.decode("ascii")
             unquote_to_bytes(query).decode()
     except UnicodeDecodeError:
-        raise Problem(400, "The path and the query are UTF-8, percent-encoded") from None
+        raise Problem(400, "The path and the query must be percent-encoded UTF-8") from None
 
 
-def complete(response: Response) -> Response:
-    """``response`` with what it lacks."""
+def add_headers(response: Response) -> Response:
+    """``response`` with the headers that every answer has, where it did not set its own."""
     raw = response.raw_headers
-    there = dict(raw)
-    if there.get(b"content-type", b"").startswith(b"text/html"):
-        lacking = PAGE
+    present = dict(raw)
+    if present.get(b"content-type", b"").startswith(b"text/html"):
+        headers = PAGE
     elif response.status_code == _NOT_MODIFIED:
-        lacking = (_NEVER_KEPT,)  # the rest is that of the copy, which this would replace
+        headers = (_NEVER_KEPT,)  # others would replace those of the client's copy
     else:
-        lacking = DATA
-    raw += [each for each in lacking if each[0] not in there]
+        headers = DATA
+    raw += [each for each in headers if each[0] not in present]
     return response
 
 
 def policy(scripts: Sequence[str]) -> str:
-    """The policy of a page that has scripts with these hashes in it."""
+    """The content security policy of a page with inline scripts of the given hashes."""
     return f"{CONTENT_SECURITY_POLICY}; script-src 'self' {' '.join(scripts)}"

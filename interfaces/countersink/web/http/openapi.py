@@ -1,7 +1,7 @@
-"""The OpenAPI document: its introduction, texts and headers of statuses that every route has,
-schema of errors; texts of an endpoint stand in its module.
+"""The OpenAPI document: its introduction, the texts and headers of the statuses that every route
+has, and the schema of problems. See an endpoint's module for its texts.
 
-Every route is in it, but those of pages and their files, and nothing else is.
+The document has every route but those of pages and their files.
 """
 
 import json
@@ -34,19 +34,19 @@ _RETRY_AFTER: Final = {
     "required": True,
 }
 _CHALLENGE: Final = {"schema": {"type": "string"}, "required": True}
-_WORDS: Final[Mapping[int, str]] = {
-    400: "The request cannot be read: a header twice, a path that is no UTF-8.",
-    401: "A key is needed, or the one shown is wrong, revoked or expired.",
-    403: "The key is not for this, or the request came from a page of another origin.",
+_PROBLEM_TEXTS: Final[Mapping[int, str]] = {
+    400: "The request is malformed: a repeated header, or a path that is not UTF-8.",
+    401: "A key is required, or the key is wrong, revoked or expired.",
+    403: "The key may not do this, or the request came from a page of another origin.",
     408: "The request did not arrive in time.",
     413: "The body is too large.",
-    415: "The body is packed, or typed, in a way that is not known.",
+    415: "The Content-Type or Content-Encoding of the body is not supported.",
     421: "The name in the Host header is not one of this server's.",
-    422: "A parameter is not valid, or the numbers do not tell what is asked for.",
+    422: "A parameter is not valid, or the stored numbers cannot answer the request.",
     429: "Too many requests, or too many wrong keys.",
     431: "The headers are too many, or too large.",
-    500: "A bug. The number in it is in the server's log, too.",
-    503: "A server behind this one is away or busy: try again.",
+    500: "An internal error. The server's log has details under the number `incident`.",
+    503: "MySQL or Redis is away, or the server is busy: try again.",
 }
 _HEADERS: Final[Mapping[int, Mapping[str, Any]]] = {
     401: {"WWW-Authenticate": _CHALLENGE},
@@ -61,11 +61,11 @@ Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Day = Annotated[str, Meta(extra_json_schema={"format": "date"})]
 Count = Annotated[int, Meta(ge=0)]
 _SCHEMAS: Final[dict[str, Any]] = {}
-"""Schemas of all structs that :func:`schema_of` was asked for, by name."""
+"""Schemas of all structs given to :func:`schema_of`, by name."""
 
 
-def words(description: str) -> Meta:
-    """What the document says of a member."""
+def doc(description: str) -> Meta:
+    """The description of a struct's member, for annotations."""
     return Meta(description=description)
 
 
@@ -74,29 +74,31 @@ class Closed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ItemError(msgspec.Struct):
-    """What is wrong with one item."""
+    """The error of an item or a parameter."""
 
     detail: str
-    index: Annotated[int, Meta(ge=0, description="of the item")] | UnsetType = UNSET
-    parameter: Annotated[str, words("of the query")] | UnsetType = UNSET
+    index: Annotated[int, Meta(ge=0, description="The item's, from 0.")] | UnsetType = UNSET
+    parameter: Annotated[str, doc("The parameter's name.")] | UnsetType = UNSET
 
 
 class ProblemDocument(msgspec.Struct):
-    """What is wrong, and what to do (RFC 9457)."""
+    """The error, and what to do (RFC 9457)."""
 
     status: Annotated[int, Meta(ge=400, le=599)]
     detail: str
-    incident: Annotated[str, words("With status 500: find it in the log.")] | UnsetType = UNSET
+    incident: (
+        Annotated[str, doc("With status 500: the number in the server's log.")] | UnsetType
+    ) = UNSET
     rolled_up_to: (
-        Annotated[Day, words("With status 422: the first day that can be asked for by day.")]
+        Annotated[Day, doc("With status 422: the first day that has a total of its own.")]
         | UnsetType
     ) = UNSET
-    errors: Annotated[list[ItemError], words("What is wrong with which item.")] | UnsetType = UNSET
+    errors: Annotated[list[ItemError], doc("Errors of items or parameters.")] | UnsetType = UNSET
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    """The schema of a struct, or of a type with structs in it, which become parts of the document;
-    what is a schema already stays as it is.
+    """The schema of a struct, or of a type with structs, which become components of the document;
+    a schema is returned unchanged.
     """
     if isinstance(kind, Mapping):
         return dict(kind)
@@ -107,17 +109,17 @@ def schema_of(kind: Any) -> dict[str, Any]:
 
 
 _INTRODUCTION: Final = (
-    "Increments in, totals out. A key goes into `Authorization: Bearer ck_…` or `X-API-Key`; what"
-    " is wrong is told as `application/problem+json`."
+    "Counts increments and returns totals. Send a key as `Authorization: Bearer ck_…` or"
+    " `X-API-Key`; errors are `application/problem+json`."
 )
 
 
 def document(routes: Iterable[Route], *, keys: bool = True) -> dict[str, Any]:
-    """The document of ``routes``.
+    """The OpenAPI document of ``routes``.
 
     Args:
-        routes: what there is.
-        keys: whether keys are needed.
+        routes: all routes.
+        keys: whether the server requires keys.
     """
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -135,7 +137,7 @@ def document(routes: Iterable[Route], *, keys: bool = True) -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": {**_SCHEMAS, "TimeZone": _time_zone()},
-            "responses": {f"Problem{status}": problem(status) for status in _WORDS},
+            "responses": {f"Problem{status}": problem(status) for status in _PROBLEM_TEXTS},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -145,7 +147,7 @@ def document(routes: Iterable[Route], *, keys: bool = True) -> dict[str, Any]:
 
 
 def operation(route: Route, *, keys: bool = True) -> dict[str, Any]:
-    """A route's operation, with what every route has."""
+    """The operation object of a route, with the responses that every route has."""
     scope = route.scope and f"Scope: `{route.scope}`."
     made: dict[str, Any] = {
         "operationId": route.name or route.path.strip("/"),
@@ -154,7 +156,9 @@ def operation(route: Route, *, keys: bool = True) -> dict[str, Any]:
         "description": "\n\n".join(filter(None, (route.description, scope))),
         "security": _security(route, keys),
         "parameters": _parameters(route),
-        "responses": {status: _response(status, told) for status, told in route.responses.items()},
+        "responses": {
+            status: _response(status, declared) for status, declared in route.responses.items()
+        },
     }
     if route.body is not None:
         made["requestBody"] = route.body
@@ -163,36 +167,36 @@ def operation(route: Route, *, keys: bool = True) -> dict[str, Any]:
     return made
 
 
-def _response(status: str, told: Described) -> Mapping[str, Any]:
-    """A struct is a body in JSON, described by its docstring; words alone are of a problem."""
-    if isinstance(told, type):
-        return response(told.__doc__ or "", told)
-    if not isinstance(told, str):
-        return told
+def _response(status: str, declared: Described) -> Mapping[str, Any]:
+    """The response object of an entry of :attr:`Route.responses`."""
+    if isinstance(declared, type):
+        return response(declared.__doc__ or "", declared)
+    if not isinstance(declared, str):
+        return declared
     code = int(status)
-    return {**(problem(code) if code >= HTTPStatus.BAD_REQUEST else {}), "description": told}
+    return {**(problem(code) if code >= HTTPStatus.BAD_REQUEST else {}), "description": declared}
 
 
 def response(description: str, body: Any, *media_types: str) -> dict[str, Any]:
-    """A response whose body is of a schema or a type; JSON where no media type is named."""
+    """The response object of a body with a schema or a type; default media type: JSON."""
     schema = schema_of(body)
     types = media_types or ("application/json",)
     return {"description": description, "content": {each: {"schema": schema} for each in types}}
 
 
 def json_body(kind: Any, *, required: bool = True) -> dict[str, Any]:
-    """A request's JSON body, which is read as a type."""
+    """The request body object of JSON that is read as a type."""
     return {"required": required, "content": {"application/json": {"schema": schema_of(kind)}}}
 
 
 def closed_object(
     properties: Mapping[str, Any], required: Iterable[str] | None = None
 ) -> dict[str, Any]:
-    """The schema of an object with these members and no others.
+    """The schema of an object without other members.
 
     Args:
-        properties: the members.
-        required: those that are always there; default: all.
+        properties: the schemas of its members, by name.
+        required: names of required members; default: all.
     """
     return {
         "type": "object",
@@ -203,31 +207,32 @@ def closed_object(
 
 
 def _time_zone() -> dict[str, Any]:
-    """A name that the server knows: its list of zones is that of its machine, or package tzdata."""
+    """The schema of a time zone: the names in this machine's, or package tzdata's, database."""
     names = sorted(available_timezones())
     return {"type": "string", "enum": names, "examples": ["UTC", "Europe/Berlin"]}
 
 
 def problem(status: int) -> dict[str, Any]:
-    """A response that is a problem document."""
-    made = response(_WORDS.get(status, HTTPStatus(status).phrase), ProblemDocument, MEDIA_TYPE)
+    """The response object of a problem document."""
+    text = _PROBLEM_TEXTS.get(status, HTTPStatus(status).phrase)
+    made = response(text, ProblemDocument, MEDIA_TYPE)
     if status in _HEADERS:
         made["headers"] = _HEADERS[status]
     return made
 
 
 def openapi_route(routes: Iterable[Route]) -> Route:
-    """The route to the document of ``routes`` and itself."""
+    """The route of the OpenAPI document, which describes ``routes`` and itself."""
     others = tuple(routes)
 
     @cache
     def body(keys: bool) -> bytes:
-        return json.dumps(document((*others, own), keys=keys)).encode()
+        return json.dumps(document((*others, document_route), keys=keys)).encode()
 
     async def answer(request: Request, services: Services, who: Identity) -> Response:
         return Response(body(not services.options.without_keys), media_type="application/json")
 
-    own = Route(
+    document_route = Route(
         "GET",
         PATH,
         answer,
@@ -236,7 +241,7 @@ def openapi_route(routes: Iterable[Route]) -> Route:
         summary="This document",
         responses={"200": response("OpenAPI 3.1.", {"type": "object"})},
     )
-    return own
+    return document_route
 
 
 def _statuses(route: Route) -> list[int]:
@@ -266,10 +271,10 @@ def _parameters(route: Route) -> list[Mapping[str, Any]]:
     return [*in_path, *route.headers, *query]
 
 
-def read_responses(document: Any, *, csv: bool = True, one: bool = False) -> dict[str, Any]:
+def read_responses(document: Any, *, csv: bool = True, of_counter: bool = False) -> dict[str, Any]:
     """The responses of a read's operation, besides those that every route has."""
     headers: dict[str, Any] = {
-        "ETag": {"description": "Of the numbers.", "schema": {"type": "string"}},
+        "ETag": {"description": "Changes with the numbers.", "schema": {"type": "string"}},
         "Cache-Control": {"schema": {"type": "string"}},
         "Vary": {"schema": {"type": "string"}},
     }
@@ -280,8 +285,8 @@ def read_responses(document: Any, *, csv: bool = True, one: bool = False) -> dic
         found["content"][CSV] = {"schema": {"type": "string"}}
     made: dict[str, Any] = {
         "200": found,
-        "304": {"description": "It is as If-None-Match has it.", "headers": headers},
+        "304": {"description": "Unchanged: If-None-Match has its ETag.", "headers": headers},
     }
-    if one:
-        made["404"] = "Nothing was ever counted under this name."
+    if of_counter:
+        made["404"] = "There is no such counter."
     return made

@@ -1,9 +1,8 @@
-"""Parameters of queries (``from``, ``to``, ``key``, ``prefix``, ``format`` ...): their
-descriptions, checks, most per request, and the texts of 422; and which counters a key may name
-(403).
+"""Parameters of queries (``from``, ``to``, ``key``, ``prefix``, ``format`` ...) and paths: their
+descriptions and checks; and the check that a key may name a counter (403).
 
-An unknown parameter, one that is given twice, or a value that is none, ends the request with 422
-and a sentence for each: a typing error must not look like an answer.
+An unknown or repeated parameter, or an invalid value, ends the request with 422 and a sentence for
+each: a misspelt parameter must not be ignored.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,34 +30,34 @@ from countersink.web.errors import Problem
 MAX_PARAMETERS: Final = 600
 """Parameters of one request."""
 MAX_VALUES: Final = 400
-"""Values of one parameter, as a rule."""
+"""Default number of values of one parameter, at most."""
 COUNTER_NAME: Final[Mapping[str, Any]] = {
     "type": "string",
     "pattern": f"^[A-Za-z0-9_.:-]{{1,{MAX_COUNTER_LENGTH}}}$",
 }
-"""The schema of what :func:`countersink.runtime.limits.check_counter` takes."""
+"""The schema of counters' names (:func:`countersink.runtime.limits.check_counter`)."""
 MAX_SEQUENCE_BYTES: Final = 255
-"""Of the name of a sequence."""
+"""Bytes of a sequence's name."""
 TEXT: Final[Mapping[str, Any]] = {"type": "string"}
-_SHOWN: Final = 20
-"""Errors that are told at once."""
+_MAX_ERRORS: Final = 20
+"""Errors in one answer."""
 _DAY_SCHEMA: Final = {"type": "string", "format": "date", "examples": ["2026-11-21"]}
 _KEY_SCHEMA: Final[Mapping[str, Any]] = {"type": "string", "maxLength": MAX_KEY_BYTES}
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a query.
+    """A parameter of a query.
 
     Attributes:
         name: as in the URL.
-        read: turns its text into a value; ValueError says what is allowed.
+        read: returns the value of a text; its ValueError tells which texts are allowed.
         description: one sentence.
-        schema: of its values (JSON Schema).
-        default: the value where it is not given; of a repeatable one the empty tuple.
-        repeatable: may be given several times; its value is then a tuple.
-        most: how many times.
-        required: for the document: it has to be given.
+        schema: of a value (JSON Schema).
+        default: the value without the parameter; of a repeatable one the empty tuple.
+        repeatable: it may be given several times, and its value is a tuple.
+        most: how many times it may be given.
+        required: marks it as required in the document; the handler checks it.
     """
 
     name: str
@@ -92,7 +91,7 @@ class Parameter:
 def number(
     name: str, least: int, most: int, description: str, *, default: int | None = None
 ) -> Parameter:
-    """A parameter that is a whole number of a range."""
+    """A parameter with a whole number of a range."""
 
     def read_number(text: str) -> int:
         digits = text.isascii() and text.isdigit() and len(text) <= len(str(most))
@@ -105,7 +104,7 @@ def number(
 
 
 def flag(name: str, description: str, *, default: bool = False) -> Parameter:
-    """A parameter that is ``true`` or ``false``."""
+    """A parameter with the value ``true`` or ``false``."""
 
     def read_flag(text: str) -> bool:
         if text not in ("true", "false"):
@@ -118,20 +117,20 @@ def flag(name: str, description: str, *, default: bool = False) -> Parameter:
 def choice(
     name: str, choices: Iterable[str], description: str, *, default: str | None = None
 ) -> Parameter:
-    """A parameter that is one of some words."""
-    words = list(choices)
+    """A parameter with one of the given values."""
+    values = list(choices)
 
     def read_choice(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"give one of {', '.join(words)}")
+        if text not in values:
+            raise ValueError(f"give one of {', '.join(values)}")
         return text
 
-    schema = {"type": "string", "enum": words}
+    schema = {"type": "string", "enum": values}
     return Parameter(name, read_choice, description, schema, default=default)
 
 
 def short_text(name: str, whose: str, most: int, description: str, default: str = "") -> Parameter:
-    """A parameter that is any text of so many characters, of what ``whose`` says."""
+    """A parameter with any text of up to ``most`` characters; ``whose`` names it in the error."""
 
     def read_text(text: str) -> str:
         if len(text) > most:
@@ -152,10 +151,10 @@ def several(
 def read_parameters(scope: Scope, known: Sequence[Parameter]) -> dict[str, Any]:
     """The values of all ``known`` parameters of a request's query, by name.
 
-    Bytes of the query that are no UTF-8 become lone surrogates, as everywhere where keys are text.
+    Bytes that are not UTF-8 become lone surrogates, as in all keys.
 
     Raises:
-        Problem: 422.
+        Problem: 422 some parameters are not valid.
     """
     values: dict[str, Any] = {p.name: () if p.repeatable else p.default for p in known}
     if not scope["query_string"]:
@@ -167,11 +166,11 @@ def read_parameters(scope: Scope, known: Sequence[Parameter]) -> dict[str, Any]:
         parameter = declared.get(name)
         if parameter is None:
             allowed = ", ".join(sorted(declared)) or "none"
-            errors.append(_error(name, f"there is no such parameter here; there are: {allowed}"))
+            errors.append(_error(name, f"there is no such parameter here; allowed are: {allowed}"))
         elif name in given and not parameter.repeatable:
-            errors.append(_error(name, "it is given more than once"))
+            errors.append(_error(name, "give it once only"))
         elif parameter.repeatable and len(values[name]) >= parameter.most:
-            error = _error(name, f"it is given more than {parameter.most} times")
+            error = _error(name, f"give it {parameter.most} times at most")
             errors += [] if error in errors else [error]
         else:
             given.add(name)
@@ -182,7 +181,7 @@ def read_parameters(scope: Scope, known: Sequence[Parameter]) -> dict[str, Any]:
             else:
                 values[name] = (*values[name], value) if parameter.repeatable else value
     if errors:
-        raise Problem(422, "Some parameters are not valid", extra={"errors": errors[:_SHOWN]})
+        raise Problem(422, "Some parameters are not valid", extra={"errors": errors[:_MAX_ERRORS]})
     return values
 
 
@@ -195,31 +194,31 @@ def _pairs(query: str) -> list[tuple[str, str]]:
             max_num_fields=MAX_PARAMETERS,
         )
     except ValueError:
-        raise Problem(422, f"At most {MAX_PARAMETERS} parameters fit into one request") from None
+        raise Problem(422, f"A request has at most {MAX_PARAMETERS} parameters") from None
 
 
 def refuse(name: str, why: str) -> Problem:
-    """A 422 for one parameter."""
+    """The problem (422) of one parameter."""
     return Problem(422, "Some parameters are not valid", extra={"errors": [_error(name, why)]})
 
 
 def _error(name: str, detail: str) -> dict[str, str]:
-    # Shown to whoever sent it; a lone surrogate would be no valid JSON text for some readers.
+    # Some JSON parsers refuse lone surrogates.
     return {"parameter": name.encode("utf-8", "backslashreplace").decode()[:80], "detail": detail}
 
 
-# What several endpoints take.
+# Parameters of several endpoints.
 
 
 def _edge(text: str) -> date:
-    """A day, or an aware time; ValueError: it is neither."""
-    edge = read_edge(text.replace(" ", "+"))  # in a query `+` stands for a blank
+    """The day, or the aware time, in a text; ValueError: it is neither."""
+    edge = read_edge(text.replace(" ", "+"))  # an unencoded `+` of a query is decoded as a space
     check_range(edge, None)
     return edge
 
 
 def _zone(text: str) -> str:
-    # A name is no longer than this; what is looked up in a list is not for megabytes.
+    # No name is longer; cut before it is looked up and quoted.
     return buckets.zone(text[:80]).key
 
 
@@ -231,7 +230,7 @@ def _part_of_key(text: str) -> str:
 
 def _prefix_to_exclude(text: str) -> str:
     if not text:
-        raise ValueError("give the begin of the keys: all keys begin with an empty one")
+        raise ValueError("give a prefix that is not empty: it would exclude all keys")
     return _part_of_key(text)
 
 
@@ -250,8 +249,8 @@ _EDGE_SCHEMA: Final[Mapping[str, Any]] = {
 SINCE: Final = Parameter(
     "from",
     _edge,
-    "First day, inclusive, or the time at which the range begins, with its offset. Default: where"
-    " the data begins.",
+    "First day, inclusive, or the time at which the range begins, with its UTC offset. Default:"
+    " where the data begins.",
     _EDGE_SCHEMA,
 )
 UNTIL: Final = Parameter(
@@ -263,45 +262,45 @@ UNTIL: Final = Parameter(
 LAST: Final = Parameter(
     "last",
     lambda text: Last.of(text[:40]),
-    "Instead of both: so many minutes, hours or days up to now. Days are whole days, today's"
-    " included; the rest is whole buckets of the counter, the one that is open now included.",
+    "Instead of from and to: the last minutes, hours or days up to now. `7d` is 7 whole days, today"
+    " included; minutes and hours are whole buckets of the counter, the open one included.",
     {"type": "string", "pattern": "^[0-9]{1,9}[mhd]$", "examples": ["24h", "90m", "7d"]},
 )
 TIME_ZONE: Final = Parameter(
     "time_zone",
     _zone,
-    "Whose days, hours and months: an IANA name. Default: each counter's own.",
+    "Time zone of the days, hours and months: an IANA name. Default: each counter's own.",
     {"$ref": "#/components/schemas/TimeZone"},
 )
 KEYS: Final = several(
     "key",
     stored_form,
-    "This key alone; may be given several times. One of more than 255 bytes is looked"
-    " for in the form in which it is counted.",
+    "Only this key; may be given several times. A key of more than 255 bytes is"
+    " cut as when it is counted.",
 )
 INCLUDE_PENDING: Final = flag(
     "include_pending",
-    "Add, exactly, what is still in the queue. Takes time with the queue's length, and is 503 where"
-    " there is too much in it.",
+    "Add the rows that are still in the queue, exactly. Takes time in proportion to the queue; 503"
+    " if the queue is too long.",
 )
 FORMAT: Final = choice(
     "format",
     ("json", "csv"),
-    "Default: csv where the header Accept asks for text/csv alone, else json.",
+    "Default: csv if the header Accept has text/csv and not application/json, else json.",
 )
 SPREADSHEET: Final = flag(
-    "spreadsheet", "CSV for people: a `'` before what a spreadsheet would run as a formula."
+    "spreadsheet", "CSV for spreadsheets: a `'` before texts that would be run as formulas."
 )
 PREFIX: Final = several(
     "prefix",
     _part_of_key,
-    "Keys that begin so, byte by byte; may be given several times, and beside key.",
+    "Only keys with this prefix, byte by byte; may be given several times, and together with key.",
     _KEY_SCHEMA,
 )
 SEARCH: Final = Parameter(
     "search",
     _part_of_key,
-    "Only keys that have this in them, byte by byte.",
+    "Only keys that contain this, byte by byte.",
     _KEY_SCHEMA,
     default="",
 )
@@ -313,15 +312,15 @@ EXCLUDE_KEYS: Final = several(
 EXCLUDE_PREFIX: Final = several(
     "exclude_prefix",
     _prefix_to_exclude,
-    "Without keys that begin so, byte by byte; may be given several times.",
+    "Without keys with this prefix, byte by byte; may be given several times.",
     {**_KEY_SCHEMA, "minLength": 1},
 )
 PICKED: Final = (KEYS, PREFIX, SEARCH, EXCLUDE_KEYS, EXCLUDE_PREFIX)
-"""Which keys; :func:`picked_keys` reads their values."""
+"""Parameters that select keys; :func:`picked_keys` reads their values."""
 IN_PATH: Final[Mapping[str, Mapping[str, Any]]] = {
     "counter": {
-        "description": "The counter's name. Of `.` and `..` write `~.` and `~..`: clients take them"
-        " for steps in the path.",
+        "description": "The counter's name. Write `.` and `..` as `~.` and `~..`: clients remove"
+        " them from paths.",
         "schema": COUNTER_NAME,
     },
     "day": {"schema": {"type": "string", "format": "date"}},
@@ -332,11 +331,11 @@ IN_PATH: Final[Mapping[str, Mapping[str, Any]]] = {
         "schema": {"type": "string", "maxLength": MAX_SEQUENCE_BYTES},
     },
 }
-"""Parameters of paths, for the document; others are any text."""
+"""Parameters of paths, in OpenAPI; others are any text."""
 
 
 def picked_keys(given: Mapping[str, Any]) -> Keys:
-    """Which keys the values of :data:`PICKED` are about."""
+    """The selection of keys by the values of :data:`PICKED`."""
     match = KeyMatch(
         keys=given["key"],
         prefix=given["prefix"],
@@ -347,34 +346,34 @@ def picked_keys(given: Mapping[str, Any]) -> Keys:
     return wanted_keys(None, None, match)
 
 
-def own_counter(request: Request, who: Identity) -> str:
-    """The counter that the path of a request names, which they may see.
+def permitted_counter(request: Request, who: Identity) -> str:
+    """The counter's name in the path of a request, if ``who`` may name it.
 
     Raises:
-        Problem: 404 it can be none; 403 it is not theirs.
+        Problem: 404 no counter can have the name; 403 ``who`` may not name it.
     """
-    return require_own(counter_of_path(request), who)
+    return require_permitted(counter_of_path(request), who)
 
 
-def require_own(name: str, who: Identity) -> str:
-    """The name of a counter, which they may see.
+def require_permitted(name: str, who: Identity) -> str:
+    """The name of a counter, if ``who`` may name it.
 
     Raises:
-        Problem: as :func:`own_counter`.
+        Problem: as :func:`permitted_counter`.
     """
     if not is_name(name):
         raise Problem(
             404, "There is no such counter: names are 1 to 64 characters of A-Z a-z 0-9 _ . : -"
         )
     if not who.may_name(name):
-        raise Problem(403, "This key is not for this counter")
+        raise Problem(403, "This key may not name this counter")
     return name
 
 
 def counter_of_path(request: Request) -> str:
-    """The counter that the path of a request names, which may be none.
+    """The counter's name in the path of a request, which may be invalid.
 
-    A ``~`` before it is no part of it, as no name begins so: the counters ``.`` and ``..`` need
-    one, or clients take them for steps in the path (RFC 3986, 5.2.4), however encoded.
+    A leading ``~`` is removed; no name begins with it. The counters ``.`` and ``..`` need it, since
+    clients remove them from paths (RFC 3986, 5.2.4), however encoded.
     """
     return str(request.path_params["counter"]).removeprefix("~")

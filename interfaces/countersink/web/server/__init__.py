@@ -1,6 +1,5 @@
-"""The server process: uvicorn, with bounds on each connection. The web process: starts and stops
-uvicorn, keep-alive, backlog, time for the stop, exit status; refuses to start without a key, or
-makes one on a terminal; its log lines."""
+"""The web process: starts and stops uvicorn, creates the first key on a terminal or refuses to
+start without one, logs, and returns the exit status."""
 
 import asyncio
 import ctypes
@@ -21,6 +20,7 @@ from countersink.database.sessions import open_tables
 from countersink.producers import Producer
 from countersink.runtime.log import Log
 from countersink.runtime.process import SIGNALS
+from countersink.runtime.texts import plural
 from countersink.store import api_keys
 from countersink.web.app import Application
 from countersink.web.errors import CannotServe
@@ -31,21 +31,21 @@ LOG: Final = Log(logging.getLogger("countersink.web"))
 DONE: Final = 0
 FAILED: Final = 1
 KEEP_ALIVE_S: Final = 65
-"""Seconds that a connection may be idle: longer than the proxies in front of it wait."""
+"""Seconds that a connection may be idle: longer than a proxy in front of the server keeps it."""
 STOP_WITHIN_S: Final = 15
-"""Seconds that requests may go on after SIGTERM."""
+"""Seconds that running requests have after SIGTERM."""
 BACKLOG: Final = 1024
-"""Connections that the kernel holds until they are accepted."""
+"""Connections that the kernel queues until they are accepted."""
 OTHER_FILES: Final = 256
-"""Descriptors besides those of clients: servers behind, logs, the spool."""
+"""File descriptors for Redis, MySQL, logs and the spool."""
 _TICKS: Final = 10
-"""Ticks of uvicorn's clock, of 0.1 s, between two looks for connections that are too slow."""
+"""Ticks of uvicorn's clock, of 0.1 s, between two checks for slow connections."""
 _TRIM_TICKS: Final = 100
-"""The same, between two times that memory is given back."""
+"""Ticks between two calls of :data:`_trim`."""
 _trim: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)
-"""glibc's (malloc_trim(3)): it keeps the memory of what was freed between what was not."""
+"""glibc's malloc_trim(3), which returns freed memory to the kernel."""
 _FIRST_KEY: Final = "first key"
-"""Name of the key that is made on a terminal."""
+"""Name of the key that is created on a terminal."""
 _UVICORN: Final = logging.getLogger("uvicorn.error")
 
 
@@ -58,20 +58,20 @@ def run(
     announce: Callable[[str], object],
     terminal: bool = False,
 ) -> int:
-    """Serve until SIGTERM or SIGINT: then requests are answered, what was accepted is stored.
+    """Serve until SIGTERM or SIGINT; then answer running requests and store accepted increments.
 
     Args:
         options: the settings.
-        producer, system: see :class:`countersink.web.app.Application`.
-        announce: called with a key that was made, and with the URL once connections are accepted.
-        terminal: a person reads that: where no key is valid, one is made.
+        producer, system, schedule: see :class:`countersink.web.app.Application`.
+        announce: shows a text: a new key, and the URL once connections are accepted.
+        terminal: whether a person reads announcements, so that a first key may be created.
 
     Returns:
-        0; 1 where something that was accepted could not be stored, which is in the log.
+        The exit status: 0; 1 if some accepted increments could not be stored, which is logged.
 
     Raises:
-        CannotServe: no key is valid; or the address is taken, or none of this machine's.
-        StoreError: MySQL is away, or its tables are not ours.
+        CannotServe: no key is valid; or the address is in use, or not this machine's.
+        StoreError: MySQL is away, or lacks the tables of this version.
     """
     with open_tables(options.mysql_url) as session:
         key = None if options.without_keys else first_key(session, terminal=terminal)
@@ -81,7 +81,7 @@ def run(
     if room < options.max_connections:
         LOG(
             "few_files",
-            f"this process may open files for {room} connections only: raise its limit (ulimit -n,"
+            f"the limit of open files allows {plural(room, 'connection')}: raise it (ulimit -n,"
             " LimitNOFILE=), or lower --max-connections",
             level=logging.WARNING,
         )
@@ -90,62 +90,61 @@ def run(
     except OSError as error:
         raise CannotServe(
             f"cannot listen at {options.host} port {options.port}: {error.strerror or error};"
-            " choose others with --host and --port"
+            " choose another address with --host and --port"
         ) from error
     with listener, _signals(server):
         url = url_of(listener)
         server.on_started = lambda: announce(f"listening at {url}")
-        LOG("started", "a web process starts", url=url)
+        LOG("started", "web process started", url=url)
         if options.without_keys:
-            LOG("no_key", "--without-keys: whoever reaches this server may do everything")
+            LOG("no_key", "--without-keys: anybody who reaches this server may do everything")
         if key is not None:
-            announce(f"no key was valid; this one may do everything, and is shown once: {key}")
+            announce(f"no key was valid: this new key may do everything, and is shown once: {key}")
         server.run(sockets=[listener])
     if application.complete:
-        LOG("stopped", "a web process ends; all that it accepted is stored")
+        LOG("stopped", "web process stopped; all accepted increments are stored")
         return DONE
-    LOG("lost", "not all that was accepted could be stored", level=logging.ERROR)
+    LOG("lost", "some accepted increments could not be stored", level=logging.ERROR)
     return FAILED
 
 
 def first_key(session: Session, *, terminal: bool) -> str | None:
-    """A key that was made because none was valid; None where one is.
+    """The text of a new key with all rights if no key is valid; None if one is.
 
     Raises:
-        CannotServe: none is valid, and there is no terminal to show one at.
+        CannotServe: no key is valid, and there is no terminal to show a new one on.
     """
     if api_keys.any_valid(session):
         return None
     if not terminal:
         raise CannotServe(
-            "no key is valid: make one with countersink key create NAME --scope admin, or let"
-            " everybody in with --without-keys"
+            "no key is valid: create one with countersink key create NAME --scope admin, or"
+            " allow requests without keys with --without-keys"
         )
     return api_keys.create_first(session, _FIRST_KEY)
 
 
 def listen(options: WebOptions) -> socket.socket:
-    """A socket at ``host`` and ``port``, listening.
+    """A listening socket at ``host`` and ``port``.
 
     Raises:
-        OSError: it cannot be had.
+        OSError: the address is not available.
     """
     found = socket.getaddrinfo(
         options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     family, _, _, _, address = found[0]
-    both = family == socket.AF_INET6  # of "::" IPv4, too
+    both = family == socket.AF_INET6  # "::" listens at IPv4 as well
     return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
 
 
 def allow_files(connections: int) -> int:
-    """See to it that the process may have so many connections, as far as its hard limit goes.
+    """Raise the soft limit of open files for ``connections``, up to the hard limit.
 
-    Many systems begin with 1,024 descriptors: with all of them in use by clients, none would be
-    left for Redis.
+    Many systems set it to 1,024: clients could use all descriptors, with none left for Redis.
 
     Returns:
-        For how many connections there is room.
+        The number of connections that the limit allows, ``connections`` at most.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + OTHER_FILES
@@ -156,17 +155,17 @@ def allow_files(connections: int) -> int:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where it listens."""
+    """The URL of a listening socket, without a path."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class WebServer(uvicorn.Server):
-    """Serves until ``should_exit`` is set; whoever runs it minds the signals.
+    """uvicorn's server; serves until ``should_exit`` is set, and leaves signals to its caller.
 
     Args:
         config: uvicorn's.
-        application: what it serves.
+        application: the application that it serves.
 
     Attributes:
         on_started: called once connections are accepted.
@@ -180,14 +179,14 @@ class WebServer(uvicorn.Server):
         self._application = application
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin, and say so."""
+        """Start, and call ``on_started``."""
         await super().startup(sockets)
         if self.started:
             self.on_started()
 
     async def on_tick(self, counter: int) -> bool:
-        """Look for connections that are too slow, and give memory back, less often than uvicorn's
-        clock ticks."""
+        """Close slow connections and return memory, every :data:`_TICKS` and :data:`_TRIM_TICKS`
+        ticks."""
         if counter % _TICKS == 0:
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
@@ -198,18 +197,18 @@ class WebServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End what would go on without end, then wait for what will not."""
+        """Stop endless answers, then wait for the others."""
         self._application.stop()
         await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone: uvicorn's way raises them again at the end."""
+        """Install no handlers: uvicorn's raise the signals again at the end."""
         yield
 
 
 def make_server(application: Application, options: WebOptions) -> WebServer:
-    """The server; its ``run(sockets=[…])`` serves until its ``should_exit`` is set."""
+    """The server of an application; its ``run(sockets=[…])`` serves."""
     _UVICORN.handlers = [_Forwarded()]
     _UVICORN.propagate = False
     config = uvicorn.Config(
@@ -233,7 +232,7 @@ def make_server(application: Application, options: WebOptions) -> WebServer:
 
 
 class _Forwarded(logging.Handler):
-    """What uvicorn warns of, as a record of ours: without its traceback, which can quote data."""
+    """Logs uvicorn's warnings in our format, without tracebacks, which can quote data."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -245,7 +244,7 @@ class _Forwarded(logging.Handler):
 
 @contextmanager
 def _signals(server: WebServer) -> Iterator[None]:
-    """Let the signals end ``server``; puts back at the end what was there."""
+    """Make SIGTERM and SIGINT end ``server`` within the block; restores the handlers after it."""
 
     def end(number: int, frame: FrameType | None) -> None:
         server.should_exit = True

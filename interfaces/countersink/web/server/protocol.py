@@ -1,8 +1,6 @@
-"""Bounds of one connection: size of head and body, number of connections, memory, time to arrive;
-with the answers 408, 413, 431 and 503; how requests are framed: ``request_parser.py``.
-
-uvicorn bounds neither the head of a request nor the time that it takes to arrive, nor how many
-connections there are, nor what they hold in memory.
+"""Limits of connections, which uvicorn lacks: size of a request's head and body (413, 431), time to
+arrive (408), number of connections and their memory (503). See ``request_parser.py`` for the
+framing of requests.
 """
 
 import asyncio
@@ -17,49 +15,48 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from countersink.web.errors import Problem
-from countersink.web.http.headers import MAX_HEADERS, complete
+from countersink.web.http.headers import MAX_HEADERS, add_headers
 from countersink.web.options import WebOptions
-from countersink.web.server.request_parser import FramedProtocol, no_request
+from countersink.web.server.request_parser import FramedProtocol, malformed_request
 
 MAX_HEAD_BYTES: Final = 65_536
 """Bytes of the request line and all headers."""
 FREE_BYTES: Final = 64 << 10
-"""Of each body, that do not count as held: there are no more of them than connections, and so
-nobody's large bodies are in the way of small ones."""
+"""Bytes of each body that do not count for :data:`MAX_HELD`, so that large bodies of some clients
+do not keep out small ones: the number of connections limits them."""
 MAX_HELD: Final = 32 << 20
-"""Further bytes of all bodies that arrive, or wait for their handlers, and of all requests that
-wait for the answers to those before them, together; or one body, where that may be larger. Whoever
-sends many at a time takes no more than this."""
+"""Bytes, on all connections together, of bodies that have not reached their handlers and of
+pipelined requests; or of one body, where ``max_body_bytes`` is larger."""
 WAITING_BYTES: Final = 6 << 10
-"""What a request takes that waits, besides its own bytes."""
+"""Bytes of memory of a pipelined request, besides its own bytes."""
 HEADER_BYTES: Final = 160
-"""What each of its headers takes, besides its own bytes."""
+"""Bytes of memory of each of its headers, besides its own bytes."""
 MAX_PIPELINED: Final = 100
-"""Requests that may wait on one connection for the answers to those before them."""
+"""Requests that may wait on one connection for earlier answers."""
 WIRE_FACTOR: Final = 8
-"""Bytes on the wire for each of a body's: it may come in chunks of one."""
+"""Bytes on the wire per byte of a body, which may come in chunks of one byte."""
 SMALL_PARTS: Final = 16_384
-"""Chunks of a body, besides one for every :data:`PART_BYTES` of it: each takes as much of the
-processor as some hundred bytes, and nobody else is answered meanwhile."""
+"""Chunks of a body, besides one for every :data:`PART_BYTES` of it: each costs as much processor
+time as some hundred bytes, in which no other request is answered."""
 PART_BYTES: Final = 64
 ROOM_AFTER_S: Final = 0.1
-"""After a connection too many has come: the clients of all that came just now can send a request
-till then, and whose request is here keeps its place."""
+"""Seconds from a connection beyond the limit to closing one: until then, clients that have just
+connected can send a request, which keeps their connection."""
 MOST_OVER: Final = 128
-"""Connections beyond the limit that may wait for that: half of ``OTHER_FILES``."""
+"""Connections beyond the limit in this time: half of ``OTHER_FILES``."""
 DROP_S: Final = 0.01
-"""Between two reads of what is dropped."""
-_GO_ON: Final = b"HTTP/1.1 100"
+"""Seconds between two reads of dropped bytes."""
+_CONTINUE: Final = b"HTTP/1.1 100"
 
 
 class ConnectionLimits:
-    """The bounds of every connection of a server.
+    """The limits of a server's connections.
 
     Args:
         options: the settings.
 
     Attributes:
-        held: bytes that all connections hold now, of those that count for ``max_held``.
+        held: bytes that all connections hold now and that count for ``max_held``.
     """
 
     def __init__(self, options: WebOptions) -> None:
@@ -71,10 +68,10 @@ class ConnectionLimits:
 
 
 class BoundedProtocol(FramedProtocol):
-    """A connection with bounds on size and time of its requests.
+    """A connection with limits on size and time of its requests.
 
     Args:
-        limits: its bounds.
+        limits: shared by all connections.
         config, server_state, app_state, _loop: uvicorn's.
     """
 
@@ -87,25 +84,25 @@ class BoundedProtocol(FramedProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        # Whatever handlers others have installed: its lines would hold queries.
+        # Whatever log handlers are installed: access log lines would hold queries.
         self.access_log = False
         self._limits = limits
         self._answers: AnswerWriter
-        self._since: float | None = None  # when the request that is arriving began to
-        self._idle_since = 0.0  # when the last answer was complete
+        self._since: float | None = None  # start of the arriving request
+        self._idle_since = 0.0  # end of the last answer
         self._received = 0
         self._in_head = True
-        self._body_bytes = 0  # of the last request, as many as have come
-        self._parts = 0  # in which they have
-        self._waiting: deque[int] = deque()  # what each request in the pipeline takes
-        self._held = 0  # what is in the server's sum for this connection
-        self._ending = False  # it goes on for the last answer alone: what still comes is dropped
+        self._body_bytes = 0  # received, of the last request's body
+        self._parts = 0  # number of parts in which they came
+        self._waiting: deque[int] = deque()  # bytes of memory of each pipelined request
+        self._held = 0  # this connection's share of limits.held
+        self._ending = False  # only the last answer is sent; received bytes are dropped
         self._working: RequestResponseCycle | None = None
-        self._unsent = 0  # bytes that the client has not taken, when they were looked at last
-        self._unsent_since = 0.0  # since when it has not taken any of them
+        self._unsent = 0  # bytes of answers that the client had not taken at the last check
+        self._unsent_since = 0.0  # since when the client has not taken any of them
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin; where there are too many, one whose client does nothing makes room soon."""
+        """Begin; beyond the limit of connections, an idle one is closed soon."""
         super().connection_made(transport)
         self._answers = AnswerWriter(transport, self._hang_up)
         self._since = self.loop.time()
@@ -116,11 +113,11 @@ class BoundedProtocol(FramedProtocol):
             self.loop.call_later(ROOM_AFTER_S, self._make_room)
 
     def data_received(self, data: bytes) -> None:
-        """Take what has come."""
+        """Take received bytes."""
         if self.transport.is_closing():
             return
         if self._ending:
-            # Dropped, but not as fast as it comes: others have their turn meanwhile.
+            # Dropped slowly, so that other connections are served.
             self.flow.pause_reading()
             self.loop.call_later(DROP_S, self._read_on)
             return
@@ -131,8 +128,8 @@ class BoundedProtocol(FramedProtocol):
         try:
             self.feed(data)
         except httptools.HttpParserError as error:
-            found = error.__context__  # what a callback has raised
-            self._end(found if isinstance(found, Problem) else no_request())
+            cause = error.__context__  # the exception that a callback raised
+            self._end(cause if isinstance(cause, Problem) else malformed_request())
             return
         if self._in_head and self._received > MAX_HEAD_BYTES:
             self._end(_large_head())
@@ -142,7 +139,7 @@ class BoundedProtocol(FramedProtocol):
             self._hold()
 
     def on_many_headers(self) -> NoReturn:
-        """There are too many headers, or too many come after a body in chunks.
+        """Refuse a request with too many headers or trailers.
 
         Raises:
             Problem: always.
@@ -152,10 +149,10 @@ class BoundedProtocol(FramedProtocol):
         raise _large()
 
     def on_head(self) -> None:
-        """Its head is here.
+        """Take the complete head of a request.
 
         Raises:
-            Problem: it is too large, or too many wait.
+            Problem: the head is too large, or too many requests are pipelined.
         """
         head = 0
         if self._received > MAX_HEAD_BYTES:
@@ -163,21 +160,21 @@ class BoundedProtocol(FramedProtocol):
             if head > MAX_HEAD_BYTES:
                 raise _large_head()
         if len(self.pipeline) >= MAX_PIPELINED:
-            raise no_request()
+            raise malformed_request()
         super().on_head()
         if self.pipeline:
             head = head or self._head_bytes()
             self._waiting.append(WAITING_BYTES + HEADER_BYTES * len(self.headers) + head)
         self._in_head = False
         self._body_bytes = self._parts = 0
-        # What comes after a body in chunks (its trailers) is no header: nobody looks at it.
+        # Trailers of a chunked body are not headers, and are ignored.
         self.headers = []
 
     def on_body(self, body: bytes) -> None:
-        """A part of its body is here.
+        """Take a part of a request's body.
 
         Raises:
-            Problem: there are too many, too small ones.
+            Problem: the body has too many small parts.
         """
         self._body_bytes += len(body)
         self._parts += 1
@@ -188,14 +185,14 @@ class BoundedProtocol(FramedProtocol):
         super().on_body(body)
 
     def on_end(self) -> None:
-        """All of it is here."""
+        """Take the complete request."""
         self._since = None
         self._received = 0
         self._in_head = True
         super().on_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the handler that works, which is not that of the last request where some wait."""
+        """Tell the running handler, which uvicorn does not if further requests wait."""
         self._drop_waiting()
         self._body_bytes = 0
         self._abandon()
@@ -212,7 +209,7 @@ class BoundedProtocol(FramedProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        """It is answered."""
+        """Note the end of an answer."""
         self._idle_since = self.loop.time()
         self._answers.flush()
         super().on_response_complete()
@@ -220,7 +217,7 @@ class BoundedProtocol(FramedProtocol):
             self._count()
 
     def end_if_late(self, now: float) -> None:
-        """End the connection if its request takes too long to arrive, or nobody takes the answer.
+        """End the connection if a request arrives, or the client takes an answer, too slowly.
 
         Args:
             now: the event loop's time.
@@ -229,46 +226,46 @@ class BoundedProtocol(FramedProtocol):
         if unsent != self._unsent:
             self._unsent, self._unsent_since = unsent, now
         elif unsent and now - self._unsent_since >= self._limits.seconds:
-            # Not closed: that would wait until it is taken.
+            # close() would wait until the client takes the answer.
             self.transport.abort()
             return
         if self._since is None or now - self._since < self._limits.seconds:
             return
         if self.pipeline:
-            return  # it waits for the answers to those before it, and so do we
+            return  # reading is paused until the earlier requests are answered
         if self._ending:
-            self.transport.close()  # its answer has had time to arrive
+            self.transport.close()  # the answer has had time to arrive
             return
         self._end(Problem(408, f"The request did not arrive within {self._limits.seconds:g} s"))
 
     def _hold(self) -> None:
-        """Make sure that there is room for what this connection holds, or end it."""
+        """End this connection if all connections together hold too many bytes."""
         if self.pipeline:
-            self.flow.pause_reading()  # also where a handler that waits for its client reads on
+            self.flow.pause_reading()  # even if a handler has resumed reading
         self._count()
         limits = self._limits
         if self._held and limits.held > limits.max_held:
-            # A handler takes its body without telling us.
+            # Handlers take bodies without notice: count again.
             for each in self.connections:
                 if isinstance(each, BoundedProtocol):
                     each._count()
             if self._held and limits.held > limits.max_held:
                 if self._in_head and not self.pipeline:
-                    self.transport.abort()  # the handler is at work, and may never take it
+                    self.transport.abort()  # the handler is running, and may never take its body
                 else:
                     why = "Too many large bodies arrive at once: try again, or send smaller ones"
                     self._end(Problem(503, why, retry_after=2))
 
     def _count(self) -> None:
-        """Bring the server's sum up to date."""
+        """Update ``limits.held``."""
         working = self._working
         if working is None or working.response_complete:
-            own = 0
+            body = 0
         elif self._in_head or self.pipeline:
-            own = len(working.body)
+            body = len(working.body)
         else:
-            own = self._body_bytes
-        held = max(0, own - FREE_BYTES) + sum(self._waiting)
+            body = self._body_bytes
+        held = max(0, body - FREE_BYTES) + sum(self._waiting)
         self._limits.held += held - self._held
         self._held = held
 
@@ -277,41 +274,40 @@ class BoundedProtocol(FramedProtocol):
         self._waiting.clear()
 
     def _head_bytes(self) -> int:
-        """Of the head that has been read, without what separates its parts."""
+        """Bytes of the head that has been parsed, without separators."""
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def _make_room(self) -> None:
-        """Where there are still too many, end the connection that has waited longest for its
-        client, or this one if all others are at work.
+        """If there are still too many connections, end the one that has waited longest for its
+        client, or this one if none waits.
 
-        So whoever holds connections open, and sends nothing, or no request to its end, or takes no
-        answer, keeps nobody out.
+        So connections whose clients send nothing, or incomplete requests, or take no answers, do
+        not keep other clients out.
         """
-        there = [
+        open_ones = [
             each
             for each in self.connections
             if isinstance(each, BoundedProtocol) and not each.transport.is_closing()
         ]
-        if len(there) <= self._limits.connections or self.transport.is_closing():
+        if len(open_ones) <= self._limits.connections or self.transport.is_closing():
             return
-        waiting = [each for each in there if each is not self and each._waits()]
+        waiting = [each for each in open_ones if each is not self and each._waits_for_client()]
         if not waiting:
-            self._end(_full())
+            self._end(_too_many_connections())
             return
-        longest = min(waiting, key=BoundedProtocol._waits_since)
-        if longest._is_deaf():
+        longest = min(waiting, key=BoundedProtocol._waiting_since)
+        if longest._is_stalled():
             longest.transport.abort()
         else:
-            if longest._received:  # an answer that nobody asked for could be taken for another
-                longest._end(_full())
+            if longest._received:  # else the client could take the answer for that of a request
+                longest._end(_too_many_connections())
             longest.transport.close()
 
-    def _waits(self) -> bool:
-        """Whether it is its client's turn: to send a request, or the rest of one, or to take an
-        answer."""
+    def _waits_for_client(self) -> bool:
+        """Whether the client has to act: send a request, or the rest of one, or take an answer."""
         if self.transport.is_closing():
             return False
-        if self._is_deaf():
+        if self._is_stalled():
             return True
         if self.pipeline:
             return False
@@ -320,45 +316,47 @@ class BoundedProtocol(FramedProtocol):
             return True
         return not self._in_head and not cycle.response_started
 
-    def _waits_since(self) -> float:
-        if self._is_deaf():
+    def _waiting_since(self) -> float:
+        if self._is_stalled():
             return self._unsent_since
         return self._idle_since if self._since is None else self._since
 
-    def _is_deaf(self) -> bool:
-        """Whether nothing of an answer was taken since it was looked at last."""
+    def _is_stalled(self) -> bool:
+        """Whether the client has taken no byte of an answer since the last check."""
         return 0 < self._unsent == self.transport.get_write_buffer_size()
 
     def _end(self, problem: Problem) -> None:
-        """Say why, unless an answer has begun, and hang up; after the answers that are due."""
+        """Answer with ``problem`` unless an answer has begun, and close the connection. If a
+        handler works for an earlier request, close after its answer, without sending the problem.
+        """
         if self.transport.is_closing() or self._ending:
             return
         working = self._working
         if working is None or working.response_complete:
-            free = self._in_head
+            answerable = self._in_head
         elif self._in_head or self.pipeline:
-            # It is not about the request that is worked for. Those that wait were not begun.
+            # The problem is that of a later request. No handler has begun with pipelined ones.
             self._ending = self._in_head = True
             self._since = None
             self._drop_waiting()
             self._count()
             self.cycle = working
             working.keep_alive = False
-            # What still comes is read and dropped: with something unread the close would be a
-            # reset, which may overtake the answer.
+            # Further bytes are read and dropped: a close with unread bytes would send a reset,
+            # which may overtake the answer.
             self.flow.resume_reading()
             return
         else:
-            free = not working.response_started
-        if free:
-            self.transport.write(_wire(problem))
+            answerable = not working.response_started
+        if answerable:
+            self.transport.write(_encode(problem))
         self._answers.close()
 
     def _hang_up(self) -> None:
-        """Close; while a request is arriving, only what we send, and drop the rest of it.
+        """Close the connection; while a request is arriving, only its sending half, and drop the
+        rest of the request.
 
-        With something unread the close would be a reset: whoever sends on gets that, and not the
-        answer.
+        A close with unread bytes would send a reset, and the client might not get the answer.
         """
         arrives = self._ending or (self._since is not None and self._received > 0)
         if not arrives or self.transport.is_closing():
@@ -378,7 +376,7 @@ class BoundedProtocol(FramedProtocol):
             self.flow.resume_reading()
 
     def _abandon(self) -> None:
-        """Let the handler that works end: nobody is there for its answer."""
+        """Tell the running handler that its client has disconnected."""
         working = self._working
         if working is not None and not working.response_complete:
             working.disconnected = True
@@ -387,14 +385,14 @@ class BoundedProtocol(FramedProtocol):
 
 
 class AnswerWriter:
-    """Writes the head of an answer and its body in one packet, and in one system call.
+    """Writes the head and the body of an answer in one packet, and in one system call.
 
-    uvicorn writes the head of an answer, and then the body; uvloop sends at once what is written.
-    So the head is held back until the body comes, or the answer ends without one.
+    uvicorn writes the head of an answer, and then the body; uvloop sends each write at once. So
+    the head is kept until the body is written, or the answer ends without one.
 
     Args:
-        transport: what sends.
-        hang_up: ends the connection, once all of the last answer is written.
+        transport: sends the bytes.
+        hang_up: ends the connection, after the last answer.
 
     Attributes:
         is_closing: as the transport's.
@@ -408,29 +406,29 @@ class AnswerWriter:
         self.is_closing = transport.is_closing
 
     def begin(self) -> None:
-        """The next thing written is the head of an answer."""
+        """Expect the head of an answer as the next write."""
         self._head_is_due = True
 
     def write(self, data: bytes) -> None:
-        """Send, or hold back."""
-        if self._head_is_due and not data.startswith(_GO_ON):
+        """Keep a head; send other bytes, after the kept head."""
+        if self._head_is_due and not data.startswith(_CONTINUE):
             self._head_is_due, self._head = False, data
         else:
             head, self._head = self._head, b""
             self._transport.write(head + data)
 
     def flush(self) -> None:
-        """Send what is held back."""
+        """Send a kept head."""
         if self._head:
             self.write(b"")
 
     def close(self) -> None:
-        """Send what is held back, and hang up."""
+        """Send a kept head, and end the connection."""
         self.flush()
         self._hang_up()
 
 
-def _full() -> Problem:
+def _too_many_connections() -> Problem:
     return Problem(503, "Too many connections", retry_after=2)
 
 
@@ -442,8 +440,8 @@ def _large() -> Problem:
     return Problem(413, "The request is too large")
 
 
-def _wire(problem: Problem) -> bytes:
-    response = complete(problem.response())
+def _encode(problem: Problem) -> bytes:
+    response = add_headers(problem.response())
     status = HTTPStatus(problem.status)
     lines = [b"HTTP/1.1 %d %b" % (status, status.phrase.encode())]
     lines += [name + b": " + value for name, value in response.raw_headers]

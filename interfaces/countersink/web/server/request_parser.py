@@ -1,9 +1,9 @@
-"""Where a request ends on a connection (RFC 9112): refuses ambiguous framing with 400, HTTP/1.0,
-Upgrade; bounds of size and time are in ``protocol.py``.
+"""The framing of requests on a connection (RFC 9112): ambiguous framing gets 400; HTTP/1.0, Upgrade
+and Expect. See ``protocol.py`` for limits of size and time.
 
-A proxy before us may send the requests of many visitors on one connection. If the two of us saw
-the end of one at different places, what one visitor sends as a body would run as the next one's
-request. So what is not clear is refused, and the connection ends.
+A proxy before us may send the requests of many clients on one connection. If proxy and server saw
+the end of a request at different places, a part of one client's body would run as another client's
+request (request smuggling). So an ambiguous request is refused, and the connection ends.
 """
 
 from typing import Any, Final, NoReturn
@@ -19,18 +19,18 @@ _OLD: Final = "1.0"
 
 
 class FramedProtocol(HttpToolsProtocol):
-    """uvicorn's connection, with bodies of requests that offer an Upgrade, with HTTP/1.0, and
-    strict."""
+    """uvicorn's connection with strict framing, HTTP/1.0, and bodies of requests that offer an
+    Upgrade."""
 
     def feed(self, data: bytes) -> None:
-        """Read requests.
+        """Parse bytes of requests.
 
-        Of one that offers an Upgrade the parser reads the head alone, and leaves what follows to
-        the other protocol. We do none, so we go on as if it had not been offered (RFC 9110, 7.8):
-        a new parser reads the head without the offer, and then the rest.
+        The parser stops after the head of a request that offers an Upgrade. We ignore the offer
+        (RFC 9110, 7.8): a new parser reads the head without it, and then the remaining bytes.
 
         Raises:
-            httptools.HttpParserError: it is no HTTP; what a callback has raised is its context.
+            httptools.HttpParserError: the bytes are not HTTP; its context is the exception that a
+                callback raised.
         """
         try:
             self.parser.feed_data(data)
@@ -49,10 +49,10 @@ class FramedProtocol(HttpToolsProtocol):
                 rest = rest[offer.args[0] :]
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or what came after a body in chunks.
+        """Take a header, or a trailer of a chunked body.
 
         Raises:
-            Problem: there are too many, or it leaves open where the request ends.
+            Problem: there are too many headers, or the header makes the framing ambiguous.
         """
         if len(self.headers) >= MAX_HEADERS:
             self.on_many_headers()
@@ -60,23 +60,23 @@ class FramedProtocol(HttpToolsProtocol):
         if name == b"expect":
             self.expect_100_continue = value.lower() == b"100-continue"
         elif name == b"transfer-encoding" and value.lower() != b"chunked":
-            raise no_request()
+            raise malformed_request()
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Its head is here.
+        """Take the complete head.
 
         Raises:
-            Problem: it leaves open where the request ends, or for whom it is.
+            Problem: the framing or the host is ambiguous.
         """
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
-                raise no_request()  # there is no end to it
+                raise malformed_request()  # a tunnel has no end
             return
         version = self.parser.get_http_version()
         if version != "1.1":
             if version != _OLD or any(name == b"transfer-encoding" for name, _ in self.headers):
-                raise no_request()
+                raise malformed_request()
             self.expect_100_continue = False
         if self.url[:1] != b"/":
             self._check_authority()
@@ -85,33 +85,33 @@ class FramedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
-        """All of it is here, unless it is to be read again.
+        """Take the complete request, unless it offers an Upgrade, and is parsed again.
 
         Raises:
-            Problem: what came after its body (its trailers) ends the connection, unlike its head:
-                the parser would read no further, and the next request get no answer.
+            Problem: its trailers close the connection, unlike its head: the parser would stop, and
+                the next request would get no answer.
         """
         if self.parser.should_upgrade():
             return
         if self.cycle.keep_alive and not self.parser.should_keep_alive():
-            raise no_request()
+            raise malformed_request()
         self.on_end()
 
-    # What to do, once it is clear that a head, or all of a request, is here.
+    # Hooks of subclasses: after the checks of a head, and of a complete request.
     on_head = HttpToolsProtocol.on_headers_complete
     on_end = HttpToolsProtocol.on_message_complete
 
     def on_many_headers(self) -> NoReturn:
-        """There are more headers than a request has.
+        """Refuse a request with too many headers.
 
         Raises:
             Problem: always.
         """
-        raise no_request()
+        raise malformed_request()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if cycle.waiting_for_100_continue or cycle.scope["http_version"] == _OLD:
-            app = _Answering(app, cycle)
+            app = _ConnectionEnd(app, cycle)
         super()._start_asgi_task(cycle, app)
 
     def _head_without_offer(self) -> bytes:
@@ -121,17 +121,17 @@ class FramedProtocol(HttpToolsProtocol):
         return b"\r\n".join([*lines, b"", b""])
 
     def _check_authority(self) -> None:
-        """Of a whole URL, as proxies are asked, the host counts (RFC 9112, 3.2.2): a Host header
-        that names another is refused."""
+        """Check that the host of an absolute URL, which counts (RFC 9112, 3.2.2), is also the
+        value of the only Host header."""
         authority = self.url.partition(b"://")[2].partition(b"/")[0]
         if [authority.lower()] != [
             value.lower() for name, value in self.headers if name == b"host"
         ]:
-            raise no_request()
+            raise malformed_request()
 
 
-class _Answering:
-    """Stands before the application where an answer decides whether the connection goes on.
+class _ConnectionEnd:
+    """Wraps the application, and ends the connection after answers that require it.
 
     Args:
         app: the application.
@@ -148,7 +148,7 @@ class _Answering:
             if message["type"] == "http.response.start":
                 self._begin(scope, message)
             elif self._until_close:
-                # for uvicorn, which compares the body with the length that was told
+                # uvicorn compares the body with this length
                 self._cycle.expected_content_length = len(message.get("body", b""))
             await send(message)
 
@@ -157,16 +157,16 @@ class _Answering:
     def _begin(self, scope: Scope, message: Message) -> None:
         cycle = self._cycle
         if cycle.waiting_for_100_continue and cycle.more_body:
-            # Some then leave the body out, and some send it (RFC 9110, 10.1.1).
+            # Some clients now omit the body, and some send it (RFC 9110, 10.1.1).
             cycle.keep_alive = False
         if scope["http_version"] == _OLD:
             names = {name.lower() for name, _ in message.get("headers", ())}
             if b"content-length" not in names:
-                # HTTP/1.0 has no chunks: such an answer ends with the connection.
+                # HTTP/1.0 has no chunks: the end of the connection ends the answer.
                 cycle.chunked_encoding = False
                 self._until_close = True
 
 
-def no_request() -> Problem:
-    """What is told whose request cannot be understood; the connection ends with it."""
-    return Problem(400, "This is no HTTP request")
+def malformed_request() -> Problem:
+    """The problem of a request that is not HTTP or ambiguous; the connection ends after it."""
+    return Problem(400, "The bytes are not a valid HTTP request")

@@ -61,7 +61,7 @@ async function ask(url, options) {
     throw new ApiError(0, "The server does not answer.");
   }
   serverTime(response.headers.get("Date"));
-  if (response.status === 401 && token !== null) throw new ApiError(401, "This link has ended. Ask whoever sent it for another one.");
+  if (response.status === 401 && token !== null) throw new ApiError(401, "This link has ended. Ask its sender for a new one.");
   if (response.status === 401) return leave();
   if (!response.ok) throw new ApiError(response.status, await reason(response));
   // In the header alone it is of this moment: the body may be an old one that a 304 was told of.

@@ -86,7 +86,7 @@ async function alarm() {
     const number = (state.dead ?? 0) + (state.workers.length ? 0 : 1) + (state.schedules?.failing?.length ?? 0);
     const badge = document.getElementById("alert");
     badge.hidden = !number;
-    put(badge, number ? [String(number > 99 ? "99+" : number), h("span", { class: "unseen" }, " things to look at")] : "");
+    put(badge, number ? [String(number > 99 ? "99+" : number), h("span", { class: "unseen" }, number === 1 ? " problem" : " problems")] : "");
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
   }

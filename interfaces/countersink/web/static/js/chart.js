@@ -268,7 +268,7 @@ function shade(plot, place, colour) {
 function extremes({ by, labels, values, lines, written }) {
   if (lines) return `${labels.length} points of ${lines.length} lines`;
   const known = values.filter((value) => value !== null);
-  if (!known.length) return "There is nothing to divide by.";
+  if (!known.length) return "No ratio: the divisor is always 0.";
   const told = (word, value) => `${word}: ${written(value)}, ${label(by, labels[values.indexOf(value)])}`;
   const most = Math.max(...known);
   const least = Math.min(...known);

@@ -74,7 +74,7 @@ export function controls(go) {
       ),
     );
     compare.value = before?.kind ?? "";
-    const because = from === null ? "All days have none before them." : wanted.lines.length > 1 && !ratio ? "For one line, or a ratio." : "";
+    const because = from === null ? "The range of all days has no period before it." : wanted.lines.length > 1 && !ratio ? "Needs a single line, or a ratio." : "";
     compare.disabled = Boolean(because);
     why.textContent = because;
     why.hidden = !because;
@@ -95,7 +95,7 @@ export function controls(go) {
   function ratioChoice(ratio) {
     const [a, b] = wanted.lines.map((line) => shortened(title(line)));
     const two = wanted.lines.length === 2;
-    const divided = two ? [["ab", `${a} ÷ ${b}`], ["ba", `${b} ÷ ${a}`]] : [["ab", "Ratio", "of two lines, choose no more"]];
+    const divided = two ? [["ab", `${a} ÷ ${b}`], ["ba", `${b} ÷ ${a}`]] : [["ab", "Ratio", "needs exactly two lines"]];
     return choice("Show", [["", "Totals"], ...divided], ratio ?? "", (value) => go({ ratio: value || null, ...(value ? {} : { compare: null }) }));
   }
 

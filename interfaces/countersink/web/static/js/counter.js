@@ -205,7 +205,7 @@ export function counterView(app, counter, query) {
     filter.show(wanted);
     put(
       zoneTrouble,
-      refused && h("p", { class: "notice warn", role: "status" }, `Days of ${visible(refused.zone)} cannot be told. ${refused.why}. Shown are those of ${wanted.shownZone}.`),
+      refused && h("p", { class: "notice warn", role: "status" }, `Days in ${visible(refused.zone)} are not available. ${refused.why}. The chart has days in ${wanted.shownZone}.`),
     );
   }
 

@@ -71,8 +71,8 @@ export function deadLetters(app, done) {
     const which = { ...(reason ? { reason } : { all: true }), most: number };
     put(
       actions,
-      total === 0 && lost.length === 0 && h("p", { class: "soft" }, "None: everything that came could be counted."),
-      lost.map(([name, n]) => h("p", { class: "soft" }, `${reasonOf(name).headline}: ${whole(n)} more, of which there is only this number.`)),
+      total === 0 && lost.length === 0 && h("p", { class: "soft" }, "None: all rows could be counted."),
+      lost.map(([name, n]) => h("p", { class: "soft" }, `${reasonOf(name).headline}: ${whole(n)} more, which were not kept.`)),
       reasons.length > 1 &&
         choice("Reasons", [[null, `All ${whole(total)}`], ...reasons.map(([name, n]) => [name, `${reasonOf(name).headline} ${whole(n)}`])], reason, (value) => {
           reason = value;
@@ -87,7 +87,7 @@ export function deadLetters(app, done) {
           h("button", { type: "button", class: "primary", onclick: () => retry(which, number) }, number === 1 ? "Retry it" : `Retry ${reason ? "these" : "all"} ${whole(number)}`),
           h("button", { type: "button", class: "danger", onclick: () => drop(which, number) }, "Drop…"),
         ]),
-      total > 0 && !admin && h("p", { class: "soft" }, "To retry or drop them, log in with a key of the scope admin."),
+      total > 0 && !admin && h("p", { class: "soft" }, "To retry or drop them, log in with a key that has the scope admin."),
     );
     put(list, rows.map((row) => letter(row, admin && total > 1)));
     more.hidden = rows.length < limit || limit === MOST_DEAD;
@@ -104,11 +104,11 @@ export function deadLetters(app, done) {
           h("button", { type: "button", class: "small danger", "aria-label": `Drop ${row.ref}`, onclick: () => drop({ refs: [row.ref] }, 1) }, "Drop…"),
         ]),
       ]),
-      h("p", null, `${explanation} `, row.truncated ? "What came was cut off, so it cannot be retried: drop it." : remedy),
+      h("p", null, `${explanation} `, row.truncated ? "It was stored incompletely and cannot be retried: drop it." : remedy),
       h("details", null, [
         h("summary", null, "Details"),
         h("p", null, h("code", null, row.reason), ": ", visible(row.detail)),
-        h("pre", { tabindex: "0", "aria-label": "What came" }, visible(row.payload)),
+        h("pre", { tabindex: "0", "aria-label": "Payload" }, visible(row.payload)),
         h("p", { class: "soft" }, `${row.ref}, from ${visible(row.stream)}, first sent ${moment(row.at)}`),
       ]),
     );
@@ -116,7 +116,7 @@ export function deadLetters(app, done) {
 
   async function retry(which, number) {
     const maybe = which.reason && reasonOf(which.reason).maybe_counted;
-    if (maybe && !(await sure(`${reasonOf(which.reason).headline}: these rows may be counted already. Count ${number === 1 ? "it" : `these ${whole(number)}`} all the same?`, "Count"))) return;
+    if (maybe && !(await sure(`${reasonOf(which.reason).headline}: these rows may be counted already. Count ${number === 1 ? "it" : `these ${whole(number)}`} anyway?`, "Count"))) return;
     await act(async () => {
       const result = await post("/v1/dead/retry", which);
       const parts = [`Counted ${whole(result.rows)} ${result.rows === 1 ? "row" : "rows"}`];
@@ -127,7 +127,7 @@ export function deadLetters(app, done) {
   }
 
   async function drop(which, number) {
-    if (!(await sure(`Drop ${number === 1 ? "this dead letter" : `these ${whole(number)} dead letters`} for good? What they would have counted is never counted.`, "Drop"))) return;
+    if (!(await sure(`Drop ${number === 1 ? "this dead letter" : `these ${whole(number)} dead letters`} for good? ${number === 1 ? "Its amount is" : "Their amounts are"} never counted.`, "Drop"))) return;
     await act(async () => [`Dropped ${whole((await post("/v1/dead/drop", which)).dropped)}.`, false]);
   }
 

@@ -11,9 +11,9 @@ const KINDS = [
   ["prefix", "Only keys beginning with"],
   ["exclude_key", "Without the key"],
   ["exclude_prefix", "Without keys beginning with"],
-  ["with", "Beside it, the counter"],
+  ["with", "Together with the counter"],
 ];
-const WORDS = { key: "only", prefix: "only beginning with", exclude_key: "without", exclude_prefix: "without those beginning with", with: "beside it" };
+const WORDS = { key: "only", prefix: "only beginning with", exclude_key: "without", exclude_prefix: "without those beginning with", with: "together with" };
 const NO_KEY = "(no key)";
 const OFFERED = 20;
 const OFFERED_MS = 200;
@@ -22,13 +22,13 @@ const OFFERED_MS = 200;
 export function filters(counter, go, beside) {
   let wanted = null;
   let asking = null;
-  const chips = h("ul", { class: "chips", "aria-label": "What is shown" });
-  const kind = h("select", { "aria-label": "What to choose by", onchange: () => { options.replaceChildren(); offer(); } }, KINDS.map(([value, shown]) => h("option", { value }, shown)));
+  const chips = h("ul", { class: "chips", "aria-label": "Filters" });
+  const kind = h("select", { "aria-label": "Kind of filter", onchange: () => { options.replaceChildren(); offer(); } }, KINDS.map(([value, shown]) => h("option", { value }, shown)));
   const options = h("datalist", { id: "offered" });
-  const field = h("input", { type: "text", list: "offered", required: true, maxlength: "255", spellcheck: "false", autocomplete: "off", "aria-label": "Key, begin of keys, or counter", oninput: settled(offer, OFFERED_MS), onfocus: offer });
+  const field = h("input", { type: "text", list: "offered", required: true, maxlength: "255", spellcheck: "false", autocomplete: "off", "aria-label": "Key, prefix of keys, or counter", oninput: settled(offer, OFFERED_MS), onfocus: offer });
   const why = h("p", { class: "why soft", role: "status" });
   const form = h("form", { class: "filter", onsubmit: add }, kind, field, options, h("button", null, "Add"));
-  const more = h("details", null, h("summary", null, "Choose keys, or a counter beside it"), form, why);
+  const more = h("details", null, h("summary", null, "Choose keys, or add a counter"), form, why);
   const element = h("div", { class: "chosen-keys" }, chips, h("div", { class: "more" }, more, beside));
 
   function chosen(what) {
@@ -41,7 +41,7 @@ export function filters(counter, go, beside) {
     const value = field.value === NO_KEY && what.endsWith("key") ? "" : field.value;
     if (!wanted || chosen(what).includes(value)) return;
     if (what === "with" && (value === counter || wanted.lines.length >= MOST_LINES)) {
-      why.textContent = value === counter ? "That is the counter itself." : `At most ${MOST_LINES} lines are in one chart.`;
+      why.textContent = value === counter ? "That is the counter itself." : `A chart has at most ${MOST_LINES} lines.`;
       return;
     }
     field.value = "";
@@ -70,7 +70,7 @@ export function filters(counter, go, beside) {
     const shown = value === "" ? h("em", null, NO_KEY) : name(value);
     const said = `${WORDS[what]} ${value === "" ? NO_KEY : visible(value)}`;
     const without = () => go({ [what]: chosen(what).filter((one) => one !== value), ...(what === "with" || what === "key" ? { ratio: null } : {}) });
-    return h("li", { class: "chip" }, h("span", { class: "soft" }, `${WORDS[what]} `), shown, h("button", { type: "button", "aria-label": `Take away: ${said}`, onclick: without }, "×"));
+    return h("li", { class: "chip" }, h("span", { class: "soft" }, `${WORDS[what]} `), shown, h("button", { type: "button", "aria-label": `Remove: ${said}`, onclick: without }, "×"));
   }
 
   return {
@@ -80,7 +80,7 @@ export function filters(counter, go, beside) {
       why.textContent = "";
       const focused = chips.contains(document.activeElement);
       const all = KINDS.flatMap(([what]) => chosen(what).map((value) => chip(what, value)));
-      const none = all.length > 1 && h("li", null, h("button", { type: "button", class: "small", onclick: () => go(Object.fromEntries([...FILTERS, "with", "each", "ratio"].map((one) => [one, null]))) }, "Take away all"));
+      const none = all.length > 1 && h("li", null, h("button", { type: "button", class: "small", onclick: () => go(Object.fromEntries([...FILTERS, "with", "each", "ratio"].map((one) => [one, null]))) }, "Remove all"));
       put(chips, all, none);
       if (focused) (chips.querySelector("button") ?? more.firstChild).focus();
     },

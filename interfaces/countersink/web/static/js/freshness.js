@@ -47,14 +47,14 @@ export const serverNow = () => new Date(Date.now() + ahead);
 
 function judge() {
   const { completeUpTo, trouble, heard } = state;
-  const last = completeUpTo ? ` Numbers are those of ${clock(new Date(completeUpTo))}.` : "";
+  const last = completeUpTo ? ` The numbers are from ${clock(new Date(completeUpTo))}.` : "";
   if (trouble) return ["bad", `${trouble}${last}`];
-  if (completeUpTo === undefined) return ["", "Looking…"];
-  if (completeUpTo === null) return ["warn", "How fresh this is is not known: Redis does not answer."];
-  if (Date.now() - heard > SILENT_S * 1000 && !document.hidden) return ["warn", `Waiting for news.${last}`];
+  if (completeUpTo === undefined) return ["", "Loading…"];
+  if (completeUpTo === null) return ["warn", "Freshness unknown: Redis does not answer."];
+  if (Date.now() - heard > SILENT_S * 1000 && !document.hidden) return ["warn", `Waiting for new numbers.${last}`];
   const behind = (heard + ahead - new Date(completeUpTo).getTime()) / 1000;
   const at = clock(new Date(completeUpTo));
-  if (behind > BEHIND_S) return ["warn", `Complete up to ${at}: ${lasting(behind)} behind, the rest waits in the queue.`];
+  if (behind > BEHIND_S) return ["warn", `Complete up to ${at}: ${lasting(behind)} behind; later counts wait in the queue.`];
   return ["good", `Live · complete up to ${at}`];
 }
 

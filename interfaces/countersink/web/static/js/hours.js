@@ -74,7 +74,7 @@ export function hourMap(counter) {
           h("tbody", null, rows.map((one, i) => h("tr", null, h("th", { scope: "row" }, WIDE.matches ? one.slice(0, 3) : one), columns.map((_, j) => cell(at(i, j), most))))),
         ),
       ),
-      h("p", { class: "soft" }, `${known}Hours that are not over are left out; each is the average of those of its weekday. `, h("a", { href: csv, download: true }, "Hours as CSV")),
+      h("p", { class: "soft" }, `${known}Each cell is the average of the hours of its weekday; hours that are not over are left out. `, h("a", { href: csv, download: true }, "Hours as CSV")),
     );
   }
 

@@ -73,7 +73,7 @@ export function keys(counter, picked) {
     more.hidden = rows.length < n || n >= MOST_LISTED;
     const searched = find.value;
     if (!rows.length) put(note, searched ? `No key has “${visible(searched)}” in it.` : "Nothing was counted in these days.");
-    else if (n >= MOST_LISTED && rows.length >= MOST_LISTED) put(note, `The ${whole(MOST_LISTED)} largest. `, csv(), " has no more either; the command export has all.");
+    else if (n >= MOST_LISTED && rows.length >= MOST_LISTED) put(note, `The ${whole(MOST_LISTED)} largest keys. `, csv(), " has the same keys; countersink export has all.");
     else put(note, csv());
     if (searched) announce(rows.length === 1 ? "1 key found" : `${rows.length} keys found`);
   }
@@ -84,7 +84,7 @@ export function keys(counter, picked) {
     if (!also) return;
     const [mine, other] = also.map(({ from, to }) => (from === to ? day(from) : between("day", from, to)));
     const without = also[0].to < wanted.to ? "; today is not over, and left out" : "";
-    text(explained, `Change: ${mine} against ${other}${without}. New: nothing in the latter.`);
+    text(explained, `Change: ${mine} against ${other}${without}. New: no counts in the period before.`);
   }
 
   /** Items for these rows: what was there stays, and so does the focus. */

@@ -1,10 +1,10 @@
 // The login page: the texts for each reason why a login failed (by status), and the view that is
 // opened after it. The form itself needs no script.
 const WHY = new Map([
-  ["1", "This key does not open the dashboard: it is mistyped, has expired or was revoked, or may not read."],
-  ["403", "The browser says that another site has sent the form: log in at this server's own address. A proxy before it must pass on Host."],
+  ["1", "This key does not open the dashboard: it is mistyped, has expired or was revoked, or lacks the scope read."],
+  ["403", "The browser reports that another site sent the form: log in at this server's own address. A proxy in front of it must pass on the Host header."],
   ["429", "Too many wrong keys, or requests, came from your address: wait a minute, then try again."],
-  ["503", "A server behind this page is away or busy: try again in a moment."],
+  ["503", "MySQL or Redis is away or busy: try again in a moment."],
 ]);
 
 const wrong = new URLSearchParams(location.search).get("wrong");

@@ -75,7 +75,7 @@ export function overview(app) {
     "Sort by ",
     h("select", { onchange: ({ target }) => sorted(...target.value.split(" ")) }, ORDERS.map(([value, shown]) => h("option", { value }, shown))),
   );
-  const explained = h("p", { class: "soft explained" }, "Change: the last 7 whole days against the 7 before. Today is not over, so it is in neither.");
+  const explained = h("p", { class: "soft explained" }, "Change: the last 7 complete days, without today, against the 7 days before.");
   const list = h("div", { hidden: true }, h("div", { class: "sheet" }, table), more, explained);
   const empty = h("div");
   const top = h("div", { class: "head" }, h("h1", null, "Counters ", count), h("div", { class: "controls" }, choose, find));

@@ -14,7 +14,7 @@ export function failure(error, again) {
   return h(
     "div",
     { class: "notice bad", role: "alert" },
-    h("p", null, error.message || "This should not have happened."),
+    h("p", null, error.message || "Unexpected error."),
     again && h("button", { type: "button", onclick: again }, "Try again"),
   );
 }

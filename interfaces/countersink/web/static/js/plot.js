@@ -14,7 +14,7 @@ export function plotting() {
     script.onerror = () => {
       coming = null; // the next chart tries again
       script.remove();
-      failed(new Error("The chart cannot be drawn: its script did not come."));
+      failed(new Error("The chart cannot be drawn: its script could not be loaded."));
     };
     document.head.append(script);
   }));

@@ -66,10 +66,10 @@ export function trending(counter, to) {
     if (focused) [...list.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus({ preventScroll: true });
     keys.hidden = !rows.length;
     const [since, until] = [window.from, window.to].map((each) => label("minute", labelIn(shownZone, new Date(each))));
-    const before = rows.some(({ previous }) => previous === null) ? "The 24 hours before cannot be told: the counter was not counted so finely, or is rolled up by now. " : "";
+    const before = rows.some(({ previous }) => previous === null) ? "The 24 hours before are not known: the counter had wider buckets then, or they are rolled up. " : "";
     const csv = address(counterPath(counter, "top"), { ...question, format: "csv", spreadsheet: true });
     put(file, rows.length > 0 && h("a", { href: csv, download: true }, "Trending keys as CSV"));
-    text(note, rows.length ? `Since ${since}, ${shownZone}, against the 24 hours before that; up to ${until}, so that the last part is not over. New: nothing in the latter. ${before}` : "Nothing was counted in the last 24 hours.");
+    text(note, rows.length ? `From ${since} to ${until}, ${shownZone}, the open bucket included, against the 24 hours before. New: no counts in those. ${before}` : "Nothing was counted in the last 24 hours.");
   }
 
   return part("Trending in the last 24 hours", h("div", { class: "trends" }, keys, note, file), why, show, TRENDS_ANEW_MS);

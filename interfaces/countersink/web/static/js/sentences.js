@@ -33,7 +33,7 @@ export const tooWide = (counter, { resolution }, what, finer) =>
 /** From when on there are single days, hours or minutes, where older ones were asked for. */
 export function toldFrom(by, iso, zone) {
   const begin = by === "day" ? iso : labelIn(zone, new Date(iso));
-  return `${MEMBERS[by]} before ${label(by, begin)} are in ${by === "day" ? "months" : "wider buckets"} by now, and left out. `;
+  return `${MEMBERS[by]} before ${label(by, begin)} are rolled up to ${by === "day" ? "months" : "wider buckets"}, and left out. `;
 }
 
 /** How many different visitors there are; the bounds of an estimate are its title, and are read out. */

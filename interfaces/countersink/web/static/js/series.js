@@ -76,7 +76,7 @@ async function one(wanted, line, by, range, signal) {
 async function comparedWith(wanted, signal) {
   try {
     const found = await all(wanted, wanted.by, wanted.before, signal);
-    if (found.lines.some((line) => line.toldFrom)) return { trouble: `${MEMBERS[wanted.by]} of the other period are in ${wanted.by === "day" ? "months" : "wider buckets"} by now.` };
+    if (found.lines.some((line) => line.toldFrom)) return { trouble: `${MEMBERS[wanted.by]} of the other period are rolled up to ${wanted.by === "day" ? "months" : "wider buckets"}.` };
     return found;
   } catch (error) {
     if (error.status !== 422) throw error;
@@ -138,8 +138,8 @@ async function total(wanted, line, from, to, signal) {
 /** What a day has from a time of day on; the whole day without one. */
 async function rest(wanted, line, day, until, signal) {
   const found = await one(wanted, line, until ? "hour" : "day", { from: day, to: day }, signal);
-  if (found.rolledUpTo && day < found.rolledUpTo) throw new ApiError(422, "That day is in its month by now.");
-  if (found.toldFrom) throw new ApiError(422, "The hours of that day are in wider buckets by now.");
+  if (found.rolledUpTo && day < found.rolledUpTo) throw new ApiError(422, "That day is rolled up to its month.");
+  if (found.toldFrom) throw new ApiError(422, "The hours of that day are rolled up to wider buckets.");
   return added(found.values.filter((_, i) => !until || found.labels[i].slice(11, 16) >= until));
 }
 

@@ -17,7 +17,7 @@ export function share(app, counter, view) {
     "dialog",
     { "aria-labelledby": "share-title", class: "sharing" },
     h("h2", { id: "share-title" }, "Share this view"),
-    h("p", null, "Whoever has the link sees all numbers of this counter, and nothing else, until it ends."),
+    h("p", null, "Anybody with the link sees all numbers of this counter, and nothing else, until it ends."),
     h("form", { onsubmit: make }, h("label", { for: "link-days" }, "It ends after "), days, " ", h("button", null, "Make a link")),
     made,
     list,
@@ -39,7 +39,7 @@ export function share(app, counter, view) {
       const [start, own] = path.split("?");
       const query = new URLSearchParams(view());
       query.set("link", new URLSearchParams(own).get("link"));
-      put(made, h("p", null, "It is shown this once:"), snippet(`${location.origin}${start}?${query}`));
+      put(made, h("p", null, "The link, shown only now:"), snippet(`${location.origin}${start}?${query}`));
       announce("The link is made");
       load();
     } catch (error) {
@@ -53,7 +53,7 @@ export function share(app, counter, view) {
       const mine = rows.filter((one) => one.counter === counter);
       put(
         list,
-        mine.length > 0 && h("h3", null, "Links that are valid"),
+        mine.length > 0 && h("h3", null, "Valid links"),
         mine.length > 0 &&
           h(
             "ul",

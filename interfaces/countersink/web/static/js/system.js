@@ -13,7 +13,7 @@ const SYSTEM_ANEW_MS = 3_000;
 const LATE_S = 10;
 
 export function systemView(app) {
-  const headline = h("p", { class: "lead", id: "headline" }, "Looking…");
+  const headline = h("p", { class: "lead", id: "headline" }, "Loading…");
   const figures = h("dl", { class: "figures" });
   const workers = h("div");
   const jobs = h("div");
@@ -61,7 +61,7 @@ export function systemView(app) {
     const compacted = schedules.last_compaction;
     put(figures, [
       figure("Waiting", whole(state.backlog), state.backlog === 1 ? "entry in the queue" : "entries in the queue", late(state) ? "warn" : ""),
-      figure("Oldest waits", state.oldest ? lasting(state.lag_ms / 1000) : "–", state.oldest ? `since ${moment(state.oldest)}` : state.away.length ? "nothing that can be seen" : "nothing waits", late(state) ? "warn" : ""),
+      figure("Oldest waits", state.oldest ? lasting(state.lag_ms / 1000) : "–", state.oldest ? `since ${moment(state.oldest)}` : state.away.length ? "not known" : "nothing waits", late(state) ? "warn" : ""),
       figure("Rate", whole(Math.round(state.rows_per_second)), "rows a second"),
       figure("Workers", whole(state.workers.length), slots(state.workers), state.workers.length ? "" : "bad"),
       figure("Last compaction", compacted ? `${lasting(secondsSince(state.at, compacted.ended))} ago` : "–", compacted ? compacted.detail || "done" : schedules.unknown ? "not known" : "none so far"),
@@ -80,18 +80,18 @@ const secondsSince = (now, then) => (then ? Math.max(0, (new Date(now) - new Dat
 
 function slots(workers) {
   const numbers = workers.map((one) => one.slot).filter((one) => one !== null && one !== undefined);
-  if (!numbers.length) return workers.length ? null : "none runs";
+  if (!numbers.length) return workers.length ? null : "no worker runs";
   return `${numbers.length === 1 ? "slot" : "slots"} ${numbers.sort((a, b) => a - b).slice(0, 8).join(", ")}${numbers.length > 8 ? ", …" : ""}`;
 }
 
 function sentence(state) {
   if (state.away.length) {
     const nodes = state.away.map(({ node }) => node).join(", ");
-    return `Redis at ${nodes} does not answer: what it holds waits, and is in none of these numbers.`;
+    return `Redis at ${nodes} does not answer: its entries wait, and are not in these numbers.`;
   }
   if (!state.workers.length) {
     return state.backlog
-      ? `No worker runs, and ${whole(state.backlog)} entries wait: start one with countersink worker.`
+      ? `No worker runs, and ${state.backlog === 1 ? "1 entry waits" : `${whole(state.backlog)} entries wait`}: start one with countersink worker.`
       : "No worker runs: start one with countersink worker.";
   }
   if (late(state)) return `The workers are ${lasting(state.lag_ms / 1000)} behind; nothing is lost.`;
@@ -100,7 +100,7 @@ function sentence(state) {
 }
 
 function workerTable(state) {
-  if (!state.workers.length) return h("p", { class: "notice warn" }, "None runs. Increments wait in Redis until one does: ", h("code", null, "countersink worker"));
+  if (!state.workers.length) return h("p", { class: "notice warn" }, "No worker runs. Increments wait in Redis until one is started: ", h("code", null, "countersink worker"));
   const row = (one) =>
     h("tr", null, [
       h("th", { scope: "row" }, name(one.worker)),
@@ -151,7 +151,7 @@ function jobList(schedules, act) {
     ),
     overdue.length > 0 &&
       h("p", { class: "notice warn" }, `${whole(overdue.length)} planned ${overdue.length === 1 ? "run has" : "runs have"} not begun, the first ${overdue[0].job} of ${moment(overdue[0].planned)}: is `, h("code", null, "countersink jobs"), " running?"),
-    !schedules.planning && h("p", { class: "notice warn" }, "Nobody plans the jobs: start ", h("code", null, "countersink scheduler")),
+    !schedules.planning && h("p", { class: "notice warn" }, "No scheduler plans the jobs: start ", h("code", null, "countersink scheduler")),
     (schedules.next ?? []).length > 0 && jobTable(schedules.next, act),
   ];
 }

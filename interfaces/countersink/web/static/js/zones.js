@@ -14,7 +14,7 @@ export function zoneChoice(chosen) {
       const here = new Intl.DateTimeFormat().resolvedOptions().timeZone;
       if (drawn !== `${own} ${asked}`) {
         drawn = `${own} ${asked}`;
-        const first = [["", `${own} (${alone ? "the counter’s" : "all can be told in it"})`]];
+        const first = [["", `${own} (${alone ? "the counter’s" : "available for all lines"})`]];
         if (here && here !== own) first.push([here, `${here} (this browser’s)`]);
         if (own !== "UTC" && here !== "UTC") first.push(["UTC", "UTC"]);
         const known = new Set(first.map(([zone]) => zone || own));
