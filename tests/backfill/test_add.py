@@ -65,7 +65,7 @@ def test_what_stands_before_a_cut_counts_and_the_whole_copy_goes_on(logs: Logs) 
     for again in False, True:
         report = logs.add(cut)
         assert outcomes(report) == ["failed"]
-        assert "cannot be read on from byte" in details(report)
+        assert "cannot be read from byte" in details(report)
         assert (report.counted > 0) is not again
         assert 0 < sum(logs.totals().values()) < 300
     assert outcomes(logs.add(cut, dry_run=True)) == ["failed"]
@@ -130,7 +130,7 @@ def test_a_rate_is_kept(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("countersink.backfill.count.task.time.monotonic", lambda: clock[0])
     monkeypatch.setattr("countersink.backfill.count.task.pause", pause)
-    monkeypatch.setattr("countersink.backfill.count.task.FEWEST", 50)
+    monkeypatch.setattr("countersink.backfill.count.task.MIN_LINES", 50)
     logs.add(logs.write("a.log", long_log(200)), rate=10)
     assert sum(waits) == pytest.approx(15.0)
     assert logs.rows("backfill_chunk") == 4

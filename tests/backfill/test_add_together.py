@@ -36,7 +36,7 @@ NOON_MINUTE = int(NOON.timestamp()) // 60
 def small(logs: Logs) -> None:
     """Chunks of 100 lines; children, where there are some, read all but the first."""
     logs.small_chunks()
-    logs.monkeypatch.setattr(read_ahead, "FIRST", 1)
+    logs.monkeypatch.setattr(read_ahead, "THREAD_CHUNKS", 1)
 
 
 @pytest.mark.servers("mariadb", "mysql")
@@ -159,7 +159,7 @@ def test_it_stops_when_told_to_and_goes_on_when_run_again(logs: Logs, jobs: int)
         stop=lambda: bool(seen) and seen[-1] >= 200,
     )
     assert (report.state, report.lines) == ("stopped", 200)
-    assert any("run it again" in notice for notice in report.notices)
+    assert any("run this again" in notice for notice in report.notices)
     assert logs.query("SELECT state FROM backfill_run") == [("stopped",)]
     assert active_children() == []
     logs.require_verified()

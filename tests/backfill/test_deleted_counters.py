@@ -132,7 +132,9 @@ def test_a_backfill_that_is_at_work_ends_and_says_why(logs: Logs, store: Store) 
             deleted.append(store.counters.delete(COUNTER))
         return False
 
-    with pytest.raises(BackfillError, match="is deleted by now, so nothing more is counted"):
+    with pytest.raises(
+        BackfillError, match="is deleted now, so it counts and corrects nothing more"
+    ):
         logs.add(source, stop=between_two_chunks)
     # It may have come to know the file anew before it saw that: a source of which nothing was read.
     assert everything(logs, COUNTER) | {"source": 0} == dict.fromkeys(TABLES, 0)

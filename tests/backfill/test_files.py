@@ -92,12 +92,12 @@ def test_what_is_not_there_or_is_no_file_is_told(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as one:
         one.bind("socket")
     nothing = "No such file or directory"
-    no_file = "it is a device or a socket, no file; standard input is named -"
+    no_file = "it is a device or a socket, not a file; use - for standard input"
     told = {
         **dict.fromkeys(["x.log", "", "gone"], nothing),
         "a.log/x": "Not a directory",
         "x*": "no file matches the pattern",
-        "empty": "there is no file in this directory (hidden ones are left out)",
+        "empty": "the directory has no files (hidden files are left out)",
         **dict.fromkeys(["socket", "/dev/null"], no_file),
         "x" * 300: "File name too long",
     }

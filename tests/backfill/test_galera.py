@@ -11,7 +11,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from countersink.backfill.reconcile.correction import GREATEST, Correction, DayKeys, connect_for
+from countersink.backfill.reconcile.correction import GREATEST_KEY, Correction, DayKeys, connect_for
 from countersink.counting.apply.applier import Applier
 from countersink.database.migrate import migrate
 from countersink.store import Store
@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 AT = datetime(DAY.year, DAY.month, DAY.day, 12, tzinfo=UTC)
-ALL = DayKeys(DAY, None, GREATEST)
+ALL = DayKeys(DAY, None, GREATEST_KEY)
 
 
 @pytest.fixture(scope="module")

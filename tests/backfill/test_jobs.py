@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from countersink.backfill.count import read_ahead
-from countersink.backfill.count.reader_pool import Handed, ReaderPool
+from countersink.backfill.count.reader_pool import ChildTask, ReaderPool
 from countersink.backfill.options import BackfillReport, Progress
 from tests.backfill.helpers import (
     COUNTER,
@@ -40,7 +40,7 @@ DONE, INTERRUPTED, TERMINATED = 0, 130, 143
 def small(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of 200 lines; children read all but the first."""
     logs.small_chunks(CHUNK)
-    monkeypatch.setattr(read_ahead, "FIRST", 1)
+    monkeypatch.setattr(read_ahead, "THREAD_CHUNKS", 1)
 
 
 @pytest.fixture
@@ -61,22 +61,22 @@ def test_told_to_stop_while_a_child_reads_it_ends(
     logs.small_chunks(30_000)
     source = logs.write("a.log.gz", gzip.compress(long_log(120_000, keys=50_000)))
     told = threading.Event()
-    hand, result = ReaderPool.hand, Handed.result
+    hand, result = ReaderPool.submit, ChildTask.result
 
-    def hand_and_freeze(pool: ReaderPool, task: Callable[[], object]) -> Handed:
+    def hand_and_freeze(pool: ReaderPool, task: Callable[[], object]) -> ChildTask:
         handed = hand(pool, task)
         for pid in pids():
             os.kill(pid, signal.SIGSTOP)
         return handed
 
-    def tell_while_waiting(handed: Handed, stop: Callable[[], bool]) -> Any:
+    def tell_while_waiting(handed: ChildTask, stop: Callable[[], bool]) -> Any:
         told.set()
         return result(handed, stop)
 
     reports: list[BackfillReport] = []
     with monkeypatch.context() as frozen:
-        frozen.setattr(ReaderPool, "hand", hand_and_freeze)
-        frozen.setattr(Handed, "result", tell_while_waiting)
+        frozen.setattr(ReaderPool, "submit", hand_and_freeze)
+        frozen.setattr(ChildTask, "result", tell_while_waiting)
         thread = threading.Thread(
             target=lambda: reports.append(logs.add(source, stop=told.is_set)), daemon=True
         )
@@ -104,8 +104,8 @@ def test_told_to_stop_while_a_known_source_is_compared_it_ends(logs: Logs, sourc
 def test_three_children_read_all_of_it_and_it_counts_once(
     logs: Logs, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes], first: int
 ) -> None:
-    monkeypatch.setattr(read_ahead, "FIRST", first)
-    monkeypatch.setattr(read_ahead, "BIG", 0)  # they are started with the first chunk
+    monkeypatch.setattr(read_ahead, "THREAD_CHUNKS", first)
+    monkeypatch.setattr(read_ahead, "BIG_FILE", 0)  # they are started with the first chunk
     content = long_log(LINES // 2) + b"nonsense\n" + long_log(LINES // 2, first=LINES // 2)
     # A name that is no UTF-8.
     source = logs.write(os.fsdecode(b"a\xff.log"), pack(content))

@@ -10,7 +10,7 @@ from countersink.backfill import reconcile
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import Progress
 from countersink.backfill.reconcile import correction
-from countersink.backfill.run import clear
+from countersink.backfill.run import clear_reconciles
 from countersink.counting.apply import dead
 from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.key_caps import OVERFLOW
@@ -55,7 +55,7 @@ def test_totals_become_what_the_sources_say(scene: Scene) -> None:
     assert all(512 <= slot < 1024 for (slot,) in slots)
     # What the sources said is not kept for ever.
     scene.session.execute("UPDATE backfill_run SET state = 'done'")
-    clear(scene.session, "views")
+    clear_reconciles(scene.session, "views")
     assert scene.session.query("SELECT COUNT(*), COUNT(had) FROM backfill_correction") == [(3, 3)]
     assert scene.session.query("SELECT corrections, amount FROM backfill_run") == [(3, 4)]
     assert done.notices == []
@@ -137,7 +137,7 @@ def test_days_that_were_open_when_it_began_are_left_out(scene: Scene, resolution
     done = scene.correct(run, ends + 900_000 - 1, **days)
     assert scene.totals() == {(bucket(resolution, noon - 1440), "/"): 1}
     assert scene.marks(run) == {date(2026, 3, 13)}
-    assert done.notices == [f"left out, as not over for 900 s when this began: {DAY}"]
+    assert done.notices == [f"left out (not over for 900 s when this run began): {DAY}"]
     run = scene.said_by({(noon, "/"): 2})
     scene.correct(run, ends + 10_000, grace_s=10.0, **days)
     assert scene.totals()[bucket(resolution, noon), "/"] == 2
@@ -170,7 +170,7 @@ def test_days_whose_buckets_go_beyond_them_are_left_out(scene: Scene) -> None:
     assert scene.store.totals.total("views") == 5
 
 
-ACROSS = "left out, as buckets that begin or end in them are partly of other days"
+ACROSS = "left out (a bucket is partly in another day)"
 
 
 @pytest.mark.parametrize("delete_missing", [False, True])
@@ -215,7 +215,7 @@ def test_days_in_months_are_left_out(scene: Scene) -> None:
     done = scene.correct(run)
     assert scene.totals() == on_days({(days[-1], "/"): 3})
     assert done.notices == [
-        "left out, as their days are rolled up to months: 2026-02-10 to 2026-02-28",
+        "left out (rolled up to months): 2026-02-10 to 2026-02-28",
     ]
     assert scene.marks(run) == {days[-1]}
 
@@ -224,7 +224,7 @@ def test_days_with_overflow_are_not_reconciled_unless_all_else_goes(scene: Scene
     scene.set_counter(max_keys=1)
     scene.count({(DAY, "/a"): 1, (DAY, "/b"): 2, (NEXT, "/a"): 4})
     said = {(DAY, "/a"): 1, (DAY, "/b"): 3}
-    with pytest.raises(BackfillError, match=f"more keys than it may have on {DAY}: .*would be"):
+    with pytest.raises(BackfillError, match=f"exceeded its maximum of keys on {DAY}: .*would be"):
         scene.correct(scene.said_by(said))
     before = {(DAY, "/a"): 1, (DAY, OVERFLOW): 2, (NEXT, "/a"): 4}
     assert scene.totals() == on_days(before)
@@ -266,7 +266,7 @@ def test_it_stops_when_told_and_another_run_goes_on(scene: Scene) -> None:
 def test_a_run_that_somebody_ended_corrects_nothing(scene: Scene, state: str) -> None:
     run = scene.said_by({(DAY, "/"): 1})
     scene.session.execute("UPDATE backfill_run SET state = %s", (state,))
-    with pytest.raises(BackfillError, match=f"backfill {run} is {state} by now"):
+    with pytest.raises(BackfillError, match=f"backfill {run} is {state} now"):
         scene.correct(run)
     assert scene.totals() == {}
     assert scene.marks(run) == set()
@@ -319,7 +319,7 @@ def test_it_begins_when_what_was_in_the_streams_is_counted(
 
 def test_without_a_worker_it_does_not_begin(redis_client: redis.Redis, redis_url: str) -> None:
     send(redis_client, sealed(redis_client))
-    with pytest.raises(BackfillError, match=r"after 0 s, .* a worker must be running"):
+    with pytest.raises(BackfillError, match=r"after 0 s, .* run a worker"):
         reconcile.begin(redis_url, options(wait_s=0.0))
     assert reconcile.begin(redis_url, options(), stop=lambda: True) is None
     with pytest.raises(BackfillError, match="--redis-url"):

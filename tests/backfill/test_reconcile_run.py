@@ -38,7 +38,7 @@ def test_an_outage_is_made_good_to_the_last_hit(
     lost, all_of_them = Counter(paths[::3]), Counter(paths)
     scene.count({(DAY, path): n for path, n in (all_of_them - lost).items()})
     redis_client.xadd(stream_key(0), {"id": "on its way", "rows": "[]"})
-    with pytest.raises(BackfillError, match="a worker must be running"):
+    with pytest.raises(BackfillError, match=r"run a worker \(`countersink worker`\)"):
         logs.reconcile(before, after, wait_s=0.0)
     redis_client.delete(stream_key(0))
 
@@ -95,7 +95,7 @@ def test_what_was_rejected_deletes_nothing(logs: Logs, scene: Scene) -> None:
     assert logs.reconcile(source, **asked, max_rejects=0).state == "stopped"
     done = logs.reconcile(source, **asked, max_rejects=1)
     assert (done.corrections, done.rejected) == (2, 1)
-    assert any(notice.startswith("1 lines were rejected: ") for notice in done.notices)
+    assert any(notice.startswith("1 line was rejected: ") for notice in done.notices)
     assert scene.totals() == on_days({(DAY, "/"): 2, (DAY, "/gone"): 0})
 
 
@@ -117,7 +117,7 @@ def test_sources_of_which_nothing_counts_delete_nothing(
     asked = {"input_format": "combined", "start": DAY, "end": DAY, "delete_missing": True, **given}
     done = logs.reconcile(source, dry_run=dry_run, **asked)
     assert (done.state, done.corrections) == ("failed", 0)
-    assert any("written whole" in notice for notice in done.notices)
+    assert any("sources are complete" in notice for notice in done.notices)
     assert scene.totals() == on_days({(DAY, "/"): 5})
     # It may be one of several.
     other = logs.write("b.log", log("/misspelt"))
@@ -152,7 +152,7 @@ def killed(logs: Logs, source: Path) -> int:
     """A reconcile whose process was killed when it had read its sources; its number."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BackfillRun, "_correct", dies)
-        patch.setattr(BackfillRun, "_failed", lambda *_: None)
+        patch.setattr(BackfillRun, "_end_failed", lambda *_: None)
         with pytest.raises(Killed):
             logs.reconcile(source)
     ((number,),) = logs.query("SELECT MAX(id) FROM backfill_run")
@@ -196,6 +196,6 @@ def test_a_reconcile_that_was_not_seen_for_an_hour_has_failed(logs: Logs, scene:
     ) == [(lives,)]
     # If it was there all the time, it corrects nothing.
     asked = options(source, start=DAY, end=DAY, delete_missing=True)
-    with pytest.raises(BackfillError, match="is failed by now"):
+    with pytest.raises(BackfillError, match="is failed now"):
         reconcile.correct(logs.url, gone, asked, "day", now_ms())
     assert scene.totals() == on_days({(DAY, "/"): 1})

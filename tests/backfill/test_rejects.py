@@ -99,7 +99,7 @@ def test_too_many_rejects_end_the_run_before_their_chunk_is_counted(logs: Logs) 
     report = logs.add(*files, max_rejects=3, rejects=out)
     assert (report.state, report.lines, report.rejected) == ("stopped", 200, 4)
     assert outcomes(report) == ["counted"]
-    assert any("more than 3 lines" in notice for notice in report.notices)
+    assert any("the limit of rejected lines (3) is exceeded" in notice for notice in report.notices)
     assert lines_of(out) == [101, 151, 201, 251]
     assert logs.query("SELECT state, lines_read, rejected FROM backfill_run") == [
         ("stopped", 200, 2)
@@ -181,7 +181,7 @@ def test_a_file_that_is_not_ours_is_not_overwritten(logs: Logs) -> None:
     )
     for content in others:
         file = logs.write("file", content)
-        assert "name another file" in refused(logs, source, rejects=file)
+        assert "give another file" in refused(logs, source, rejects=file)
         assert file.read_bytes() == content
 
 

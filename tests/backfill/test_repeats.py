@@ -57,7 +57,7 @@ def lines_of(first: int, end: int, host: str = "a") -> list[bytes]:
 
 
 A, B, C = lines_of(0, 60), lines_of(60, 120), lines_of(120, 180)
-SIZE = 3 * chunks.FEW
+SIZE = 3 * chunks.SMALL_CHUNK
 BIG = lines_of(0, SIZE)
 PART = BIG[SIZE // 3 : SIZE // 6 * 5]
 

@@ -40,7 +40,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], obje
         asked, done = ReadAhead.next, list[int]()
 
         def before_next(ahead: ReadAhead) -> ReadChunk | None:
-            if not done and ahead.start.at >= offset:
+            if not done and ahead.start.offset >= offset:
                 done.append(1)
                 act()
             return asked(ahead)
@@ -147,7 +147,7 @@ def test_a_child_that_is_killed_while_it_gives_its_result_back_holds_nobody_up(
     logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs.small_chunks(20_000)
-    monkeypatch.setattr(read_ahead, "FIRST", 1)
+    monkeypatch.setattr(read_ahead, "THREAD_CHUNKS", 1)
     lines = 100_000
     file = logs.write("a.log", long_log(lines, keys=10**9))
     killed: list[int] = []

@@ -276,7 +276,7 @@ def test_a_line_that_is_left_is_read_once_it_is_whole(
                     assert not (leave and reader.span.open)
                     end, line = reader.span.end, reader.span.next_line
             if leave:
-                assert reader.left == (end < at)
+                assert reader.left_open == (end < at)
                 whole = list(records(data[:at], SMALL_LONGEST, quoted=None))
                 assert end == max((one.end for one in whole if not one.open), default=0)
     assert end == len(data)
@@ -347,9 +347,9 @@ def test_a_quote_that_is_never_closed_costs_its_line_and_no_other() -> None:
 
 
 def test_a_span_that_is_no_longer_there_is_refused() -> None:
-    with pytest.raises(Unreadable, match="ends at byte 4, before byte 9"):
+    with pytest.raises(Unreadable, match="ends at byte 4, but had been read to byte 9"):
         measure(SpanReader(Bytes(b"a\nb\n", [9]), 0, 1, end=9))
-    with pytest.raises(Unreadable, match="ends at byte 4, before byte 9"):
+    with pytest.raises(Unreadable, match="ends at byte 4, but had been read to byte 9"):
         measure(SpanReader(Bytes(b"a\nb\n", [9]), 7, 1, end=9))
     assert digest(Bytes(b"a\nb\n", [9]), 0, 9) is None
     assert digest(Bytes(b"a\nb\n", [9]), 5, 9) is None

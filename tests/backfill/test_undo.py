@@ -177,7 +177,7 @@ def test_what_cannot_be_undone_is_refused(logs: Logs, store: Store) -> None:
         logs.undo(first)
     assert logs.totals() == day("/a")
     store.counters.delete(COUNTER)
-    with pytest.raises(BackfillError, match="gone with its counter views"):
+    with pytest.raises(BackfillError, match="its counter views was deleted"):
         logs.undo(second)
 
 
@@ -188,7 +188,9 @@ def test_runs_of_a_source_that_grows_are_taken_back_from_its_end(logs: Logs) -> 
         write(source, long_log(lines))
         runs.append(logs.run(source))
     first, second, third, last = runs
-    with pytest.raises(BackfillError, match=f"undo {last} {third} {second}` takes them back tog"):
+    with pytest.raises(
+        BackfillError, match=f"undo {last} {third} {second}` undoes all of them tog"
+    ):
         logs.undo(second)
     assert logs.state(second) == "done"
     logs.undo(last)
@@ -230,10 +232,10 @@ def test_of_two_that_counted_a_source_in_turns_both_are_taken_back(logs: Logs) -
 def test_only_runs_that_added_to_one_counter_are_taken_back_together(logs: Logs) -> None:
     first = logs.run(logs.write("a.log", log("/a")))
     other = logs.run(logs.write("b.log", log("/b")), counter="others")
-    with pytest.raises(BackfillError, match="only runs that have added to one counter"):
+    with pytest.raises(BackfillError, match="only runs of --mode add and one counter"):
         logs.undo(first, other)
     set_by = run_of(logs.reconcile(logs.write("c.log", log("/a"))))
-    with pytest.raises(BackfillError, match="only runs that have added to one counter"):
+    with pytest.raises(BackfillError, match="only runs of --mode add and one counter"):
         logs.undo(first, set_by)
     assert logs.state(first) == logs.state(set_by) == "done"
     assert logs.undo(set_by, set_by).runs == (set_by,)
@@ -251,7 +253,7 @@ def test_told_to_stop_it_ends_after_a_chunk_and_goes_on_later(logs: Logs) -> Non
     # Behind it nothing is counted.
     report = logs.add(source)
     assert (report.state, report.counted) == ("failed", 0)
-    assert f"`countersink backfills undo {run}` goes on with that" in details(report)
+    assert f"`countersink backfills undo {run}` to finish that" in details(report)
     done = logs.undo(run)
     assert (done.state, done.chunks, done.amount) == ("undone", 3, -300)
     assert logs.totals() == {}
@@ -269,18 +271,18 @@ def test_a_damaged_journal_is_said_and_nothing_of_its_chunk_is_touched(
     pieces = map(zlib.compress, (b"[[", b"1", b'[[1,"a"]]'))
     for piece in (b"", b"x", b"x\x9c", *pieces):
         session.execute(change, (piece,))
-        with pytest.raises(BackfillError, match=r"be read .* restore table backfill_journal"):
+        with pytest.raises(BackfillError, match=r"be read .* restore the table backfill_journal"):
             logs.undo(run)
         session.execute(change, (good,))
         assert logs.totals() == day("/a", "/b"), piece
     session.execute("DELETE FROM backfill_journal")
-    with pytest.raises(BackfillError, match=r"says 0 where 2 was added.*restore table"):
+    with pytest.raises(BackfillError, match=r"sum is 0, but 2 was added.*restore the table"):
         logs.undo(run)
     assert logs.query("SELECT SUM(amount) FROM counter_slot") == [(2,)]
 
 
 def test_a_chunk_whose_journal_has_several_pieces_is_taken_back(logs: Logs) -> None:
-    logs.monkeypatch.setattr(targets, "_CELLS", 3)
+    logs.monkeypatch.setattr(targets, "_CELLS_PER_PIECE", 3)
     run = logs.run(logs.write("a.log", long_log(70, keys=7)))
     assert logs.rows("backfill_journal") == 3
     assert logs.totals() == keys_of(70)

@@ -35,7 +35,9 @@ def test_it_waits_in_a_log_that_may_still_be_written_to(logs: Logs, dry_run: boo
     write(file, long_log(3)[:-BYTES_OF_LAST])
     report = logs.add(file, dry_run=dry_run)
     assert (report.lines, report.counted, report.rejected) == (2, 2, 0)
-    assert any("its last line has no newline yet, and waits" in one for one in report.notices)
+    assert any(
+        "the last line has no newline yet and was not counted" in one for one in report.notices
+    )
     write(file, long_log(3) + b"nonsense\n")
     report = logs.add(file)
     assert (report.lines, report.counted, report.rejected) == (4, 3, 1) if dry_run else (2, 1, 1)
@@ -77,8 +79,10 @@ def test_where_it_goes_on_the_run_is_named_and_can_be_taken_back(logs: Logs, dry
     write(file, long_log(9))
     report = logs.add(file, dry_run=dry_run)
     assert (outcomes(report), report.counted) == (["failed"], 0)
-    assert f"`countersink backfills undo {run_of(cut)}` first" in details(report)
-    assert "its line 3 was counted as far as it was there" in details(report)
+    assert f"`countersink backfills undo {run_of(cut)}`, then count the file again" in details(
+        report
+    )
+    assert "line 3 was counted (as " in details(report)
     logs.undo(cut)
     assert logs.totals() == keys_of(2)
     assert logs.query("SELECT read_to, lines_to FROM backfill_source") == [(len(long_log(2)), 2)]

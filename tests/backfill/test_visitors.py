@@ -310,7 +310,7 @@ def test_lines_whose_salt_was_forgotten_are_rejected_and_the_others_counted(logs
     assert sorted(reasons) == [2, 6, 7]
     assert FORGOTTEN in reasons[2]
     assert FORGOTTEN in reasons[7]
-    assert "not made yet" in reasons[6]
+    assert "does not exist yet" in reasons[6]
     logs.require_visits(good)
     assert outcomes(logs.count(source)) == ["known"]
 
@@ -454,7 +454,7 @@ def test_lines_of_a_damaged_sketch_of_a_breakdown_are_rejected_as_a_whole(logs: 
 @pytest.mark.servers("mariadb", "mysql")
 def test_child_processes_read_the_visitors_of_chunks(logs: Visitors) -> None:
     logs.small_chunks()
-    logs.monkeypatch.setattr(read_ahead, "FIRST", 1)
+    logs.monkeypatch.setattr(read_ahead, "THREAD_CHUNKS", 1)
     visits = some_visits(random.Random(2), 300)
     seen: list[Progress] = []
     source = logs.log("a.log", visits)
@@ -470,7 +470,7 @@ def test_child_processes_read_the_visitors_of_chunks(logs: Visitors) -> None:
         ({"counter": "plain"}, "plain does not count different visitors"),
         ({"visitor": ("nobody",)}, "nobody"),
         ({**CSV, "visitor": ("who",), "amount_column": "n"}, "leave out --amount-column"),
-        ({"mode": "reconcile"}, "--visitor goes with --mode add"),
+        ({"mode": "reconcile"}, "give --visitor with --mode add"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_counted(

@@ -202,7 +202,7 @@ def test_sigterm_ends_it_after_a_chunk_and_it_goes_on_later(
     eventually(lambda: totals(servers), message=one.output)
     one.terminate()
     assert one.wait() == 143, one.output()
-    assert "run it again" in one.output()
+    assert "run this again" in one.output()
     assert 0 < sum(totals(servers).values()) < 20_000
     rest = backfill(servers, str(log), "--format", "json").json
     assert rest["lines"] + rest["known_lines"] == 20_000
@@ -216,7 +216,7 @@ def test_a_reconcile_without_days_names_those_that_the_log_has_whole(
     servers: Servers, log: Path
 ) -> None:
     done = backfill(servers, str(log), "--mode", "reconcile")
-    assert "give the first and the last one by --from and --to" in one_sentence(done, 1)
+    assert "give the first and the last day by --from and --to" in one_sentence(done, 1)
     assert "these sources have lines from 2026-11-20" in done.err
 
 
@@ -314,4 +314,4 @@ def test_a_run_that_rejected_lines_have_ended_is_not_done(
     for arguments in (("--dry-run",), ("--rejects", str(tmp_path / "rejects"))):
         done = backfill(servers, str(log), *given, *arguments)
         assert done.status == 3
-        assert "more than 1 lines" in done.err
+        assert "the limit of rejected lines (1) is exceeded" in done.err

@@ -88,9 +88,9 @@ def test_strict_mode_and_wrong_usage(servers: Servers, tmp_path: Path) -> None:
     assert servers.call("counter", "set", "sales").status == 0
     done = servers.call(*run, "--dry-run", "--format", "json")
     assert [each["counter"] for each in done.json["runs"]] == ["sales"]
-    assert "no counter is called 'views'" in done.err
+    assert "there is no counter 'views'" in done.err
     assert servers.call(*run, "--counter", "views").status == 2
     assert servers.call("backfill", "x").status == 2
     assert servers.call(*run, "--rejects", "x").status == 2
     piped = servers.call(*(word if word != run[1] else "-" for word in run))
-    assert (piped.status, "write it to a file" in piped.err) == (1, True)
+    assert (piped.status, "save it to a file" in piped.err) == (1, True)

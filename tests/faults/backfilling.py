@@ -107,7 +107,7 @@ class Backfills:
                 self.kill(command=command)
                 continue
             done = self._call([*command, "--format", "json"])
-            if found := re.search(r"read on behind .* undo ([\d ]+)`", done.err):
+            if found := re.search(r"counted later lines .* undo ([\d ]+)`", done.err):
                 runs = [*map(int, found[1].split())]
                 continue
             assert done.status == DONE, f"{done.out}\n{done.err}"
@@ -201,7 +201,7 @@ class Backfills:
         """`countersink ARGUMENTS` in this process: what is not to be killed begins faster here."""
         with (
             patch.object(task, "LINES", self.stage.chunk_lines),
-            patch.object(read_ahead, "FIRST", 1),
+            patch.object(read_ahead, "THREAD_CHUNKS", 1),
         ):
             return call(*arguments, **self._environment(proxied))
 

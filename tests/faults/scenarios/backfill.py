@@ -23,7 +23,7 @@ RATES: tuple[tuple[str, ...], ...] = ((), ("--rate", "30000"))
 CHANGES = ("INSERT", "UPDATE", "DELETE", "COMMIT")
 JOBS = ("--jobs", "3")
 JOBS_LINES = 400_000
-"""67 MiB: more chunks than the first ones, see `backfill.count.read_ahead.FIRST`."""
+"""67 MiB: more chunks than the first ones, see `backfill.count.read_ahead.THREAD_CHUNKS`."""
 DIES_WITHIN_S = 1.5
 TAKES_S = 2.0
 """About, unless it is killed."""

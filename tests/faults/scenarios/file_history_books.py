@@ -129,7 +129,7 @@ class KnownSource:
         size = len(self.text)
         follows = content.startswith(self.text) and content[size : size + 1] not in (b"", b"\n")
         last = [piece.run for piece in self.pieces[-1:]]
-        told = any(f"`countersink backfills undo {run}` first" in detail for run in last)
+        told = any(f"`countersink backfills undo {run}`, then" in detail for run in last)
         return follows and self.text[-1:] != b"\n" and told
 
 
@@ -271,6 +271,6 @@ class FileBook:
             return any(source.days != {one.days} for source in own.values())
         if "has set" in detail:
             return bool(self._set(self.figures(one.due, one.days)))
-        if "begins as" in detail:
+        if "which begins with the same bytes" in detail:
             return any(source.ends_within_chunk(one.content) for source in self._sources.values())
         return any(source.goes_on_within_line(one.content, detail) for source in own.values())

@@ -1,7 +1,8 @@
-"""Backfill: counts events from logs and exports that never went through the queue; flags of the
-command are in ``cli/commands/log_options.py``.
+"""Backfill: counts events from logs and exports that never went through the queue. See
+``cli/commands/log_options.py`` for the flags of the command.
 
-``options`` says what is asked for and ``run`` does it. ``input`` turns files into spans of lines,
-``formats`` turns lines into amounts, ``count`` adds them chunk by chunk, ``reconcile`` sets totals
-to what sources say, ``undo`` takes a run back, ``history`` lists what was done.
+``options`` has the options and ``run`` executes them. ``content`` reads files, ``spans`` cuts them
+into records, ``formats`` turns records into amounts, ``count`` adds the amounts chunk by chunk,
+``reconcile`` sets totals to the sums of the sources, ``undo`` takes a run back, ``history`` reads
+past runs.
 """

@@ -1,10 +1,8 @@
-"""Opens and reads a file, compressed file or pipe: what may not be read, the copy of a pipe in
-TMPDIR and the room that is left there (``RESERVE``), which files may grow (``GROWS_S``), and the
-errors about all of it. Which files the names, patterns and directories on the command line stand
-for, their order, what is left out, and the texts for names that give none.
+"""Files of a backfill: ``expand`` lists the files of the names, patterns and directories on the
+command line; ``open_content`` opens a file, compressed file or pipe for reading.
 
-Offsets are in uncompressed bytes everywhere. What a file is, is told by its first bytes and not by
-its name.
+A pipe is copied to TMPDIR first, where ``RESERVE`` bytes stay free. Offsets are in uncompressed
+bytes everywhere. The compression of a file is detected by its first bytes, not by its name.
 """
 
 import errno
@@ -35,19 +33,19 @@ from countersink.logs.file import (
 STDIN: Final = "-"
 
 
-def trouble(error: OSError) -> str:
-    """What went wrong, as a phrase."""
+def os_error_text(error: OSError) -> str:
+    """The reason of an error of the operating system, as a phrase."""
     return error.strerror or str(error)
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A file, or standard input, that is a source.
+    """A source that can be opened: a file, a FIFO or standard input.
 
     Attributes:
-        name: as people know it; printable.
+        name: as given on the command line, or found there; printable.
         path: absolute; None: standard input.
-        size: bytes on disk; None: not known (a pipe).
+        size: bytes on disk; None: unknown (a pipe).
     """
 
     name: str
@@ -56,11 +54,11 @@ class Input:
 
 
 def expand(sources: Sequence[str]) -> tuple[list[Input], list[SourceReport]]:
-    """The files that ``sources`` name, and a report for each name that gives none.
+    """The files that ``sources`` name, and a failed report for each name without files.
 
     A source is a file, a FIFO, ``-`` (standard input), a shell pattern (``**`` matches
-    directories), or a directory: then all files in it and below, without hidden ones. A name that
-    is there is never taken for a pattern. The same file twice, by whatever name, is there once.
+    directories), or a directory: all files in it and below, without hidden ones. An existing name
+    is never taken for a pattern. A file that is named twice, by whatever names, is listed once.
     """
     search = _Search()
     for source in sources:
@@ -74,14 +72,14 @@ def expand(sources: Sequence[str]) -> tuple[list[Input], list[SourceReport]]:
 
 
 class _Search:
-    """Files by their device and inode, and reports of names that give none."""
+    """Files by their device and inode, and reports of names without files."""
 
     def __init__(self) -> None:
         self.found: dict[object, Input] = {}
         self.failed: list[SourceReport] = []
 
     def add(self, name: str) -> None:
-        """Add a file, or those of a directory."""
+        """Add a file, or the files of a directory."""
         try:
             status = os.stat(name)
             if stat.S_ISDIR(status.st_mode):
@@ -89,17 +87,17 @@ class _Search:
                 return
             regular = stat.S_ISREG(status.st_mode)
             if not (regular or stat.S_ISFIFO(status.st_mode)):
-                raise OSError(0, "it is a device or a socket, no file; standard input is named -")
+                raise OSError(0, "it is a device or a socket, not a file; use - for standard input")
             size = status.st_size if regular else None
-            file = Input(_shown(name), Path(os.path.abspath(name)), size)
+            file = Input(_printable(name), Path(os.path.abspath(name)), size)
             self.found.setdefault((status.st_dev, status.st_ino), file)
         except OSError as error:
             self._fail(name, error)
 
     def add_matches(self, pattern: str) -> None:
-        """Add the files, and those of directories, that a pattern matches."""
+        """Add the files that a pattern matches, and the files of directories that it matches."""
         matches = sorted(glob.glob(pattern, recursive=True))
-        if "**" in pattern:  # which gives the directories and all that is in them
+        if "**" in pattern:  # it matches the directories and also the files in them
             matches = [match for match in matches if not os.path.isdir(match)]
         if not matches:
             self._fail(pattern, OSError(0, "no file matches the pattern"))
@@ -112,25 +110,27 @@ class _Search:
         for name in names:
             self.add(name)
         if not names and len(self.failed) == failed:
-            raise OSError(0, "there is no file in this directory (hidden ones are left out)")
+            raise OSError(0, "the directory has no files (hidden files are left out)")
 
     def _fail(self, name: str, error: OSError) -> None:
-        report = SourceReport(source=_shown(name), outcome="failed", detail=trouble(error))
-        self.failed.append(report)
+        detail = os_error_text(error)
+        self.failed.append(SourceReport(source=_printable(name), outcome="failed", detail=detail))
 
 
 def _files_below(top: str, fail: Callable[[OSError], None]) -> Iterator[str]:
-    """Regular files, directory by directory, by name; links to directories are not followed."""
+    """Regular files by directory and name, without links to directories; ``fail``: called with the
+    error of an unreadable directory.
+    """
     for folder, folders, files in os.walk(top, onerror=fail):
-        folders[:] = sorted(one for one in folders if not one.startswith("."))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         for file in sorted(files):
             path = os.path.join(folder, file)
             if not file.startswith(".") and os.path.isfile(path):
                 yield path
 
 
-def _shown(name: str) -> str:
-    """A name that can be printed and stored: bytes that are no UTF-8 are escaped."""
+def _printable(name: str) -> str:
+    """A name that can be printed and stored: bytes that are not UTF-8 are escaped."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
@@ -138,31 +138,32 @@ RESERVE: Final = 64 * 1024 * 1024
 """Free bytes that the copy of a pipe leaves in TMPDIR."""
 GROWS_S: Final = 3600.0
 """Seconds after the last write to a file during which it may grow: it may be a log in use."""
-_READ: Final = 256 * 1024
-"""Bytes asked of a pipe at once."""
-_PATIENCE_MS: Final = 200
-"""How often one looks up from a silent pipe."""
+_READ_BYTES: Final = 256 * 1024
+"""Bytes that one read of a pipe asks for."""
+_POLL_MS: Final = 200
+"""Milliseconds between two checks for a stop while a pipe is silent."""
 HEAD_BYTES: Final = 64 * 1024
+"""Bytes of a content's head."""
 
 
 class Content:
-    """An open source; a context manager. Not for two threads at once.
+    """The uncompressed bytes of an open source; a context manager. Not thread-safe.
 
-    A compressed file is read from its beginning again to go back by more than 2 MiB.
+    To go back by more than 2 MiB, a compressed file is read from its beginning again.
 
     Args:
-        name: of the source, as people know it.
+        name: of the source, for messages.
         fd: the file; closed with the content.
-        size: its bytes that are read at most.
-        packed: how it is compressed; None: it is not.
+        size: maximum of bytes to read of the file.
+        packed: its compression; None: none.
         may_grow: see the attribute.
 
     Attributes:
-        name: of the source, as people know it.
+        name: of the source, for messages.
         size: bytes on disk.
         may_grow: a plain file, given by its path, that was written to within the last hour.
-        cr_ends: its lines end in a carriage return alone, and are read with newlines instead, byte
-            for byte: told by :func:`head_of`.
+        cr_ends: its lines end in a carriage return alone; :meth:`read` returns newlines instead,
+            byte for byte. Set by :func:`head_of`.
     """
 
     cr_ends = False
@@ -184,7 +185,7 @@ class Content:
         self._offset = 0
 
     def plain_file(self) -> "PlainFile | None":
-        """What another process opens it by; None: it is compressed, or there is no ``/proc``."""
+        """The file for another process to open; None: it is compressed, or ``/proc`` is missing."""
         path = f"/proc/{os.getpid()}/fd/{self._fd}"
         if self._unpacker is not None or not os.path.exists(path):
             return None
@@ -198,20 +199,20 @@ class Content:
 
     @property
     def offset(self) -> int:
-        """Where the next read begins, in uncompressed bytes."""
+        """Uncompressed offset at which the next read begins."""
         return self._offset
 
     @property
     def position(self) -> int:
-        """Bytes of the file as it lies on disk that were read so far; for showing progress."""
+        """Bytes of the file on disk that were read so far, for progress."""
         return self._offset if self._unpacker is None else self._unpacker.position
 
     def read(self, size: int) -> bytes:
-        """``size`` bytes; fewer at the end, and before what cannot be read.
+        """The next ``size`` bytes; fewer at the end, and before unreadable bytes.
 
         Raises:
-            Unreadable: what follows cannot be read: compressed data that is cut off or corrupt, an
-                error of the device, a file that became shorter. What stands before was delivered.
+            Unreadable: the next bytes cannot be read: compressed data is cut off or corrupt, the
+                device has an error, or the file became shorter. All bytes before were returned.
         """
         data = b""
         try:
@@ -224,10 +225,10 @@ class Content:
         return data.replace(b"\r", b"\n") if self.cr_ends else data
 
     def seek(self, offset: int) -> None:
-        """Go to ``offset``, or to the end if that comes before.
+        """Go to ``offset``, or to the end if the content is shorter.
 
         Raises:
-            Unreadable: what lies between cannot be read.
+            Unreadable: compressed bytes before ``offset`` cannot be read.
         """
         end = self.size
         if self._unpacker is not None:
@@ -236,7 +237,7 @@ class Content:
         self._offset = min(offset, end)
 
     def read_at(self, size: int, offset: int) -> bytes:
-        """Go there and read: see :meth:`seek` and :meth:`read`."""
+        """Read ``size`` bytes at ``offset``: :meth:`seek`, then :meth:`read`."""
         self.seek(offset)
         return self.read(size)
 
@@ -249,30 +250,30 @@ class Content:
         except Damaged as error:
             assert self._unpacker is not None
             raise Unreadable(
-                f"{self.name} cannot be read on from byte {self._unpacker.end:,} (uncompressed):"
-                f" {error}. What stands before is read; give a whole copy, and it goes on from"
-                " there"
+                f"{self.name} cannot be read from byte {self._unpacker.end:,} (uncompressed) on:"
+                f" {error}. The lines before that byte are read; give an undamaged copy to"
+                " continue there"
             ) from error
         except OSError as error:
             raise Unreadable(
-                f"{self.name} cannot be read on from byte {offset:,}: {trouble(error)}"
+                f"{self.name} cannot be read from byte {offset:,} on: {os_error_text(error)}"
             ) from error
         if wanted and not data:
             raise Unreadable(
                 f"{self.name} became shorter while it was read: it ends before byte"
-                f" {offset + 1:,} of {self.size:,}. What stands before is read; give what it was"
-                f" renamed or copied to as well"
+                f" {offset + 1:,} of {self.size:,}. The lines before that byte are read; if the"
+                f" file was renamed or copied, give the new file as well"
             )
         return data
 
 
 @dataclass(frozen=True, slots=True)
 class PlainFile:
-    """A file that is not compressed, as another process opens it.
+    """An uncompressed file that another process can open.
 
     Attributes:
-        name, size, cr_ends: as of :class:`Content`.
-        path: of the descriptor: so it is the same file, whatever has its name by now.
+        name, size, cr_ends: as in :class:`Content`.
+        path: of this process's descriptor in ``/proc``: it leads to the same file after a rename.
     """
 
     name: str
@@ -281,41 +282,41 @@ class PlainFile:
     cr_ends: bool
 
     def open(self) -> Content:
-        """Open it.
+        """Open the file.
 
         Raises:
-            Unreadable: it cannot be.
+            Unreadable: it cannot be opened.
         """
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise Unreadable(f"{self.name} cannot be opened: {trouble(error)}") from error
+            raise Unreadable(f"{self.name} cannot be opened: {os_error_text(error)}") from error
         content = Content(self.name, fd, self.size)
         content.cr_ends = self.cr_ends
         return content
 
 
 def open_content(source: Input, stop: Callable[[], bool] = lambda: False) -> Content:
-    """Open a source. A pipe is copied to its end first; a FIFO waits until somebody writes to it.
+    """Open a source. A pipe is copied to a temporary file first, up to its end; a FIFO waits for
+    its first writer.
 
     Args:
-        stop: asked while a pipe is copied; True: the source is not read.
+        stop: asked while a pipe is copied; true: give up, with Unreadable.
 
     Raises:
-        Unreadable: it cannot be opened or copied, is no file, or is compressed in a way that is not
-            read.
+        Unreadable: it cannot be opened or copied, is not a file, or has an unsupported compression.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         fd = os.dup(0) if source.path is None else os.open(source.path, flags)
     except OSError as error:
-        raise Unreadable(f"{source.name} cannot be opened: {trouble(error)}") from error
+        raise Unreadable(f"{source.name} cannot be opened: {os_error_text(error)}") from error
     try:
         return _content(source, fd, stop)
     except BaseException as error:
         os.close(fd)
         if isinstance(error, OSError):
-            raise Unreadable(f"{source.name} cannot be read: {trouble(error)}") from error
+            raise Unreadable(f"{source.name} cannot be read: {os_error_text(error)}") from error
         raise
 
 
@@ -327,7 +328,7 @@ def _content(source: Input, fd: int, stop: Callable[[], bool]) -> Content:
         raise Unreadable(f"{name} cannot be read: it is a directory or a device, not a file")
     regular = source.path is not None and stat.S_ISREG(mode)
     if not regular:
-        _spool(name, fd, stop)
+        _copy_pipe(name, fd, stop)
         status = os.fstat(fd)
     first = os.pread(fd, SNIFF, 0)
     try:
@@ -337,58 +338,60 @@ def _content(source: Input, fd: int, stop: Callable[[], bool]) -> Content:
     packed = packing(first)
     if packed is not None and not can_unpack(packed):
         raise Unreadable(
-            f"{name} is compressed by {packed.name}, which is not read here:"
-            f" {packed.tool} {source.name} | countersink backfill - …"
+            f"{name} is compressed with {packed.name}, which backfill cannot read: use"
+            f" `{packed.tool} {source.name} | countersink backfill - …`"
         )
     fresh = time.time() - status.st_mtime < GROWS_S
     return Content(name, fd, status.st_size, packed, may_grow=regular and packed is None and fresh)
 
 
-def _spool(name: str, fd: int, stop: Callable[[], bool]) -> None:
-    """Copy a pipe to its end into a temporary file, whose descriptor ``fd`` becomes."""
+def _copy_pipe(name: str, fd: int, stop: Callable[[], bool]) -> None:
+    """Copy a pipe, up to its end, to a temporary file, and let ``fd`` be the descriptor of that
+    file.
+    """
     try:
-        with tempfile.TemporaryFile(prefix="countersink-") as spool:
-            for data in _arriving(name, fd, stop):
-                room = os.fstatvfs(spool.fileno())
-                if room.f_bavail * room.f_frsize < RESERVE + len(data):
-                    raise OSError(errno.ENOSPC, f"less than {RESERVE >> 20} MiB would be left")
-                spool.write(data)
-            spool.flush()
-            os.dup2(spool.fileno(), fd, inheritable=False)
+        with tempfile.TemporaryFile(prefix="countersink-") as copy:
+            for data in _pipe_data(name, fd, stop):
+                disk = os.fstatvfs(copy.fileno())
+                if disk.f_bavail * disk.f_frsize < RESERVE + len(data):
+                    raise OSError(errno.ENOSPC, f"less than {RESERVE >> 20} MiB would stay free")
+                copy.write(data)
+            copy.flush()
+            os.dup2(copy.fileno(), fd, inheritable=False)
     except OSError as error:
         raise Unreadable(
-            f"what is read of {name} cannot be kept in {tempfile.gettempdir()}: {trouble(error)}."
-            " Set TMPDIR to a directory with room, or write it to a file and give that"
+            f"{name} cannot be copied to {tempfile.gettempdir()}: {os_error_text(error)}. Set"
+            " TMPDIR to a directory with more free space, or save the data to a file and give that"
         ) from error
 
 
-def _arriving(name: str, fd: int, stop: Callable[[], bool]) -> Iterator[bytes]:
-    """Bytes of a pipe, as they come, up to its end."""
+def _pipe_data(name: str, fd: int, stop: Callable[[], bool]) -> Iterator[bytes]:
+    """The bytes of a pipe, as they arrive, up to its end."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     while not stop():
-        # A FIFO that nobody has opened for writing yet is silent, too, and not at its end.
-        if not poll.poll(_PATIENCE_MS):
+        # A FIFO that was not opened for writing yet is silent, too, and not at its end.
+        if not poll.poll(_POLL_MS):
             continue
         try:
-            data = os.read(fd, _READ)
+            data = os.read(fd, _READ_BYTES)
         except OSError as error:
-            raise Unreadable(f"{name} cannot be read: {trouble(error)}") from error
+            raise Unreadable(f"{name} cannot be read: {os_error_text(error)}") from error
         if not data:
             return
         yield data
-    raise Unreadable(f"{name} was not read: asked to stop")
+    raise Unreadable(f"{name} was not read: the backfill was stopped")
 
 
 def head_of(content: Content) -> bytes:
-    """Read how a content begins, 64 KiB at most; it stands somewhere after that then. One that is
-    damaged ends where the damage is: that it does is found when it is read on.
+    """The head of a content: its first 64 KiB at most; moves the content's offset. The head of a
+    damaged content ends before the damage, which a later read reports.
 
     Raises:
-        Unreadable: nothing of it can be read.
+        Unreadable: not even the first byte can be read.
     """
     data = content.read_at(HEAD_BYTES, 0)
-    # Not one alone: the newline behind it may not be written yet.
+    # More than one: a single one at the end may be waiting for its newline.
     if b"\n" not in data and data.count(b"\r") > 1:
         content.cr_ends = True
         data = data.replace(b"\r", b"\n")

@@ -1,21 +1,20 @@
-"""Errors of a backfill: wrong option, unreadable source, too many rejected lines, ended run; the
-messages are worded where they are raised.
+"""Errors of a backfill.
 
 ::
 
-    BackfillError             it cannot go on; the message says what to do
-    ├── WrongOption           an option cannot be as it is; nothing was read
-    ├── Unreadable            a source is gone, no file, cut off or corrupt
+    BackfillError             the backfill cannot continue; the message says what to do
+    ├── WrongOption           an option is not allowed; nothing was read
+    ├── Unreadable            a source is missing, not a file, cut off or corrupt
     ├── RunEnded              the run was undone, or its counter deleted, meanwhile
-    └── TooManyRejects        one chunk more, and more lines would be rejected than may be
+    └── TooManyRejects        with the current chunk, the run would exceed its rejected lines
 
-What only one part raises and another handles, and nobody is told:
+Exceptions that the package handles itself:
 
 ::
 
-    RolledUpMeanwhile         a day is in a month by now
-    Overtaken                 another process has counted what was read
-    SourceDiffers             another process has read on, maybe in another source
+    RolledUpMeanwhile         a day was rolled up to its month meanwhile
+    Overtaken                 the chunk was counted by another process, or the settings changed
+    SourceDiffers             another process read on, and its content may be another source
 """
 
 from typing import TYPE_CHECKING
@@ -27,27 +26,27 @@ if TYPE_CHECKING:
 
 
 class BackfillError(ExplainedError):
-    """A backfill cannot go on; the message says what to do."""
+    """The backfill cannot continue; the message says what to do."""
 
 
 class WrongOption(BackfillError):
-    """An option cannot be as it is; nothing was read."""
+    """An option is not allowed; nothing was read."""
 
 
 class Unreadable(BackfillError):
-    """A source cannot be read: it is gone, no file, cut off or corrupt."""
+    """A source cannot be read: it is missing, not a file, cut off or corrupt."""
 
 
 class RunEnded(BackfillError):
-    """The run is not running any more: it was undone, or its counter deleted, meanwhile."""
+    """The run has ended meanwhile: it was undone, or its counter was deleted."""
 
 
 class TooManyRejects(BackfillError):
-    """One chunk more, and more lines would have been rejected than may be; with that chunk's
-    rejected lines.
+    """The current chunk would make the run exceed its maximum of rejected lines; the chunk is not
+    counted.
 
     Attributes:
-        rejects: they.
+        rejects: rejected lines of that chunk.
     """
 
     def __init__(self, message: str, rejects: "list[Rejected]") -> None:
@@ -56,13 +55,15 @@ class TooManyRejects(BackfillError):
 
 
 class RolledUpMeanwhile(Exception):
-    """A day cannot be set any more, since it was chosen; nothing was done. Says why."""
+    """A chosen day was rolled up before it was set; nothing was done. The message has the reason
+    for users."""
 
 
 class Overtaken(Exception):
-    """What was read is not to be counted: another process has counted it, or the catalog by which
-    it was read is not in force any more."""
+    """A chunk must not be counted as it was read: another process has counted it, or the catalog
+    or the salts have changed since."""
 
 
 class SourceDiffers(Exception):
-    """Another process has read on in the source, and this content may not be that source."""
+    """The source is not as it was found: another process has read on in it, deleted it or begun it
+    anew, so this content may be another source."""

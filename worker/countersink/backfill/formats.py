@@ -1,8 +1,8 @@
-"""Checks the options that say how lines are read (``--input-format``, ``--key``, ``--time-column``,
-``--delimiter`` ...), with their error messages, and chooses the reader of a source.
+"""``check`` validates the options for reading lines (``--input-format``, ``--key``,
+``--time-column``, ``--delimiter`` ...); ``make_reader`` makes the reader of a source.
 
-A line comes to a key, a minute and an amount, is left out by the recipe, or is rejected with a
-reason. Blank lines come to nothing.
+A reader turns a line into key, minute and amount, leaves it out by the recipe, or rejects it with a
+reason. Blank lines are ignored.
 """
 
 import re
@@ -30,24 +30,24 @@ __all__ = ["Reader", "RecordTally", "Rejected", "check", "check_head", "make_rea
 
 _NO_DELIMITERS: Final = '"\r\n\0'
 _FIRST_LIKELY: Final = LIKELY[0] // 60
-_NONE: Final = Recipe()
+_EMPTY: Final = Recipe()
 _RECORDS: Final = ("csv", "ndjson", *JSON_FORMATS)
 _OPTIONS: Final = (
     (
         ("key_column", "time_column", "amount_column"),
         _RECORDS,
-        "is for csv, ndjson and JSON logs (--input-format): access logs say --key",
+        "is for csv, ndjson and JSON logs (--input-format): with access logs, use --key",
     ),
     (
         ("time_format",),
         _RECORDS,
-        "is for csv, ndjson and JSON logs: leave --time-format out, others have one format",
+        "is for csv, ndjson and JSON logs; in other formats the time format is fixed",
     ),
     (("counter_column",), ("csv", "ndjson"), "is for csv and ndjson"),
     (("delimiter", "columns", "comment"), ("csv",), "is for CSV"),
     (("envelope",), {*INPUT_FORMATS, "log-format"} - {"csv", "w3c"}, "is not for csv or w3c"),
 )
-"""Options, the formats that have them, and what to say of others."""
+"""Options, the formats that allow them, and the error with other formats."""
 
 
 class Reader(LineReader, Protocol):
@@ -55,7 +55,7 @@ class Reader(LineReader, Protocol):
 
     @property
     def quoted(self) -> Quoting | None:
-        """How records are told apart that may hold newlines; None: each is a line."""
+        """Finds the ends of records that may contain newlines; None: each record is a line."""
 
 
 def make_reader(
@@ -65,18 +65,19 @@ def make_reader(
     begins: Callable[[date], int] | None = None,
     counter: str = "",
 ) -> Reader:
-    """What reads a source.
+    """The reader of a source.
 
     Args:
-        recipe: how; :func:`check` has let it pass.
-        head: how its uncompressed content begins: 64 KiB of it, or all.
-        minutes: half-open range of Unix minutes; lines outside are left out. None: all are in.
-        begins: the first minute of a day of the counter, for times that are dates alone; None: such
-            a date begins where the recipe's time zone is.
-        counter: whose lines count, where the recipe has a column of counters.
+        recipe: which :func:`check` has accepted.
+        head: the first 64 KiB of the source, uncompressed.
+        minutes: half-open range of Unix minutes; lines outside are left out. None: no range.
+        begins: returns the first minute of a day of the counter, for times that are dates; None:
+            dates begin in the recipe's time zone.
+        counter: whose lines count, where the recipe has a counter column.
 
     Raises:
-        BackfillError: the source cannot be read so: UTF-16, or a CSV without a named column.
+        BackfillError: the source cannot be read by this recipe: it is UTF-16, or a CSV that lacks a
+            column.
     """
     check_encoding(head)
     keys = keys_of(recipe, minutes, counter)
@@ -89,10 +90,10 @@ def make_reader(
 
 
 def _line_reader(recipe: Recipe, keys: Keys, begins: Callable[[date], int] | None) -> Reader:
-    """What reads a source that is no CSV.
+    """The reader of a source that is not CSV.
 
     Raises:
-        ValueError: the recipe cannot be: see :func:`check`.
+        ValueError: the recipe is invalid: see :func:`check`.
     """
     times = times_of(recipe)
     json_lines = partial(
@@ -113,16 +114,16 @@ def _line_reader(recipe: Recipe, keys: Keys, begins: Callable[[date], int] | Non
 
 
 def check_head(recipe: Recipe, reader: Reader, head: bytes) -> None:
-    """Find out from how a source begins whether the recipe reads its times and amounts as they are
-    meant; its later lines are rejected where it does not.
+    """Check on the first lines of a source that the recipe reads times and amounts as they are
+    meant. Later lines are rejected where it does not.
 
     Args:
-        recipe: how.
-        reader: what :func:`make_reader` has made for it.
-        head: how the content begins: 64 KiB of it, or all.
+        recipe: of the source.
+        reader: from :func:`make_reader`.
+        head: the first 64 KiB of the source, uncompressed.
 
     Raises:
-        BackfillError: an option has to say more, or the content has no records in lines.
+        BackfillError: an option is missing or wrong, or the records are not in lines.
     """
     if recipe.input_format not in _RECORDS:
         return
@@ -135,21 +136,21 @@ def check_head(recipe: Recipe, reader: Reader, head: bytes) -> None:
             raise BackfillError(f"line {each.line}: {each.reason}")
     if recipe.input_format == "ndjson" and is_array(head.removeprefix(BOM)):
         raise BackfillError(
-            "it is a JSON array with several objects on a line, or objects on several lines:"
-            " `jq -c '.[]' FILE | countersink backfill - …` counts it"
+            "it is a JSON array with several objects on a line, or objects on several lines: use"
+            " `jq -c '.[]' FILE | countersink backfill - …`"
         )
     if recipe.time_format in UNITS and tally.amounts and max(tally.amounts) < _FIRST_LIKELY:
         raise BackfillError(
-            f"all times of its first lines are before 1990 in {recipe.time_format}: --time-format"
-            f" is one of auto, {', '.join(UNITS)}, or a pattern of strptime"
+            f"all times of its first lines are before 1990 in {recipe.time_format}: for"
+            f" --time-format give auto, {', '.join(UNITS)}, or a strptime pattern"
         )
 
 
 def keys_of(recipe: Recipe, minutes: tuple[int, int] | None = None, counter: str = "") -> Keys:
-    """Which keys lines have by a recipe, and which lines are left out.
+    """The keys of a recipe, and its conditions for lines to leave out.
 
     Raises:
-        ValueError: something cannot be; the message says what to do.
+        ValueError: an option is invalid; the message says what to do.
     """
     return Keys(
         recipe.key,
@@ -166,45 +167,45 @@ def keys_of(recipe: Recipe, minutes: tuple[int, int] | None = None, counter: str
 
 
 def check(recipe: Recipe) -> None:
-    """Find what is wrong with ``recipe``, as far as that can be told without the source.
+    """Check a recipe without its source.
 
     Raises:
-        ValueError: the message says what to do.
+        ValueError: it is invalid; the message says what to do.
     """
     if recipe.input_format not in (*INPUT_FORMATS, "log-format"):
         raise ValueError(
             f"there is no input format {recipe.input_format!r}: use {', '.join(INPUT_FORMATS)}"
         )
     if recipe.key and recipe.key_column:
-        raise ValueError("--key and --key-column both say what the key is: give one")
+        raise ValueError("--key and --key-column both define the key: give one of them")
     marks = recipe.decimal_point + recipe.thousands
     if marks and not recipe.amount_column:
-        raise ValueError("--decimal-point and --thousands are of amounts: give --amount-column")
+        raise ValueError("--decimal-point and --thousands need --amount-column")
     if len(set(marks)) != bool(recipe.decimal_point) + bool(recipe.thousands) or re.search(
         r"[\w+-]", marks
     ):
-        raise ValueError("--decimal-point and --thousands are two different characters, no digits")
+        raise ValueError("--decimal-point and --thousands: two different characters, no digits")
     if recipe.visitor and recipe.amount_column:
-        raise ValueError("--visitor makes each line one sighting: leave out --amount-column")
+        raise ValueError("with --visitor, each line counts 1: leave out --amount-column")
     if recipe.start is not None and recipe.end is not None and recipe.start > recipe.end:
         raise ValueError(f"--from {recipe.start} is after --to {recipe.end}")
     keys = keys_of(recipe)
     for names, forms, why in _OPTIONS:
         for name in names:
-            if recipe.input_format not in forms and getattr(recipe, name) != getattr(_NONE, name):
+            if recipe.input_format not in forms and getattr(recipe, name) != getattr(_EMPTY, name):
                 raise ValueError(f"--{name.replace('_', '-')} {why}")
     if len(set(recipe.columns)) != len(recipe.columns):
         raise ValueError("--columns names a column twice")
     if recipe.comment and (recipe.comment.strip() != recipe.comment or '"' in recipe.comment):
-        raise ValueError("--comment is how a line of comment begins, such as #, without quotes")
+        raise ValueError("--comment is the beginning of comment lines, such as #, without quotes")
     if len(recipe.delimiter) != 1 or recipe.delimiter in _NO_DELIMITERS:
-        raise ValueError(f"--delimiter is one character, not {recipe.delimiter!r}")
+        raise ValueError(f"--delimiter must be one character, not {recipe.delimiter!r}")
     if recipe.input_format in ("csv", "ndjson"):
         if not recipe.time_column:
-            raise ValueError(f"{recipe.input_format} has times where you say: give --time-column")
+            raise ValueError(f"{recipe.input_format} needs the column of times: give --time-column")
         if not (recipe.key or recipe.key_column or recipe.dimensions):
             raise ValueError(
-                f"{recipe.input_format} has keys where you say: give --key-column, --key with"
+                f"{recipe.input_format} needs the columns of keys: give --key-column, --key with"
                 " fields, or --dimension"
             )
     if recipe.input_format in ("auto", "csv"):
@@ -214,14 +215,14 @@ def check(recipe: Recipe) -> None:
 
 
 def recipe_for(recipe: Recipe, head: bytes) -> Recipe:
-    """``recipe`` with the format that a source is of.
+    """The recipe with the format of a source instead of ``auto``.
 
     Args:
-        recipe: as asked.
-        head: how the source begins: 64 KiB of it, or all.
+        recipe: from the options.
+        head: the first 64 KiB of the source, uncompressed.
 
     Raises:
-        BackfillError: it cannot be told, or the recipe does not suit it.
+        BackfillError: the format is not recognized, or the recipe does not fit it.
     """
     if recipe.input_format != "auto":
         return recipe
@@ -245,10 +246,10 @@ def recipe_for(recipe: Recipe, head: bytes) -> Recipe:
 
 
 def check_encoding(head: bytes) -> None:
-    """Find a source that is text, but not as bytes of ASCII.
+    """Check that a source is not UTF-16 or UTF-32.
 
     Raises:
-        BackfillError: it is UTF-16 or UTF-32.
+        BackfillError: it is.
     """
     if reason := wide_text(head, "it", "backfill"):
         raise BackfillError(reason)

@@ -1,6 +1,6 @@
-"""Reads past backfills: runs, their sources, first rejected lines and corrections; how they are
-shown is in ``cli/commands/backfills.py``. The row of a run in ``backfill_run``: its states
-and sums, and the name of its process.
+"""Runs of backfills: writes the row of a running one in ``backfill_run``; reads past runs with
+their sources, first rejected lines and corrections. See ``cli/commands/backfills.py`` for the
+output.
 
 Corrections are read in pages, each in its own transaction, in the order of the primary key: a run
 may have millions.
@@ -27,12 +27,13 @@ _NOW: Final = "UTC_TIMESTAMP(3)"
 
 @dataclass(frozen=True, slots=True)
 class LineCounts:
-    """Bytes, lines and amounts of a chunk, or of several: read, counted, filtered, rejected.
+    """Sums of one chunk or of several.
 
     Attributes:
-        size_bytes: uncompressed.
-        lines, counted, filtered, rejected: lines.
-        amount: what was added in all.
+        size_bytes: uncompressed bytes.
+        lines: lines read.
+        counted, filtered, rejected: lines counted, left out by the recipe, rejected.
+        amount: sum of all amounts.
     """
 
     size_bytes: int = 0
@@ -46,7 +47,7 @@ class LineCounts:
         return LineCounts(*map(operator.add, astuple(self), astuple(other)))
 
     def report(self, source: str, outcome: str, detail: str) -> SourceReport:
-        """What became of a source."""
+        """The report of a source with these sums."""
         return SourceReport(
             source=source,
             outcome=outcome,
@@ -62,18 +63,18 @@ class LineCounts:
 def begin(
     session: Session, options: BackfillOptions, sources: Sequence[str], holder: str
 ) -> tuple[int, Resolution]:
-    """A new run, ``running``: its number, and the resolution in which it reconciles. Where the
-    outcome was unknown, call it again.
+    """Insert a run in the state ``running``; returns its number, and the resolution in which it
+    reconciles. If the outcome is unknown, call it again.
 
     Args:
-        sources: as they are named to people.
-        holder: a name that no other process has, its own for every run.
+        sources: their names.
+        holder: a name of the process, unique to this run.
     """
     ask = "SELECT id, resolution FROM backfill_run WHERE counter = %s AND holder = %s"
     with session.transaction():
-        read_control(session)  # its lock keeps the resolution as it is
+        read_control(session)  # its lock keeps the resolution from changing
         if not session.query(ask, (options.counter, holder)):
-            own = load_scheme(session, options.counter)
+            scheme = load_scheme(session, options.counter)
             session.execute(
                 "INSERT INTO backfill_run"
                 " (counter, mode, state, options, sources, holder, resolution, started, seen)"
@@ -84,7 +85,7 @@ def begin(
                     options.recipe.to_json(),
                     json.dumps([printable(name) for name in sources], ensure_ascii=False),
                     holder,
-                    own.resolution if options.mode == "reconcile" else None,
+                    scheme.resolution if options.mode == "reconcile" else None,
                 ),
             )
         ((number, resolution),) = session.query(ask, (options.counter, holder))
@@ -92,12 +93,13 @@ def begin(
 
 
 def record(session: Session, run: int, counted: LineCounts, corrections: int = 0) -> None:
-    """Note in a run's row what a chunk came to, or corrections, at the end of their transaction.
+    """Add the sums of a chunk, or of corrections, to the row of their run.
 
-    At the end, since every chunk of the run needs this row: it is locked for a moment only.
+    Call it at the end of the transaction: every chunk of the run needs this row, so it should be
+    locked for a moment only.
 
     Raises:
-        RunEnded: it must not be counted any more: undo the transaction.
+        RunEnded: the run has ended: roll the transaction back.
     """
     changed = session.execute(
         "UPDATE backfill_run SET size_bytes = size_bytes + %s, lines_read = lines_read + %s,"
@@ -106,28 +108,28 @@ def record(session: Session, run: int, counted: LineCounts, corrections: int = 0
         f" seen = {_NOW} WHERE id = %s AND state = 'running'",
         (*astuple(counted), corrections, run),
     )
-    # No row is changed either if all of it is 0, within a millisecond.
+    # MySQL also changes no row if all sums are 0 and ``seen`` stays within the same millisecond.
     if not changed:
         require_running(session, run)
 
 
 def require_running(session: Session, run: int) -> None:
-    """Hold a run's row until the transaction ends, and see that nobody has ended the run.
+    """Lock a run's row until the transaction ends, and check that the run is running.
 
     Raises:
-        RunEnded: somebody has.
+        RunEnded: another process has ended it.
     """
     found = session.query("SELECT state FROM backfill_run WHERE id = %s FOR UPDATE", (run,))
-    state = found[0][0] if found else "gone"
+    state = found[0][0] if found else "missing"
     if state != "running":
         raise RunEnded(
-            f"backfill {run} is {state} by now, so nothing more is counted or corrected by it: run"
-            " this again if that is wanted"
+            f"backfill {run} is {state} now, so it counts and corrects nothing more: run this again"
+            " to count or correct the rest"
         )
 
 
 def end(session: Session, run: int, state: str, error: str = "") -> None:
-    """Give a run that is running its last state."""
+    """Set the last state of a run, if the run is running."""
     session.execute(
         f"UPDATE backfill_run SET state = %s, error = %s, seen = {_NOW}, ended = {_NOW}"
         " WHERE id = %s AND state = 'running'",
@@ -136,7 +138,7 @@ def end(session: Session, run: int, state: str, error: str = "") -> None:
 
 
 def rejects_of(session: Session, run: int) -> int:
-    """How many lines a run has rejected so far."""
+    """Number of lines that a run has rejected so far."""
     ((number,),) = session.query(
         "SELECT COALESCE(SUM(rejected), 0) FROM backfill_chunk WHERE run = %s", (run,)
     )
@@ -144,12 +146,12 @@ def rejects_of(session: Session, run: int) -> int:
 
 
 def printable(text: str) -> str:
-    """``text`` where bytes of a file's name that are no UTF-8 are spelled out."""
+    """``text`` with escapes for bytes that are not UTF-8, such as those of a file's name."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 PAGE: Final = 1000
-"""Rows that are read at once."""
+"""Corrections of one query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,19 +160,18 @@ class Run:
 
     Attributes:
         id: its number.
-        counter: as asked.
+        counter: its name.
         mode: ``add`` or ``reconcile``.
         state: ``running`` (also of a process that died: see ``seen``), ``done``, ``stopped``,
             ``failed``, ``undoing``, ``undone`` or ``deleted`` (with its counter).
-        recipe: how its sources are read.
-        sources: as they were named.
-        holder: the process that began it.
-        started, seen, ended: naive UTC; ``seen`` is the last sign of life.
-        size_bytes: uncompressed bytes that were read.
-        lines, counted, filtered, rejected: lines.
-        amount: what was added, or that of the corrections.
-        corrections: reconcile: how many (key, bucket) differed.
-        error: why it failed or stopped.
+        recipe: of the options.
+        sources: their names.
+        holder: name of the process that began it.
+        started, seen, ended: naive UTC; ``seen`` is the time of its last commit.
+        size_bytes, lines, counted, filtered, rejected: see :class:`LineCounts`.
+        amount: sum of the added amounts, or of the corrections.
+        corrections: of a reconcile: number of cells that differed.
+        error: reason why it failed or stopped.
     """
 
     id: int
@@ -195,15 +196,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
-    """What a run counted of a source.
+    """Sums of the chunks that a run counted of a source.
 
     Attributes:
         id: the source's number.
-        path: where it was last.
-        name: tells sources of the same content apart; '' mostly.
-        chunks: of this run.
-        size_bytes: uncompressed.
-        lines, counted, filtered, rejected, amount: of the same.
+        path: of the file last read.
+        name: distinguishes sources of the same content; mostly ''.
+        chunks: their number.
+        size_bytes, lines, counted, filtered, rejected, amount: see :class:`LineCounts`.
     """
 
     id: int
@@ -223,10 +223,10 @@ class RejectedLine:
     """A line that could not be counted.
 
     Attributes:
-        source: where it was read.
+        source: path of its source.
         line: its number, from 1.
-        reason: for people.
-        text: how it begins, up to 1,000 bytes; those that are no UTF-8 are escaped.
+        reason: for users.
+        text: its first 1,000 bytes; bytes that are not UTF-8 are escaped.
     """
 
     source: str
@@ -242,20 +242,18 @@ _RUN: Final = (
 
 
 def runs(session: Session, counter: str | None = None) -> list[Run]:
-    """All runs, or those of one counter; the latest first."""
-    where, args = "", tuple[str, ...]()
-    if counter is not None:
-        where, args = " WHERE counter = %s", (counter,)
+    """All runs, or the runs of one counter; the latest first."""
+    where, args = (" WHERE counter = %s", (counter,)) if counter is not None else ("", ())
     return [_run(row) for row in session.query(f"{_RUN}{where} ORDER BY id DESC", args)]
 
 
 def run(session: Session, number: int, *, lock: bool = False) -> Run:
-    """One run, with ``lock`` alone until the transaction ends.
+    """A run by its number. ``lock``: exclusive until the transaction ends.
 
     Raises:
-        BackfillError: there is none of this number.
+        BackfillError: there is no such run.
     """
-    # The driver would send a larger one all the same, and MySQL compares it as a decimal.
+    # The driver would send a larger number as well, and MySQL compare it as a decimal.
     held = " FOR UPDATE" if lock else ""
     found = session.query(f"{_RUN} WHERE id = %s{held}", (number,)) if 0 < number < 2**64 else []
     if not found:
@@ -266,8 +264,8 @@ def run(session: Session, number: int, *, lock: bool = False) -> Run:
 
 
 def sources_of(session: Session, number: int) -> list[RunSource]:
-    """The sources that a run read anything new of, in the order in which they were first seen; what
-    was taken back of them is not there any more.
+    """The sources with chunks of a run, in the order of their numbers; without chunks that were
+    taken back.
     """
     columns = "end_at - c.start_at", "lines_read", "counted", "filtered", "rejected", "amount"
     sums = ", ".join(f"SUM(c.{column})" for column in columns)
@@ -283,13 +281,13 @@ def sources_of(session: Session, number: int) -> list[RunSource]:
 
 
 def rejects(session: Session, number: int) -> list[RejectedLine]:
-    """The first of the lines that a run could not count."""
+    """The first rejected lines of a run."""
     found = session.query("SELECT rejects FROM backfill_run WHERE id = %s", (number,))
     return [RejectedLine(**one) for one in json.loads((found and found[0][0]) or "[]")]
 
 
 def drift(session: Session, number: int) -> Iterator[Drift]:
-    """What a run corrected, by bucket and key; nothing of what was taken back since."""
+    """The corrections of a run by bucket and key, without those that were taken back."""
     scheme = load_scheme(session, run(session, number).counter)
     place: tuple[object, ...] | None = None
     while True:
@@ -302,15 +300,15 @@ def drift(session: Session, number: int) -> Iterator[Drift]:
         )
         for bucket, width, key, had, should_be in page:
             label = label_of(bucket, width)
-            yield Drift.of(scheme.local_day(label), label, bytes(key), int(had), int(should_be))
+            yield Drift.make(scheme.local_day(label), label, bytes(key), int(had), int(should_be))
         if len(page) < PAGE:
             return
         place = page[-1][:3]
 
 
 def after_correction(place: tuple[object, ...] | None) -> tuple[str, tuple[object, ...]]:
-    """The condition for rows of ``backfill_correction`` behind a (bucket, width, key) of a run, in
-    the order of the primary key, and its values; None: all.
+    """SQL condition, and its values, for rows of ``backfill_correction`` after a (bucket, width,
+    key) of a run, in the order of the primary key; None: all rows.
     """
     if place is None:
         return "", ()

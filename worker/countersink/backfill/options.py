@@ -1,8 +1,8 @@
-"""What is asked of a backfill and reported of it: ``Recipe``, ``BackfillOptions`` with defaults,
-the default number of rejected lines (``MOST_REJECTS``), ``BackfillReport``; flags and help are in
-``cli/``.
+"""Options of a backfill (``BackfillOptions``, ``Recipe``) and its report (``BackfillReport``). See
+``cli/commands/log_options.py`` for the flags.
 
-The recipe says how lines become counts: what has to be the same for the same result.
+The recipe has the options by which lines become counts: sources that are read by the same recipe
+give the same counts.
 """
 
 import shlex
@@ -21,42 +21,40 @@ from countersink.logs.template import Condition
 
 Mode = Literal["add", "reconcile"]
 INPUT_FORMATS: Final[tuple[str, ...]] = ("auto", *LOG_FORMATS, "csv", "ndjson")
-"""Those that are told by their names."""
+"""Formats that have a name."""
 MOST_REJECTS: Final = 100_000
-"""Rejected lines that end a run where nothing else is asked for: the format or the directory is a
-wrong one.
-"""
-STOPPED = "it was told to stop: run it again, and it goes on"
+"""Default maximum of rejected lines of a run: with more, the format or the directory is wrong."""
+STOPPED = "stopped: run this again to continue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a source is read.
+    """The options for reading the lines of a source.
 
     Attributes:
-        input_format: what a line is; ``auto``: what its source's first lines tell, ``log-format``:
-            what ``log_format`` says.
-        log_format: in the words of Apache or of nginx.
-        envelope: what each line stands in, such as a prefix of syslog; '': nothing.
+        input_format: format of the lines; ``auto``: detected from the first lines; ``log-format``:
+            defined by ``log_format``.
+        log_format: a log format of Apache or nginx, in their syntax.
+        envelope: format around each line, such as a syslog prefix; '': none.
         key: template of the key: text with ``{field}``, where ``{{`` and ``}}`` are braces; '':
-            the format's own (access logs: ``{path}``).
+            the format's default (access logs: ``{path}``).
         dimensions: (name, field) pairs: lines have the values of these dimensions, and no key.
-        visitor: fields that together say who was seen, of a counter of different visitors.
+        visitor: fields that together identify a visitor, for a counter of different visitors.
         key_column, time_column, amount_column: CSV: names in the header; NDJSON: paths; '': the
-            format's own. Without an amount column each line counts 1.
-        more_time_columns: what is joined to the time column, with spaces between, such as a time of
-            day to a date.
-        counter_column: where a line's counter is; only those of the source's own count. '': all
-            count.
-        columns: CSV: the names of the columns of a file without a header.
-        comment: CSV: how lines begin that are none; '': there are none.
-        delimiter: CSV; one character.
-        decimal_point, thousands: of amounts that are texts: a character before a fraction, and one
-            between groups of three digits; '': amounts that could have either are refused.
-        time_format: ``auto``, ``unix``, ``unix-ms``, ``unix-us``, ``unix-ns``, or a pattern of
-            strptime.
-        time_zone: IANA name for times without one; '': such lines are rejected.
-        where: all must hold, or the line is left out.
+            format's default. Without an amount column each line counts 1.
+        more_time_columns: columns that are appended to the time column with spaces between, such as
+            a time of day to a date.
+        counter_column: the column with a line's counter; lines of other counters are left out. '':
+            all lines count.
+        columns: CSV: the column names of a file without a header.
+        comment: CSV: the beginning of comment lines; '': there are no comments.
+        delimiter: CSV: one character between fields.
+        decimal_point, thousands: in amounts that are texts: the character before a fraction, and
+            the character between groups of three digits; '': ambiguous amounts are rejected.
+        time_format: ``auto``, ``unix``, ``unix-ms``, ``unix-us``, ``unix-ns``, or a strptime
+            pattern.
+        time_zone: IANA name for times without a zone; '': such lines are rejected.
+        where: conditions; lines that do not meet all of them are left out.
         exclude_keys: shell patterns; lines whose key matches one are left out.
         strip_query: keys, and values of dimensions, end before their ``?``.
         start, end: days of the counter, both inclusive; other lines are left out.
@@ -87,7 +85,7 @@ class Recipe:
     end: date | None = None
 
     def to_json(self) -> str:
-        """The same text for the same recipe; what is as by default is left out."""
+        """JSON without attributes that have their default; equal recipes give equal texts."""
         given = {
             one.name: value
             for one in fields(self)
@@ -96,7 +94,7 @@ class Recipe:
         return msgspec.json.encode(given).decode()
 
     def described(self) -> str:
-        """What is not as by default, as options of the command line; ``(none)``: nothing is."""
+        """The options that differ from their defaults, as on the command line, or ``(none)``."""
         words: list[str] = []
         for one in fields(self):
             value = getattr(self, one.name)
@@ -110,9 +108,9 @@ class Recipe:
                 words += [option] if each is True else [option, shlex.quote(text)]
         return " ".join(words) or "(none)"
 
-    def goes_on(self, before: Self) -> bool:
-        """Whether it is ``before`` from a later day on: a source of which that has counted some may
-        be read on by it.
+    def continues(self, before: Self) -> bool:
+        """Whether this recipe differs from ``before`` only by a later first day, so that a source
+        partly counted by ``before`` may be read on by this one.
         """
         later = self.start is not None and (before.start is None or before.start < self.start)
         return later and replace(self, start=before.start) == before
@@ -130,7 +128,7 @@ _OPTIONS: Final = {
     "start": "--from",
     "end": "--to",
 }
-"""Options that are called otherwise than the attributes."""
+"""Options with other names than their attributes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,20 +136,21 @@ class BackfillOptions:
     """The options of one ``countersink backfill``.
 
     Attributes:
-        counter: which.
+        counter: its name.
         sources: files, directories, shell patterns; ``-`` is standard input.
-        recipe: how they are read.
-        mode: ``add``: these events never arrived; ``reconcile``: they are the whole truth.
-        name: tells sources of the same content apart.
-        delete_missing: reconcile: keys that no source has go to zero.
-        grace_s: reconcile: seconds after its end at which a day counts as over.
-        wait_s: reconcile: seconds to wait for what is in the streams.
-        jobs: how many child processes read big sources.
-        rate: lines per second at most; None: as fast as it goes.
-        count_repeats: lines of a source count that another source has, too.
-        max_rejects: more rejected lines than this end the run; None: :data:`MOST_REJECTS`.
-        rejects: where to write them; None: nowhere.
-        dry_run: say what would change, change nothing.
+        recipe: for their lines.
+        mode: ``add``: the sources have events that never arrived; ``reconcile``: the sources have
+            all events of their days.
+        name: distinguishes sources of the same content.
+        delete_missing: reconcile: set keys that no source has to 0.
+        grace_s: reconcile: seconds after the end of a day from which it can be set.
+        wait_s: reconcile: maximum of seconds to wait for entries in the streams.
+        jobs: number of child processes that read big sources.
+        rate: maximum of lines per second; None: no maximum.
+        count_repeats: count lines although another source has them, too.
+        max_rejects: maximum of rejected lines of the run; None: :data:`MOST_REJECTS`.
+        rejects: file for rejected lines; None: none.
+        dry_run: report changes without making them.
     """
 
     counter: str
@@ -171,21 +170,20 @@ class BackfillOptions:
 
     @property
     def rejects_allowed(self) -> int:
-        """How many lines may be rejected."""
+        """Maximum of rejected lines."""
         return MOST_REJECTS if self.max_rejects is None else self.max_rejects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a backfill is.
+    """The progress of a backfill.
 
     Attributes:
         doing: ``reading``, ``waiting`` (for the streams) or ``correcting``.
-        source: what is being read; while correcting the day.
-        done, size: bytes of all sources as they lie on disk, while correcting days; size is None
-            where it is not known.
-        lines, counted, filtered, rejected: lines so far, in this run.
-        jobs: child processes at work.
+        source: the source being read; the day while correcting.
+        done, size: bytes on disk of all sources; days while correcting. Size is None if unknown.
+        lines, counted, filtered, rejected: lines of this run so far.
+        jobs: number of working child processes.
     """
 
     doing: str
@@ -201,13 +199,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceReport:
-    """What a backfill reports of one source.
+    """The report of one source.
 
     Attributes:
-        source: as it was named.
-        outcome: ``counted``, ``known`` (nothing new in it), ``rejected`` (all new lines of it),
-            ``empty``, ``failed``.
-        detail: for people: what was known of it, or what went wrong.
+        source: its name.
+        outcome: ``counted``, ``known`` (no new lines), ``rejected`` (all new lines), ``empty``,
+            ``failed``.
+        detail: for users: lines counted before, or the error.
         lines, counted, filtered, rejected, amount: of this run.
     """
 
@@ -223,15 +221,15 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """A key's bucket that was not what the sources say.
+    """A cell whose total differs from the truth of a reconcile.
 
     Attributes:
         day: in the counter's time zone.
-        bucket: as it is in the tables.
+        bucket: beginning of the bucket, as in the tables.
         width: of the bucket.
         key: the key.
         had: the total before.
-        should_be: what the sources say.
+        should_be: the sum of the sources.
     """
 
     day: date
@@ -242,8 +240,8 @@ class Drift:
     should_be: int
 
     @staticmethod
-    def of(day: date, label: int, key: bytes, had: int, should_be: int) -> "Drift":
-        """That of a bucket of a day, by its label, and a key."""
+    def make(day: date, label: int, key: bytes, had: int, should_be: int) -> "Drift":
+        """The drift of the cell with a bucket's label and a key."""
         return Drift(
             day=day,
             bucket=label_time(label),
@@ -255,26 +253,27 @@ class Drift:
 
     @property
     def delta(self) -> int:
-        """What was added to correct it."""
+        """The amount that corrects the cell."""
         return self.should_be - self.had
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillReport:
-    """What a backfill reports at its end.
+    """The report of a backfill.
 
     Attributes:
-        run: its number; None of a dry run.
-        counter, mode: as asked.
-        state: ``done``, ``stopped`` (asked to, or too many rejects) or ``failed`` (of some source).
-        sources: one for each.
-        lines, counted, filtered, rejected, amount: sums; reconcile: amount is that of the
+        run: its number; None: a dry run.
+        counter, mode: of the options.
+        state: ``done``, ``stopped`` (on request, or by too many rejected lines) or ``failed``
+            (a source failed, or nothing was corrected).
+        sources: one report for each.
+        lines, counted, filtered, rejected, amount: sums; of a reconcile, the amount of the
             corrections.
-        known_lines: lines that earlier runs had counted.
-        by_day: (ISO date, amount) that was, or would be, added; dry runs only.
-        corrections: reconcile: how many (key, bucket) differed; they are in backfill_correction.
-        drift: dry runs of a reconcile: the first of what differs.
-        notices: for people, a sentence each.
+        known_lines: lines that earlier runs have counted.
+        by_day: (ISO date, amount) that would be added; dry runs only.
+        corrections: reconcile: number of cells that differed; see ``backfill_correction``.
+        drift: dry runs of a reconcile: the first differences.
+        notices: sentences for users.
     """
 
     run: int | None
@@ -304,7 +303,7 @@ def report(
     by_day: Sequence[tuple[str, int]] = (),
     notices: Iterable[str] = (),
 ) -> BackfillReport:
-    """A report with the sums of its sources'."""
+    """A report with the sums of its sources."""
     return BackfillReport(
         run=run,
         counter=options.counter,

@@ -1,9 +1,9 @@
-"""Rejected lines of a backfill: the file of ``--rejects``, the first ones that are kept with their
-run (``KEPT``), and the sentences that sum up reasons; how many end a run: ``options.py`` and
-``count/transaction.py``.
+"""Rejected lines of a backfill: the file of ``--rejects``, the first lines stored with the run
+(``KEPT``), and the notice of their reasons. See ``options.py`` and ``count/transaction.py`` for the
+maximum of rejected lines.
 
-The file has a JSON object a line. The lines of a chunk are appended once it is committed, behind
-those of earlier runs, as no run reads them again.
+The file has one JSON object per line. The rejected lines of a chunk are appended once the chunk is
+committed, after those of earlier runs, since no run reads them again.
 """
 
 import contextlib
@@ -17,34 +17,35 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
 from countersink.backfill import history
-from countersink.backfill.content import Input, trouble
+from countersink.backfill.content import Input, os_error_text
 from countersink.backfill.errors import BackfillError, WrongOption
 from countersink.backfill.history import RejectedLine
 from countersink.database.session import Session
 from countersink.database.sql import parts
 from countersink.logs.formats.reader import Rejected
+from countersink.runtime.texts import plural
 
 KEPT: Final = 10
-"""Rejected lines that are kept with their run."""
+"""Rejected lines that are stored with their run."""
 _AT_ONCE: Final = 1000
-"""Lines that are written at once."""
+"""Lines of one write."""
 _LONGEST_LINE: Final = 1024 * 1024
-"""Bytes; an object of ours is shorter."""
+"""Maximum of bytes of a rejected line's JSON object."""
 _NAMED: Final = 3
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
-"""What differs between lines that are rejected for the same reason."""
+"""Parts of a reason that differ between lines: quoted texts and numbers."""
 
 
-def named(source: str, rejected: Iterable[Rejected]) -> list[RejectedLine]:
-    """Rejected lines as they are listed; bytes that are no UTF-8 are escaped."""
+def rejected_lines(source: str, rejected: Iterable[Rejected]) -> list[RejectedLine]:
+    """Rejected lines of a source for output; bytes that are not UTF-8 are escaped."""
     return [
         RejectedLine(source, one.line, one.reason, one.text.decode("utf-8", "backslashreplace"))
         for one in rejected
     ]
 
 
-def keep(session: Session, run: int, rejected: Sequence[RejectedLine]) -> None:
-    """Keep the first rejected lines of a run, in a transaction that holds its row."""
+def store_first(session: Session, run: int, rejected: Sequence[RejectedLine]) -> None:
+    """Store the first rejected lines with their run, in a transaction that holds its row."""
     if rejected and len(kept := history.rejects(session, run)) < KEPT:
         first = [asdict(one) for one in [*kept, *rejected][:KEPT]]
         session.execute(
@@ -54,19 +55,18 @@ def keep(session: Session, run: int, rejected: Sequence[RejectedLine]) -> None:
 
 
 class RejectsFile:
-    """The file of ``--rejects``, to which the rejected lines of each chunk are appended once it is
-    committed. A context manager.
+    """The file of ``--rejects``; a context manager.
 
     Args:
-        path: of it; None: none is asked for.
-        sources: none of which it may be.
+        path: of the file; None: no file.
+        sources: of the run; the file may not be one of them.
 
     Attributes:
-        first: the first :data:`KEPT` lines, also where no file is asked for.
-        notice: a sentence on where the lines are; '': nowhere.
+        first: the first :data:`KEPT` rejected lines, also without a file.
+        notice: for users: the path of the file; '': nothing was written.
 
     Raises:
-        WrongOption: it cannot be written, is one of the sources, or a file that is not ours.
+        WrongOption: the file cannot be written, is one of the sources, or has other contents.
     """
 
     def __init__(self, path: Path | None, sources: Sequence[Input]) -> None:
@@ -75,63 +75,64 @@ class RejectsFile:
         self._path = path
         self._file: BinaryIO | None = None
         if path is not None:
-            _check(path, sources)
+            _check_path(path, sources)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # of what could not be written, as was said
+            with contextlib.suppress(OSError):  # ``write`` has raised an error before
                 self._file.close()
 
     def write(self, source: str, rejected: Sequence[Rejected]) -> None:
-        """Append lines of a source.
+        """Append rejected lines of a source.
 
         Raises:
             BackfillError: they cannot be written.
         """
-        self.first += named(source, rejected[: KEPT - len(self.first)])
+        self.first += rejected_lines(source, rejected[: KEPT - len(self.first)])
         if self._path is None or not rejected:
             return
         try:
             if self._file is None:
                 self._file = open(self._path, "ab", opener=_private)  # noqa: SIM115
             for some in parts(rejected, _AT_ONCE):
-                lines = (json.dumps(asdict(one), ensure_ascii=False) for one in named(source, some))
-                self._file.write("".join(f"{line}\n" for line in lines).encode())
+                lines = rejected_lines(source, some)
+                texts = (json.dumps(asdict(line), ensure_ascii=False) for line in lines)
+                self._file.write("".join(f"{text}\n" for text in texts).encode())
             self._file.flush()
         except OSError as error:
             raise BackfillError(
-                f"rejected lines, the first of them line {rejected[0].line:,}, cannot be written"
-                f" to {self._path}: {trouble(error)}. What is counted is not read again: to have"
-                " them in a file, undo the run and repeat it"
+                f"rejected lines, beginning with line {rejected[0].line:,}, cannot be written to"
+                f" {self._path}: {os_error_text(error)}. Lines are not read again: to have the"
+                " rejected ones in a file, undo the run and repeat it"
             ) from error
         self.notice = f"the rejected lines are in {self._path}"
 
 
-def _check(path: Path, sources: Sequence[Input]) -> None:
+def _check_path(path: Path, sources: Sequence[Input]) -> None:
     for source in sources:
-        if _is(source, path):
+        if _is_same_file(source, path):
             raise WrongOption(
-                f"--rejects {path} is one of the sources ({source.name}): name another file"
+                f"--rejects {path} is one of the sources ({source.name}): give another file"
             )
-    there, folder = path.exists(), path.parent
-    is_file = path.is_file() or path.is_char_device() if there else folder.is_dir()
-    if not is_file or not os.access(path if there else folder, os.W_OK):
+    exists, folder = path.exists(), path.parent
+    is_file = path.is_file() or path.is_char_device() if exists else folder.is_dir()
+    if not is_file or not os.access(path if exists else folder, os.W_OK):
         raise WrongOption(
-            f"--rejects {path} cannot be written: name a file that this user may write to, in a"
-            " directory that is there"
+            f"--rejects {path} cannot be written: give a file in an existing directory, which this"
+            " user may write"
         )
-    if path.is_file() and path.stat().st_size and not _is_ours(path):
+    if path.is_file() and path.stat().st_size and not _is_rejects_file(path):
         raise WrongOption(
-            f"--rejects {path} is there, and does not begin as a file of rejected lines does:"
-            " name another file, or remove it"
+            f"--rejects {path} exists and is not a file of rejected lines: give another file, or"
+            " delete this one"
         )
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether a file begins with an object of ours."""
+def _is_rejects_file(path: Path) -> bool:
+    """Whether the first line of a file is a rejected line's JSON object."""
     try:
         with path.open("rb") as file:
             found: Any = json.loads(file.readline(_LONGEST_LINE))
@@ -140,35 +141,39 @@ def _is_ours(path: Path) -> bool:
     return isinstance(found, dict) and set(found) == {one.name for one in fields(RejectedLine)}
 
 
-def _is(source: Input, path: Path) -> bool:
+def _is_same_file(source: Input, path: Path) -> bool:
     with contextlib.suppress(OSError):  # one of them is not there
-        own = os.fstat(0) if source.path is None else os.stat(source.path)
-        return os.path.samestat(own, path.stat())
+        status = os.fstat(0) if source.path is None else os.stat(source.path)
+        return os.path.samestat(status, path.stat())
     return False
 
 
 def reasons(total: int, first: Sequence[RejectedLine]) -> list[str]:
-    """Why lines were rejected, in a sentence; nothing if none was.
+    """The notice of rejected lines and their reasons; empty: no line was rejected.
 
     Args:
-        total: how many were.
+        total: number of rejected lines.
         first: the first :data:`KEPT` of them.
     """
     if not first:
         return []
     lines = Counter(_QUOTED.sub("…", one.reason) for one in first)
-    said = []
+    texts = []
     for reason, number in lines.most_common(_NAMED):
         one = next(one for one in first if _QUOTED.sub("…", one.reason) == reason)
         where = f"line {one.line} of {one.source}"
         if total > 1:
             where = f"{number:,}, such as {where}" if number > 1 else f"1, {where}"
-        said.append(f"{one.reason} ({where})")
-    if more := len(lines) - len(said):
-        said.append(f"and {more:,} more reasons")
-    were = "1 line was" if total == 1 else f"{total:,} lines were"
-    of = "" if total <= len(first) else f", the first {len(first)} of them"
-    return [f"{were} rejected{of}: {'; '.join(said)}"]
+        texts.append(f"{one.reason} ({where})")
+    if more := len(lines) - len(texts):
+        texts.append(f"and {plural(more, 'more reason')}")
+    part = "" if total <= len(first) else f", the first {len(first)} of them"
+    return [f"{lines_were(total)} rejected{part}: {'; '.join(texts)}"]
+
+
+def lines_were(number: int) -> str:
+    """``1 line was`` or ``2 lines were``, for the notices of rejected lines."""
+    return f"{plural(number, 'line')} {'was' if number == 1 else 'were'}"
 
 
 def _private(path: str, flags: int) -> int:

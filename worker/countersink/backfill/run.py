@@ -1,8 +1,9 @@
-"""``BackfillRun``, one run from its options to its report: adds or reconciles, writes the file of
-rejected lines, ends the run on errors, and clears up after runs that died.
+"""``backfill`` and ``BackfillRun``: one run from its options to its report; ``clear_reconciles``
+deletes the truth of ended reconciles.
 
-A process that is killed leaves its run ``running``. Who adds goes on with its chunks. But what the
-sources of a reconcile said serves that run alone, and may be much: :func:`clear` clears it away.
+A killed process leaves its run in the state ``running``. A later run that adds continues after its
+chunks. The truth of a reconcile is of use to its own run only, and may be large:
+:func:`clear_reconciles` deletes it.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from countersink.backfill.count.task import (
     LineRate,
     ProgressWatch,
     Work,
-    refuse,
+    refuse_counter,
     require_unique,
 )
 from countersink.backfill.count.transaction import count_chunk
@@ -53,10 +54,9 @@ class BackfillRun:
     """One run of a backfill, from its options to its report.
 
     Attributes:
-        redis_url, on_progress, on_notice: as given to
-            :func:`countersink.backfill.run.backfill`.
-        work: what is asked for.
-        trial: what a dry run has read; None: it is none.
+        redis_url, on_progress, on_notice: as of :func:`backfill`.
+        work: the parts of the run.
+        trial: of a dry run; None: it is not a dry run.
     """
 
     redis_url: str | None
@@ -69,8 +69,8 @@ class BackfillRun:
         """Count, or reconcile, and report.
 
         Raises:
-            BackfillError: it cannot go on.
-            StoreError, StreamError: MySQL or Redis did not do its part.
+            BackfillError: the run cannot continue.
+            StoreError, StreamError: MySQL or Redis failed.
         """
         work, options, stop = self.work, self.work.options, self.work.stop
         t0 = 0
@@ -93,7 +93,7 @@ class BackfillRun:
                 work.target = TruthTarget(work.run, resolution)
             outcomes = [*(SourceOutcome(report=each) for each in failed), *self._read(found)]
             reports = [each.report for each in outcomes]
-            error = "".join(one.too_many for one in outcomes)
+            error = "".join(one.rejects_error for one in outcomes)
             failures = any(one.outcome == "failed" for one in reports)
             state = "stopped" if error or stop() else "failed" if failures else "done"
             changed: Corrected | None = None
@@ -107,7 +107,7 @@ class BackfillRun:
             return self._end(outcomes, state, error, changed)
         except BaseException as broken:
             if self.trial is None:
-                self._failed(str(broken) or type(broken).__name__)
+                self._end_failed(str(broken) or type(broken).__name__)
             raise
 
     def _read(self, found: Iterable[Input]) -> Iterator[SourceOutcome]:
@@ -117,14 +117,14 @@ class BackfillRun:
                 return
             outcome = count_source(self.work, source, count)
             yield outcome
-            if outcome.too_many:
+            if outcome.rejects_error:
                 return
 
     def _correct(self, resolution: Resolution, t0: int) -> Corrected:
         if self.trial is None:
             change = partial(reconcile.correct, self.work.mysql_url, self.work.run)
         else:
-            change = partial(compare, self.work.mysql_url, self.trial.said)
+            change = partial(compare, self.work.mysql_url, self.trial.truth)
         return change(
             self.work.options,
             resolution,
@@ -149,15 +149,15 @@ class BackfillRun:
         if error or state == "stopped":
             notices.append(error or STOPPED)
         if options.mode == "reconcile" and changed is None and not error:
-            notices.append("nothing was corrected, as not all of the sources was read")
+            notices.append("nothing was corrected, since not all sources were read completely")
         notices += rejects.reasons(sum(each.rejected for each in reports), work.rejects.first)
         notices += filter(None, [work.rejects.notice])
         if trial is None:
             why = error or next((one.detail for one in reports if one.outcome == "failed"), "")
             work.link.run(history.end, work.run, state, why)
-            work.link.run(clear, options.counter)
+            work.link.run(clear_reconciles, options.counter)
         days = {} if trial is None else trial.days
-        said = report(
+        result = report(
             options,
             work.run if trial is None else None,
             state,
@@ -168,21 +168,21 @@ class BackfillRun:
         )
         if options.mode == "reconcile":
             found = changed or Corrected()
-            said = replace(
-                said, amount=found.amount, corrections=found.corrections, drift=found.drift
+            result = replace(
+                result, amount=found.amount, corrections=found.corrections, drift=found.drift
             )
-        return said
+        return result
 
-    def _failed(self, why: str) -> None:
-        """End a run that broke down, on a connection of its own: on the other there may be half of
-        a reply.
+    def _end_failed(self, why: str) -> None:
+        """Set the state of a run to ``failed``, on a new connection: the old one may be in the
+        middle of a reply.
         """
         with (
             contextlib.suppress(StoreError, BackfillError),
             KeptSession(partial(open_tables, self.work.mysql_url), lambda: True).open() as link,
         ):
             link.run(history.end, self.work.run, "failed", why)
-            link.run(clear, self.work.options.counter)
+            link.run(clear_reconciles, self.work.options.counter)
 
 
 def backfill(
@@ -194,23 +194,23 @@ def backfill(
     on_notice: Callable[[str], object] = lambda notice: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> BackfillReport:
-    """Count what was missed. Safe to run again, and beside itself.
+    """Count events from logs and exports. May be run again, and several times at once.
 
     Args:
         mysql_url: the database.
-        options: what to count, and how.
-        redis_url: the queue's; reconciling needs it.
+        options: of the run.
+        redis_url: the queue, which a reconcile needs.
         on_progress: called for each chunk that is read, and each day that is corrected.
-        on_notice: told which days a reconcile leaves out, before it changes any total; the report
-            has these sentences among its notices as well.
-        stop: asked between two chunks; true once it should end: what was counted stays counted, and
-            running it again goes on.
+        on_notice: called with the notices of days that a reconcile leaves out, before it changes
+            any total; the report has these notices as well.
+        stop: asked between two chunks; true once the run should end. Counted lines stay counted,
+            and another run continues after them.
 
     Raises:
         WrongOption: the file for rejected lines must not be written; nothing was read.
-        BackfillError: nothing was counted, and the message says what to do.
-        StoreError: MySQL is away, or did not do its part; running it again goes on.
-        StreamError: the same of Redis.
+        BackfillError: the run cannot continue; the message says what to do.
+        StoreError: MySQL is away or failed; another run continues.
+        StreamError: Redis is away or failed; another run continues.
     """
     try:
         formats.check(options.recipe)
@@ -219,8 +219,8 @@ def backfill(
         raise BackfillError(str(error)) from error
     found, failed = content.expand(options.sources)
     trial = Trial() if options.dry_run else None
-    with working(mysql_url, options, found, trial or Sources(), on_progress, stop) as work:
-        work.link.run(_refuse, work.catalog, options)
+    with open_work(mysql_url, options, found, trial or Sources(), on_progress, stop) as work:
+        work.link.run(_check_counter, work.catalog, options)
         if not found:
             return report(options, None, "failed", failed)
         return BackfillRun(
@@ -233,7 +233,7 @@ def backfill(
 
 
 @contextmanager
-def working(
+def open_work(
     mysql_url: str,
     options: BackfillOptions,
     found: Sequence[Input],
@@ -241,11 +241,15 @@ def working(
     on_progress: Callable[[Progress], object] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Work]:
-    """What reads the sources that were found, of no run yet.
+    """The parts of a backfill that has no run yet.
+
+    Args:
+        found: the files of the sources.
+        sources: the known sources: those of the tables, or a dry run's.
 
     Raises:
         WrongOption: the file for rejected lines must not be written.
-        StoreError: MySQL did not do its part.
+        StoreError: MySQL failed.
     """
     with (
         rejects.RejectsFile(options.rejects, found) as file,
@@ -266,31 +270,31 @@ def working(
         )
 
 
-def _refuse(session: Session, catalog: Catalog, options: BackfillOptions) -> None:
-    """Check that a counter may be counted by a backfill, and so.
+def _check_counter(session: Session, catalog: Catalog, options: BackfillOptions) -> None:
+    """Check that a backfill with these options may count the counter.
 
     Raises:
         BackfillError: it may not.
     """
-    refuse(session, catalog, options.counter)
+    refuse_counter(session, catalog, options.counter)
     if options.recipe.visitor:
         if options.mode != "add":
-            raise BackfillError("a reconcile sets no visitors: --visitor goes with --mode add")
+            raise BackfillError("a reconcile cannot set visitors: give --visitor with --mode add")
         require_unique(catalog, options.counter)
 
 
-def clear(session: Session, counter: str) -> None:
-    """End the reconciles of a counter whose process is gone, and forget what the sources of all
-    that have ended said. May be run again, and beside others.
+def clear_reconciles(session: Session, counter: str) -> None:
+    """End the reconciles of a counter whose process has died, and delete the truth of all ended
+    ones. May be called again, and by several processes at once.
 
     Raises:
         StoreError: as any query.
     """
-    own = "SELECT id FROM backfill_run WHERE counter = %s AND resolution IS NOT NULL"
-    # Each chunk that is read, and each range that is corrected, is a sign of life.
+    reconciles = "SELECT id FROM backfill_run WHERE counter = %s AND resolution IS NOT NULL"
+    # Each chunk that is read, and each range that is corrected, updates ``seen``.
     unseen = "state = 'running' AND seen < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
-    for (run,) in session.query(f"{own} AND {unseen}", (counter,)):
-        # From then on nothing of it is committed, should it be there after all.
-        history.end(session, run, "failed", "its process is gone")
-    for (run,) in session.query(f"{own} AND state <> 'running'", (counter,)):
+    for (run,) in session.query(f"{reconciles} AND {unseen}", (counter,)):
+        # A process that is still alive can commit nothing more of this run.
+        history.end(session, run, "failed", "its process has died")
+    for (run,) in session.query(f"{reconciles} AND state <> 'running'", (counter,)):
         targets.discard_truth(session, run)

@@ -1,20 +1,16 @@
-"""Cuts a source into chunks: how many lines (``LINES``) or bytes (``BYTES``) one has at most, and
-the reason for CSV records that are too long; the longest line is in
-``logs/lines.py``.
+"""Spans: ranges of whole records of a source. :class:`SpanReader` cuts a span into pieces,
+:func:`window_of` splits a piece into records, :func:`digest` hashes a span again. See
+``logs/lines.py`` for the longest line.
 
-What a span holds is decided by its bytes alone: it takes records until it holds ``max_lines`` lines
-or ``max_bytes`` bytes, so that it ends with the record that reaches one of them. Nothing is ever
-read ahead of that by more than a window, and a record of any length passes through in pieces.
+A span depends on its bytes alone: it ends with the record that reaches ``max_lines`` (``LINES``)
+lines or ``max_bytes`` (``BYTES``) bytes. At most a window is read past its end, and a record of any
+length is read in pieces.
 
-Of a record that is too long the first line is passed and reading goes on at the next (with CSV most
-likely a quote was never closed). Such a span ends only after the bytes that show it, so that it is
-read alike when nothing but its own bytes is looked at.
+Of a record that is too long, the first line is skipped and reading continues with the next line
+(with CSV, most likely a quote was not closed). Such a span ends only after the bytes that show the
+length, so that reading its own bytes gives the same result.
 
-A record that the content ends in, without its newline, is the last of its span, or, where the
-caller says so, left to be read once it is whole.
-
-:class:`SpanReader` cuts a span into pieces, :func:`window_of` makes lines of one, :func:`digest`
-knows a span again.
+A last record without a newline belongs to the span, or is left for a later run, as the caller says.
 """
 
 import hashlib
@@ -36,8 +32,9 @@ LINES: Final = 65_536
 BYTES: Final = 16 * 1024 * 1024
 """Uncompressed bytes after which a span ends; the record that reaches them belongs to it."""
 _NOT_CLOSED: Final = "the record is longer than 1 MiB (a quote that is never closed?)"
-# No backtracking (possessive, atomic): a hostile source costs no more than its length. Groups are
-# atomic, as possessive ones go wrong before Python 3.11.5 (python/cpython#106052).
+# No backtracking (possessive quantifiers, atomic groups): matching takes linear time for hostile
+# sources, too. Groups are atomic, not possessive: these fail before Python 3.11.5
+# (python/cpython#106052).
 _FIELD: Final = rb'"[^"]*+(?>(?:""[^"]*+)*)"'
 _ESCAPED_FIELD: Final = rb'"[^"\\]*+(?>(?:(?:\\[\s\S]|"")[^"\\]*+)*)"'
 _BARE_FIELD: Final = rb'"[^"\\]*+"'
@@ -46,15 +43,15 @@ _MARK: Final = rb"(?>(?:\A\xef\xbb\xbf)?)"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Whole records of a content, and how they are known again.
+    """A range of whole records of a content, with its digest.
 
     Attributes:
-        start, end: offsets in uncompressed bytes, half-open.
-        first_line: number of the line that was read first, from 1.
-        lines: newlines in [start, end), and 1 more if it ends in a line without one.
-        digest: SHA-256 of the bytes [start, end).
-        open: the last record has no newline: the content ended there.
-        torn: and within quotes.
+        start, end: half-open range of uncompressed bytes.
+        first_line: number of its first line, from 1.
+        lines: newlines in the range, and 1 more if it ends in a line without newline.
+        digest: SHA-256 of its bytes.
+        open: the content ends with it, and its last record has no newline.
+        torn: the last record is open and ends within quotes.
     """
 
     start: int
@@ -67,22 +64,22 @@ class Span:
 
     @property
     def next_line(self) -> int:
-        """Number of the line after the last."""
+        """Number of the line after the span."""
         return self.first_line + self.lines
 
 
 @dataclass(frozen=True, slots=True)
 class SpanPiece:
-    """Whole records beside each other, or one that is too long, or the open one.
+    """Consecutive whole records of a span, or a record that is too long, or the open last record.
 
     Attributes:
         line: number of the first line.
-        data: the records are ``data[:stop]``; empty for one that is too long.
+        data: the records are ``data[:stop]``; empty for a record that is too long.
         stop: see ``data``.
         lines: newlines in the records.
         overlong: a record that is too long begins at ``line``.
-        open: the content ends before the newline does.
-        torn: and within quotes.
+        open: the content ends within the record, before its newline.
+        torn: the record is open and ends within quotes.
     """
 
     line: int
@@ -95,32 +92,31 @@ class SpanPiece:
 
 
 class Quoting:
-    """How the records of a CSV are told apart: they end at newlines outside of quoted fields.
+    """Regular expressions for the records of a CSV, which end at newlines outside quoted fields.
 
-    A field is quoted if a ``"`` stands at its beginning, up to the next one that is neither doubled
-    nor behind a backslash, if the field ends there; else up to the next one that is not doubled.
-    Any other ``"`` (``5" disk``) is a character like others, and so are those of a comment. All
-    bytes that are matched begin where a record begins.
+    A quoted field begins with ``"``. It ends at the next ``"`` that is neither doubled nor after a
+    backslash, if the field ends there; else at the next ``"`` that is not doubled. Any other ``"``
+    (``5" disk``) is an ordinary character, also in comments. Match at the beginning of a record.
 
     Args:
-        delimiter: what stands between fields.
-        comment: how lines begin that are comments; empty: there are none.
+        delimiter: the character between fields.
+        comment: the beginning of comment lines; empty: there are no comments.
 
     Attributes:
-        record: matches one, with its newline.
-        records: matches all whole ones, of bytes that end where one ends, or the content.
-        certain: the same of other bytes: not one that goes on if more of them come.
+        record: matches a record with its newline.
+        records: matches all whole records, in bytes that end with a record or with the content.
+        certain: matches all whole records whose end does not depend on bytes that follow.
     """
 
     def __init__(self, delimiter: str, comment: str = "") -> None:
         after = re.escape(delimiter.encode())
         ends = rb"(?:%s|[\r\n])" % after
-        told = rb"(?=%s(?!%s)[\s\S]{%d})" % (_ESCAPED_FIELD, ends, len(delimiter.encode()))
-        # The first is but faster than the second.
+        lookahead = rb"(?=%s(?!%s)[\s\S]{%d})" % (_ESCAPED_FIELD, ends, len(delimiter.encode()))
+        # The first alternative is only faster than the second.
         closed = rb"(?:%s|%s)(?=%s)" % (_BARE_FIELD, _ESCAPED_FIELD, ends)
 
-        def record(told: bytes) -> bytes:
-            field = rb"(?>%s|%s%s)" % (closed, told, _FIELD)
+        def record(lookahead: bytes) -> bytes:
+            field = rb"(?>%s|%s%s)" % (closed, lookahead, _FIELD)
             one = rb'(?>%s|(?!"))[^"\n]*+(?>(?:(?>(?<=%s)%s|(?<!%s)")[^"\n]*+)*)\n' % (
                 field,
                 after,
@@ -133,7 +129,7 @@ class Quoting:
 
         self.record: Final = re.compile(record(b""))
         self.records: Final = re.compile(rb"(?>(?:" + record(b"") + rb")*)")
-        self.certain: Final = re.compile(rb"(?>(?:" + record(told) + rb")*)")
+        self.certain: Final = re.compile(rb"(?>(?:" + record(lookahead) + rb")*)")
 
 
 quoting = lru_cache(Quoting)
@@ -141,25 +137,24 @@ quoting = lru_cache(Quoting)
 
 @dataclass(slots=True, eq=False)
 class SpanReader:
-    """Cuts one span: go through :meth:`pieces` once; then :attr:`span` says what was read.
+    """Cuts one span: iterate over :meth:`pieces` once, then read :attr:`span`.
 
     Args:
-        content: read from, wherever it stands.
-        start: where the span begins, in uncompressed bytes.
-        first_line: number of the line that begins there.
-        quoted: how records are told apart whose quoted fields may hold newlines; None: each is a
-            line.
-        end: where the span is known to end; None: by the limits or with the content.
-        leave_open: leave a last record that has no newline yet.
-        digested: the span is to have a digest; else that is empty.
+        content: to read from, at any offset.
+        start: uncompressed offset at which the span begins.
+        first_line: number of the line there.
+        quoted: finds the ends of records that may contain newlines; None: each record is a line.
+        end: known end of the span; None: by the limits, or with the content.
+        leave_open: leave a last record without a newline out.
+        digested: compute the digest of the span; else it is empty.
         max_lines, max_bytes: see :data:`LINES` and :data:`BYTES`.
 
     Attributes:
-        left: a last record was left: see ``leave_open``.
+        left_open: a last record without a newline was left out.
 
     Raises:
-        Unreadable: while iterating. If lines can be read before the damage, and ``end`` is not
-            given, the span ends there instead, and reading on from its end raises.
+        Unreadable: while iterating. If there are lines before the damage and ``end`` is None, the
+            span ends before the damage instead, and the next span raises.
     """
 
     content: Content
@@ -172,33 +167,33 @@ class SpanReader:
     digested: bool = True
     max_lines: int = LINES
     max_bytes: int = BYTES
-    _at: int = field(init=False)
+    _offset: int = field(init=False)
     _line: int = field(init=False)
     _lines: int = field(init=False, default=0)
     _digest: "hashlib._Hash" = field(init=False, default_factory=hashlib.sha256)
-    left: bool = field(init=False, default=False)
+    left_open: bool = field(init=False, default=False)
     _last: SpanPiece | None = field(init=False, default=None)
-    _shown_at: int = field(init=False, default=0)
-    """Where the bytes end that showed a record to be too long."""
+    _overlong_to: int = field(init=False, default=0)
+    """End of the bytes that show that a record is too long."""
 
     def __post_init__(self) -> None:
-        self._at = self.start
+        self._offset = self.start
         self._line = self.first_line
 
     def pieces(self) -> Iterator[SpanPiece]:
-        """The records of the span, in pieces whose lines are not looked at; once."""
-        while self._wanted() and (piece := self._next()):
+        """Iterator over the pieces of the span; use it once."""
+        while self._is_unfinished() and (piece := self._next()):
             yield piece
 
     @property
     def span(self) -> Span | None:
-        """What was read; None: there was nothing after the start."""
+        """The span of the pieces; None: the content ends at the start."""
         last = self._last
         if last is None:
             return None
         return Span(
             start=self.start,
-            end=self._at,
+            end=self._offset,
             first_line=self.first_line,
             lines=self._lines + last.open,
             digest=self._digest.digest() if self.digested else b"",
@@ -206,30 +201,30 @@ class SpanReader:
             torn=last.torn,
         )
 
-    def _wanted(self) -> bool:
+    def _is_unfinished(self) -> bool:
         if self._last is not None and self._last.open:
             return False
         if self.end is not None:
-            return self._at < self.end
-        full = self._lines >= self.max_lines or self._at - self.start >= self.max_bytes
-        return not full or self._at < self._shown_at
+            return self._offset < self.end
+        full = self._lines >= self.max_lines or self._offset - self.start >= self.max_bytes
+        return not full or self._offset < self._overlong_to
 
     def _next(self) -> SpanPiece | None:
-        """The next piece; None at the end of the content, or of what is to be read of it."""
-        before = self._at, self._line, self._lines, self._shown_at, self._digest.copy()
+        """The next piece; None: the content ends, is damaged, or its last record is left out."""
+        before = self._offset, self._line, self._lines, self._overlong_to, self._digest.copy()
         try:
-            self.content.seek(self._at)
+            self.content.seek(self._offset)
             piece = self._piece()
             if piece is None or not (piece.open and self.leave_open and self.end is None):
                 self._last = piece or self._last
                 return piece
-            self.left = True
+            self.left_open = True
         except Unreadable:
-            # What stands before the damage is a span; who reads on meets the damage again.
-            at, shown_at = before[0], before[3]
-            if self.end is not None or at == self.start or at < shown_at:
+            # The bytes before the damage are the span; the next one raises.
+            offset, overlong_to = before[0], before[3]
+            if self.end is not None or offset == self.start or offset < overlong_to:
                 raise
-        self._at, self._line, self._lines, self._shown_at, self._digest = before
+        self._offset, self._line, self._lines, self._overlong_to, self._digest = before
         return None
 
     def _piece(self) -> SpanPiece | None:
@@ -238,21 +233,22 @@ class SpanReader:
         if not data:
             return None
         while data[:1] == b"\0":
-            # What a log holds that was truncated under a server that does not append. May be huge.
+            # A log that was truncated while its server wrote without O_APPEND. May be very many.
             bare = data.lstrip(b"\0")
-            self._take(data, len(data) - len(bare))
+            self._advance(data, len(data) - len(bare))
             data = bare
             if not data and not ended:
                 data, ended = self._fill()
         while not (stop := last_end(data, quoted=self.quoted, ended=ended)):
             if len(data) > LONGEST:
-                # A backslash before a quote is one of the value where no other quote closes it.
+                # Here a backslash before a quote is an ordinary character, since no other quote
+                # closes the field.
                 if self.quoted is None or not (found := self.quoted.record.match(data)):
                     return self._overlong(data, ended)
                 stop = found.end()
                 break
             if ended:
-                self._take(data, len(data))
+                self._advance(data, len(data))
                 quoted = self.quoted
                 torn = quoted is not None and not quoted.record.fullmatch(data + b"\n")
                 return SpanPiece(line, data, len(data), open=True, torn=torn)
@@ -263,65 +259,65 @@ class SpanReader:
         ):
             return self._overlong(data, ended)
         lines = data.count(b"\n", 0, stop)
-        limited = self._limited(data, stop, lines)
-        self._take(data, limited, lines if limited == stop else None)
+        limited = self._limit(data, stop, lines)
+        self._advance(data, limited, lines if limited == stop else None)
         return SpanPiece(line, data, limited, self._line - line)
 
     def _overlong(self, data: bytes, ended: bool) -> SpanPiece:
-        """Pass the first line of a record that is too long."""
+        """Skip the first line of a record that is too long."""
         line = self._line
-        self._shown_at = self._at + LONGEST + 1
+        self._overlong_to = self._offset + LONGEST + 1
         while (newline := data.find(b"\n")) < 0 and not ended:
-            self._take(data, len(data))
+            self._advance(data, len(data))
             data, ended = self._fill()
-        self._take(data, len(data) if newline < 0 else newline + 1)
+        self._advance(data, len(data) if newline < 0 else newline + 1)
         return SpanPiece(line, b"", 0, overlong=True, open=newline < 0)
 
-    def _limited(self, data: bytes, stop: int, lines: int) -> int:
-        """``stop``, or where the first record of ``data`` ends with which the span is full."""
+    def _limit(self, data: bytes, stop: int, lines: int) -> int:
+        """``stop``, or the end of the first record of ``data`` that reaches a limit of the span."""
         if self.end is not None:
             return stop
-        full: list[int] = []  # newlines with which it is
+        full: list[int] = []  # newlines that reach a limit
         most_lines = max(1, self.max_lines - self._lines)
         if lines >= most_lines:
             full.append(len(data) - 1 - len(data.split(b"\n", most_lines)[most_lines]))
-        most_bytes = self.max_bytes - (self._at - self.start)
+        most_bytes = self.max_bytes - (self._offset - self.start)
         if stop >= most_bytes:
             full.append(data.find(b"\n", max(0, most_bytes - 1)))
-        if not full or self._at + stop < self._shown_at:
+        if not full or self._offset + stop < self._overlong_to:
             return stop
-        newline = data.find(b"\n", max(min(full), self._shown_at - self._at - 1))
+        newline = data.find(b"\n", max(min(full), self._overlong_to - self._offset - 1))
         return end_after(data, newline, quoted=self.quoted)
 
-    def _take(self, data: bytes, stop: int, lines: int | None = None) -> None:
-        """Go on by ``stop`` bytes of ``data``; ``lines``: newlines in them."""
+    def _advance(self, data: bytes, stop: int, lines: int | None = None) -> None:
+        """Advance by ``stop`` bytes of ``data``; ``lines``: newlines in them."""
         if lines is None:
             lines = data.count(b"\n", 0, stop)
         if self.digested:
             self._digest.update(memoryview(data)[:stop])
         self._lines += lines
         self._line += lines
-        self._at += stop
+        self._offset += stop
 
     def _fill(self) -> tuple[bytes, bool]:
-        """The next window, and whether the content, or the span, is known to end with it."""
+        """The next window, and whether the content or the span is known to end with it."""
         content, end = self.content, self.end
         data = content.read(WINDOW if end is None else min(WINDOW, end - content.offset))
         if end is None or content.offset == end:
             return data, not data or end is not None
         if not data:
             raise Unreadable(
-                f"{content.name} ends at byte {content.offset:,},"
-                f" before byte {end:,} that was read of it before"
+                f"{content.name} ends at byte {content.offset:,}, but had been read to byte"
+                f" {end:,} before"
             )
         return data, False
 
 
 def window_of(piece: SpanPiece, quoted: Quoting | None) -> Window:
-    """The lines of a piece, of which a reader of a format takes what they count.
+    """The records of a piece, for the reader of a format.
 
     Args:
-        quoted: as of the reader that has cut it.
+        quoted: of the span reader that has cut the piece.
     """
     if piece.overlong:
         reason = _NOT_CLOSED if quoted is not None else TOO_LONG
@@ -360,10 +356,10 @@ def digest(content: Content, start: int, end: int) -> bytes | None:
 
 
 def last_end(data: bytes, *, quoted: Quoting | None, ended: bool = False) -> int:
-    """Where the last complete record of ``data`` ends, after its newline; 0 if there is none.
+    """End of the last whole record of ``data``, after its newline; 0: there is none.
 
     Args:
-        ended: the content, or the span, ends with ``data``.
+        ended: the content or the span ends with ``data``.
     """
     if quoted is None or b'"' not in data:
         return data.rfind(b"\n") + 1
@@ -372,9 +368,9 @@ def last_end(data: bytes, *, quoted: Quoting | None, ended: bool = False) -> int
 
 
 def end_after(data: bytes, newline: int, *, quoted: Quoting | None) -> int:
-    """Where the record ends that the newline at index ``newline`` ends or is inside of.
+    """End of the record with the newline at index ``newline``, which ends it or is quoted.
 
-    One that ends there or later has to be in ``data``.
+    ``data`` must contain the end.
     """
     if quoted is not None and b'"' in data[:newline]:
         for record in quoted.record.finditer(data):
@@ -384,7 +380,7 @@ def end_after(data: bytes, newline: int, *, quoted: Quoting | None) -> int:
 
 
 def split(data: bytes, *, quoted: Quoting | None) -> list[bytes]:
-    """The records of ``data``, which ends where one ends, without their last newlines."""
+    """The records of ``data``, without their last newlines; ``data`` ends with a whole record."""
     if quoted is not None and b'"' in data:
         return [record[:-1] for record in quoted.record.findall(data)]
     lines = data.split(b"\n")

@@ -1,20 +1,15 @@
-"""``countersink backfills undo``: takes a run back chunk by chunk, and refuses runs that cannot be
-taken back; the notice about days that a later reconcile has set is in ``count/targets.py``. The
-transactions that take back one chunk, or a range of a reconcile's corrections (``ROWS`` at a time);
-the order of an undo and what it refuses are in ``undo.py``.
+"""``countersink backfills undo``: takes a run back, chunk by chunk, or the corrections of a
+reconcile, ``ROWS`` at a time. See ``count/targets.py`` for the notice about days that a later
+reconcile has set.
 
-First the run is put into the state ``undoing``, so that nothing of it is committed any more, and no
-other run reads on behind it. Then, a transaction each, its chunks are taken back, the last ones of
-a source first: the cells in the chunk's journal are subtracted, journal and chunk are deleted, and
-the source is read on there. So it does not matter where it is killed, or whether two do it at once;
-and since the journal holds cells as they are in the tables, neither does what compaction and
-retention have done to them since, or in which buckets the counter counts now.
+The state of the run becomes ``undoing`` first: from then on nothing of it can be committed, and no
+other run can count lines after its chunks. A transaction for each chunk, the last chunk of a source
+first, subtracts the cells of the chunk's journal and deletes journal and chunk; later runs read
+that part of the source again. Corrections are subtracted and deleted in the same way.
 
-A run behind which others have read on in the same source is taken back together with these.
-
-A chunk is subtracted by its journal and deleted. Each range of ``backfill_correction`` is
-subtracted and deleted: so it does not matter where it is killed, or whether two do it at once, nor
-what compaction and retention have done to the cells since.
+So an undo may be killed at any time, and several may run at once. The journal has cells as they are
+in the tables: later compaction, retention and changes of the resolution do not matter. Runs that
+have counted later lines of a source must be undone together with it.
 """
 
 from collections import Counter
@@ -37,20 +32,20 @@ from countersink.database.sessions import KeptSession, open_tables
 from countersink.runtime.limits import key_bytes, key_text
 
 ROWS: Final = 1000
-"""Corrections that are taken back in a transaction."""
+"""Corrections of one transaction."""
 Reached = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """What was taken back.
+    """Sums of the chunks, or ranges of corrections, that were taken back.
 
     Attributes:
-        chunks: transactions that took something back.
-        cells: (key, bucket) that were changed.
-        amount: what was added to the totals by it.
-        labels: of the buckets that were changed, where these are at hand.
-        finished: False where it was told to stop.
+        chunks: number of transactions that changed totals.
+        cells: number of changed cells.
+        amount: sum of the amounts added to totals; mostly negative.
+        labels: of the changed buckets; of chunks only.
+        finished: False: stopped before the end.
     """
 
     chunks: int
@@ -61,11 +56,11 @@ class TakenBack:
 
 
 class ChunkUndo:
-    """One chunk of a run that is being taken back, the last one of its source.
+    """Takes back one chunk, the last one of its source.
 
     Args:
         counter: that it was added to.
-        source, start_at: which one.
+        source, start_at: primary key of the chunk.
         reached: called with ``before_commit``.
     """
 
@@ -76,8 +71,8 @@ class ChunkUndo:
         self._taken: Amounts | None = None
 
     def take_back(self, session: Session) -> Amounts | None:
-        """Take it back; what was added by that, None if another undo has. After Unavailable to be
-        called again, on another session.
+        """Take the chunk back; returns the added amounts, None: another undo has taken it back.
+        After Unavailable call it again, with another session.
 
         Raises:
             BackfillError: its journal is damaged.
@@ -89,7 +84,7 @@ class ChunkUndo:
         with session.transaction():
             number, start_at = self._at
             source = sources.read(session, number, lock=True)
-            # Of a run that is not being taken back it is where that has counted it anew.
+            # If its run is not ``undoing``, another run has counted the same bytes again.
             found = session.query(
                 "SELECT c.amount, c.run FROM backfill_chunk AS c JOIN backfill_run AS r"
                 " ON r.id = c.run AND r.state = 'undoing' WHERE c.source = %s AND c.start_at = %s"
@@ -97,9 +92,9 @@ class ChunkUndo:
                 (*self._at, source.read_to if source is not None else 0),
             )
             if source is None or not found:
-                return self._taken  # by a COMMIT whose reply was lost
+                return self._taken  # committed before; the reply was lost
             ((amount, run),) = found
-            # Whoever deletes the counter holds it alone in the end.
+            # Its lock keeps the counter from being deleted.
             read_control(session)
             amounts = targets.read_journal(session, self._counter, *self._at, int(amount))
             taken = amounts.negated()
@@ -113,8 +108,8 @@ class ChunkUndo:
 
 
 def _delete_empty(session: Session, taken: Amounts) -> None:
-    """Delete the rows of cells that add up to 0 now, so that no key stays that only the run has
-    made; but not of cells that have members.
+    """Delete the rows of cells whose total is 0 now, so that keys of the run alone disappear; but
+    not of cells with members.
     """
     for counter in taken.counters:
         for label, keys in taken.of(counter).items():
@@ -126,7 +121,7 @@ def _delete_empty_keys(session: Session, counter: str, label: int, keys: Sequenc
     bucket = counter, sql.label_time(label), sql.width_number(label)
     table = "counter_slot FORCE INDEX (PRIMARY)"
     where = f"{table} WHERE counter = %s AND bucket = %s AND width = %s AND counter_key IN"
-    # Without a lock first: whoever counts waits for cells that are empty, and for no others.
+    # First without locks, so that workers wait for rows of empty cells only.
     empty = session.query(
         f"SELECT counter_key FROM {where} ({sql.marks(keys)}) GROUP BY counter_key"
         " HAVING SUM(amount) = 0 AND MAX(sketched) = 0",
@@ -141,9 +136,9 @@ def _delete_empty_keys(session: Session, counter: str, label: int, keys: Sequenc
     sums = Counter[bytes]()
     for key, _, amount in rows:
         sums[key] += amount
-    gone = [(*bucket, key, slot) for key, slot, _ in rows if not sums[key]]
-    for some in sql.parts(gone, sql.KEYS_PER_STATEMENT):
-        # Row by row: another slot may have got one of the cell meanwhile.
+    empty_rows = [(*bucket, key, slot) for key, slot, _ in rows if not sums[key]]
+    for some in sql.parts(empty_rows, sql.KEYS_PER_STATEMENT):
+        # By row, not by cell: another slot may have inserted a row of the cell meanwhile.
         each = "(counter = %s AND bucket = %s AND width = %s AND counter_key = %s AND slot = %s)"
         session.execute(
             "DELETE counter_slot FROM counter_slot FORCE INDEX (PRIMARY)"
@@ -156,42 +151,39 @@ def take_corrections_back(
     connect: Connect,
     run: int,
     *,
-    on_progress: Callable[[int, int], object] = lambda done, of: None,
+    on_progress: Callable[[int, int], object] = lambda done, total: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> TakenBack:
-    """Take the corrections of a run back, then its marks; not its sources.
-
-    The caller has put the run into the state ``undoing``, so that nothing of it is committed any
-    more. It can be killed, and run again.
+    """Take back the corrections of a run in state ``undoing``, then its marks. May be called again.
 
     Args:
-        connect: makes sessions at READ COMMITTED.
+        connect: opens sessions at READ COMMITTED.
         run: its number.
-        on_progress: is given how many ranges of corrections were taken back now, and of how many.
-        stop: true once it should end.
+        on_progress: called with the number of ranges taken back, and the number of all ranges.
+        stop: asked before each range; true once the undo should end.
 
     Raises:
-        BackfillError: the counter is now that of a tracked table.
-        StoreError: MySQL did not do its part. What was taken back is taken back.
+        BackfillError: the counter is the row count of a tracked table now.
+        StoreError: MySQL failed; corrections taken back so far stay so.
     """
     ranges = cells = amount = 0
     with KeptSession(connect, stop, attempts=1) as keeper:
         keeper.run(targets.discard_truth, run)
-        counter, number = keeper.run(_size, run)
-        of = -(-number // ROWS)
+        counter, number = keeper.run(_count_corrections, run)
+        total = -(-number // ROWS)
         while not stop():
             changed, added = keeper.run(_take_corrections, counter, run)
             if not changed:
-                # Marks last: as long as something of it stands, what comes late is in it.
+                # Marks last: while corrections stand, late entries are in them already.
                 keeper.run(_unmark, counter, run)
                 return TakenBack(ranges, cells, amount)
             ranges, cells, amount = ranges + 1, cells + changed, amount + added
-            on_progress(ranges, max(of, ranges))
+            on_progress(ranges, max(total, ranges))
     return TakenBack(ranges, cells, amount, finished=False)
 
 
-def _size(session: Session, run: int) -> tuple[str, int]:
-    """The counter of a run, and how many corrections of it there are."""
+def _count_corrections(session: Session, run: int) -> tuple[str, int]:
+    """The counter of a run, and the number of its corrections."""
     ((counter, number),) = session.query(
         "SELECT counter, (SELECT COUNT(*) FROM backfill_correction WHERE run = %s)"
         " FROM backfill_run WHERE id = %s",
@@ -201,7 +193,7 @@ def _size(session: Session, run: int) -> tuple[str, int]:
 
 
 def _take_corrections(session: Session, counter: str, run: int) -> tuple[int, int]:
-    """Take the next corrections back; how many, and what was added. None are left: (0, 0)."""
+    """Take the next corrections back: their number, and the added amount; (0, 0): none are left."""
     return rerun(partial(_attempt, session, counter, run))
 
 
@@ -248,16 +240,16 @@ _PAGE: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undone:
-    """What an undo took back.
+    """The result of an undo.
 
     Attributes:
         runs: their numbers.
         counter, mode: of the runs.
-        state: ``undone``, or ``undoing`` where it was told to stop: run again, it goes on.
-        chunks: that were taken back now: pieces of sources; of a reconcile, ranges of corrections.
-        cells: (key, bucket) that were changed.
-        amount: what was added to the totals by taking it back: mostly negative.
-        notices: for people, a sentence each: what is not right now.
+        state: ``undone``, or ``undoing``: stopped before the end; another undo continues.
+        chunks: number of chunks, or of a reconcile's ranges of corrections, taken back now.
+        cells: number of changed cells.
+        amount: sum of the amounts added to totals; mostly negative.
+        notices: sentences for users about totals that are wrong now.
     """
 
     runs: tuple[int, ...]
@@ -273,27 +265,25 @@ class Undone:
 def undo(
     mysql_url: str,
     *runs: int,
-    on_progress: Callable[[int, int], object] = lambda done, of: None,
+    on_progress: Callable[[int, int], object] = lambda done, total: None,
     stop: Callable[[], bool] = lambda: False,
     reached: Reached = lambda point: None,
 ) -> Undone:
-    """Take back what a run added, or set; or what several have added to one counter.
+    """Undo a run, or several that added to one counter.
 
     Args:
         mysql_url: the database.
         runs: their numbers.
-        on_progress: given after every chunk, or range of corrections, how many were taken back, and
-            of how many.
-        stop: asked before every chunk; true once it should end.
+        on_progress: called after each chunk, or range of corrections, with the number taken back
+            and the number of all.
+        stop: asked before each chunk; true once the undo should end.
         reached: called with ``begun``, ``before_commit`` and ``taken_back``; for tests.
 
     Raises:
-        BackfillError: there is no such run, or it was undone already, or its counter was deleted,
-            or its journal is damaged; or others have read on behind it, whose numbers it names.
-        StoreError: MySQL did not do its part; what was taken back is taken back, and calling it
-            again goes on.
+        BackfillError: a run does not exist, is undone already, or has a deleted counter or a
+            damaged journal; or other runs, named in the message, must be undone with it.
+        StoreError: MySQL failed; chunks taken back so far stay so, and another call continues.
     """
-
     with KeptSession(partial(open_tables, mysql_url), stop).open() as link:
         begun, *_ = found = link.run(_begin, sorted({*runs}))
         reached("begun")
@@ -305,11 +295,11 @@ def undo(
             )
             days = marked if back.cells else set()
         else:
-            back = _take_back(link, found, on_progress, stop, reached)
+            back = _take_chunks_back(link, found, on_progress, stop, reached)
             days = set(map(link.run(load_scheme, begun.counter).local_day, back.labels))
-        # Nothing was added to what was set: so all that was added to it is older.
+        # All reconciles of an added run's days are later: nothing is added to days that are set.
         older = begun.id if begun.mode == "reconcile" else 0
-        notices = link.run(targets.set_days_after, begun.counter, days, older)
+        notices = link.run(targets.later_set_notices, begun.counter, days, older)
         if back.finished:
             reached("taken_back")
             link.run(_finish, found)
@@ -326,7 +316,7 @@ def undo(
 
 
 def _begin(session: Session, numbers: Sequence[int]) -> list[Run]:
-    """Let nothing of some runs be committed any more, nor anything behind it."""
+    """Set runs to ``undoing``: no chunk of them, or after theirs, can be committed any more."""
     marks = sql.marks(numbers)
     with session.transaction():
         found = [history.run(session, number, lock=True) for number in numbers]
@@ -335,19 +325,19 @@ def _begin(session: Session, numbers: Sequence[int]) -> list[Run]:
         if len(found) > 1 and {(run.counter, run.mode) for run in found} != {
             (found[0].counter, "add")
         }:
-            raise BackfillError("only runs that have added to one counter are undone together")
-        behind = session.query(
+            raise BackfillError("only runs of --mode add and one counter can be undone together")
+        later = session.query(
             "SELECT DISTINCT c.run FROM backfill_chunk AS c JOIN (SELECT source, MIN(start_at) AS"
-            f" start_at FROM backfill_chunk WHERE run IN ({marks}) GROUP BY source) AS own"
-            " ON own.source = c.source AND c.start_at > own.start_at"
+            f" start_at FROM backfill_chunk WHERE run IN ({marks}) GROUP BY source) AS earliest"
+            " ON earliest.source = c.source AND c.start_at > earliest.start_at"
             f" WHERE c.run NOT IN ({marks}) ORDER BY c.run",
             (*numbers, *numbers),
         )
-        if others := [number for (number,) in behind]:
+        if others := [number for (number,) in later]:
             all_of_them = " ".join(map(str, sorted({*numbers, *others}, reverse=True)))
             raise BackfillError(
-                f"backfill {', '.join(map(str, others))} read on behind it in the same sources:"
-                f" `countersink backfills undo {all_of_them}` takes them back together"
+                f"backfill {', '.join(map(str, others))} counted later lines of the same sources:"
+                f" `countersink backfills undo {all_of_them}` undoes all of them together"
             )
         session.execute(
             "UPDATE backfill_run SET state = 'undoing', seen = UTC_TIMESTAMP(3),"
@@ -359,29 +349,26 @@ def _begin(session: Session, numbers: Sequence[int]) -> list[Run]:
 
 def _refuse(run: Run) -> None:
     if run.state == "undone":
-        raise BackfillError(
-            f"backfill {run.id} was undone already, at {run.seen:%Y-%m-%d %H:%M:%S} UTC: there is"
-            " nothing left to take back"
-        )
+        raise BackfillError(f"backfill {run.id} was undone already, at {run.seen:%F %T} UTC")
     if run.state == "deleted":
         raise BackfillError(
-            f"backfill {run.id} is gone with its counter {run.counter}, which was deleted: there is"
-            " nothing to take back"
+            f"backfill {run.id} cannot be undone: its counter {run.counter} was deleted with all"
+            " that it had counted"
         )
 
 
-def _take_back(
+def _take_chunks_back(
     link: KeptSession,
     runs: Sequence[Run],
     on_progress: Callable[[int, int], object],
     stop: Callable[[], bool],
     reached: Reached,
 ) -> TakenBack:
-    """Take back every chunk of some runs of one counter, the last ones first."""
+    """Take back all chunks of some runs of one counter, the last chunks first."""
     numbers = [run.id for run in runs]
     where = f"FROM backfill_chunk WHERE run IN ({sql.marks(numbers)})"
     page = f"SELECT source, start_at {where} ORDER BY source DESC, start_at DESC LIMIT {_PAGE:d}"
-    ((of,),) = link.run(Session.query, f"SELECT COUNT(*) {where}", numbers)
+    ((total,),) = link.run(Session.query, f"SELECT COUNT(*) {where}", numbers)
     chunks = cells = amount = 0
     labels = set[int]()
     while found := link.run(Session.query, page, numbers):
@@ -391,19 +378,19 @@ def _take_back(
             chunk = ChunkUndo(runs[0].counter, int(source), int(start_at), reached)
             taken = link.run(chunk.take_back)
             if taken is None:
-                continue  # another undo has
+                continue  # another undo has taken it back
             chunks += 1
             cells += taken.cells
             amount += sum(taken.sums().values())
             labels.update(taken.of(runs[0].counter))
-            on_progress(chunks, max(chunks, int(of)))
+            on_progress(chunks, max(chunks, int(total)))
     return TakenBack(chunks, cells, amount, frozenset(labels))
 
 
 def _finish(session: Session, runs: Sequence[Run]) -> None:
-    """Say that runs are undone; forget the sources of one that has set totals."""
+    """Set runs to ``undone``; delete the sources of a reconcile."""
     if runs[0].mode == "reconcile":
-        rerun(partial(sources.forget_truth, session, runs[0].id))
+        rerun(partial(sources.delete_truth, session, runs[0].id))
     session.execute(
         "UPDATE backfill_run SET state = 'undone', rejects = NULL, seen = UTC_TIMESTAMP(3)"
         f" WHERE id IN ({sql.marks(runs)}) AND state = 'undoing'",

@@ -1,2 +1,2 @@
-"""Counting of a backfill's sources: which source a file is, its chunks, lines counted before, and
-the transaction that counts a chunk."""
+"""Counting of a backfill's sources: identification of a file's source, its chunks, detection of
+lines counted before, and the transaction that counts a chunk."""

@@ -1,7 +1,7 @@
-"""Reads a chunk of a content: lines to amounts per bucket and key, hashes of visitors, rejected
-lines (also those whose visitors have no salt any more, or not yet), samples; changes no counter.
+"""``read_chunk``: the lines of a chunk become amounts per bucket and key, hashes of visitors,
+rejected lines and samples. No counter is changed.
 
-Cutting looks for the ends of lines alone; lines are read piece by piece as they are cut.
+Lines are read piece by piece, while ``spans.py`` cuts the chunk into pieces.
 """
 
 from collections import Counter, defaultdict
@@ -28,44 +28,44 @@ from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Salt, member_hash
 
 LabelKey = tuple[int, RowKey]
-"""(bucket's label, key or dimensions) that lines are counted under."""
+"""(label of a bucket, key or dimensions): lines are counted under it."""
 Refused = Mapping[LabelKey, RowRefusal]
-"""Of what members cannot be united, and why not."""
-NONE_REFUSED: Final[Refused] = MappingProxyType({})
+"""Cells whose members cannot be united, with the reason."""
+NO_REFUSALS: Final[Refused] = MappingProxyType({})
 Members = Mapping[LabelKey, bytes]
-"""Hashes of 8 bytes of those who were seen."""
+"""Hashes of the visitors of each cell, 8 bytes each."""
 
 _SALT_BITS: Final = 32
 _UNSALTED: Final = (
     "the salt of its time was forgotten, a day after its end: its visitor cannot be hashed",
-    "the salt of its time is not made yet: a worker makes that of a day on the day before",
+    "the salt of its time does not exist yet: a worker creates the salt of a day on the day before",
 )
-"""Why the visitor of a line cannot be hashed, by what stands in the place of its salt."""
+"""Reasons why the visitor of a line cannot be hashed, by the number that replaces its salt's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where a chunk begins.
+    """The beginning of a chunk.
 
     Attributes:
-        at: the first byte that is in no other chunk.
+        offset: of the first byte that is in no other chunk.
         line: number of the line there.
-        newline: bytes of the newline that stands here, of the line before, which was counted
-            without it.
+        newline: bytes of the newline there: it ends the line before, which was counted
+            without it; 0: a line begins there.
     """
 
-    at: int = 0
+    offset: int = 0
     line: int = 1
     newline: int = 0
 
     @staticmethod
-    def behind(span: Span) -> "Start":
-        """That of the chunk behind one of these bytes."""
-        return Start(at=span.end, line=span.next_line)
+    def after(span: Span) -> "Start":
+        """The beginning of the chunk after ``span``."""
+        return Start(offset=span.end, line=span.next_line)
 
 
 def pieces_from(spans: SpanReader, start: Start) -> Iterator[SpanPiece]:
-    """The pieces of the chunk that begins at ``start``, without the newline that stands there."""
+    """The pieces of the chunk that begins at ``start``, without the newline of the line before."""
     skipped = start.newline
     for piece in spans.pieces():
         if skipped:
@@ -77,26 +77,25 @@ def pieces_from(spans: SpanReader, start: Start) -> Iterator[SpanPiece]:
 
 @dataclass(frozen=True, slots=True)
 class MinuteLabels:
-    """The label of the bucket that a Unix minute is in, and, where there are ``salts``, which of
-    them is that of its visitors; the same ones are equal.
+    """Function from a Unix minute to the label of its bucket and, with ``salts``, the salt of its
+    visitors. Two with the same scheme and salts are equal.
     """
 
     scheme: Scheme
     salts: tuple[Salt, ...] | None = field(default=None, repr=False)
 
     def __call__(self, minute: int) -> int:
-        """The label; with salts a number that :meth:`divided` reads.
+        """The label; with salts a number of label and salt, which :meth:`decode` decodes.
 
         Raises:
-            UnknownZone: the time zone is unknown on this machine. The catalog does not become
-                outdated by that: readers ask for minutes, too, in which there is nothing to be
-                counted.
+            UnknownZone: the time zone is unknown on this machine. The catalog is not outdated by
+                that: readers also ask for minutes without lines to count.
         """
         label = self.scheme.label(minute)
         return label if self.salts is None else label << _SALT_BITS | self._salt(minute)
 
     def _salt(self, minute: int) -> int:
-        """The place of a minute's salt, behind those of the reasons why there is none."""
+        """The number of a minute's salt; the first numbers are the reasons of :data:`_UNSALTED`."""
         salts = self.salts or ()
         for place, salt in enumerate(salts):
             if minute < salt.begins:
@@ -105,8 +104,8 @@ class MinuteLabels:
                 return len(_UNSALTED) + place
         return 1 if salts else 0
 
-    def divided(self, number: int) -> tuple[int, Salt | None, str]:
-        """The label of what this was called for, its salt, and why there is none."""
+    def decode(self, number: int) -> tuple[int, Salt | None, str]:
+        """Label, salt, and reason for no salt, of a number that a call returned."""
         if self.salts is None:
             return number, None, ""
         label, place = number >> _SALT_BITS, number & ((1 << _SALT_BITS) - 1)
@@ -117,16 +116,16 @@ class MinuteLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadChunk:
-    """What a chunk holds.
+    """The amounts and lines of a chunk.
 
     Attributes:
-        start: where it begins.
+        start: its beginning.
         span: its bytes.
         amounts: label → key → amount.
-        counts: what it comes to.
-        rejects: the rejected lines.
-        samples: those of its lines.
-        members: who was seen; hashed.
+        counts: sums of its lines and amounts.
+        rejects: its rejected lines.
+        samples: samples of its lines.
+        members: hashes of its visitors.
     """
 
     start: Start
@@ -138,7 +137,7 @@ class ReadChunk:
     members: Members = field(default_factory=dict)
 
     def days(self, scheme: Scheme) -> set[date]:
-        """The days that it adds to: of an hour that is in two of them, both."""
+        """The days of its amounts; both days of an hour that lies in two."""
         labels = [label for label, keys in self.amounts.items() if any(keys.values())]
         days, zone = set(map(scheme.local_day, labels)), scheme.time_zone
         return days | {date_at(zone, scheme.ends_at(label) - 60) for label in labels}
@@ -152,25 +151,25 @@ def read_chunk(
     bucket: MinuteLabels,
     *,
     scope: bytes,
-    refused: Refused = NONE_REFUSED,
+    refused: Refused = NO_REFUSALS,
 ) -> ReadChunk | None:
-    """Read a chunk; None: the content has nothing for it.
+    """Read a chunk; None: the content ends at its beginning.
 
     Args:
-        pieces: it, cut where lines end.
-        span_of: its bytes, once all pieces were looked at.
-        start: where it begins.
-        reader: of the source, which has seen what stands before.
-        bucket: says to which buckets of the counter it adds; with salts where the reader tells
-            visitors: lines of a time that has none of them are rejected.
+        pieces: of the chunk, cut at the ends of lines.
+        span_of: returns its span once all pieces are consumed.
+        start: its beginning.
+        reader: of the source; has seen all directives before the chunk.
+        bucket: minutes to labels; has salts where the reader finds visitors: lines of a time
+            without a salt are rejected.
         scope: of the samples, from :func:`countersink.backfill.count.chunks.scope_of`.
-        refused: lines that are counted under these are rejected.
+        refused: lines of these cells are rejected.
 
     Raises:
         Unreadable: it cannot be read.
         UnknownZone: a time zone is unknown on this machine.
     """
-    lines = _Lines(reader, bucket, refused)
+    lines = _LineCounter(reader, bucket, refused)
     samples = LineSamples(scope, reader, bucket)
     for piece in pieces:
         window = window_of(piece, reader.quoted)
@@ -179,7 +178,7 @@ def read_chunk(
     tally, span = lines.tally, span_of()
     if span is None:
         return None
-    amounts, members = _hashed(tally.amounts, bucket)
+    amounts, members = _hash_members(tally.amounts, bucket)
     return ReadChunk(
         start=start,
         span=span,
@@ -198,14 +197,14 @@ def read_chunk(
     )
 
 
-class _Lines:
-    """What the lines of a chunk come to.
+class _LineCounter:
+    """Counts the lines of a chunk into a tally.
 
     Args:
-        refused: as of :func:`read_chunk`.
+        refused: see :func:`read_chunk`.
 
     Attributes:
-        tally: it.
+        tally: of the lines counted so far.
     """
 
     def __init__(self, reader: Reader, bucket: MinuteLabels, refused: Refused) -> None:
@@ -220,48 +219,48 @@ class _Lines:
             self._count_each(window)
 
     def _count_all(self, window: Window) -> bool:
-        """Count all lines of a window; False: nothing was done, as some are to be rejected."""
+        """Count all lines of a window at once; False: nothing was done: some must be rejected."""
         if self._bucket.salts is None:
             self._reader.count(window, self.tally)
             return True
         tally = RecordTally(self._bucket)
         self._reader.count(window, tally)
-        if any(self._bucket.divided(label)[2] for label in tally.amounts):
+        if any(self._bucket.decode(label)[2] for label in tally.amounts):
             return False
         self.tally.add(tally)
         return True
 
     def _count_each(self, window: Window) -> None:
-        """Count line by line, and reject those whose members cannot be counted; slow."""
+        """Count line by line, and reject lines whose visitors cannot be counted; slow."""
         tally = self.tally
         if window.rejected:
             self._reader.count(window, tally)
         for number, line in zip(window.numbers, window.lines, strict=True):
             one = RecordTally(tally.bucket)
             self._reader.count(Window([number], [line], []), one)
-            if reason := next(filter(None, map(self._why_not, one.counts)), ""):
+            if reason := next(filter(None, map(self._reject_reason, one.counts)), ""):
                 tally.lines += one.lines
                 tally.reject(number, reason, line)
             else:
                 tally.add(one)
 
-    def _why_not(self, cell: tuple[RowKey, int]) -> str:
-        """Why the lines of a cell are rejected; '': they are not."""
-        label, _, unsalted = self._bucket.divided(cell[1])
+    def _reject_reason(self, cell: tuple[RowKey, int]) -> str:
+        """The reason to reject the lines of a cell; '': they are counted."""
+        label, _, unsalted = self._bucket.decode(cell[1])
         refusal = self._refused.get((label, without_visitor(cell[0])[0]))
         return unsalted or (refusal.detail if refusal else "")
 
 
-def _hashed(
+def _hash_members(
     amounts: Mapping[int, Counter[RowKey]], bucket: MinuteLabels
 ) -> tuple[Mapping[int, Counter[RowKey]], Members]:
-    """Amounts by buckets and by keys without their visitors, and these, hashed."""
+    """Amounts by label and key without visitor, and the hashes of the visitors."""
     if bucket.salts is None:
         return amounts, {}
     plain: defaultdict[int, Counter[RowKey]] = defaultdict(Counter)
     members: defaultdict[LabelKey, bytearray] = defaultdict(bytearray)
     for number, keys in amounts.items():
-        label, salt, _ = bucket.divided(number)
+        label, salt, _ = bucket.decode(number)
         for counted, amount in keys.items():
             key, visitor = without_visitor(counted)
             plain[label][key] += amount

@@ -1,8 +1,8 @@
-"""``ReadAhead``, which reads the chunks of a source before they are asked for, while the caller
-commits: the first ones (``FIRST``) by a thread, and the others by the child processes.
+"""``ReadAhead``: reads the next chunks of a source while the caller commits the previous ones. A
+thread reads the first chunks (``THREAD_CHUNKS``), child processes read the others.
 
-For these this process finds out where chunks end. A child opens a plain file by itself; of a
-compressed source it gets the bytes. It gives back what the lines come to.
+This process finds the ends of the chunks for the children. A child opens a plain file itself; of a
+compressed source it is sent the bytes. It returns amounts, counts and samples.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from countersink.backfill.content import PlainFile
 from countersink.backfill.count.chunk_reader import (
-    NONE_REFUSED,
+    NO_REFUSALS,
     MinuteLabels,
     ReadChunk,
     Refused,
@@ -23,7 +23,7 @@ from countersink.backfill.count.chunk_reader import (
     read_chunk,
 )
 from countersink.backfill.count.chunks import NumberedLine, tally_of
-from countersink.backfill.count.reader_pool import Handed, ReaderPool
+from countersink.backfill.count.reader_pool import ChildTask, ReaderPool
 from countersink.backfill.count.task import OpenSource, Work, reader_of
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import Recipe
@@ -31,27 +31,26 @@ from countersink.backfill.spans import BYTES, LINES, Span, SpanPiece, SpanReader
 from countersink.counting.counters.catalog import Catalog, Scheme
 from countersink.runtime.members import HASH_BYTES
 
-FIRST: Final = 4
-"""Chunks of a source that the thread reads: fewer are read in the time that processes take to
-start."""
-MOST_LINES: Final = 262_144
-"""Lines of a chunk where those before had few cells."""
-CELLS: Final = 20_000
-"""Cells of a chunk that has more lines than :data:`LINES`, about."""
-BIG: Final = 128 * 1024 * 1024
-"""Bytes of a file that has more chunks."""
+THREAD_CHUNKS: Final = 4
+"""Chunks of a source that the thread reads: reading them takes longer than starting processes."""
+MAX_LINES: Final = 262_144
+"""Maximum of lines of a chunk, after chunks with few cells."""
+CHUNK_CELLS: Final = 20_000
+"""Intended number of cells of a chunk with more than :data:`LINES` lines."""
+BIG_FILE: Final = 128 * 1024 * 1024
+"""Bytes of a file with more than :data:`THREAD_CHUNKS` chunks: child processes start early."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutChunk:
-    """A chunk that a child process is to read.
+    """A chunk for a child process to read.
 
     Attributes:
-        start: where it begins.
+        start: its beginning.
         span: its bytes.
-        directives: in force there.
-        file: which holds them; None: they are in ``pieces``.
-        pieces: they, cut where lines end.
+        directives: in force at its beginning.
+        file: to read it from; None: its bytes are in ``pieces``.
+        pieces: its bytes, cut at the ends of lines; empty if there is a file.
     """
 
     start: Start
@@ -63,101 +62,101 @@ class CutChunk:
 
 @dataclass(slots=True)
 class ReadAhead:
-    """The chunks of a source in order, read by certain settings: under others they are to be read
-    anew. A context manager.
+    """Iterator over the chunks of a source, read by one catalog and set of salts; after a change of
+    these the chunks must be read again by a new one. A context manager.
 
     Args:
-        work: whose they are.
-        at_hand: the source.
-        catalog: what is known of counters.
-        bucket: to which buckets lines go.
-        start: where the first chunk begins.
+        work: of the run.
+        opened: the source.
+        catalog: by which the chunks are read.
+        bucket: minutes to labels.
+        start: beginning of the first chunk.
 
     Attributes:
-        left: the source ends in a line without a newline, which was left.
+        left_open: the source ends in a line without a newline, which was left out.
     """
 
     work: Work
-    at_hand: OpenSource
+    opened: OpenSource
     catalog: Catalog
     bucket: MinuteLabels
     start: Start
-    left: bool = False
-    _ready: deque["Future[ReadChunk | None] | Handed"] = field(default_factory=deque)
+    left_open: bool = False
+    _ready: deque["Future[ReadChunk | None] | ChildTask"] = field(default_factory=deque)
     _spans: SpanReader = field(init=False)
-    """What cuts the chunk that the thread reads."""
+    """Cuts the chunk that the thread reads."""
     _cut: CutChunk | None = None
     _last: ReadChunk | None = None
     _more_lines: int = 0
     _by_thread: int = 0
     _ended: bool = False
-    _broken: BackfillError | None = None
+    _error: BackfillError | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if error is not None:
-            self._pool.end_processes()  # one of them may be gone
-        for given in self._ready:
-            if isinstance(given, Handed):
+            self._pool.end_processes()  # one of them may have died
+        for submitted in self._ready:
+            if isinstance(submitted, ChildTask):
                 self._pool.end_processes()
-            elif not given.cancel():
-                wait([given])
+            elif not submitted.cancel():
+                wait([submitted])
         self.work.watch.jobs = 0
 
     def next(self) -> ReadChunk | None:
-        """The next chunk; None: there are no more, or it was asked to stop.
+        """The next chunk; None: there are no more, or the run should stop.
 
         Raises:
-            Unreadable: the content cannot be read on.
+            Unreadable: the next bytes of the content cannot be read.
             UnknownZone: a time zone is unknown on this machine.
         """
-        self._hand_out()
+        self._submit_chunks()
         if not self._ready:
-            if self._broken is not None:
-                raise self._broken
+            if self._error is not None:
+                raise self._error
             return None
-        given = self._ready.popleft()
-        if isinstance(given, Handed):
-            self._cut_next()  # so that the child that is done gets it at once
-            self._last = given.result(self.work.stop)
+        submitted = self._ready.popleft()
+        if isinstance(submitted, ChildTask):
+            self._cut_next()  # so that the idle child gets it at once
+            self._last = submitted.result(self.work.stop)
             if self._last is None:
-                self._pool.end_processes()  # it was told to stop, and they are still at work
+                self._pool.end_processes()  # the run should stop, and they are still working
                 return None
         else:
-            self._last, self.left = given.result(), self._spans.left
-            if self._last is None or self.left:
+            self._last, self.left_open = submitted.result(), self._spans.left_open
+            if self._last is None or self.left_open:
                 self._ended = True
             else:
-                self.start = Start.behind(self._last.span)
+                self.start = Start.after(self._last.span)
         if self._last is not None:
             self._size_next(self._last)
-        self._hand_out()  # to be read while this one is committed
+        self._submit_chunks()  # to be read while the caller commits this chunk
         return self._last
 
     def _size_next(self, found: ReadChunk) -> None:
-        """Let the next chunks have the more lines, the fewer cells these lines have: cells are what
-        a commit costs, and what stays in memory, as do visitors and rejected lines.
+        """Set the lines of the next chunks for about :data:`CHUNK_CELLS` cells each: the time of
+        a commit and the memory depend on cells, visitors and rejected lines.
         """
-        lines, own = found.counts.lines, self.work.pace.max_lines
-        if self.work.options.rate is None and own >= LINES and lines >= LINES:
+        lines, limit = found.counts.lines, self.work.pace.max_lines
+        if self.work.options.rate is None and limit >= LINES and lines >= LINES:
             held = sum(map(len, found.amounts.values())) + found.counts.rejected
             held += sum(map(len, found.members.values())) // HASH_BYTES
-            self._more_lines = min(MOST_LINES, max(LINES, lines * CELLS // max(1, held)))
+            self._more_lines = min(MAX_LINES, max(LINES, lines * CHUNK_CELLS // max(1, held)))
 
-    def again(self, refused: Refused) -> ReadChunk:
-        """The chunk that was given last once more, without the lines of some cells."""
+    def read_again(self, refused: Refused) -> ReadChunk:
+        """Read the last returned chunk again and reject the lines of some cells."""
         assert self._last is not None
         start, span = self._last.start, self._last.span
-        found = self._submitted(self._cutting(start, span.end), start, refused).result()
+        found = self._read_by_thread(self._span_reader(start, span.end), start, refused).result()
         assert found is not None
         return found
 
     def labels(self, lines: Sequence[NumberedLine]) -> set[int]:
-        """What ``bucket`` says of the minutes of some lines."""
-        # One by one: other lines stood between them, which may say their day.
-        reader, bucket = self.at_hand.reader, self.bucket
+        """The results of ``bucket`` for the minutes of some lines of the source."""
+        # One by one: the lines are not neighbours, and directives between them may set the day.
+        reader, bucket = self.opened.reader, self.bucket
         each = self._pool.thread.map(lambda line: tally_of([line], reader, bucket), lines)
         return {label for tally in each for label in tally.amounts}
 
@@ -165,96 +164,96 @@ class ReadAhead:
     def _pool(self) -> ReaderPool:
         return self.work.pool
 
-    def _hand_out(self) -> None:
-        """Let all read that can: the thread, or each child, has one chunk."""
-        if self._ready and not isinstance(self._ready[0], Handed):
-            return  # where the thread's chunk ends is not known yet
-        if self._by_thread < FIRST:
-            if self.at_hand.content.size >= BIG:
-                self._pool.start()  # which takes as long as to read some chunks
+    def _submit_chunks(self) -> None:
+        """Give a chunk to each idle reader: the thread at first, later each child."""
+        if self._ready and not isinstance(self._ready[0], ChildTask):
+            return  # the end of the thread's chunk is unknown yet
+        if self._by_thread < THREAD_CHUNKS:
+            if self.opened.content.size >= BIG_FILE:
+                self._pool.start()  # takes as long as reading some chunks
             if not self._ended:
                 self._by_thread += 1
-                self._spans = self._cutting(self.start)
-                self._ready.append(self._submitted(self._spans, self.start))
+                self._spans = self._span_reader(self.start)
+                self._ready.append(self._read_by_thread(self._spans, self.start))
             return
         while len(self._ready) < self._pool.jobs:
             self._cut_next()
             if self._cut is None:
                 return
             cut, self._cut = self._cut, None
-            wanted, own = self.at_hand.wanted, self.catalog.of(self.at_hand.wanted.counter)
-            recipe = wanted.recipe, wanted.counter, own, self.at_hand.head
-            read = partial(_read_apart, *recipe, cut, self.bucket, wanted.scope)
-            self._ready.append(self._pool.hand(read))
+            wanted, scheme = self.opened.wanted, self.catalog.of(self.opened.wanted.counter)
+            recipe = wanted.recipe, wanted.counter, scheme, self.opened.head
+            read = partial(_read_in_child, *recipe, cut, self.bucket, wanted.scope)
+            self._ready.append(self._pool.submit(read))
             self.work.watch.jobs = self._pool.jobs
 
-    def _cutting(
+    def _span_reader(
         self, start: Start, end: int | None = None, *, digested: bool = True, streamed: bool = True
     ) -> SpanReader:
         max_lines = self._more_lines or self.work.pace.max_lines
         return SpanReader(
-            self.at_hand.content,
-            start.at,
+            self.opened.content,
+            start.offset,
             start.line,
-            quoted=self.at_hand.reader.quoted,
+            quoted=self.opened.reader.quoted,
             end=end,
-            leave_open=self.at_hand.leave_open,
+            leave_open=self.opened.leave_open,
             digested=digested,
             max_lines=max_lines,
-            # None of them are kept where they are read as they are cut.
+            # A chunk that is read while it is cut is not kept in memory.
             max_bytes=BYTES * max(1, max_lines // LINES if streamed else 1),
         )
 
-    def _submitted(
-        self, spans: SpanReader, start: Start, refused: Refused = NONE_REFUSED
+    def _read_by_thread(
+        self, spans: SpanReader, start: Start, refused: Refused = NO_REFUSALS
     ) -> "Future[ReadChunk | None]":
-        at_hand = self.at_hand
+        opened = self.opened
         return self._pool.thread.submit(
             read_chunk,
-            *(pieces_from(spans, start), lambda: spans.span, start, at_hand.reader, self.bucket),
-            scope=at_hand.wanted.scope,
+            *(pieces_from(spans, start), lambda: spans.span, start, opened.reader, self.bucket),
+            scope=opened.wanted.scope,
             refused=refused,
         )
 
     def _cut_next(self) -> None:
-        """Find out where the next chunk ends."""
+        """Cut the next chunk for a child, unless one is cut already."""
         if self._cut is not None or self._ended:
             return
-        reader, start = self.at_hand.reader, self.start
+        reader, start = self.opened.reader, self.start
         directives, pieces = reader.directives(start.line), list[SpanPiece]()
-        file = self.at_hand.content.plain_file()
-        spans = self._cutting(start, digested=file is None, streamed=file is not None)
+        file = self.opened.content.plain_file()
+        spans = self._span_reader(start, digested=file is None, streamed=file is not None)
         try:
             for piece in pieces_from(spans, start):
                 reader.note_directives(piece.line, piece.data, piece.stop)
                 if file is None:
                     pieces.append(piece)
         except BackfillError as error:
-            self._broken, self._ended = error, True  # what stands before it is counted first
+            self._error, self._ended = error, True  # raised once all chunks before are counted
             return
-        self.left, span = spans.left, spans.span
-        self._ended = span is None or self.left
+        self.left_open, span = spans.left_open, spans.span
+        self._ended = span is None or self.left_open
         if span is not None:
             self._cut = CutChunk(start, span, directives, file, pieces)
-            self.start = Start.behind(span)
+            self.start = Start.after(span)
 
 
-def _read_apart(
+def _read_in_child(
     recipe: Recipe,
     counter: str,
-    own: Scheme,
+    scheme: Scheme,
     head: bytes,
     cut: CutChunk,
     bucket: MinuteLabels,
     scope: bytes,
 ) -> ReadChunk | None:
     """Read a chunk in a child process."""
-    reader, start = _reader(recipe, counter, own, head), cut.start
+    reader, start, end = _reader(recipe, counter, scheme, head), cut.start, cut.span.end
     reader.set_directives(start.line, cut.directives)
     if cut.file is None:
         return read_chunk(cut.pieces, lambda: cut.span, start, reader, bucket, scope=scope)
     with cut.file.open() as content:
-        spans = SpanReader(content, start.at, start.line, quoted=reader.quoted, end=cut.span.end)
+        spans = SpanReader(content, start.offset, start.line, quoted=reader.quoted, end=end)
         pieces = pieces_from(spans, start)
         return read_chunk(pieces, lambda: spans.span, start, reader, bucket, scope=scope)
 

@@ -1,9 +1,9 @@
 """``ReaderPool``: the thread and the child processes (``--jobs``) that read the chunks of a run.
 
-Children have no connection to anything but a pipe to this process, and end with it, however that
-ends. Each gets a task when its turn comes, and gives the result back before it gets the next one:
-so results are taken in the order in which tasks were given. A pool of the standard library would
-wait for ever for one that is killed while it writes its result.
+A child is connected to this process by a pipe alone, and ends with it, however it ends. Tasks go to
+the children in turn, and each child returns its result before its next task: results are taken in
+the order of the tasks. The pools of the standard library would wait forever for a child that is
+killed while it writes its result.
 """
 
 import contextlib
@@ -20,36 +20,36 @@ from countersink.backfill.errors import BackfillError
 from countersink.runtime.process import SIGNALS
 
 _SPAWN: Final = multiprocessing.get_context("spawn")
-_LOOK_S: Final = 0.1
-"""Seconds between two looks whether to stop."""
+_POLL_S: Final = 0.1
+"""Seconds between two checks for a stop."""
 
 
-class Handed:
-    """A task that a child process was given.
+class ChildTask:
+    """A task that was given to a child process.
 
     Args:
-        pipe: to it.
+        pipe: to the child.
     """
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
 
     def result(self, stop: Callable[[], bool]) -> Any:
-        """What the task returned, or None once ``stop`` says so.
+        """The result of the task; None: ``stop`` returned true before.
 
         Raises:
             BackfillError: the child has ended.
-            Exception: as the task.
+            Exception: raised by the task.
         """
         try:
-            while not self._pipe.poll(_LOOK_S):
+            while not self._pipe.poll(_POLL_S):
                 if stop():
                     return None
             found = self._pipe.recv()
         except (EOFError, OSError) as error:
             raise BackfillError(
-                "a child process was killed, maybe for want of memory: run it again, with fewer"
-                " --jobs, and it goes on"
+                "a child process was killed, maybe for lack of memory: run this again with fewer"
+                " --jobs to continue"
             ) from error
         if isinstance(found, Exception):
             raise found
@@ -57,14 +57,14 @@ class Handed:
 
 
 class ReaderPool:
-    """The thread, and the child processes, that read the chunks of a run; a context manager.
+    """The thread and the child processes that read the chunks of a run; a context manager.
 
     Args:
-        jobs: how many processes read big sources.
+        jobs: number of child processes that read big sources.
 
     Attributes:
-        jobs: how many there are.
-        thread: the thread.
+        jobs: number of child processes.
+        thread: executor of the one thread.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -81,23 +81,23 @@ class ReaderPool:
         self.end_processes()
 
     def start(self) -> None:
-        """Start the processes, unless they are there."""
+        """Start the child processes, unless they are running."""
         if not self._children:
-            self._children = [_started() for _ in range(self.jobs)]
+            self._children = [_start_child() for _ in range(self.jobs)]
 
-    def hand(self, task: Callable[[], object]) -> Handed:
-        """Give a task, which can be pickled, to the child whose turn it is. At most one task of
-        each child may be without its result.
+    def submit(self, task: Callable[[], object]) -> ChildTask:
+        """Give a task to the next child. The task can be pickled; the result of the child's task
+        before must have been taken.
         """
         self.start()
         pipe, _ = self._children[self._turn % self.jobs]
         self._turn += 1
-        with contextlib.suppress(OSError):  # one that was killed gives no result
+        with contextlib.suppress(OSError):  # the child was killed: ``result`` raises
             pipe.send(task)
-        return Handed(pipe)
+        return ChildTask(pipe)
 
     def end_processes(self) -> None:
-        """End them at once, whatever they are doing; they are started again for the next task."""
+        """Kill the child processes; they are started again for the next task."""
         for pipe, process in self._children:
             pipe.close()
             process.kill()
@@ -105,12 +105,13 @@ class ReaderPool:
         self._children = []
 
 
-def _started() -> tuple[Connection, SpawnProcess]:
+def _start_child() -> tuple[Connection, SpawnProcess]:
     ours, theirs = _SPAWN.Pipe()
     with theirs:
         process = _SPAWN.Process(target=_serve, args=(theirs,), daemon=True)
-        resource_tracker.ensure_running()  # here: it changes what is blocked
-        # For good in the child: what a group is sent is for this process, which ends it.
+        resource_tracker.ensure_running()  # before the block: it changes blocked signals itself
+        # The child keeps them blocked: a signal to the process group is handled by the parent,
+        # which ends the child.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             process.start()
@@ -120,7 +121,7 @@ def _started() -> tuple[Connection, SpawnProcess]:
 
 
 def _serve(pipe: Connection) -> None:
-    """Do tasks until the other end of the pipe is closed, by the parent or by its death."""
+    """Execute tasks until the parent closes its end of the pipe, or dies."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             task = pipe.recv()

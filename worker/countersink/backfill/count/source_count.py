@@ -1,5 +1,5 @@
-"""Counts the new lines of one source; words what is reported of it (``lines of it were counted
-before`` ...)."""
+"""``count_source``: counts the new lines of one source, and reports its outcome and details for
+users."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from countersink.backfill.content import Input
 from countersink.backfill.count.chunk_reader import MinuteLabels, ReadChunk, Start
 from countersink.backfill.count.chunks import Chunk
 from countersink.backfill.count.read_ahead import ReadAhead
-from countersink.backfill.count.sources import Settled, Source
-from countersink.backfill.count.task import OpenSource, Work, opened, salts_of
+from countersink.backfill.count.sources import IdentifiedSource, Source
+from countersink.backfill.count.task import OpenSource, Work, open_source, salts_of
 from countersink.backfill.errors import (
     BackfillError,
     Overtaken,
@@ -21,241 +21,244 @@ from countersink.backfill.errors import (
 from countersink.backfill.history import LineCounts
 from countersink.backfill.options import SourceReport
 from countersink.database.session import Session
+from countersink.runtime.texts import plural
 
-_LEFT: Final = (
-    "{}: its last line has no newline yet, and waits until it has, as the file may still be written"
-    " to: run this again later; an hour after the last write, or from a pipe, it counts as it is"
+_OPEN_LINE: Final = (
+    "{}: the last line has no newline yet and was not counted, since the file may still be written"
+    " to: run this again later; an hour after the last write, or from a pipe, the line is counted"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOutcome:
-    """What became of a source.
+    """The outcome of a source.
 
     Attributes:
-        report: for people.
-        known_lines: lines of it that earlier runs had counted.
-        notices: for people.
-        too_many: why the run ends: more lines were rejected than may be, those of the last chunk
-            included, which is not counted; '': it may go on.
+        report: for the report of the run.
+        known_lines: lines of it that earlier runs have counted.
+        notices: sentences for users.
+        rejects_error: the error that ends the run: too many lines were rejected, with the lines of
+            the last chunk, which is not counted; '': the run may continue.
     """
 
     report: SourceReport
     known_lines: int = 0
     notices: tuple[str, ...] = ()
-    too_many: str = ""
+    rejects_error: str = ""
 
 
 CountChunk = Callable[[Session, ReadAhead, int, ReadChunk, bytes], ReadChunk]
-"""As :func:`countersink.backfill.count.transaction.count_chunk`."""
+""":func:`countersink.backfill.count.transaction.count_chunk`, or the same for a dry run."""
 
 
 def count_source(work: Work, source: Input, count: CountChunk) -> SourceOutcome:
-    """Count what is not counted of a source.
+    """Count the lines of a source that are not counted yet.
 
     Args:
-        work: whose source it is.
-        source: where it is.
+        work: of the run.
+        source: to open.
         count: counts a chunk of it.
 
     Raises:
-        RunEnded: the run was ended by somebody.
-        StoreError: MySQL did not do its part.
+        RunEnded: another process has ended the run.
+        StoreError: MySQL failed.
     """
     counting = _SourceCount(work, source, count)
     try:
-        with opened(work, source) as at_hand:
-            if at_hand is None:
+        with open_source(work, source) as opened:
+            if opened is None:
                 empty = LineCounts().report(source.name, "empty", "it is empty")
                 return SourceOutcome(report=empty)
             try:
-                counting.run(at_hand)
+                counting.run(opened)
             except TooManyRejects as error:
                 work.rejects.write(source.name, error.rejects)
-                return counting.outcome(too_many=error)
+                return counting.outcome(rejects=error)
     except RunEnded:
         raise
     except BackfillError as error:
-        # A pipe that was silent when it was told to stop is no failure.
+        # A pipe that was silent until the run was stopped is no failure.
         return counting.outcome(failed=not work.stop(), detail=str(error))
     return counting.outcome()
 
 
 class _SourceCount:
-    """Counts what of one source is not counted, while others may do the same.
+    """Counts the new lines of one source; other processes may count the same source meanwhile.
 
     Args:
-        work: whose source it is.
-        source: where it is.
-        count: counts a chunk of it.
+        work, source, count: see :func:`count_source`.
     """
 
-    _at_hand: OpenSource
-    _settled: Settled | None = None
+    _opened: OpenSource
+    _identified: IdentifiedSource | None = None
 
     def __init__(self, work: Work, source: Input, count: CountChunk) -> None:
         self._work = work
         self._input = source
         self._count_chunk = count
-        self._own = LineCounts()
+        self._counts = LineCounts()
         self._notices: list[str] = []
 
-    def run(self, at_hand: OpenSource) -> None:
-        """Count it.
+    def run(self, opened: OpenSource) -> None:
+        """Count the source.
 
         Raises:
             As :func:`countersink.backfill.count.transaction.count_chunk`.
         """
-        work, self._at_hand = self._work, at_hand
+        work, self._opened = self._work, opened
         while not work.stop():
-            self._settled = settled = work.link.run(
-                work.sources.settle, at_hand.content, at_hand.wanted, self._looking
+            self._identified = identified = work.link.run(
+                work.sources.identify, opened.content, opened.wanted, self._report_progress
             )
-            self._source, self._ended = settled.source, settled.ended
-            self._held_to, self._behind = settled.to, settled.last
+            self._source, self._ended = identified.source, identified.ended
+            self._known_to, self._last_digest = identified.held_to, identified.last_digest
             try:
                 return self._read_on()
             except SourceDiffers:
                 continue
 
-    def _looking(self) -> None:
-        """Say how far it is.
+    def _report_progress(self) -> None:
+        """Report progress.
 
         Raises:
-            BackfillError: it was told to stop.
+            BackfillError: the run should stop.
         """
-        self._work.watch.say()
+        self._work.watch.report()
         if self._work.stop():
-            raise BackfillError("it was told to stop")
+            raise BackfillError("the backfill was stopped")
 
     def _read_on(self) -> None:
-        """Count what follows what is known of the source that it was found to be.
+        """Count the lines after the known chunks of the source.
 
         Raises:
-            SourceDiffers: it turns out that it is another source.
+            SourceDiffers: the content may be another source.
         """
         while not (self._ended or self._work.stop()):
-            source = self._look()
-            if source.read_to > self._held_to:
+            source = self._read_source()
+            if source.read_to > self._known_to:
                 self._verify(source)
                 continue
             with self._read_ahead(self._start(source)) as ahead:
-                whole = all(self._count(ahead, found) for found in iter(ahead.next, None))
-            if whole:
-                if ahead.left and not self._work.stop():
-                    self._notices.append(_LEFT.format(self._at_hand.content.name))
+                complete = all(self._count(ahead, found) for found in iter(ahead.next, None))
+            if complete:
+                if ahead.left_open and not self._work.stop():
+                    self._notices.append(_OPEN_LINE.format(self._opened.content.name))
                 return
 
     def _count(self, ahead: ReadAhead, found: ReadChunk) -> bool:
-        """Count a chunk; False: it is not to be counted as it was read, or nothing is any more."""
+        """Count a chunk; False: it must be read again, or the run should stop."""
         work = self._work
         work.pace.wait()
         if work.stop():
             return False
         try:
-            found = work.link.run(self._count_chunk, ahead, self._source, found, self._behind)
+            found = work.link.run(self._count_chunk, ahead, self._source, found, self._last_digest)
         except Overtaken:
             return False
-        self._held_to, self._behind = found.span.end, found.span.digest
-        self._own += found.counts
-        work.rejects.write(self._at_hand.wanted.path, found.rejects)
+        self._known_to, self._last_digest = found.span.end, found.span.digest
+        self._counts += found.counts
+        work.rejects.write(self._opened.wanted.path, found.rejects)
         work.watch.add(found.counts)
         work.pace.note(found.counts.lines)
         return True
 
     def _read_ahead(self, start: Start) -> ReadAhead:
-        work, wanted = self._work, self._at_hand.wanted
+        work, wanted = self._work, self._opened.wanted
         salts = work.link.run(salts_of, wanted.recipe, wanted.counter)
-        # With the newline that is still to be read of the line before, which may say how to read.
-        self._at_hand.reader.look_back(self._at_hand.content.read_at, start.at + start.newline)
+        # Up to the newline of the line before: that line may be a directive.
+        self._opened.reader.look_back(self._opened.content.read_at, start.offset + start.newline)
         bucket = MinuteLabels(work.scheme, salts)
-        return ReadAhead(work, self._at_hand, work.catalog, bucket, start)
+        return ReadAhead(work, self._opened, work.catalog, bucket, start)
 
     def _start(self, source: Source) -> Start:
-        """Where the next chunk begins.
+        """The beginning of the next chunk.
 
         Raises:
-            BackfillError: within a line that was counted as it was.
+            BackfillError: it lies within a line that was counted before its end was written.
         """
-        start = Start(at=source.read_to, line=source.lines_to + 1)
+        start = Start(offset=source.read_to, line=source.lines_to + 1)
         before = self._work.link.run(self._work.sources.last, source.id)
-        # One that ends elsewhere was counted since the source was looked at.
+        # A chunk that ends elsewhere was counted after the source's row was read.
         if before is None or not before.open or before.end_at != source.read_to:
             return start
-        behind = self._at_hand.content.read_at(2, source.read_to)
-        if not behind:
+        following = self._opened.content.read_at(2, source.read_to)
+        if not following:
             return start
-        newline = 1 if behind[:1] == b"\n" else 2 if behind == b"\r\n" else 0
+        newline = 1 if following[:1] == b"\n" else 2 if following == b"\r\n" else 0
         if before.torn or not newline:
-            raise BackfillError(_goes_on(source, before))
-        return Start(at=source.read_to, line=source.lines_to, newline=newline)
+            raise BackfillError(_longer_line(source, before))
+        return Start(offset=source.read_to, line=source.lines_to, newline=newline)
 
-    def _look(self) -> Source:
-        """The source as it is now.
+    def _read_source(self) -> Source:
+        """Read the source's row.
 
         Raises:
-            SourceDiffers: it is gone, or begun anew.
+            SourceDiffers: it was deleted, or is read from its beginning by another recipe.
         """
         source = self._work.link.run(self._work.sources.read, self._source)
-        recipe = self._at_hand.wanted.recipe
-        if source is None or source.recipe != recipe or source.read_to < self._held_to:
+        recipe = self._opened.wanted.recipe
+        if source is None or source.recipe != recipe or source.read_to < self._known_to:
             raise SourceDiffers
         return source
 
     def _verify(self, source: Source) -> None:
-        """Look at what others have counted of the source meanwhile."""
+        """Compare the content with the chunks that other processes have counted meanwhile.
+
+        Raises:
+            SourceDiffers: the content does not hold all of them.
+        """
         work = self._work
-        held = work.link.run(
+        compared = work.link.run(
             work.sources.compare,
-            self._at_hand.content,
+            self._opened.content,
             source,
-            self._at_hand.wanted.head,
-            (self._held_to, self._behind),
-            self._looking,
+            self._opened.wanted.head,
+            (self._known_to, self._last_digest),
+            self._report_progress,
         )
-        self._held_to, self._behind = held.to, held.last
-        if held.verdict == "older":
+        self._known_to, self._last_digest = compared.held_to, compared.last_digest
+        if compared.verdict == "older":
             self._ended = True  # another process has a newer copy, and has read on in it
-        elif held.verdict != "same" or held.to < source.read_to:
-            raise SourceDiffers  # maybe a newer copy, maybe not: that is to be settled
+        elif compared.verdict != "same" or compared.held_to < source.read_to:
+            raise SourceDiffers  # ``identify`` decides which source the content is
 
     def outcome(
-        self, *, failed: bool = False, detail: str = "", too_many: TooManyRejects | None = None
+        self, *, failed: bool = False, detail: str = "", rejects: TooManyRejects | None = None
     ) -> SourceOutcome:
-        own, settled, known = self._own, self._settled, 0
-        if settled is not None:
-            there = self._work.link.run(self._work.sources.read, settled.source)
-            known = 0 if there is None else there.lines_to - own.lines
+        counts, identified, known = self._counts, self._identified, 0
+        if identified is not None:
+            source = self._work.link.run(self._work.sources.read, identified.source)
+            known = 0 if source is None else source.lines_to - counts.lines
         if failed:
             outcome = "failed"
-        elif own.rejected and not (own.counted or own.filtered):
+        elif counts.rejected and not (counts.counted or counts.filtered):
             outcome = "rejected"
         else:
-            outcome = "counted" if own.lines or not known else "known"
-        if too_many is not None:
-            detail, own = str(too_many), own + LineCounts(rejected=len(too_many.rejects))
+            outcome = "counted" if counts.lines or not known else "known"
+        if rejects is not None:
+            detail, counts = str(rejects), counts + LineCounts(rejected=len(rejects.rejects))
         return SourceOutcome(
-            report=own.report(self._input.name, outcome, detail or self._detail(known)),
+            report=counts.report(self._input.name, outcome, detail or self._detail(known)),
             known_lines=known,
             notices=tuple(self._notices),
-            too_many=detail if too_many is not None else "",
+            rejects_error=detail if rejects is not None else "",
         )
 
     def _detail(self, known: int) -> str:
-        settled, own = self._settled, self._own
-        if settled is None:
+        identified, counts = self._identified, self._counts
+        if identified is None:
             return ""
-        if settled.ended and not own.lines:
-            return "an older copy of what was counted: nothing new in it"
-        if known and own.lines:
-            return f"{known:,} lines of it were counted before"
-        return f"all of its {known:,} lines were counted before" if known else ""
+        if identified.ended and not counts.lines:
+            return "an older copy of a counted source: no new lines"
+        if known and counts.lines:
+            return f"{plural(known, 'line')} counted before"
+        return f"no new lines ({plural(known, 'line')} counted before)" if known else ""
 
 
-def _goes_on(source: Source, before: Chunk) -> str:
-    """Why a source is refused whose last line was counted before it was whole."""
-    way_out = f"`countersink backfills undo {before.run}` first, then count it again"
+def _longer_line(source: Source, before: Chunk) -> str:
+    """The error for a source whose last line was counted before its end was written."""
+    advice = f"run `countersink backfills undo {before.run}`, then count the file again"
     return (
-        f"its line {source.lines_to:,} was counted as far as it was there (as {source.path}), and"
-        f" goes on now: {way_out if before.run > 0 else 'give the longer one alone'}"
+        f"line {source.lines_to:,} was counted (as {source.path}) before its end was written, and"
+        f" is longer now: {advice if before.run > 0 else 'give only the longer file'}"
     )

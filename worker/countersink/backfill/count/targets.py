@@ -1,15 +1,14 @@
-"""Where a chunk's amounts go: to the counter with a journal for undo, or to ``backfill_correction``
-for a reconcile; and refusals of days set by a reconcile and of tracked tables; the notice of an
-undo about days that a later reconcile has set.
+"""Targets of a chunk's amounts: the counter, with a journal for undo, or ``backfill_correction``,
+for a reconcile; refusals of days that a reconcile has set, of tracked tables and of breakdowns.
 
-The journal (``backfill_journal``) says what each chunk added, so that it can be taken back.
-``backfill_correction`` holds what the sources of a reconcile say in all, before anything is
-corrected, in buckets of the resolution that the run began with.
+The journal (``backfill_journal``) has the cells that each chunk added, so that an undo can subtract
+them. Before anything is corrected, ``backfill_correction`` has the *truth* of a reconcile: the sums
+of its sources, in buckets of the resolution with which the run began.
 
-Nothing is added to days that a reconcile has set, by whatever source, until it is undone: what its
-sources say is all there was on them. A chunk is counted under the share lock of control, and marks
-are made under the exclusive one: a chunk that is committed before them is in what the reconcile
-sums up, and one that comes after them is refused.
+Nothing is added to days that a reconcile has set, by any source, until it is undone: its sources
+have all events of these days. A chunk is counted under the share lock of control, and days are
+marked under the exclusive lock: a chunk that is committed before the marks is in the totals that
+the reconcile reads, and a later chunk is refused.
 """
 
 import json
@@ -34,25 +33,25 @@ from countersink.database import sql
 from countersink.database.session import Session, rerun
 from countersink.row_counts.definitions import tracked_names
 
-_CELLS: Final = 20_000
-"""Cells per piece of a journal: some hundred kilobytes, compressed; 6 MB at the most."""
+_CELLS_PER_PIECE: Final = 20_000
+"""Cells per piece of a journal: some hundred kilobytes, compressed; at most 6 MB."""
 _FASTEST: Final = 1
 _ROWS_PER_DELETE: Final = 5000
 _RANGES_NAMED: Final = 10
 
 
 class CounterTarget:
-    """The counter itself: its totals, its ledger, and the journal by which it is taken back.
+    """The target of added chunks: the counter's totals, its ledger, and the journal for undo.
 
     Attributes:
-        truth_of: what ``backfill_source.truth_of`` is for its sources.
+        truth_of: ``backfill_source.truth_of`` of its sources.
     """
 
     truth_of = 0
 
-    def scheme(self, own: Scheme) -> Scheme:
-        """How lines go into buckets: as the counter's events do."""
-        return own
+    def scheme(self, scheme: Scheme) -> Scheme:
+        """The scheme of the lines: the counter's."""
+        return scheme
 
     def add(
         self,
@@ -62,12 +61,11 @@ class CounterTarget:
         start_at: int,
         members: Mapping[CellPlace, Sequence[bytes]] = cells.NO_MEMBERS,
     ) -> None:
-        """Take the amounts of the chunk of ``source`` that begins at ``start_at``, and who was seen
-        there, in the transaction that also writes down that it was taken, and holds the share lock
-        of control.
+        """Add amounts and members of the chunk of ``source`` that begins at ``start_at``, in the
+        transaction that also inserts the chunk and holds the share lock of control.
 
         Raises:
-            RefusedMembers: those of some cells cannot be united; the transaction is to be undone.
+            RefusedMembers: members of some cells cannot be united: roll the transaction back.
             StoreError: as any statement.
         """
         cells.add(session, cells.slot_of(session), amounts, members)
@@ -76,20 +74,19 @@ class CounterTarget:
 
 @dataclass(frozen=True, slots=True)
 class TruthTarget:
-    """Where the chunks of a reconcile go: added up beside the counter, whose totals stay as they
-    are.
+    """The target of a reconcile's chunks: sums in ``backfill_correction``; totals do not change.
 
     Attributes:
-        truth_of: the run: its sources are known apart from those that were added.
+        truth_of: number of the run; its sources are separate from added ones.
         resolution: of the counter when the run began.
     """
 
     truth_of: int
     resolution: Resolution
 
-    def scheme(self, own: Scheme) -> Scheme:
-        """How lines go into buckets, whatever the counter's resolution is by now."""
-        return replace(own, resolution=self.resolution)
+    def scheme(self, scheme: Scheme) -> Scheme:
+        """The scheme of the lines: the counter's, with the resolution of the run."""
+        return replace(scheme, resolution=self.resolution)
 
     def add(
         self,
@@ -99,8 +96,8 @@ class TruthTarget:
         start_at: int,
         members: Mapping[CellPlace, Sequence[bytes]] = cells.NO_MEMBERS,
     ) -> None:
-        """Add a chunk in the open transaction, which holds the share lock of control; members of a
-        truth there are none.
+        """Add a chunk in the open transaction, which holds the share lock of control. A reconcile
+        has no members.
 
         Raises:
             StoreError: as any query.
@@ -125,10 +122,10 @@ Target = CounterTarget | TruthTarget
 
 
 def write_journal(session: Session, source: int, start_at: int, amounts: Amounts) -> None:
-    """Write down the amounts of a chunk, all of one counter and its breakdowns, in the caller's
-    transaction.
+    """Insert the journal of a chunk, with amounts of one counter and its breakdowns, in the
+    caller's transaction.
     """
-    for number, some in enumerate(amounts.chunks(_CELLS)):
+    for number, some in enumerate(amounts.chunks(_CELLS_PER_PIECE)):
         text = json.dumps([*map(_entry, some)], ensure_ascii=False, separators=(",", ":"))
         session.execute(
             "INSERT INTO backfill_journal (source, start_at, piece, cells) VALUES (%s, %s, %s, %s)",
@@ -144,13 +141,13 @@ def _entry(cell: Cell) -> JournalEntry:
 
 
 def read_journal(session: Session, counter: str, source: int, start_at: int, added: int) -> Amounts:
-    """What a chunk added, without what it added to breakdowns that were removed since.
+    """The amounts that a chunk added, without those of breakdowns that were removed since.
 
     Args:
-        added: to the counter, in all.
+        added: sum of the amounts that it added to the counter.
 
     Raises:
-        BackfillError: it is damaged.
+        BackfillError: the journal is damaged.
     """
     amounts = Amounts()
     ask = "SELECT cells FROM backfill_journal WHERE source = %s AND start_at = %s ORDER BY piece"
@@ -159,38 +156,38 @@ def read_journal(session: Session, counter: str, source: int, start_at: int, add
             for bucket, key, amount, *breakdown in journal_entries(piece):
                 amounts.add(breakdown[0] if breakdown else counter, bucket, key, amount)
         if (found := amounts.sums().get(counter, 0)) != added:
-            raise ValueError(f"it says {found:,} where {added:,} was added")
+            raise ValueError(f"its sum is {found:,}, but {added:,} was added")
     except (ValueError, TypeError, zlib.error, RecursionError) as error:
         raise BackfillError(
-            f"the journal of source {source} from byte {start_at:,} on cannot be read ({error}):"
-            " nothing of that chunk was taken back; restore table backfill_journal from a backup"
+            f"the journal of source {source}, chunk at byte {start_at:,}, cannot be read ({error}):"
+            " this chunk was not taken back; restore the table backfill_journal from a backup"
         ) from error
-    own = breakdowns.read_dimensioned(session, counter).get(counter)
-    there = {counter, *(each.name for each in own.breakdowns)} if own is not None else {counter}
-    return amounts.without(set(amounts.counters) - there)
+    dimensioned = breakdowns.read_dimensioned(session, counter).get(counter)
+    existing = {counter, *(each.name for each in (dimensioned.breakdowns if dimensioned else ()))}
+    return amounts.without(set(amounts.counters) - existing)
 
 
 def refuse_tracked(session: Session, counter: str) -> None:
-    """See that no table's triggers count a counter.
+    """Check that a counter is not the row count of a tracked table.
 
     Raises:
-        BackfillError: they do.
+        BackfillError: it is.
     """
     if counter in tracked_names(session):
         raise BackfillError(
-            f"{counter} is the row count of a tracked table: only its triggers count it, and"
-            " `countersink verify` says whether they are right"
+            f"{counter} is the row count of a tracked table, and only its triggers count it:"
+            " `countersink verify` checks whether they count right"
         )
 
 
 def refuse_breakdowns(session: Session, counter: str) -> None:
-    """See that a reconcile sets no counter that has breakdowns: they would keep what it had.
+    """Check that a counter has no breakdowns: a reconcile would not change their totals.
 
     Raises:
-        BackfillError: it has.
+        BackfillError: it has breakdowns.
     """
-    own = breakdowns.read_dimensioned(session, counter).get(counter)
-    if own is not None and own.breakdowns:
+    dimensioned = breakdowns.read_dimensioned(session, counter).get(counter)
+    if dimensioned is not None and dimensioned.breakdowns:
         raise BackfillError(
             f"{counter} has breakdowns, which a reconcile cannot set: add with --mode add, or"
             f" remove its breakdowns first (`countersink counter set {counter} --breakdowns none`)"
@@ -198,8 +195,8 @@ def refuse_breakdowns(session: Session, counter: str) -> None:
 
 
 def discard_truth(session: Session, run: int) -> None:
-    """Forget what the sources of a run said, but for what was corrected, and by what their lines
-    are known; outside a transaction, in steps. May be run again.
+    """Delete the truth of a run, except for corrections, and the samples of its sources; in several
+    transactions. May be called again.
     """
     for (source,) in session.query("SELECT id FROM backfill_source WHERE truth_of = %s", (run,)):
         forget = "DELETE FROM backfill_sample WHERE source = %s"
@@ -207,7 +204,7 @@ def discard_truth(session: Session, run: int) -> None:
     place: tuple[object, ...] | None = None
     finished = False
     while not finished:
-        # Behind the step before: there may be millions of corrections among them.
+        # After the last deleted row: there may be millions of corrections between the rows.
         after, args = after_correction(place)
         where = f"FROM backfill_correction WHERE run = %s{after} AND had IS NULL"
         order = "ORDER BY bucket, width, counter_key"
@@ -223,47 +220,47 @@ def discard_truth(session: Session, run: int) -> None:
 
 
 def refuse_set_days(session: Session, counter: str, days: Iterable[date]) -> None:
-    """Check that days may be added to.
+    """Check that no reconcile has set days to which lines would be added.
 
     Args:
-        session: in a transaction that holds the share lock of control, so that it stays so; or
-            outside of one, to say what would be.
-        counter: whose.
+        session: in a transaction that holds the share lock of control, which keeps the days
+            unmarked; in a dry run outside a transaction.
+        counter: its name.
         days: in its time zone.
 
     Raises:
-        BackfillError: a reconcile that is not undone has set some of them.
+        BackfillError: a reconcile that is not undone has set some of the days.
         StoreError: as any query.
     """
     found = last_reconciles(session, counter, days)
     if found:
         run = max(found.values())
         raise BackfillError(
-            f"backfill {run} has set {_set_by(found, run)} of {counter} to what its sources say,"
-            " and adding to that would count some of it twice. Reconcile these days again, with all"
-            f" their sources; or `countersink backfills undo {run}` first; or leave these days out,"
-            " by --from and --to"
+            f"backfill {run} has set {_days_set_by(found, run)} of {counter} to the sums of its"
+            " sources: adding to these days could count events twice. Reconcile them again, with"
+            f" all their sources; or run `countersink backfills undo {run}` first; or leave these"
+            " days out, by --from and --to"
         )
 
 
-def set_days_after(
+def later_set_notices(
     session: Session, counter: str, days: Iterable[date], run: int
 ) -> tuple[str, ...]:
-    """What to say where days were set after what was taken back of them.
+    """Notices of an undo about days that reconciles have set since.
 
     Args:
-        run: name runs after this one; 0: all, as nothing was added to what was set.
+        run: report reconciles after this run; 0: all.
     """
     found = last_reconciles(session, counter, days, later_than=run)
     return tuple(
-        f"backfill {later} has set {_set_by(found, later)} after it, and the totals are not what"
-        " its sources say any more: reconcile these days again, with all their sources"
+        f"backfill {later} has set {_days_set_by(found, later)} since, and the totals no longer"
+        " match its sources: reconcile these days again, with all their sources"
         for later in sorted(set(found.values()))
     )
 
 
-def _set_by(found: Mapping[date, int], run: int) -> str:
-    """The days of those that a run has set, for people."""
+def _days_set_by(found: Mapping[date, int], run: int) -> str:
+    """The days that a run has set, for users."""
     return days_text(day for day, by in found.items() if by == run)
 
 

@@ -1,5 +1,5 @@
-"""What the chunks of a run share: ``Work``, ``--rate`` (pauses between chunks), what is
-told of progress, and refusals of tracked counters and, in strict mode, unknown ones."""
+"""``Work``: the parts of a running backfill that all chunks share; pauses for ``--rate``, progress,
+opening of sources, and refusals of counters that a backfill may not count."""
 
 import math
 import time
@@ -31,17 +31,17 @@ from countersink.runtime.members import Salt
 from countersink.runtime.pace import pause
 
 NO_RUN: Final = -1
-"""The run of what is only tried: no row of a table has this number."""
-FEWEST: Final = 1_000
-"""Lines of a chunk, however slow it is to go."""
+"""Run number of chunks of a dry run; no row of a table has it."""
+MIN_LINES: Final = 1_000
+"""Minimum of lines of a chunk, at low rates."""
 
 
-def refuse(session: Session, catalog: Catalog, counter: str) -> None:
+def refuse_counter(session: Session, catalog: Catalog, counter: str) -> None:
     """Check that a backfill may count a counter.
 
     Raises:
-        WrongOption: it is that of a tracked table.
-        BackfillError: it is, in strict mode, one that nobody has made.
+        WrongOption: it is the row count of a tracked table.
+        BackfillError: it does not exist, in strict mode.
     """
     if counter in catalog.tracked:
         raise WrongOption(
@@ -51,8 +51,8 @@ def refuse(session: Session, catalog: Catalog, counter: str) -> None:
     if catalog.strict and counter not in catalog.known:
         if not known_names(session, [counter]):
             raise BackfillError(
-                f"no counter is called {counter!r}, and only known ones are counted here:"
-                f" `countersink counter set {counter}` makes it"
+                f"there is no counter {counter!r}, and in strict mode only known counters are"
+                f" counted: `countersink counter set {counter}` creates it"
             )
         catalog.known.add(counter)
 
@@ -71,8 +71,8 @@ def require_unique(catalog: Catalog, counter: str) -> None:
 
 
 def salts_of(session: Session, recipe: Recipe, counter: str) -> tuple[Salt, ...] | None:
-    """The salts for the visitors of a counter, read after the catalog by which it is counted, as
-    their periods change with it; None: the recipe has no visitors.
+    """The salts for the visitors of a counter; None: the recipe has no visitors. Read them after
+    the catalog by which lines are counted: their periods change with it.
     """
     return tuple(kept(session).get(counter, ())) if recipe.visitor else None
 
@@ -81,40 +81,40 @@ class LineRate:
     """Pauses between chunks.
 
     Args:
-        rate: lines per second at most; None: no pauses.
-        stop: true: pause no longer.
+        rate: maximum of lines per second; None: no pauses.
+        stop: ends a pause early when it returns true.
 
     Attributes:
-        max_lines: how many lines a chunk is to have, so that the pauses are about a second.
+        max_lines: maximum of lines of a chunk, so that pauses are about a second.
     """
 
     def __init__(self, rate: float | None, stop: Callable[[], bool]) -> None:
         self._rate = math.inf if rate is None else rate
         self._stop = stop
         self._ready = 0.0
-        self.max_lines = int(min(LINES, max(FEWEST, self._rate)))
+        self.max_lines = int(min(LINES, max(MIN_LINES, self._rate)))
 
     def note(self, lines: int) -> None:
-        """So many lines were counted since the last pause."""
+        """Add lines that were counted since the last pause."""
         self._ready += lines / self._rate
 
     def wait(self) -> None:
-        """Wait as long as it takes that those that were counted are no more than may be: before
-        the next chunk, so that nothing is waited for after the last.
+        """Wait until the rate allows the next chunk; called before a chunk, so that there is no
+        pause after the last one.
         """
         pause(self._ready - time.monotonic(), self._stop)
         self._ready = max(self._ready, time.monotonic())
 
 
 class ProgressWatch:
-    """Knows how far the sources are read, and says so.
+    """Progress of reading the sources.
 
     Args:
-        on_progress: told.
-        sources: all that are read.
+        on_progress: called with each change.
+        sources: all sources of the run.
 
     Attributes:
-        jobs: child processes at work.
+        jobs: number of working child processes.
     """
 
     def __init__(self, on_progress: Callable[[Progress], object], sources: Sequence[Input]) -> None:
@@ -128,17 +128,17 @@ class ProgressWatch:
         self.jobs = 0
 
     def begin(self, source: Input, content: Content) -> None:
-        """A source is opened."""
+        """Note that a source was opened."""
         self._source, self._content = source.name, content
-        self.say()
+        self.report()
 
     def add(self, counted: LineCounts) -> None:
-        """Some of it is counted."""
+        """Add the sums of a counted chunk."""
         self._counted += counted
-        self.say()
+        self.report()
 
-    def say(self) -> None:
-        """Say how far it is."""
+    def report(self) -> None:
+        """Report the progress."""
         progress = Progress(
             doing="reading",
             source=self._source,
@@ -153,29 +153,29 @@ class ProgressWatch:
         self._on_progress(progress)
 
     def finish(self, source: Input, content: Content) -> None:
-        """The source is done with."""
+        """Note that a source was closed."""
         self._before += source.size or content.position
         self._content = None
-        self.say()
+        self.report()
 
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """Parts of a running backfill: database, options, connection, target, pace, progress.
+    """Parts of a running backfill.
 
     Attributes:
         mysql_url: the database.
-        options: as asked.
-        link: the connection.
-        catalog: as it was when it was last looked at.
-        run: its number.
-        target: where amounts go.
-        sources: which sources are known.
+        options: of the run.
+        link: the database session.
+        catalog: as last read.
+        run: number of the run.
+        target: of amounts.
+        sources: the known sources.
         pool: reads chunks.
-        rejects: where rejected lines go.
-        pace: how fast to go.
-        watch: says how far it is.
-        stop: true once it should end.
+        rejects: the file of rejected lines.
+        pace: pauses for ``--rate``.
+        watch: reports progress.
+        stop: returns true once the run should end.
     """
 
     mysql_url: str = field(repr=False)
@@ -193,24 +193,24 @@ class Work:
 
     @property
     def counter(self) -> str:
-        """Which is counted."""
+        """Name of the counter."""
         return self.options.counter
 
     @property
     def scheme(self) -> Scheme:
-        """How lines go into buckets, as the catalog has it and the target wants it."""
+        """The scheme of the lines: the target's, from the counter's in the catalog."""
         return self.target.scheme(self.catalog.of(self.counter))
 
     def locked_catalog(self, session: Session) -> Catalog:
-        """The catalog; it stays so until the transaction ends.
+        """The current catalog; it cannot change until the transaction ends.
 
         Raises:
-            BackfillError: the counter may not be counted by a backfill.
+            BackfillError: a backfill may not count the counter.
         """
         control = read_control(session)
         if self.catalog.version != control.catalog_version:
             self.catalog = load(session)
-        refuse(session, self.catalog, self.counter)
+        refuse_counter(session, self.catalog, self.counter)
         if self.target.truth_of:
             targets.refuse_breakdowns(session, self.counter)
         return self.catalog
@@ -218,14 +218,14 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class OpenSource:
-    """A source at hand.
+    """An opened source.
 
     Attributes:
         content: its bytes.
-        head: how they begin.
-        wanted: what it is to be.
+        head: the first 64 KiB of them.
+        wanted: the source as this run would insert it.
         reader: reads its lines.
-        leave_open: a last line without a newline is to be left, as more of it may be written.
+        leave_open: leave a last line without a newline out, since its end may not be written yet.
     """
 
     content: Content
@@ -236,11 +236,11 @@ class OpenSource:
 
 
 @contextmanager
-def opened(work: Work, source: Input) -> Iterator[OpenSource | None]:
+def open_source(work: Work, source: Input) -> Iterator[OpenSource | None]:
     """Open a source; None: it is empty.
 
     Raises:
-        BackfillError: it cannot be read, or not so.
+        BackfillError: it cannot be read, or not by the options of the run.
     """
     options = work.options
     with open_content(source, work.stop) as content:
@@ -261,8 +261,8 @@ def opened(work: Work, source: Input) -> Iterator[OpenSource | None]:
                 head=head[:KNOWN_BYTES],
                 count_repeats=options.count_repeats,
             )
-            own = work.catalog.of(options.counter)
-            reader = reader_of(recipe, options.counter, own, head)
+            scheme = work.catalog.of(options.counter)
+            reader = reader_of(recipe, options.counter, scheme, head)
             check_head(recipe, reader, head)
             # Exports are written once, and often without a last newline.
             is_log = recipe.input_format not in ("csv", "ndjson")
@@ -273,16 +273,16 @@ def opened(work: Work, source: Input) -> Iterator[OpenSource | None]:
 
 
 def reader_of(recipe: Recipe, counter: str, scheme: Scheme, head: bytes) -> Reader:
-    """What reads a source of a counter, whose days are those of its own time zone.
+    """The reader of a source, for the days of the recipe in the counter's time zone.
 
     Args:
-        recipe: how.
+        recipe: of the source.
         counter: whose lines count.
-        scheme: of it.
-        head: how the content begins.
+        scheme: of the counter.
+        head: of the content.
 
     Raises:
-        BackfillError: the source cannot be read so.
+        BackfillError: the source cannot be read by this recipe.
         UnknownZone: a time zone is unknown on this machine.
     """
     begins = scheme.first_minute

@@ -1,20 +1,17 @@
-"""Sets the keys of a day to what the sources say: rows per transaction (``ROWS``), lock waits,
-tries and the errors after them, what was corrected (``backfill_correction``); ``--delete-missing``;
-``--dry-run`` of a reconcile.
+"""Corrections of a reconcile: sets the totals of a day's keys to the sums of the sources and writes
+``backfill_correction``; ``compare`` does the same for dry runs without writing.
 
-What is set is the total of a key and day. It stands in the buckets that the sources were read in;
-in the other ones of that day, of whatever width, the key becomes 0, in the same transaction: so it
-does not matter which of them are rolled up to wider ones meanwhile.
+The total of a key and day is set in one transaction: buckets of the truth's resolution get the
+truth, and all other buckets of the day, of any width, become 0. So buckets may be rolled up to
+wider ones meanwhile.
 
-At REPEATABLE READ the locking read takes the rows of a range, in all slots, and the gaps between
-them: until the COMMIT nobody counts, compacts or deletes there, so what is added is what was
-lacking. What is counted after it is on top. On other nodes of Galera no lock of ours holds anybody
-up: what was committed there before the correction begins is waited for (``wsrep_sync_wait``) and in
-the sum; what is committed there later is on top. Two reconciles of a counter hold its row one after
-the other: the second sums up what the first has added.
+At REPEATABLE READ the locking read locks the rows of a range, in all slots, and the gaps between
+them: until COMMIT nothing is counted, compacted or deleted there, so the added difference is exact.
+Later increments come on top. Locks do not hold on other nodes of Galera: commits there before the
+correction begins are waited for (``wsrep_sync_wait``) and summed; later commits come on top. Two
+reconciles of a counter lock its row in turn: the second one sums up the first one's corrections.
 
-Rows that others hold are waited for, for a second; then fewer keys are tried, as nobody is to wait
-behind who waits.
+A range waits a second for locks, then is split: other transactions should not wait behind it.
 """
 
 import random
@@ -25,7 +22,7 @@ from datetime import date
 from typing import Final
 
 from countersink.backfill import history
-from countersink.backfill.count.sources import hold_counter
+from countersink.backfill.count.sources import lock_counter
 from countersink.backfill.count.targets import refuse_breakdowns, refuse_tracked
 from countersink.backfill.errors import RolledUpMeanwhile
 from countersink.backfill.history import LineCounts
@@ -34,7 +31,7 @@ from countersink.backfill.reconcile.scope import DayBuckets, choose, each_day
 from countersink.counting.apply import cells
 from countersink.counting.apply.amounts import Amounts
 from countersink.counting.apply.control import read_control
-from countersink.counting.counters.buckets import ONE_DAY, Resolution
+from countersink.counting.counters.buckets import Resolution
 from countersink.database.errors import Conflict
 from countersink.database.session import Connect, Session
 from countersink.database.sessions import KeptSession, open_tables
@@ -50,18 +47,19 @@ from countersink.database.sql import (
 from countersink.runtime.limits import key_text
 
 ROWS: Final = 1000
-"""Rows of a range, of the truth and of the counter, to begin with; or those of one key."""
+"""Rows of a range, of truth and counter together, before it is split; a range has at least a key.
+"""
 ATTEMPTS: Final = 30
-"""How often in a row to try what others hold, for a second each."""
+"""Attempts in a row at rows that others hold, a second each."""
 LOCK_WAIT_S: Final = 1
-"""Seconds that a correction waits for what others hold, as others wait behind it."""
+"""Seconds that a correction waits for a lock: others wait behind it."""
 READ_TIMEOUT_S: Final = 120.0
-"""Seconds that summing up a day may take, where one key has very many rows."""
+"""Seconds that summing up a range may take: one key may have very many rows."""
 LISTED: Final = 10_000
-"""Differences that are kept."""
+"""Differences that a dry run keeps."""
 _LONGEST_PAUSE_S: Final = 0.2
-GREATEST: Final = b"\xff" * 255
-"""No key is greater."""
+GREATEST_KEY: Final = b"\xff" * 255
+"""The greatest key."""
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 
 
@@ -70,9 +68,9 @@ class DayKeys:
     """A range of the keys of a day.
 
     Attributes:
-        day: which.
-        after: they are greater than this one; None: there is no such end.
-        last: the greatest of them.
+        day: the day.
+        after: the key before the range; None: the range begins with the least key.
+        last: the greatest key of the range.
     """
 
     day: date
@@ -80,7 +78,7 @@ class DayKeys:
     last: bytes
 
     def where(self) -> tuple[str, list[object]]:
-        """The condition for rows of these keys, and its values."""
+        """SQL condition for rows of these keys, and its values."""
         if self.after is None:
             return "counter_key <= %s", [self.last]
         return "counter_key > %s AND counter_key <= %s", [self.after, self.last]
@@ -88,7 +86,7 @@ class DayKeys:
 
 @dataclass(frozen=True, slots=True, order=True)
 class KeyDifference:
-    """A key whose total in a bucket is not what the sources say."""
+    """A cell whose total differs from the truth."""
 
     label: int
     key: bytes
@@ -102,9 +100,9 @@ class Correction:
 
     Attributes:
         run: its number.
-        counter: which.
-        resolution: of the buckets that its sources were read in.
-        delete_missing: keys that the sources do not have go to zero.
+        counter: its name.
+        resolution: of the buckets of the truth.
+        delete_missing: set keys without truth to 0.
     """
 
     run: int
@@ -113,18 +111,16 @@ class Correction:
     delete_missing: bool
 
     def buckets(self, session: Session, lock: str = "") -> DayBuckets:
-        """The buckets that the counter's days have now."""
+        """The current buckets of the counter's days."""
         return DayBuckets.read(session, self.counter, self.resolution, lock=lock)
 
     def ranges(self, session: Session, keys: DayKeys, rows: int) -> list[DayKeys]:
-        """The keys of a range that have to be looked at, in ranges of about so many rows each, of
-        the truth and of the counter together.
-
-        Plain reads: they lock nothing.
+        """The keys of a range that may need a correction, in ranges of about ``rows`` rows of truth
+        and counter together. Locks nothing.
         """
-        labels, at = labels_where(self.buckets(session).of(keys.day))
+        labels, values = labels_where(self.buckets(session).labels(keys.day))
         among, ends = keys.where()
-        where, args = f"{labels} AND {among}", [*at, *ends]
+        where, args = f"{labels} AND {among}", [*values, *ends]
         known = "" if self.delete_missing else " HAVING SUM(said) > 0"
         found = session.query(
             "SELECT MAX(counter_key) FROM (SELECT counter_key,"
@@ -141,27 +137,27 @@ class Correction:
         ]
 
     def correct(self, session: Session, keys: DayKeys) -> None:
-        """Set the keys of a range in all buckets of their day; committed when it returns.
+        """Set the keys of a range in all buckets of their day; committed on return.
 
         Args:
             session: at REPEATABLE READ, outside a transaction.
             keys: the range.
 
         Raises:
-            RolledUpMeanwhile: nothing was done, and the day is to be left as it is.
-            BackfillError: the run is not running any more, or nobody may correct this counter.
-            Conflict: somebody holds a row; nothing was done.
-            Unavailable: it was done, or not: call it again.
+            RolledUpMeanwhile: the day can no longer be set; nothing was done.
+            BackfillError: the run has ended, or the counter cannot be reconciled any more.
+            Conflict: another transaction holds a row; nothing was done.
+            Unavailable: the outcome is unknown: call it again.
         """
         counter = self.counter
         with session.transaction():
             read_control(session)
-            hold_counter(session, counter)
-            # No mover announces wider buckets meanwhile; and what it moves it holds, or waits for.
+            lock_counter(session, counter)
+            # Retention cannot add widths to the scheme meanwhile, and locks the rows that it moves.
             buckets = self.buckets(session, " LOCK IN SHARE MODE")
-            labels = buckets.of(keys.day)
-            # By a transaction whose outcome is not known. Under that lock: one of ours that the
-            # server is still about to end holds it.
+            labels = buckets.labels(keys.day)
+            # By an earlier attempt with unknown outcome. Checked under the counter's lock, which
+            # that attempt holds as long as the server has not ended it.
             if self._was_corrected(session, labels, keys):
                 return
             refuse_tracked(session, counter)
@@ -174,14 +170,14 @@ class Correction:
                 amounts.add(counter, one.label, key_text(one.key), one.should_be - one.had)
             if found:
                 cells.add(session, cells.slot_of(session), amounts)
-                self._write_down(session, found)
+                self._insert_corrections(session, found)
             changed = LineCounts(amount=sum(one.should_be - one.had for one in found))
             history.record(session, self.run, changed, corrections=len(found))
 
     def differences(
         self, session: Session, labels: Iterable[int], keys: DayKeys
     ) -> list[KeyDifference]:
-        """What differs in a range, in the order of buckets and keys; it stays so until the
+        """The differences of a range, ordered by bucket and key; locks its rows until the
         transaction ends.
 
         Args:
@@ -189,34 +185,34 @@ class Correction:
             labels: of all buckets of the day.
             keys: the range.
         """
-        buckets, at = labels_where(labels)
+        buckets, values = labels_where(labels)
         among, ends = keys.where()
-        where, args = f"{buckets} AND {among}", (*at, *ends)
+        where, args = f"{buckets} AND {among}", (*values, *ends)
         had = session.query(
             f"SELECT {LABEL}, counter_key, SUM(amount) FROM {_ROWS} WHERE counter = %s AND {where}"
             " GROUP BY bucket, width, counter_key FOR UPDATE",
             (self.counter, *args),
         )
-        said = session.query(
+        truth = session.query(
             f"SELECT {LABEL}, counter_key, should_be FROM backfill_correction"
             f" WHERE run = %s AND {where}",
             (self.run, *args),
         )
-        should_be = {(label, key): amount for label, key, amount in said}
-        return sorted(_differing(had, should_be, delete_missing=self.delete_missing))
+        should_be = {(label, key): amount for label, key, amount in truth}
+        return sorted(_differences(had, should_be, delete_missing=self.delete_missing))
 
     def _was_corrected(self, session: Session, labels: Iterable[int], keys: DayKeys) -> bool:
-        buckets, at = labels_where(labels)
+        buckets, values = labels_where(labels)
         among, ends = keys.where()
         return bool(
             session.query(
                 "SELECT 1 FROM backfill_correction"
                 f" WHERE run = %s AND {buckets} AND {among} AND had IS NOT NULL LIMIT 1",
-                (self.run, *at, *ends),
+                (self.run, *values, *ends),
             )
         )
 
-    def _write_down(self, session: Session, found: list[KeyDifference]) -> None:
+    def _insert_corrections(self, session: Session, found: list[KeyDifference]) -> None:
         session.insert_rows(
             "backfill_correction (run, bucket, width, counter_key, had, should_be)",
             [
@@ -232,7 +228,7 @@ class Correction:
 
 
 def connect_for(mysql_url: str) -> Connect:
-    """How to get sessions as correcting needs them."""
+    """A function that opens sessions for corrections."""
 
     def opened() -> Session:
         session = open_tables(
@@ -241,71 +237,58 @@ def connect_for(mysql_url: str) -> Connect:
             read_timeout=READ_TIMEOUT_S,
             lock_wait=LOCK_WAIT_S,
         )
-        # A node of Galera that lags is waited for; else what another one has committed already
-        # would be missing from the sum, and count on top of the correction.
+        # Wait for a lagging node of Galera: a commit of another node that is missing from the sum
+        # would count on top of the correction.
         session.read_all()
         return session
 
     return opened
 
 
-def said_of(session: Session, run: int, chosen: Iterable[date]) -> list[date]:
-    """The days of those chosen of which the sources may say something."""
-    # A loose scan: not a row of a bucket but its first is looked at.
-    found = session.query(
-        "SELECT DISTINCT DATE(bucket) FROM (SELECT DISTINCT run, bucket FROM backfill_correction"
-        " WHERE run = %s) AS buckets",
-        (run,),
-    )
-    # In UTC: a local day has hours of the one before it, or of the one after it.
-    near = {day + number * ONE_DAY for (day,) in found for number in (-1, 0, 1)}
-    return [day for day in chosen if day in near]
-
-
 def correct_day(
     keeper: KeptSession, correcting: Correction, day: date, *, stop: Callable[[], bool]
 ) -> bool:
-    """Set all keys of a day; False where it was told to stop.
+    """Set all keys of a day; False: stopped before the end.
 
     Raises:
-        RolledUpMeanwhile: the rest of it is to be left as it is.
+        RolledUpMeanwhile: the rest of the day can no longer be set.
         BackfillError: as :meth:`Correction.correct`.
-        Conflict: others held a row all the time. What was corrected is corrected.
+        Conflict: others hold a row for too long; corrections made so far stay.
         StoreError: as any query.
     """
     rows = ROWS
     failed = 0
-    left = keeper.run(correcting.ranges, DayKeys(day, None, GREATEST), rows)[::-1]
-    while left and not stop():
+    ranges = keeper.run(correcting.ranges, DayKeys(day, None, GREATEST_KEY), rows)[::-1]
+    while ranges and not stop():
         try:
-            keeper.run(correcting.correct, left[-1])
+            keeper.run(correcting.correct, ranges[-1])
         except Conflict as error:
             failed += 1
             if failed == ATTEMPTS:
                 raise Conflict(
-                    f"another transaction holds rows of {correcting.counter} all the time"
-                    f" ({error}): end it, and run this again, which corrects what is left",
+                    f"another transaction keeps rows of {correcting.counter} locked ({error}): end"
+                    " it, then run this again to correct the rest",
                     code=error.code,
                 ) from error
             rows = max(1, rows // 8)
-            left += keeper.run(correcting.ranges, left.pop(), rows)[::-1]
+            ranges += keeper.run(correcting.ranges, ranges.pop(), rows)[::-1]
             time.sleep(random.uniform(0.0, _LONGEST_PAUSE_S))
         else:
-            left.pop()
+            ranges.pop()
             rows, failed = ROWS, 0
-    return not left
+    return not ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrected:
-    """What a reconcile corrected, or would correct.
+    """The result of a reconcile, or of its dry run.
 
     Attributes:
-        corrections: (key, bucket) that differed; they are in ``backfill_correction``.
-        amount: what was added to the totals in all.
-        notices: for people, a sentence each: what was left out, and why.
-        finished: False where it was told to stop.
-        drift: the first of what would be corrected.
+        corrections: number of cells that differed; see ``backfill_correction``.
+        amount: sum of the corrections.
+        notices: sentences for users about days left out.
+        finished: False: stopped before the end.
+        drift: of a dry run: the first differences.
     """
 
     corrections: int = 0
@@ -315,13 +298,13 @@ class Corrected:
     drift: tuple[Drift, ...] = ()
 
 
-Said = Mapping[int, Mapping[str, int]]
-"""What sources say: bucket's label → key → amount."""
+Truth = Mapping[int, Mapping[str, int]]
+"""The truth: label of a bucket → key → amount."""
 
 
 def compare(
     mysql_url: str,
-    said: Said,
+    truth: Truth,
     options: BackfillOptions,
     resolution: Resolution,
     t0: int,
@@ -330,11 +313,11 @@ def compare(
     on_notice: Callable[[str], object] = lambda notice: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Corrected:
-    """What correcting would do, in one snapshot; for dry runs.
+    """The corrections that a dry run would make, read in one snapshot.
 
     Args:
-        said: what the sources say, in all.
-        resolution: of the buckets that they were read in.
+        truth: the sums of the sources.
+        resolution: of its buckets.
 
     Raises:
         BackfillError, StoreError: as :func:`countersink.backfill.reconcile.correct`.
@@ -349,19 +332,19 @@ def compare(
             on_notice(notice)
         for day in each_day(chosen, on_progress):
             listed: list[KeyDifference] = []
-            labels = buckets.of(day)
+            labels = buckets.labels(day)
             should_be = {
                 (label, key.encode()): amount
                 for label in labels
-                for key, amount in said.get(label, {}).items()
+                for key, amount in truth.get(label, {}).items()
             }
-            had = _had(session, options, labels, {key for _, key in should_be})
-            for one in _differing(had, should_be, delete_missing=options.delete_missing):
+            had = _stored_totals(session, options, labels, {key for _, key in should_be})
+            for one in _differences(had, should_be, delete_missing=options.delete_missing):
                 corrections += 1
                 amount += one.should_be - one.had
                 if len(drift) + len(listed) < LISTED:
                     listed.append(one)
-            drift += [Drift.of(day, *astuple(one)) for one in sorted(listed)]
+            drift += [Drift.make(day, *astuple(one)) for one in sorted(listed)]
             if stop():
                 finished = False
                 break
@@ -374,10 +357,10 @@ def compare(
     )
 
 
-def _had(
+def _stored_totals(
     session: Session, options: BackfillOptions, labels: Sequence[int], keys: Iterable[bytes]
 ) -> Iterator[tuple[int, bytes, int]]:
-    """What is in the buckets of a day: label, key and amount; of these keys, or of all."""
+    """Label, key and total of the cells of a day: of ``keys``, or of all with delete_missing."""
     of_day, times = set(labels), sorted(map(label_time, labels))
     some = [()] if options.delete_missing else parts(sorted(keys), KEYS_PER_STATEMENT)
     for part in some:
@@ -394,25 +377,24 @@ def _had(
                 yield row
 
 
-def _differing(
+def _differences(
     had: Iterable[tuple[int, bytes, int]],
-    said: dict[tuple[int, bytes], int],
+    truth: dict[tuple[int, bytes], int],
     *,
     delete_missing: bool,
 ) -> Iterator[KeyDifference]:
-    """What differs on a day. Of a key of which the sources say something they say 0 where they say
-    nothing.
+    """The differences of a day. The truth of a key in ``truth`` is 0 in its other buckets.
 
     Args:
-        had: label, key and amount that were counted.
-        said: what the sources say by label and key; what was there is taken out of it.
-        delete_missing: of other keys they say 0, too.
+        had: label, key and total of the counted cells.
+        truth: label and key → truth; counted cells are removed from it.
+        delete_missing: the truth of all other keys is 0, too.
     """
-    known = {key for _, key in said}
+    known = {key for _, key in truth}
     for label, key, before in had:
-        after = said.pop((label, key), 0)
+        after = truth.pop((label, key), 0)
         if before != after and (delete_missing or key in known):
             yield KeyDifference(label, key, before, after)
-    for (label, key), after in said.items():
+    for (label, key), after in truth.items():
         if after:
             yield KeyDifference(label, key, 0, after)

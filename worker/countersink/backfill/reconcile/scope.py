@@ -1,6 +1,5 @@
-"""Which days a reconcile sets: those asked for that are over, at most ``MOST_DAYS``, and all
-buckets that lie in them, of whatever width; the notices about days left out, and the error where no
-days are given."""
+"""Days of a reconcile: ``choose`` selects the days of ``--from`` and ``--to`` that can be set, with
+notices about the others; ``DayBuckets`` has the buckets of a day, of all widths."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Final
 
 from countersink.backfill.content import Input
 from countersink.backfill.count import targets
-from countersink.backfill.count.task import Work, opened, reader_of
+from countersink.backfill.count.task import Work, open_source, reader_of
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import BackfillOptions, Progress
 from countersink.backfill.spans import SpanReader, window_of
@@ -34,19 +33,19 @@ from countersink.database.sql import datetime_of, day_label, labels_where
 from countersink.logs.formats.reader import RecordTally
 
 MOST_DAYS: Final = 40_000
-"""More than a hundred years; workers keep their marks in memory."""
+"""Maximum of days of a run, more than a century; workers keep the marks of days in memory."""
 _BYTES: Final = 64 * 1024
 _END: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True)
 class DayBuckets:
-    """The buckets that the days of a counter have.
+    """The buckets of a counter's days.
 
     Attributes:
         counter: its name.
-        scheme: as it is now.
-        resolution: of the buckets that the sources are read in.
+        scheme: its current scheme.
+        resolution: of the buckets of the truth.
     """
 
     counter: str
@@ -57,35 +56,35 @@ class DayBuckets:
     def read(
         cls, session: Session, counter: str, resolution: Resolution, *, lock: str = ""
     ) -> "DayBuckets":
-        """Read the scheme; with a lock it stays so until the transaction ends."""
+        """Read the scheme; ``lock``: SQL that locks it until the transaction ends."""
         return cls(counter, load_scheme(session, counter, lock), resolution)
 
     @property
     def widths(self) -> tuple[Width, ...]:
-        """The widths of the buckets that its days may have."""
+        """The widths of buckets that a day may have."""
         return tuple(sorted({*self.scheme.widths, self.resolution} - {"month"}))
 
-    def of(self, day: date) -> tuple[int, ...]:
-        """The labels of all buckets that lie in a day."""
+    def labels(self, day: date) -> tuple[int, ...]:
+        """The labels of all buckets within a day."""
         return _labels(self.scheme.known_zone(), self.widths, day)
 
     def intervals(self, day: date) -> Sequence[tuple[int | None, int | None]]:
-        """When a day begins and ends, in Unix seconds, None: never; nothing: the counter's time
-        zone has left the date out.
+        """(Begin, end) of a day in Unix seconds, None: unbounded; empty: the counter's time zone
+        skipped the date.
         """
         return intervals(self.scheme.known_zone(), day, day)
 
     def left_out(self, session: Session, day: date) -> str:
-        """Why a day that is over cannot be set, for people; '': it can.
+        """The reason, for users, why a past day cannot be set; '': it can be set.
 
         Args:
-            session: which sees what is counted in it now.
+            session: reads the rows of buckets across the day's ends.
             day: the day.
         """
         rolled_to = self.scheme.rolled_to("month")
         edges = {edge for pair in self.intervals(day) for edge in pair if edge is not None}
         if rolled_to is not None and min(edges) < rolled_to:
-            return "as their days are rolled up to months"
+            return "rolled up to months"
         across = {
             self.scheme.label_in(width, edge // 60): width
             for width in set(FINER).intersection(self.widths)
@@ -97,7 +96,7 @@ class DayBuckets:
         where, args = labels_where(across)
         ask = f"SELECT 1 FROM counter_slot WHERE counter = %s AND {where} LIMIT 1"
         if self.resolution in across.values() or session.query(ask, (self.counter, *args)):
-            return "as buckets that begin or end in them are partly of other days"
+            return "a bucket is partly in another day"
         return ""
 
 
@@ -109,55 +108,55 @@ def _labels(zone: str, widths: Sequence[Width], day: date) -> tuple[int, ...]:
             step = MINUTES[width] * 60
             for begin, end in intervals(zone, day, day):
                 if begin is not None and end is not None:
-                    own = range(-(-begin // step) * step, end - step + 1, step)
-                    found += [start + NUMBER[width] for start in own]
+                    starts = range(-(-begin // step) * step, end - step + 1, step)
+                    found += [start + NUMBER[width] for start in starts]
     return tuple(found)
 
 
 def each_day(some: Sequence[date], on_progress: Callable[[Progress], object]) -> Iterator[date]:
-    """The days; says before each how far it is."""
+    """Iterate over days, and report progress before each."""
     for number, day in enumerate(some):
         on_progress(Progress(doing="correcting", source=str(day), done=number, size=len(some)))
         yield day
 
 
 def check_days(work: Work, found: Iterable[Input]) -> None:
-    """Check the days that are asked for, before anything is counted.
+    """Check the days of the options before anything is read.
 
     Raises:
-        BackfillError: the first and the last one were not both given; or these are too many.
+        BackfillError: the first or the last day is missing, or there are too many days.
     """
     start, end = work.options.recipe.start, work.options.recipe.end
     if start is None or end is None:
         raise BackfillError(
-            "a reconcile sets whole days: give the first and the last one by --from and --to"
-            f"{_covered(work, found)}"
+            "a reconcile sets whole days: give the first and the last day by --from and --to"
+            f"{_covered_text(work, found)}"
         )
     if (number := (end - start).days + 1) > MOST_DAYS:
         raise BackfillError(
-            f"{number:,} days are more than the {MOST_DAYS:,} that one run can set: reconcile fewer"
-            " days at a time, by --from and --to"
+            f"--from and --to cover {number:,} days, more than the {MOST_DAYS:,} of one run:"
+            " reconcile fewer days at a time"
         )
 
 
 def choose(
     session: Session, buckets: DayBuckets, options: BackfillOptions, t0: int
 ) -> tuple[list[date], list[str]]:
-    """The days to be set of those that are asked for, once all sources have been read, and notices
-    about the others.
+    """The days of the options that can be set, once all sources have been read, and notices about
+    the others.
 
-    Left out are days that were not over at ``t0`` (what belongs to them was still on its way), that
-    are in months, or of which a bucket is partly of another day.
+    Days are left out if they had not ended at ``t0`` (their increments were still arriving), are
+    rolled up to months, or have a bucket that is partly in another day.
 
     Args:
-        session: outside a transaction or in one.
+        session: in a transaction or outside.
         buckets: of the counter's days.
         options: of the run.
         t0: Unix ms, from :func:`countersink.backfill.reconcile.begin`.
 
     Raises:
-        BackfillError: it is a tracked table's counter; some days hold what had no room among their
-            keys.
+        BackfillError: the counter is a row count or has breakdowns, or some days have counts in the
+            overflow key.
     """
     targets.refuse_tracked(session, options.counter)
     targets.refuse_breakdowns(session, options.counter)
@@ -165,47 +164,60 @@ def choose(
     assert start is not None  # see check_days
     assert end is not None
     chosen: list[date] = []
-    left: dict[str, list[date]] = {}
+    skipped: dict[str, list[date]] = {}
     for day in filter(buckets.intervals, days(start, end)):
         over = buckets.intervals(day)[-1][1]
         if over is None or over * 1000 + options.grace_s * 1000 > t0:
-            why = f"as not over for {options.grace_s:g} s when this began"
+            why = f"not over for {options.grace_s:g} s when this run began"
         else:
             why = buckets.left_out(session, day)
-        (left.setdefault(why, []) if why else chosen).append(day)
+        (skipped.setdefault(why, []) if why else chosen).append(day)
     if not options.delete_missing:
         _refuse_overflown(session, buckets, chosen)
-    return chosen, left_out(left)
+    return chosen, left_out(skipped)
 
 
-def left_out(left: Mapping[str, Iterable[date]]) -> list[str]:
-    """What to say of days that are left out, by the reason."""
-    return [f"left out, {why}: {targets.days_text(some)}" for why, some in left.items()]
+def truth_days(session: Session, run: int, chosen: Iterable[date]) -> list[date]:
+    """The chosen days for which the run may have a truth."""
+    # A loose index scan: reads only the first row of each bucket.
+    found = session.query(
+        "SELECT DISTINCT DATE(bucket) FROM (SELECT DISTINCT run, bucket FROM backfill_correction"
+        " WHERE run = %s) AS buckets",
+        (run,),
+    )
+    # Dates are in UTC: a local day also has hours of the UTC day before or after.
+    near = {day + number * ONE_DAY for (day,) in found for number in (-1, 0, 1)}
+    return [day for day in chosen if day in near]
+
+
+def left_out(skipped: Mapping[str, Iterable[date]]) -> list[str]:
+    """Notices of days left out, by reason."""
+    return [f"left out ({why}): {targets.days_text(some)}" for why, some in skipped.items()]
 
 
 def _refuse_overflown(session: Session, buckets: DayBuckets, chosen: Iterable[date]) -> None:
-    """Check that no day holds what cannot be told from what the sources say by key.
+    """Check that no day has counts in the overflow key, which the sources have under other keys.
 
     Raises:
-        BackfillError: some do.
+        BackfillError: some days have.
     """
     counter = buckets.counter
     held = {buckets.scheme.local_day(at) for _, at in key_caps.overflown(session, [counter])}
     if some := held.intersection(chosen):
         raise BackfillError(
-            f"{counter} had more keys than it may have on {targets.days_text(some)}: what is in the"
-            f" key {OVERFLOW} there is in these sources under other keys, so it would be counted"
-            " twice. If they have all there is of these days, --delete-missing takes it away; else"
-            " leave the days out, by --from and --to"
+            f"{counter} exceeded its maximum of keys on {targets.days_text(some)}: the sources have"
+            f" the counts of the key {OVERFLOW} under other keys, so they would be counted twice."
+            f" If the sources have all events of these days, --delete-missing sets {OVERFLOW} to 0;"
+            " else leave the days out, by --from and --to"
         )
 
 
-def _covered(work: Work, found: Iterable[Input]) -> str:
-    """From when to when sources have lines, and which whole days lie between, for people; '' if
-    that is not known.
+def _covered_text(work: Work, found: Iterable[Input]) -> str:
+    """The times of the first and last lines of the sources, and the whole days between, for users;
+    '': unknown.
 
     Args:
-        found: the sources; a pipe is not read.
+        found: the sources; pipes are skipped.
     """
     minutes = set[int]()
     for source in found:
@@ -218,36 +230,36 @@ def _covered(work: Work, found: Iterable[Input]) -> str:
     first, last = min(minutes), max(minutes)
     after = date_at(zone, first * 60 - 60) + ONE_DAY
     before = date_at(zone, last * 60 + 60) - ONE_DAY
-    whole = targets.days_text(days(after, before)) if after <= before else "none"
+    whole_days = targets.days_text(days(after, before)) if after <= before else "none"
     return (
         f"; these sources have lines from {datetime_of(first * 60):%Y-%m-%d %H:%M} to"
-        f" {datetime_of(last * 60):%Y-%m-%d %H:%M} UTC, and the whole days between are {whole}"
+        f" {datetime_of(last * 60):%Y-%m-%d %H:%M} UTC, and the whole days between are {whole_days}"
         f" ({zone})"
     )
 
 
 def _minutes(work: Work, source: Input) -> set[int]:
-    """The Unix minutes of the lines that a source begins and ends with, those included that the
-    recipe leaves out.
+    """The Unix minutes of the lines in the first and the last 64 KiB of a source, with lines that
+    the recipe leaves out.
 
     Raises:
-        BackfillError: it cannot be read.
+        BackfillError: the source cannot be read.
     """
     tally = RecordTally()
-    with opened(work, source) as at_hand:
-        if at_hand is None:
+    with open_source(work, source) as opened:
+        if opened is None:
             return set()
-        content, counter = at_hand.content, work.options.counter
-        own = at_hand.wanted.recipe
-        every = replace(own, where=(), exclude_keys=(), counter_column="", start=None, end=None)
-        reader = reader_of(every, counter, work.catalog.of(counter), at_hand.head)
+        content, counter = opened.content, work.options.counter
+        recipe = opened.wanted.recipe
+        every = replace(recipe, where=(), exclude_keys=(), counter_column="", start=None, end=None)
+        reader = reader_of(every, counter, work.catalog.of(counter), opened.head)
         content.seek(_END)
         start = max(0, content.offset - _BYTES)
         whole_line = start + content.read_at(_BYTES, start).find(b"\n") + 1 if start else 0
-        for at in sorted({0, whole_line}):
-            reader.look_back(content.read_at, at)
-            # No line is known by its number; those of directives before it are lower ones.
-            spans = SpanReader(content, at, at + 1, quoted=reader.quoted, max_bytes=_BYTES)
+        for offset in sorted({0, whole_line}):
+            reader.look_back(content.read_at, offset)
+            # Line numbers do not matter here, but must be greater than those of directives before.
+            spans = SpanReader(content, offset, offset + 1, quoted=reader.quoted, max_bytes=_BYTES)
             for piece in spans.pieces():
                 reader.count(window_of(piece, reader.quoted), tally)
     return set(tally.amounts)
