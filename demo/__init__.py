@@ -1,1 +1,2 @@
-"""`make demo`: events in, totals out, a worker killed on the way, and nothing lost or doubled."""
+"""`make demo`: two applications count events, a worker is killed, and no count is lost or
+doubled."""

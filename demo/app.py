@@ -1,8 +1,8 @@
 """An application that counts page views: `python -m demo.app NUMBER INCREMENTS LAST_DAY`.
 
 Two of these run in the demo. Each spreads its increments over the seven days that end with
-LAST_DAY, in about ten seconds, and in the end prints what it asked for per day, and what its
-producer says of it, as one JSON document.
+LAST_DAY, sends them in about ten seconds, and prints one JSON document: its increments by day, and
+the figures of its producer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from countersink.producers import Producer
 COUNTER = "page_views"
 DAYS = 7
 SECONDS = 10.0
-"""How long the traffic takes: long enough to kill a worker in the midst of it."""
+"""Duration of the traffic: long enough to kill a worker during it."""
 
 _PAGES = ["/", "/pricing", "/docs", "/blog", "/login", "/about", "/features", "/changelog"]
 PAGES = [*_PAGES, *(f"/blog/post-{number}" for number in range(200))]
@@ -29,7 +29,7 @@ WEEK = [1.0, 1.1, 1.2, 1.15, 1.05, 0.6, 0.5]
 
 
 def events(number: int, count: int, last: date) -> Iterator[tuple[str, datetime]]:
-    """``count`` page views with their times; the same for the same arguments."""
+    """``count`` page views with their times, which depend only on the arguments."""
     draw = random.Random(number)
     days = [last - timedelta(days=back) for back in reversed(range(DAYS))]
     pages = draw.choices(PAGES, [1 / rank for rank in range(1, len(PAGES) + 1)], k=count)
@@ -40,15 +40,15 @@ def events(number: int, count: int, last: date) -> Iterator[tuple[str, datetime]
 
 
 def main() -> int:
-    """Send them, and wait until MySQL has them."""
+    """Send the page views, and wait until MySQL has them."""
     number, count, last = int(sys.argv[1]), int(sys.argv[2]), date.fromisoformat(sys.argv[3])
-    asked: Counter[str] = Counter()
+    sent: Counter[str] = Counter()
     with Producer.from_env() as producer:
         begun = time.monotonic()
         for done, (page, at) in enumerate(events(number, count, last), start=1):
             producer.increment(COUNTER, page, at=at)
-            asked[at.date().isoformat()] += 1
-            if done % 1000 == 0:  # real traffic does not come all at once
+            sent[at.date().isoformat()] += 1
+            if done % 1000 == 0:  # spreads the traffic, as real traffic is spread
                 ahead = begun + SECONDS * done / count - time.monotonic()
                 if ahead > 0:
                     time.sleep(ahead)
@@ -61,7 +61,7 @@ def main() -> int:
                 "dropped": stats.dropped,
                 "resent": stats.resent,
                 "applied": applied,
-                "by_day": asked,
+                "by_day": sent,
             }
         )
     )

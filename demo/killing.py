@@ -1,4 +1,4 @@
-"""Killing a worker while it holds entries that it has read and not yet acknowledged."""
+"""Kill of a worker that has read entries and not yet acknowledged them."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ import redis
 from countersink.stream.names import GROUP, stream_key
 
 STREAM = stream_key(0)
-PATIENCE_SECONDS = 30.0
-PICKY_SECONDS = 3.0
+ATTEMPT_SECONDS = 30.0
+"""Seconds after which no kill is attempted."""
+MANY_SECONDS = 3.0
+"""Seconds in which only a worker with many pending entries is killed."""
 
 
-def kill_in_mid_batch(client: redis.Redis, worker: subprocess.Popen[str], worth: int) -> int | None:
-    """SIGKILL it with entries in its hands; how many. None when it never had any: not killed.
+def kill_in_mid_batch(client: redis.Redis, worker: subprocess.Popen[str], many: int) -> int | None:
+    """Kill a worker by SIGKILL while it has pending entries, and return their number; None if it
+    had none, and was not killed.
 
-    The worker is frozen for each look, so that what is seen is what the kill leaves behind. For
-    the first seconds only ``worth`` entries or more are enough.
+    SIGSTOP freezes the worker during each check, so that the kill leaves exactly these entries. In
+    the first seconds, only ``many`` entries or more are enough.
     """
     begun = time.monotonic()
-    while (waited := time.monotonic() - begun) < PATIENCE_SECONDS:
+    while (waited := time.monotonic() - begun) < ATTEMPT_SECONDS:
         worker.send_signal(signal.SIGSTOP)
         pending = sum(int(each["pending"]) for each in consumers_of(client, worker.pid))
-        if pending >= (worth if waited < PICKY_SECONDS else 1):
+        if pending >= (many if waited < MANY_SECONDS else 1):
             worker.kill()
             worker.wait()
             return pending
         worker.send_signal(signal.SIGCONT)
-        time.sleep(0.001)  # let it work: it is to be caught at it
+        time.sleep(0.001)  # lets it read and apply
     return None
 
 
 def consumers_of(client: redis.Redis, pid: int) -> list[dict[str, Any]]:
-    """What Redis knows of the consumers of that process: at most one."""
+    """The consumer of a process, from XINFO CONSUMERS; empty if there is none."""
     try:
         consumers: Any = client.xinfo_consumers(STREAM, GROUP)
     except redis.ResponseError:

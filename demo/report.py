@@ -1,4 +1,5 @@
-"""What the demo prints: steps with their times, the figures, a bar per day, the top 10."""
+"""The output of the demo: steps with their times, figures, a bar for each day, and the top 10
+keys."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ BAR_WIDTH = 36
 
 
 class Report:
-    """Prints to stdout: in colour to a terminal, as plain text elsewhere."""
+    """Prints to stdout, on a terminal in colour."""
 
     def __init__(self) -> None:
         on_terminal = sys.stdout.isatty()
@@ -30,7 +31,7 @@ class Report:
         self._console.print(f"\n[bold]{text}[/bold]\n")
 
     def step(self, text: str) -> None:
-        """One thing that was done, with the seconds since the start."""
+        """Print a step that is done, with the seconds since the start."""
         seconds = time.monotonic() - self._begun
         self._console.print(f"[dim]{seconds:6.1f} s[/dim]  {text}", soft_wrap=True)
 
@@ -38,7 +39,7 @@ class Report:
         Console(stderr=True, highlight=False, markup=False).print(f"demo: {text}", soft_wrap=True)
 
     def figures(self, rows: Sequence[tuple[str, int]], difference: int) -> None:
-        """Named figures, and in the end the one that has to be 0."""
+        """Print named figures, and last the difference, which has to be 0."""
         table = Table.grid(padding=(0, 2))
         table.add_column()
         table.add_column(justify="right")
@@ -50,7 +51,7 @@ class Report:
         self._console.print(table)
 
     def days(self, counter: str, daily: Sequence[tuple[date, int]]) -> None:
-        """The daily series with a bar per day."""
+        """Print the totals by day, with bars."""
         most = max((total for _, total in daily), default=0) or 1
         table = Table(title=f"{counter}, by day", title_justify="left", box=None, pad_edge=False)
         table.add_column("day")
@@ -63,7 +64,7 @@ class Report:
         self._console.print(table)
 
     def top(self, counter: str, rows: Sequence[tuple[str, int]]) -> None:
-        """The keys with the highest totals."""
+        """Print the keys with the largest totals."""
         table = Table(title=f"{counter}, top 10", title_justify="left", box=None, pad_edge=False)
         table.add_column("", justify="right")
         table.add_column("key", overflow="fold")
@@ -74,7 +75,7 @@ class Report:
         self._console.print(table)
 
     def lines(self, heading: str, lines: Sequence[str]) -> None:
-        """Plain lines under a heading."""
+        """Print lines under a heading."""
         self._console.print(f"\n[bold]{heading}[/bold]")
         for line in lines:
             self._console.print(f"  {line}", soft_wrap=True, markup=False)

@@ -1,5 +1,6 @@
-"""The two demos: traffic of two applications, or a real access log; their order and sizes, and
-after how many entries a worker is killed."""
+"""The two demos, with their steps and sizes: traffic of two applications, or an access log; a
+worker is killed meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from typing import Any
 
 import redis
 
+from countersink.runtime.texts import plural
 from countersink.store import Store
 from demo.app import COUNTER
 from demo.killing import STREAM, kill_in_mid_batch
@@ -23,8 +25,9 @@ from demo.stage import Stage, stop_worker
 APPS = 2
 INCREMENTS_PER_APP = 300_000
 KILL_AT_ENTRY = 250
-"""Entries that went through the stream before the kill: of about 600."""
+"""Entries that are sent before the kill, of about 600."""
 LONGEST_SECONDS = 100
+"""Seconds after which a step has failed."""
 
 NEXT = [
     "make up                              Redis, MariaDB, a worker, jobs; the data stays",
@@ -39,11 +42,11 @@ NEXT = [
 
 
 class Failed(Exception):
-    """The demo could not be shown to its end; the message says why."""
+    """A step of the demo failed; the message says why."""
 
 
-def of_traffic(directory: Path, report: Report, _: Path | None) -> int:
-    """Two applications, two workers, one of them killed midway. The exit status."""
+def show_traffic(directory: Path, report: Report, _: Path | None) -> int:
+    """Run two applications and two workers, kill one worker, and return the exit status."""
     report.title(
         "countersink: two applications count, a worker is killed, nothing is lost or doubled"
     )
@@ -56,53 +59,53 @@ def of_traffic(directory: Path, report: Report, _: Path | None) -> int:
             for n in range(APPS)
         ]
         report.step(f"two applications count {APPS * INCREMENTS_PER_APP:,} page views of 7 days")
-        _kill_and_replace(stage, workers, report, after=KILL_AT_ENTRY, worth=4)
-        told = [_result(app) for app in apps]
-        report.step("both applications are done, and all they sent is in MariaDB")
+        _kill_and_replace(stage, workers, report, after=KILL_AT_ENTRY, many=4)
+        results = [_result(app) for app in apps]
+        report.step("both applications are done, and MariaDB has all that they sent")
         _stop(stage, workers, report)
-        asked: Counter[date] = Counter()
-        for each in told:
-            asked.update({date.fromisoformat(day): n for day, n in each["by_day"].items()})
-        accepted = sum(each["accepted"] for each in told)
+        sent: Counter[date] = Counter()
+        for each in results:
+            sent.update({date.fromisoformat(day): n for day, n in each["by_day"].items()})
+        accepted = sum(each["accepted"] for each in results)
         figures = [("accepted by the two producers", accepted)]
-        return _tell(stage, store, report, figures, accepted, dict(asked))
+        return _show_result(stage, store, report, figures, accepted, dict(sent))
 
 
-def of_log(directory: Path, report: Report, log: Path | None) -> int:
-    """A real access log through `countersink tail`, a worker killed midway. The exit status."""
+def show_log(directory: Path, report: Report, log: Path | None) -> int:
+    """Count an access log by `countersink tail`, kill a worker, and return the exit status."""
     assert log is not None
     report.title(
         f"countersink: {log.name} is counted, a worker is killed, nothing is lost or doubled"
     )
     with Stage(directory) as stage, Store(stage.mysql_url) as store:
         _prepare(stage, store, report)
-        # A log of this size is counted in a blink: the first worker waits for it alone and
-        # frozen, and takes one entry at a time, so that it is sure to die with some in its hands.
+        # A log of this size is counted at once: the only worker is frozen until the log is sent,
+        # and takes one entry at a time, so that it surely dies with pending entries.
         workers = [stage.worker(1, batch_entries=1)]
         _wait_until_ready(stage, workers[0])
         workers[0].send_signal(signal.SIGSTOP)
         tail = stage.run(
             *("countersink.cli.entry", "tail", str(log), "--counter", COUNTER, "--format", "json"),
             output=subprocess.PIPE,
-            errors="tail.log",  # the rejected lines come in the result, too
+            errors="tail.log",  # the result has the rejected lines, too
         )
         report.step(f"countersink tail {log} --counter {COUNTER}")
-        _kill_and_replace(stage, workers, report, after=1, worth=1)
+        _kill_and_replace(stage, workers, report, after=1, many=1)
         workers.append(stage.worker(2))
-        told = _result(tail, statuses=(0, 3))  # 3: some lines were rejected
+        result = _result(tail, statuses=(0, 3))  # 3: some lines were rejected
         report.step("the log is read")
         _wait_until_empty(stage, workers)
-        report.step("all of it is in MariaDB")
+        report.step("MariaDB has all its lines")
         _stop(stage, workers, report)
-        if told["rejected"]:
+        if result["rejected"]:
             report.lines(
-                f"rejected lines: {told['rejected']}",
-                [f"line {each['line']}: {each['reason']}" for each in told["rejected_lines"]],
+                f"rejected lines: {result['rejected']}",
+                [f"line {each['line']}: {each['reason']}" for each in result["rejected_lines"]],
             )
-        lines = told["counted"] + told["rejected"]
-        figures = [("lines in the log", lines), ("rejected", told["rejected"])]
-        figures.append(("accepted", told["counted"]))
-        return _tell(stage, store, report, figures, told["counted"], None)
+        lines = result["counted"] + result["rejected"]
+        figures = [("lines in the log", lines), ("rejected", result["rejected"])]
+        figures.append(("accepted", result["counted"]))
+        return _show_result(stage, store, report, figures, result["counted"], None)
 
 
 def _prepare(stage: Stage, store: Store, report: Report) -> None:
@@ -114,25 +117,25 @@ def _prepare(stage: Stage, store: Store, report: Report) -> None:
 
 
 def _kill_and_replace(
-    stage: Stage, workers: list[subprocess.Popen[str]], report: Report, after: int, worth: int
+    stage: Stage, workers: list[subprocess.Popen[str]], report: Report, after: int, many: int
 ) -> None:
-    """Kill the first worker in mid-batch when ``after`` entries have been sent; start another."""
+    """Kill the first worker in mid-batch after ``after`` entries were sent, and start another."""
     with redis.Redis.from_url(stage.redis.url) as client:
         _wait_for_entries(client, workers[0], after)
         victim = workers.pop(0)
-        held = kill_in_mid_batch(client, victim, worth)
+        held = kill_in_mid_batch(client, victim, many)
     if held is None:
-        raise Failed("the worker was never caught with a batch in its hands")
+        raise Failed("the worker never had pending entries")
     report.step(
         f"[red]SIGKILL[/red] for worker 1 (process {victim.pid}), in the middle of a batch: "
-        f"it held {held} unacknowledged {'entry' if held == 1 else 'entries'}"
+        f"it held {plural(held, 'unacknowledged entry', 'unacknowledged entries')}"
     )
     workers.append(stage.worker(3))
-    report.step(f"worker 3 (process {workers[-1].pid}) takes its place, and what it held")
+    report.step(f"worker 3 (process {workers[-1].pid}) replaces it, and takes over these entries")
 
 
 def _wait_until_ready(stage: Stage, worker: subprocess.Popen[str]) -> None:
-    """Wait until the log of the first worker says that it reads."""
+    """Wait until the first worker logs that it is ready."""
     deadline = time.monotonic() + LONGEST_SECONDS
     while " ready " not in stage.worker_log(1):
         if worker.poll() is not None or time.monotonic() > deadline:
@@ -141,7 +144,7 @@ def _wait_until_ready(stage: Stage, worker: subprocess.Popen[str]) -> None:
 
 
 def _wait_for_entries(client: redis.Redis, worker: subprocess.Popen[str], wanted: int) -> None:
-    """Wait until the stream has seen that many entries; blocks in the server, without polling."""
+    """Wait until ``wanted`` entries were sent to the stream; XREAD blocks, without polling."""
     seen, last = 0, "0-0"
     deadline = time.monotonic() + LONGEST_SECONDS
     while seen < wanted:
@@ -151,23 +154,23 @@ def _wait_for_entries(client: redis.Redis, worker: subprocess.Popen[str], wanted
         if worker.poll() is not None:
             raise Failed(f"worker 1 ended with status {worker.returncode}")
         if time.monotonic() > deadline:
-            raise Failed("nothing came through the queue")
+            raise Failed("too few entries were sent in time")
 
 
 def _wait_until_empty(stage: Stage, workers: list[subprocess.Popen[str]]) -> None:
-    """Wait until the stream holds nothing: entries are deleted when they are acknowledged."""
+    """Wait until the stream is empty: entries are deleted when they are acknowledged."""
     deadline = time.monotonic() + LONGEST_SECONDS
     with redis.Redis.from_url(stage.redis.url) as client:
         while client.xlen(STREAM):
             if any(worker.poll() is not None for worker in workers):
                 raise Failed(f"a worker ended by itself:\n{stage.worker_log(3)}")
             if time.monotonic() > deadline:
-                raise Failed("what was sent did not reach MariaDB in time")
+                raise Failed("the entries did not reach MariaDB in time")
             client.xread({STREAM: "$"}, block=50)
 
 
 def _result(process: subprocess.Popen[str], statuses: tuple[int, ...] = (0,)) -> dict[str, Any]:
-    """The JSON document that a child prints in the end."""
+    """The JSON document that a process prints before it ends."""
     try:
         output, _ = process.communicate(timeout=LONGEST_SECONDS)
     except subprocess.TimeoutExpired:
@@ -185,15 +188,15 @@ def _stop(stage: Stage, workers: list[subprocess.Popen[str]], report: Report) ->
     report.step("both workers stopped on SIGTERM, with nothing left pending")
 
 
-def _tell(
+def _show_result(
     stage: Stage,
     store: Store,
     report: Report,
     figures: list[tuple[str, int]],
     accepted: int,
-    asked: dict[date, int] | None,
+    sent: dict[date, int] | None,
 ) -> int:
-    """Read the totals, and print everything. 0 when nothing differs."""
+    """Read and print the totals; return the exit status, 0 if nothing differs."""
     span = store.totals.span(COUNTER)
     if span is None:
         raise Failed("nothing was counted")
@@ -204,8 +207,8 @@ def _tell(
     report.days(COUNTER, daily)
     report.top(COUNTER, store.totals.top(COUNTER, start=span[0], end=span[1], n=10))
     unchanged = _compact(stage, store, report, span)
-    if asked is not None and {day: n for day, n in daily if n} != asked:
-        report.error("a day's total is not what the applications asked for")
+    if sent is not None and {day: n for day, n in daily if n} != sent:
+        report.error("a day's total differs from the increments that the applications sent")
         return 1
     if difference:
         report.error("accepted and counted differ")
@@ -218,7 +221,7 @@ def _tell(
 
 
 def _compact(stage: Stage, store: Store, report: Report, span: tuple[date, date]) -> bool:
-    """Compact every day, today too, and print what came of it; whether all totals stayed."""
+    """Compact all days, also today, and print the result; return whether all totals stayed."""
 
     def totals() -> tuple[list[tuple[date, int]], list[tuple[str, int]]]:
         start, end = span

@@ -1,4 +1,4 @@
-"""The demo's private servers and processes; all of them are gone when it ends."""
+"""The private servers and processes of the demo, which end with it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Stage:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:  # a failing start of the second stops the first
+        with ExitStack() as stack:  # if the second does not start, the first stops
             stack.enter_context(self.redis)
             stack.enter_context(self.mysql)
             self._stack = stack.pop_all()
@@ -45,12 +45,12 @@ class Stage:
         return self.mysql.url_for("countersink")
 
     def environment(self) -> Mapping[str, str]:
-        """What `. environment.sh` sets in a shell: all that a process of countersink needs."""
+        """The environment of countersink's processes, with the URLs of the servers."""
         ours = {k: v for k, v in os.environ.items() if not k.startswith("COUNTERSINK_")}
         return {
             **ours,
             "PYTHONUNBUFFERED": "1",
-            # How far a log was counted is gone with these servers, too.
+            # Positions in logs belong to these servers.
             "XDG_STATE_HOME": str(self.directory / "state"),
             "COUNTERSINK_REDIS_URL": self.redis.url,
             "COUNTERSINK_MYSQL_URL": self.mysql_url,
@@ -59,9 +59,9 @@ class Stage:
     def run(
         self, *arguments: str, output: int | None = None, errors: str | None = None
     ) -> subprocess.Popen[str]:
-        """Start ``python -m ARGUMENTS``; it is killed with the stage if it is still there.
+        """Start ``python -m ARGUMENTS``; it is killed when the demo ends.
 
-        ``errors`` is the file for its stderr; without it, that is ours.
+        ``errors`` is the file for its stderr, by default that of this process.
         """
         with ExitStack() as files:
             log = files.enter_context((self.directory / errors).open("w")) if errors else None
@@ -82,8 +82,8 @@ class Stage:
             process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "countersink.cli.entry", "worker"),
-                    # small batches, and an early take-over of what a dead worker held: a minute,
-                    # the default, is right for production and long for an audience
+                    # small batches, and an early take-over of a dead worker's entries, for which
+                    # the default is a minute
                     *("--batch-entries", str(batch_entries)),
                     *("--claim-idle-ms", "2000", "--claim-every-s", "1"),
                 ],
@@ -101,7 +101,7 @@ class Stage:
 
 
 def stop_worker(process: subprocess.Popen[str]) -> int:
-    """SIGTERM, as a process manager sends it; the exit status."""
+    """Send SIGTERM, as a process manager does, and return the exit status."""
     process.terminate()
     return process.wait(WORKER_STOP_SECONDS)
 

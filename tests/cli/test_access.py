@@ -106,7 +106,7 @@ def test_a_link_is_made_listed_and_revoked(servers: Servers) -> None:
     assert "cl_" not in servers.call("link", "list", "--format", "csv").out
     assert servers.call("key", "list").out == "There are no keys.\n"
     assert servers.call("key", "revoke", id).status == 1
-    assert servers.call("link", "revoke", id).out == "revoked 1\n"
+    assert servers.call("link", "revoke", id).out == "revoked 1 link\n"
     assert servers.call("link", "list").out == "There are no links.\n"
     again = servers.call("link", "revoke", id)
     assert (again.status, "no link that is valid" in one_sentence(again)) == (1, True)

@@ -42,15 +42,15 @@ def test_a_log_is_added_once(servers: Servers, log: Path) -> None:
     assert (done.status, done.err) == (0, "")
     head, row, blank, said = done.out.splitlines()
     assert head.split() == [
-        *("source", "outcome", "lines", "counted", "filtered", "rejected", "amount", "what")
+        *("source", "outcome", "lines", "counted", "filtered", "rejected", "amount", "detail")
     ]
     assert row.split()[:7] == [str(log), "counted", "3", "3", "0", "0", "3"]
     assert blank == ""
     assert said.startswith("page_views: added 3. Run ")
-    assert said.endswith(" takes it back.")
+    assert said.endswith(" undoes it.")
     again = backfill(servers, str(log))
     assert again.status == 0
-    assert "page_views: added 0. 3 lines had been counted before." in again.out
+    assert "page_views: added 0. 3 lines were counted before." in again.out
     write(log, "/a")
     assert "page_views: added 1. 3 lines" in backfill(servers, str(log)).out
     copy = log.with_suffix(".gz")
@@ -111,7 +111,7 @@ def test_a_dry_run_changes_nothing(servers: Servers, log: Path) -> None:
         {"day": "2026-11-21", "amount": 1},
     ]
     assert totals(servers) == {}
-    assert servers.call("backfills", "list").out == "There was no backfill so far.\n"
+    assert servers.call("backfills", "list").out == "There are no backfills.\n"
 
 
 def test_filters_and_a_template(servers: Servers, log: Path) -> None:
@@ -234,7 +234,7 @@ def test_reconcile_sets_what_was_lost_and_shows_it(servers: Servers, log: Path) 
     assert ["day", "key", "had", "should", "be", "delta"] in table
     assert ["2026-11-20", "/a", "2", "1", "-1"] in table
     assert ["2026-11-20", "/b", "1", "2", "+1"] in table
-    assert "page_views: would correct 2 totals, by +0 in all." in dry.out
+    assert "page_views: would correct 2 totals, by +0 in total." in dry.out
     assert totals(servers) == {"/a": 2, "/b": 1, "/only-live": 5}
     done = backfill(servers, *arguments, "--format", "json")
     assert (done.status, done.json["corrections"], done.json["amount"]) == (0, 2, 0)

@@ -17,7 +17,7 @@ def log(log: Path) -> Path:
 
 
 def test_runs_are_listed_the_last_one_first(servers: Servers, log: Path) -> None:
-    assert servers.call("backfills", "list").out == "There was no backfill so far.\n"
+    assert servers.call("backfills", "list").out == "There are no backfills.\n"
     first = backfill(servers, str(log), "--strip-query", "--format", "json").json["run"]
     append(log, b"bad\n" + line("/a"))
     second = backfill(
@@ -54,7 +54,7 @@ def test_runs_are_listed_the_last_one_first(servers: Servers, log: Path) -> None
         "options": {"input_format": "auto", "strip_query": True},
         "sources": [str(log)],
     }
-    assert servers.call("backfills", "list", "--counter", "other").out.startswith("There was no")
+    assert servers.call("backfills", "list", "--counter", "other").out.startswith("There are no")
 
 
 def test_a_run_is_shown_with_what_it_read(servers: Servers, log: Path) -> None:
@@ -85,7 +85,7 @@ def test_undo_takes_exactly_that_run_back(servers: Servers, log: Path) -> None:
     servers.call("compact", "--before", "2030-01-01")
     done = servers.call("backfills", "undo", run)
     assert (done.status, done.err) == (0, "")
-    assert done.out.startswith(f"run {run} is taken back: page_views changed by -3,")
+    assert done.out.startswith(f"run {run} is undone: page_views changed by -3,")
     assert totals(servers) == {"/a": 10}
     assert servers.call("verify").status == 0
     assert "was undone already, at" in one_sentence(servers.call("backfills", "undo", run), 1)

@@ -88,9 +88,9 @@ def test_deleting_a_key_and_a_counter(servers: Servers) -> None:
         servers.call("increment", "views", key)
     servers.apply()
     gone = servers.call("counter", "delete", "views", "--key", "/a", "--yes")
-    assert gone.out == "deleted key /a of views: 1 rows, in all 2\n"
+    assert gone.out == "deleted key /a of views: 1 row, 2 in total\n"
     bad = servers.call("counter", "delete", "views", "--key", "\x1b[2J", "--yes")
-    assert bad.out == "deleted key \\x1b[2J of views: 1 rows, in all 1\n"
+    assert bad.out == "deleted key \\x1b[2J of views: 1 row, 1 in total\n"
     again = servers.call("counter", "delete", "views", "--key", "/a", "--yes", "--format", "json")
     assert again.json == {"counter": "views", "key": "/a", "rows": 0, "amount": 0}
     whole = servers.call("counter", "delete", "views", "--yes", "--format", "json")

@@ -94,11 +94,11 @@ def test_what_may_be_counted_already_is_left_out_unless_asked_for(servers: Serve
     done = servers.call("dead", "retry", "--all")
     assert done.status == 0
     assert done.out == (
-        "retried 1 (1 rows counted), failed 0\n"
+        "retried 1 (1 row counted), failed 0\n"
         "left out 2 with the reason too_old or reconciled, which may be counted already:"
-        " --reason, or their refs, retry them\n"
+        " --reason or REF retries them\n"
     )
-    assert servers.call("dead", "retry", refs[0]).out == "retried 1 (1 rows counted), failed 0\n"
+    assert servers.call("dead", "retry", refs[0]).out == "retried 1 (1 row counted), failed 0\n"
     assert servers.json("dead", "retry", "--all")["left_out"] == 1
     assert servers.call("dead", "retry", "--reason", "too_old").out.startswith("retried 1 ")
     assert listed(servers) == {}
@@ -106,8 +106,8 @@ def test_what_may_be_counted_already_is_left_out_unless_asked_for(servers: Serve
 
 
 def test_dropping_is_for_good(servers: Servers, dead: dict[str, str]) -> None:
-    assert servers.call("dead", "drop", dead["bad_key"]).out == "dropped 1\n"
-    assert servers.call("dead", "drop", "--reason", "bad_minute", "--yes").out == "dropped 1\n"
+    assert servers.call("dead", "drop", dead["bad_key"]).out == "dropped 1 row\n"
+    assert servers.call("dead", "drop", "--reason", "bad_minute", "--yes").out == "dropped 1 row\n"
     assert set(listed(servers)) == {"newer_version"}
     assert servers.json("dead", "drop", "--all", "--yes") == {"dropped": 1}
     assert servers.call("dead", "list").out == "There are no dead rows.\n"

@@ -63,8 +63,7 @@ def test_their_number_is_set_and_those_beyond_it_are_said(
     fewer = servers.call("partitions", "set", "1")
     assert fewer.status == 0
     assert fewer.err == (
-        "warning: producers do not send to partition 2 any more; 1 of its entries wait, and workers"
-        " read it on\n"
+        "warning: producers no longer send to partition 2; workers still read it: 1 entry waits\n"
     )
     streams = servers.json("partitions")["streams"]
     assert [(each["partition"], each["beyond"]) for each in streams] == [(0, False), (2, True)]

@@ -4,7 +4,7 @@ import pytest
 
 from countersink.backfill.options import Progress
 from countersink.cli import output
-from countersink.cli.commands.backfill import words_of
+from countersink.cli.commands.backfill import progress_text
 
 Captured = pytest.CaptureFixture[str]
 
@@ -38,9 +38,9 @@ def test_a_share_and_words_are_shown_beside_the_bar(
 
 def test_how_far_a_backfill_is() -> None:
     half = Progress(doing="reading", source="a.log", done=50, size=100, lines=1000, rejected=2)
-    assert words_of(half) == (0.5, "1,000 lines, 2 rejected")
-    assert words_of(Progress(doing="reading", source="-", lines=7)) == (None, "7 lines")
+    assert progress_text(half) == (0.5, "1,000 lines, 2 rejected")
+    assert progress_text(Progress(doing="reading", source="-", lines=7)) == (None, "7 lines")
     grown = Progress(doing="reading", done=120, size=100, lines=3000)  # it has grown meanwhile
-    assert words_of(grown) == (1.0, "3,000 lines")
-    assert words_of(Progress(doing="waiting")) == (None, "waiting for the queue")
-    assert words_of(Progress(doing="correcting")) == (None, "correcting")
+    assert progress_text(grown) == (1.0, "3,000 lines")
+    assert progress_text(Progress(doing="waiting")) == (None, "waiting for the queue")
+    assert progress_text(Progress(doing="correcting")) == (None, "correcting")

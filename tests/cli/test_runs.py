@@ -80,7 +80,7 @@ def plan(servers: Servers, job: str, cron: str) -> None:
 
 
 def test_a_job_is_paused_resumed_and_run_by_hand(servers: Servers) -> None:
-    assert "No job so far" in servers.call("schedule", "list").out
+    assert "There are no jobs" in servers.call("schedule", "list").out
     plan(servers, "compact", "0 8 * * *")
     insert(
         servers,

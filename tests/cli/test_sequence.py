@@ -70,7 +70,7 @@ def test_peek_set_and_reset(servers: Servers) -> None:
     assert again == {"reset": 1, "last_values": {"tickets": 1}}
     for name in ("a", "b"):
         values(servers, name)
-    assert sequence(servers, "reset", "--all", "--yes").out == "reset 3\n"
+    assert sequence(servers, "reset", "--all", "--yes").out == "reset 3 sequences\n"
     assert listed(servers) == dict.fromkeys(("a", "b", "new", "tickets"))
 
 
@@ -174,7 +174,7 @@ def test_periods_of_a_month_in_a_time_zone(servers: Servers) -> None:
     ("arguments", "asked", "left"),
     [
         (["delete", "a"], "Delete sequence a for good?", {}),
-        (["reset", "--all"], "begin again?", {"a": None}),
+        (["reset", "--all"], "Restart all sequences?", {"a": None}),
     ],
 )
 def test_on_a_terminal_it_asks_first(

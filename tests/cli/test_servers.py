@@ -15,7 +15,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from countersink.cli import servers
+from countersink.cli import server_programs
 from countersink.cli.errors import ServerFailed, ServerMissing
 from countersink.cli.servers import free_port
 from tests.support.factories import MySQLFactory, RedisFactory
@@ -206,7 +206,7 @@ def test_a_killed_process_leaves_no_server_behind(
 def test_a_missing_program_is_one_line_that_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servers, "find_program", lambda program: None)
+    monkeypatch.setattr(server_programs, "find_program", lambda program: None)
     monkeypatch.delenv("COUNTERSINK_REDIS_SERVER", raising=False)
     with pytest.raises(ServerMissing, match="install the package redis-server"):
         RedisServer(tmp_path / "r").start()

@@ -61,7 +61,7 @@ def test_list_shows_what_is_held_and_what_is_waiting(tmp_path: Path, children: C
     assert head.split() == [name.lstrip(">") for name in COLUMNS]
     assert [row.split()[1] for row in rows] == ["waiting", "held"]
     assert [row.split()[4:] for row in rows] == [["2", "2"], ["1", "5"]]
-    assert last == "1 to be replayed, with 2 increments."
+    assert last == "1 file waits for a replay, with 2 increments."
     found = call("spool", "list", str(tmp_path), "--format", "json").json
     assert found["directory"] == str(tmp_path)
     one, other = found["segments"]
@@ -79,7 +79,7 @@ def test_list_shows_what_is_held_and_what_is_waiting(tmp_path: Path, children: C
 
 
 def test_an_empty_directory_and_none(tmp_path: Path) -> None:
-    assert call("spool", "list", str(tmp_path)).out == "There is nothing in this spool.\n"
+    assert call("spool", "list", str(tmp_path)).out == "This spool is empty.\n"
     for command in "list", "replay":
         assert "does not exist" in one_sentence(call("spool", command, str(tmp_path / "typo")), 2)
 
@@ -114,7 +114,7 @@ def test_what_was_reconciled_meanwhile_is_not_counted_on_top(
     done = servers.call(*reconcile, "--grace", "0", "--format", "json")
     assert done.status == 0, done.err
     assert (done.status, done.json["corrections"]) == (0, 2)
-    assert "replayed 1 increments" in servers.call("spool", "replay", str(spool)).out
+    assert "replayed 1 increment" in servers.call("spool", "replay", str(spool)).out
     servers.apply()
     assert servers.rows("page_views", "--by", "total") == [{"total": 2}]
     listed = servers.json("dead", "list")
@@ -141,19 +141,19 @@ def test_damaged_and_unreadable_files_are_told_and_kept(servers: Servers, tmp_pa
     assert states[bad.name]["damaged_bytes"] > 40
     assert states["not-ours.spool"]["detail"] == "it is not a spool segment"
     assert {states[f"{name}.spool"]["state"] for name in ("directory", "pipe")} == {"unreadable"}
-    assert "bytes are corrupt" in call("spool", "list", str(tmp_path)).out
+    assert "corrupt bytes" in call("spool", "list", str(tmp_path)).out
     done = servers.call("spool", "replay", str(tmp_path))
     assert done.status == 3
     assert done.out.startswith("replayed 3 increments in 3 entries; 2 files done\n")
-    assert "left alone: 3 files that could not be read or written" in done.out
-    assert f"kept: {bad}.damaged: look at it, then delete it" in done.out
+    assert "left alone: 3 files that cannot be read or written" in done.out
+    assert f"kept: {bad}.damaged: examine it, then delete it" in done.out
     assert "not-ours.spool is not a spool segment" in done.err
     assert "bytes are corrupt and were passed over" in done.err
     with connect(servers.redis_url) as client:
         assert total(client) == 10
     after = call("spool", "list", str(tmp_path))
     assert "damaged" in after.out
-    assert after.out.endswith("0 to be replayed, with 0 increments.\n")
+    assert after.out.endswith("0 files wait for a replay, with 0 increments.\n")
 
 
 def test_a_redis_that_is_away_leaves_everything(tmp_path: Path) -> None:

@@ -260,7 +260,7 @@ def test_what_cannot_be_read(redis_url: str) -> None:
     for source, said, status in (
         (["/none/access.log"], "cannot read /none/access.log: No such file or directory", 1),
         (["."], "it is not a file", 1),
-        (["-", "--begin", "end"], "is always read from where it is: leave out --begin", 2),
+        (["-", "--begin", "end"], "has no position: leave out --begin", 2),
     ):
         assert said in one_sentence(tail(redis_url, *source), status)
     away = tail("redis://127.0.0.1:1/0", __file__)  # told at once to who runs once

@@ -79,7 +79,7 @@ def test_complete_up_to_is_redis_time_or_the_oldest_entrys(
 
 
 def test_without_redis_it_is_null_and_while_redis_is_away_that_is_said(filled: Servers) -> None:
-    for redis_url, said in (("", ""), (AWAY, "how fresh this is is not known")):
+    for redis_url, said in (("", ""), (AWAY, "freshness unknown: ")):
         alone = filled.call("totals", "views", "--format", "json", COUNTERSINK_REDIS_URL=redis_url)
         assert (alone.status, alone.json["rows"]) == (0, DAILY)
         assert alone.json["complete_up_to"] is None

@@ -66,7 +66,7 @@ def test_a_zone_whose_days_cannot_be_told_is_an_error(filled: Servers) -> None:
 
 def test_days_that_are_rolled_up_are_not_shown_as_0(rolled: Servers) -> None:
     notice = (
-        "countersink: the days before 2026-11-01 are rolled up to months: --by month has them\n"
+        "countersink: the days before 2026-11-01 are rolled up to months: --by month shows them\n"
     )
     for options, expected in (
         ([], [("2026-11-02", 70)]),
@@ -126,7 +126,7 @@ def test_a_stray_event_does_not_hide_the_others(servers: Servers, by: str, begin
     found = shown.json["rows"]
     assert (found[0][by], sum(row["total"] for row in found)) == (begins, 2)
     assert len(found) == (12 if by == "day" else 2)
-    assert "spans too long a time" in shown.err
+    assert "span too long a time" in shown.err
     whole = servers.call("totals", "views", "--by", "month", "--from", "0900-01-01")
     assert (whole.status, "at most 3,600" in one_sentence(whole)) == (2, True)
     assert servers.rows("views", "--by", "total") == [{"total": 3}]

@@ -73,7 +73,7 @@ def test_from_track_to_untrack(servers: Servers, app: str) -> None:
         gone = servers.call("untrack", table)
         assert (gone.status, gone.out) == (
             0,
-            f"tracking no more: {table} by status by day of placed in the counter orders\n",
+            f"no longer tracking {table} by status by day of placed in the counter orders\n",
         )
         assert triggers(session) == 0
     assert servers.call("track", "--list").out == "No table is tracked: countersink track TABLE\n"

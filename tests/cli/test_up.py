@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.cli import servers
+from countersink.cli import server_programs
 from countersink.cli.commands import up as up_module
 from countersink.cli.commands.up import COMMANDS
 from countersink.database.sessions import open_tables
@@ -276,7 +276,7 @@ def test_configured_servers_are_used_and_never_stopped(
         signal.signal(signal.SIGTERM, before)
     assert (done.status, "countersink is up." in done.out) == (0, True), done.err
     for variable in urls:
-        assert f"no server for {variable}, which is set" in done.err
+        assert f"{variable} is set: using " in done.err
     assert counted()
     with open_tables(empty_mysql_url) as session:
         assert api_keys.is_valid(session, (data / "web.key").read_text().strip())
@@ -296,7 +296,7 @@ def test_a_data_directory_of_another_user_is_refused(tmp_path: Path) -> None:
 def test_a_missing_server_program_is_one_line_that_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servers, "find_program", lambda name: None)
+    monkeypatch.setattr(server_programs, "find_program", lambda name: None)
     done = call("up", "--data", str(tmp_path / "data"))
     assert done.status == 1
     assert done.err.splitlines()[-1] == (

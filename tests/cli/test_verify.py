@@ -60,7 +60,7 @@ def test_a_wrong_row_and_a_lost_one_are_listed(servers: Servers) -> None:
     lines = [line.split() for line in table.out.splitlines()]
     assert lines[1][:4] == ["clicks", "7", "5", "+2"]
     assert lines[2][:4] == ["views", "5", "10", "-5"]
-    assert table.out.endswith("2 differences; looked at 2 counters with 2 rows.\n")
+    assert table.out.endswith("2 differences; verified 2 counters with 2 rows.\n")
     assert servers.call("verify", "--counter", "views").status == 3
 
 
@@ -120,10 +120,10 @@ def test_tracked_tables_are_held_against_their_counters(
     shown = servers.call("verify", "orders")
     assert shown.status == 3
     lines = [line.split() for line in shown.out.splitlines()]
-    assert lines[0] == ["table", "counter", "day", "key", "counted", "rows", "what"]
+    assert lines[0] == ["table", "counter", "day", "key", "counted", "rows", "detail"]
     assert lines[4][:6] == [orders, "orders", "2026-11-21", "paid", "2", "1"]
     assert lines[5][:2] == ["4", "differences;"]
-    assert shown.out.endswith(", 1 tracked tables.\n")
+    assert shown.out.endswith(", 1 tracked table.\n")
 
 
 def test_repair_mends_what_is_about_tracked_tables_and_says_what_it_did(
@@ -142,11 +142,11 @@ def test_repair_mends_what_is_about_tracked_tables_and_says_what_it_did(
     one = servers.call("verify", "orders", "--repair")
     assert one.status == 0, one.out
     assert (
-        f"Repaired {orders} (orders): 1 triggers made, 3 counts corrected, by -3 rows in all."
+        f"Repaired {orders} (orders): 1 trigger created, 3 counts corrected, by -3 in total."
         in one.out.splitlines()
     )
     assert re.fullmatch(
-        r"All agree: 1 counters with \d rows, 1 tracked tables\.", one.out.splitlines()[-1]
+        r"All agree: 1 counter with \d rows, 1 tracked table\.", one.out.splitlines()[-1]
     )
     rest = servers.call("verify", "--repair", "--format", "json")
     assert rest.status == 3
@@ -171,7 +171,7 @@ def test_what_cannot_be_repaired_is_said_and_the_rest_is(
         session.execute("TRUNCATE TABLE orders")
     done = servers.call("verify", "--repair")
     assert done.status == 3
-    assert f"Repaired {orders} (all-orders): 1 counts corrected, by -4 rows in all." in done.out
+    assert f"Repaired {orders} (all-orders): 1 count corrected, by -4 in total." in done.out
     assert "Not repaired: orders: " in done.out
     assert "no column 'status'" in done.out
     as_json = servers.call("verify", "--repair", "--format", "json").json

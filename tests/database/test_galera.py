@@ -595,9 +595,9 @@ def test_doctor_looks_at_all_nodes(cluster: GaleraCluster) -> None:
 
     found = eventually(look)
     for node in cluster.nodes:
-        assert found[f"mysql host {node.address}"].found == "a Galera node that is Synced"
+        assert found[f"mysql host {node.address}"].found == "a Galera node, Synced"
     assert "mysql writers" not in found
-    said = f"3 nodes, of which {second.address} takes all that countersink writes"
+    said = f"3 nodes; countersink writes to {second.address}"
     assert (found["galera"].status, found["galera"].found) == ("ok", said)
     assert found["mysql rights"].status == "ok"
     (refused,) = doctor_mysql.lines(cluster.url(cluster.nodes[0]))

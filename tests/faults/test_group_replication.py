@@ -180,7 +180,7 @@ def test_the_primary_is_killed_behind_a_router(
         load.wait_for_more()
         status, said = doctor(group)["mysql group"]
         assert status == "warn"
-        assert said.startswith("2 members are online; with fewer than 3 the next one that dies")
+        assert said.startswith("2 members online; with fewer than 3, the death of one more")
         group.come_back(first)
         eventually(lambda: _port(router.url) == first.port)
         ours = connect(router.url)

@@ -319,7 +319,7 @@ class Site:
         said = command.err
         assert ("are rolled up to" in said) == (answer.told_from is not None), (asked, said)
         assert ("are missing" in said) == (answer.since is not None), (asked, said)
-        assert ("spans too long" in said) == answer.truncated, (asked, said)
+        assert ("span too long" in said) == answer.truncated, (asked, said)
         self.check_by_oracle(asked, answer)
         return True
 

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
 
-from countersink.cli.servers import LOOPBACK, find_program, write_private
+from countersink.cli.server_programs import find_program
+from countersink.cli.servers import LOOPBACK, write_private
 from countersink.database.errors import StoreError
 from countersink.database.session import connect
 from tests.support.ports import Ports

@@ -14,12 +14,8 @@ from typing import Final, Literal, Self
 
 from countersink.cli import server_programs
 from countersink.cli.errors import ServerFailed, ServerMissing
-from countersink.cli.servers import (
-    PrivateServer,
-    configured_program,
-    find_program,
-    write_private,
-)
+from countersink.cli.server_programs import configured_program, find_program
+from countersink.cli.servers import PrivateServer, write_private
 
 AppendFsync = Literal["always", "everysec", "no"]
 Kind = Literal["mariadb", "mysql"]
@@ -116,9 +112,9 @@ class MySQLServer(FragileServer, server_programs.MariaDBServer):
             return super()._initialisation()
         return [*self._program(), "--initialize-insecure", "--secure-file-priv=NULL"]
 
-    def _exports(self) -> list[str]:
+    def _export_options(self) -> list[str]:
         if self.kind == "mariadb":
-            return super()._exports()
+            return super()._export_options()
         return ["--mysqlx=OFF", "--skip-log-bin", "--secure-file-priv=NULL"]
 
     def _make_data(self) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import requests
 import uvloop
 
-from countersink.cli.commands.operate.info import found
-from countersink.cli.commands.operate.job_runs import act
+from countersink.cli.commands.operate.info import system_state
+from countersink.cli.commands.operate.job_runs import control_job
 from countersink.database.sessions import open_tables
 from countersink.producers import Producer
 from countersink.store import Store, api_keys
@@ -137,8 +137,8 @@ def serving(
         application = Application(
             chosen,
             producer=partial(Producer, redis_url, handle_sigterm=False, **(producer or {})),
-            system=partial(found, client, mysql_url),
-            schedule=partial(act, mysql_url),
+            system=partial(system_state, client, mysql_url),
+            schedule=partial(control_job, mysql_url),
             routes=routes,
         )
         with listen(chosen) as listener:

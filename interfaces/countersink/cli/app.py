@@ -1,5 +1,5 @@
-"""The list of all commands with their groups and one-line helps (``GROUPS``), in the order of
-``countersink --help``, and ``--config``, ``--version``."""
+"""The command line ``countersink``: all commands with their headings and one-line helps, in the
+order of ``countersink --help``, and the options ``--config`` and ``--version``."""
 
 import io
 import sys
@@ -15,7 +15,7 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "Run": (
         "",
         {
-            "up": "Run everything here: all processes, and private servers where no URL is"
+            "up": "Run all processes on this machine, and private servers where no URL is"
             " configured.",
             "migrate": "Create the database and its tables, or bring them up to date.",
             "worker": "Move increments from Redis into MySQL until stopped.",
@@ -29,7 +29,7 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
         {
             "increment": "Add to a counter, through the same queue as an app.",
             "tail": "Count the lines of a web server's access log.",
-            "statsd": "Count what StatsD clients send, until stopped.",
+            "statsd": "Count the metrics that StatsD clients send, until stopped.",
             "backfill": "Count events that were missed, from logs and exports.",
             "backfills": "List, show and undo backfills.",
             "track": "Keep a table's row count up to date with triggers.",
@@ -41,7 +41,7 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
         "",
         {
             "totals": "Show totals: by day, hour, minute or month, by key, by dimensions, by"
-            " counter, or one figure.",
+            " counter, or one number.",
             "top": "Show the keys of a counter, or values of its dimensions, with the largest"
             " totals.",
             "export": "Export all totals of counters for other programs: CSV, NDJSON or Parquet.",
@@ -50,17 +50,17 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "Check and repair": (
         "operate.",
         {
-            "doctor": "Check the servers and their settings, and say what to do.",
-            "verify": "Prove that nothing was lost or doubled in the tables.",
+            "doctor": "Check the servers and their settings, and advise what to do.",
+            "verify": "Check that the tables have neither lost nor doubled a count.",
             "dead": "List, retry or drop rows that could not be counted.",
-            "spool": "List and send what dead producers left on disk.",
+            "spool": "List and send the entries that dead producers left on disk.",
         },
     ),
     "Look after": (
         "operate.",
         {
-            "info": "Show the backlog, the workers and how far behind they are.",
-            "partitions": "Show the partitions of the queue, or set how many there are.",
+            "info": "Show the backlog of the queue, its age, and the workers.",
+            "partitions": "Show the partitions of the queue, or set their number.",
             "runs": "Show the last runs of the scheduled jobs, and the next ones.",
             "schedule": "List, pause, resume and run the scheduled jobs.",
             "counter": "Make, configure, show and delete counters.",
@@ -70,11 +70,11 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
 }
-"""Under each heading of ``countersink --help`` the folder of its modules, in
-``countersink.cli.commands`` (empty: that itself), and its commands, each with its line; a test
-holds that equal to the command's own help."""
+"""For each heading of ``countersink --help``: the package of its modules in
+``countersink.cli.commands`` (empty: that package itself), and its commands with their one-line
+helps, which a test compares with the first lines of the commands' own helps."""
 
-_ELSEWHERE: Final = {
+_LOCATIONS: Final = {
     "migrate": "up:migrate_command",
     "worker": "processes:worker_command",
     "scheduler": "processes:scheduler_command",
@@ -91,47 +91,46 @@ _ELSEWHERE: Final = {
     "key": "operate.access:key_group",
     "link": "operate.access:link_group",
 }
-"""Module, in ``countersink.cli.commands``, and name of a command; any other is ``command`` in the
-module of its name in the folder of its heading."""
+"""Module, in ``countersink.cli.commands``, and name of a command's function; that of other commands
+is ``command`` in the module of the command's name, in the package of its heading."""
 
 
 class App(click.Group):
-    """A group that imports a command's module only when that command is named.
+    """The group of all commands; it imports a command's module only when that command runs.
 
-    Its ``--help`` imports none of them. Ctrl-C ends a command without a word.
+    ``countersink --help`` imports none of them. Ctrl-C ends a command without a message.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names in the table's order."""
+        """The names of all commands, in the order of ``GROUPS``."""
         return [name for _, commands in GROUPS.values() for name in commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now; None when there is none of that name."""
+        """The command of this name, imported now; None if there is none."""
         for folder, commands in GROUPS.values():
             if cmd_name in commands:
-                place = _ELSEWHERE.get(cmd_name, f"{folder}{cmd_name}:command")
-                module, _, name = place.partition(":")
-                found = import_module(f"countersink.cli.commands.{module}")
-                command = getattr(found, name)
+                location = _LOCATIONS.get(cmd_name, f"{folder}{cmd_name}:command")
+                module, _, name = location.partition(":")
+                command = getattr(import_module(f"countersink.cli.commands.{module}"), name)
                 assert isinstance(command, click.Command)
                 return command
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands under their headings, from the table alone."""
+        """Write the commands under their headings, from ``GROUPS`` alone."""
         width = max(map(len, self.list_commands(ctx)))
         for heading, (_, commands) in GROUPS.items():
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command that the arguments name, and return what it returns: its exit status."""
+        """Run the command that the arguments name, and return its exit status."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
             ctx.exit(Exit.INTERRUPTED)
         except BrokenPipeError as error:
-            raise BrokenPipeError from error  # without its number, for which click ends with 1
+            raise BrokenPipeError from error  # click exits with 1 if it has an errno
 
 
 @click.group(
@@ -169,11 +168,11 @@ def app() -> None:
 def run(args: list[str] | None = None) -> int:
     """Run the command line ``args`` (default: the process's own) and return its exit status.
 
-    Whatever went wrong was said on stderr in one sentence.
+    An error is printed on stderr, as one sentence.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A key that the terminal's encoding lacks is shown escaped, not as an error.
+            # A key that the terminal's encoding cannot show is escaped.
             stream.reconfigure(errors="backslashreplace")
     errors.forget_urls()
     try:

@@ -1,6 +1,8 @@
-"""The console script ``countersink``: the message when packages of the extra ``server`` are
-missing, and file descriptors 0 to 2. It imports nothing that the base install lacks before it has
-looked."""
+"""The console script ``countersink``: it checks for the packages of the extra ``server``, opens
+file descriptors 0 to 2 where they are closed, and runs the command line.
+
+Until the packages are checked, it imports only what the base install has.
+"""
 
 import os
 import sys
@@ -8,13 +10,13 @@ from importlib.util import find_spec
 from typing import Final, NoReturn
 
 SERVER_MODULES: Final = ("click", "msgspec", "pymysql", "rich")
-"""What the commands import that only the ``server`` extra installs."""
+"""Modules that the commands import and only the extra ``server`` installs."""
 
 
 def main() -> NoReturn:
     """Run the command line and exit with its status (see ``Exit`` in ``cli/errors.py``).
 
-    Without the ``server`` extra it says how to install it, and exits with 1.
+    Without the extra ``server``, print how to install it, and exit with 1.
     """
     missing = [name for name in SERVER_MODULES if find_spec(name) is None]
     if missing:
@@ -31,17 +33,17 @@ def main() -> NoReturn:
 
 
 def _occupy_standard_descriptors() -> None:
-    """See to it that the descriptors 0 to 2 are taken.
+    """Open /dev/null as each of the descriptors 0 to 2 that is closed.
 
-    The next file or connection that is opened would get the number of one that was closed
-    (``countersink totals c >&-``): it would be read, or written to, as if it were that one. What is
-    printed to one that was closed goes nowhere; reading from it fails.
+    The next file or connection would otherwise get the number of a closed descriptor
+    (``countersink totals c >&-``), and output of the command would be written to it. Output to a
+    closed descriptor is discarded; reading from it fails.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # The lowest free number is given: this one.
+            # open() returns the lowest free number: this one.
             os.open(os.devnull, os.O_WRONLY)
             os.set_inheritable(number, True)
     if sys.stdout is None:

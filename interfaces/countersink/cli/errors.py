@@ -1,6 +1,8 @@
-"""Exit statuses, and the sentence printed for an error, without passwords; what to do next is the
-``advice`` of its class (``runtime/errors.py``), by MySQL error number ``_ADVICE`` in
-``database/errors.py``.
+"""Exit statuses, and the one sentence that is printed for an error: what happened, and what to do
+next. ``COUNTERSINK_DEBUG=1`` prints the traceback as well. Both are printed without passwords.
+
+The advice is the ``advice`` of the error's class (see ``runtime/errors.py``), or depends on the
+MySQL error number (see ``_ADVICE`` in ``database/errors.py``).
 
 ::
 
@@ -9,11 +11,8 @@
     └── click.UsageError
         └── Misuse          status 2; the message says what is allowed
     ServerError             of a private server
-    ├── ServerMissing       the program is not installed; the message is one line: what to do
+    ├── ServerMissing       the program is not installed; the message says what to install
     └── ServerFailed        it did not start or stop; the message ends with the end of its log
-
-A user reads one sentence that says what to do next. ``COUNTERSINK_DEBUG=1`` adds the traceback.
-Passwords are taken out of both.
 """
 
 import os
@@ -43,7 +42,7 @@ class Exit(IntEnum):
     2         wrong usage: an option, an argument or a setting
     3         done, but something was rejected or differs
     130, 143  ended by Ctrl-C (SIGINT) or by SIGTERM
-    141       whoever read stdout went away (a closed pipe)
+    141       the reader of stdout closed the pipe
     ========  ==========================================================================
     """
 
@@ -70,19 +69,19 @@ class Misuse(click.UsageError):
 
 
 class ServerError(ExplainedError):
-    """Base of everything that `countersink.cli.servers` raises by itself."""
+    """Base class of the errors of private servers (``countersink.cli.servers``)."""
 
 
 class ServerMissing(ServerError):
-    """The server's program is not on this machine."""
+    """The server's program is not installed on this machine."""
 
 
 class ServerFailed(ServerError):
-    """The program is there, but did not do what was asked of it."""
+    """The server's program did not start, answer or stop."""
 
 
 def report(error: BaseException) -> int:
-    """Say on stderr what happened, and return the exit status."""
+    """Print an error on stderr, and return the exit status."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, SystemExit):
@@ -90,17 +89,17 @@ def report(error: BaseException) -> int:
     if isinstance(error, (click.Abort, KeyboardInterrupt)):
         return Exit.INTERRUPTED
     if isinstance(error, BrokenPipeError):
-        _forget_stdout()
+        _discard_stdout()
         return Exit.PIPE_CLOSED
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        _say(error.ctx.get_help() if error.ctx else error.message)
+        _print(error.ctx.get_help() if error.ctx else error.message)
         return Exit.USAGE
     if os.environ.get("COUNTERSINK_DEBUG") not in (None, "", "0"):
-        _say("".join(traceback.format_exception(error)).rstrip())
+        _print("".join(traceback.format_exception(error)).rstrip())
     sentence, status = describe(error)
     if isinstance(error, OSError):
-        _forget_stdout()
-    _say(f"countersink: {sentence}")
+        _discard_stdout()
+    _print(f"countersink: {sentence}")
     return status
 
 
@@ -118,12 +117,12 @@ def describe(error: BaseException) -> tuple[str, int]:
         return _one_line(f"{error.strerror or error}: {name}"), Exit.FAILED
     return _one_line(
         f"unexpected {type(error).__name__}: {error}; "
-        "run it again with COUNTERSINK_DEBUG=1 and report what it prints"
+        "run it again with COUNTERSINK_DEBUG=1 and report the traceback"
     ), Exit.FAILED
 
 
 def sentence_of(error: BaseException) -> str | None:
-    """The sentence for an error of ours, with what to do next; else None."""
+    """The sentence for an error of countersink, with its advice; None for other errors."""
     if not isinstance(error, ExplainedError):
         return None
     text = str(error).rstrip(".")
@@ -133,7 +132,7 @@ def sentence_of(error: BaseException) -> str | None:
 
 @contextmanager
 def values_checked() -> Iterator[None]:
-    """A ValueError inside the block becomes wrong usage. One that is explained stays what it is."""
+    """Turn a ValueError inside the block into wrong usage, except an :class:`ExplainedError`."""
     try:
         yield
     except ValueError as error:
@@ -146,17 +145,17 @@ _urls: Final[set[str]] = set()
 
 
 def remember_url(url: str) -> None:
-    """Note a URL of this run, for :func:`scrub`."""
+    """Keep a URL of this run, so that :func:`scrub` can remove its password."""
     _urls.add(url)
 
 
 def forget_urls() -> None:
-    """Know no URL any more: another run begins in this process."""
+    """Forget all URLs: another run begins in this process."""
     _urls.clear()
 
 
 def scrub(text: str) -> str:
-    """``text`` without any password of this run, and without any in a URL."""
+    """``text`` with ``***`` for passwords: of the URLs of this run, and of URLs in the text."""
     text = re.sub(r"(://[^:/@\s'\"]*:)[^@\s'\"]+@", r"\1***@", text)
     text = re.sub(r"(?i)(password=)[^&\s'\"]+", r"\1***", text)
     for secret in _passwords():
@@ -165,10 +164,10 @@ def scrub(text: str) -> str:
 
 
 def _passwords() -> Iterator[str]:
-    """Those in the URLs of this run, as written and unquoted."""
+    """Passwords in the URLs of this run, as written and unquoted."""
     for url in _urls:
         found = [url[begin:end] for begin, end in passwords(url)]
-        # A very short one would blank out innocent text; its URL is caught by its form.
+        # A very short password would remove other text, too; in a URL, its form gives it away.
         yield from (
             secret
             for secret in {*found, *map(unquote, found), *map(unquote_plus, found)}
@@ -189,19 +188,20 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
+    """Print a text on stderr, without passwords."""
     try:
         print(scrub(text), file=sys.stderr, flush=True)
     except OSError:
-        pass  # nobody listens any more
+        pass  # stderr is closed
 
 
-def _forget_stdout() -> None:
-    """Point stdout at nothing, so that the interpreter's last flush does not fail aloud."""
+def _discard_stdout() -> None:
+    """Point stdout at /dev/null, so that the interpreter's last flush prints no error."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError, AttributeError):
-        return  # no file, or none any more
+        return  # stdout is no file, or closed
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, descriptor)
     os.close(null)

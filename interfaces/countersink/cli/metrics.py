@@ -1,5 +1,7 @@
-"""The flags ``--metrics-port`` and ``--metrics-host``, and the error if that port is taken; names
-of metrics are in ``metrics/table.py``, when a process is ready is in its command."""
+"""The flags ``--metrics-port`` and ``--metrics-host``, and the endpoint that they open.
+
+See ``metrics/table.py`` for the names of metrics, and the command of a process for its readiness.
+"""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -22,24 +24,24 @@ options: Final = settings.together(
         type=click.IntRange(0, 65_535),
         metavar="PORT",
         expose_value=False,
-        callback=settings.note,
-        help="Port that serves /metrics, /livez and /readyz; 0 for any free one. By default nothing"
-        " is served.",
+        callback=settings.record_option,
+        help="Port that serves /metrics, /livez and /readyz; 0 for any free port. By default, they"
+        " are not served.",
     ),
     settings.setting(
         "--metrics-host",
         default=LOOPBACK,
         metavar="ADDRESS",
         expose_value=False,
-        callback=settings.note,
-        help="Address for --metrics-port. Anyone who reaches it can read it without a key.",
+        callback=settings.record_option,
+        help="Address for --metrics-port. Anyone who reaches it can read them, without a key.",
     ),
 )
-"""Decorator: ``--metrics-port`` and ``--metrics-host``, which :func:`served` knows."""
+"""Decorator: ``--metrics-port`` and ``--metrics-host``; :func:`served` reads their values."""
 
 
 def log(url: str) -> None:
-    """Log where metrics are served, to wherever the process logs."""
+    """Log the URL of the metrics."""
     logging.getLogger("countersink.metrics").info(
         "metrics and health are served", extra={"action": "metrics", "fields": {"url": url}}
     )
@@ -47,16 +49,16 @@ def log(url: str) -> None:
 
 @contextmanager
 def served(health: Callable[[], Health], say: Callable[[str], None] = log) -> Iterator[None]:
-    """Serve inside the block, if a port is given.
+    """Serve metrics and health inside the block, if ``--metrics-port`` is given.
 
     Args:
-        health: makes what to tell.
-        say: told the URL.
+        health: makes the process's health and metrics.
+        say: called with the URL of the metrics.
 
     Raises:
-        Failure: it cannot listen there.
+        Failure: the address or port cannot be used.
     """
-    host, port = settings.noted("metrics_host"), settings.noted("metrics_port")
+    host, port = settings.option_value("metrics_host"), settings.option_value("metrics_port")
     if port is None:
         yield
         return

@@ -1,10 +1,10 @@
-"""Printing results: JSON, CSV, tables for people, the yes or no before deletions (its words are the
-command's), times and durations as text, and escaping of control characters. Progress of long
-commands, a bar on a terminal (nothing elsewhere), notices on stderr, and the stop at SIGINT or
-SIGTERM with its exit status.
+"""Output of commands: results as JSON, CSV or tables, durations as text, escaped control
+characters, the question before a deletion, progress bars, notices on stderr, and the stop at SIGINT
+or SIGTERM.
 
-Keys come from whoever can reach a counted URL: they may hold escape sequences that rewrite a
-terminal's screen. What a spreadsheet makes of them is :mod:`countersink.reads.formats`'s matter.
+Keys come from anyone who can request a counted URL: they may contain escape sequences that rewrite
+a terminal's screen, so control characters are escaped. See ``reads/formats.py`` for the escaping of
+formulas in CSV.
 """
 
 import json
@@ -23,39 +23,41 @@ import click
 from countersink.cli import settings
 from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.runtime.process import Stop
-from countersink.runtime.texts import iso
+from countersink.runtime.texts import iso, plural
 
-Row = Mapping[str, object]
+Document = Mapping[str, object]
+"""A JSON object, or a line of a table or CSV, by names of members."""
 Columns = Sequence[str]
-"""Headings of a table; one with ``>`` before it is of numbers, which stand at the right."""
+"""Headings of a table; ``>`` before a heading aligns its column to the right, for numbers."""
 
-_AT_ONCE: Final = 1000
-"""Rows that are written at once."""
+_CHUNK_LINES: Final = 1000
+"""Lines that are written at once."""
 _BAR: Final = 40
+"""Characters of the longest bar."""
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 def write_json(document: object) -> None:
-    """One JSON document on stdout, in ASCII: every key survives every terminal and locale."""
+    """Write one JSON document to stdout, in ASCII, which every terminal and locale can show."""
     click.echo(json.dumps(document))
 
 
 def write_result(
-    document: Row,
+    document: Document,
     people: str | Callable[[], object],
-    csv: tuple[Columns, Iterable[Row]] = ((), ()),
-    last: tuple[str, Iterable[Row]] | None = None,
+    csv: tuple[Columns, Iterable[Document]] = ((), ()),
+    last: tuple[str, Iterable[Document]] | None = None,
 ) -> None:
-    """The result as ``--format`` says.
+    """Write the result to stdout, in the format that ``--format`` names.
 
     Args:
-        document: for JSON.
-        people: the text for people, or what prints it for them.
-        csv: columns and rows.
-        last: the name and rows of the document's last member: they are read one by one, for they
-            may be millions.
+        document: the result as JSON.
+        people: the result as text, or a function that prints it.
+        csv: columns and lines of the result as CSV.
+        last: name and items of the document's last member; the items, which may be millions, are
+            read one by one.
     """
-    format = settings.noted("format")
+    format = settings.option_value("format")
     if format == "json":
         _write_json_list(document, *last) if last else write_json(document)
     elif format == "csv":
@@ -67,7 +69,7 @@ def write_result(
 
 
 def document(record: object, names: Iterable[str], **others: object) -> dict[str, Any]:
-    """Members for JSON and CSV: of these ``names`` those in ``others``, else the attributes of
+    """The members ``names`` for JSON and CSV: each from ``others``, else the attribute of
     ``record``; times are ISO 8601 in UTC.
     """
     return {
@@ -81,75 +83,79 @@ def _plain(value: object) -> object:
     return str(value) if isinstance(value, date) else value
 
 
-def _write_json_list(document: Row, name: str, rows: Iterable[Row]) -> None:
+def _write_json_list(document: Document, name: str, rows: Iterable[Document]) -> None:
     before = json.dumps(document)[:-1] + (", " if document else "")
     click.echo(f"{before}{json.dumps(name)}: [", nl=False)
-    each = (json.dumps(row) for row in rows)
+    texts = (json.dumps(row) for row in rows)
     first = True
-    while some := list(islice(each, _AT_ONCE)):
-        click.echo(("" if first else ", ") + ", ".join(some), nl=False)
+    while chunk := list(islice(texts, _CHUNK_LINES)):
+        click.echo(("" if first else ", ") + ", ".join(chunk), nl=False)
         first = False
     click.echo("]}")
 
 
-def write_csv(columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """RFC 4180 with a header line; with ``--spreadsheet`` no text is a formula."""
+def write_csv(columns: Sequence[str], rows: Iterable[Document]) -> None:
+    """Write CSV (RFC 4180) with a header line to stdout; ``--spreadsheet`` escapes formulas."""
     from countersink.reads.formats import csv_text
 
-    for some in csv_text(columns, rows, spreadsheet=bool(settings.noted("spreadsheet"))):
-        click.echo(some, nl=False)
+    for part in csv_text(columns, rows, spreadsheet=bool(settings.option_value("spreadsheet"))):
+        click.echo(part, nl=False)
 
 
 def confirm(yes: bool, question: str, otherwise: str) -> None:
-    """Ask, unless ``yes``; Failure, which says what was not done, after a no, Misuse where nobody
-    can be asked.
+    """Ask a question with the answers yes and no, unless ``yes`` is set.
+
+    Raises:
+        Failure: the answer is no; ``otherwise`` is the message.
+        Misuse: there is no terminal.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Misuse("there is no terminal to ask on: --yes does it without asking")
+        raise Misuse("this needs a confirmation, and there is no terminal: give --yes")
     if not click.confirm(question, err=True):
         raise Failure(otherwise)
 
 
 def write_facts(values: Mapping[str, object]) -> None:
-    """A table on stdout of two columns without a heading: names, and what they stand for."""
+    """Write a table of names and values, without headings, to stdout."""
     click.echo(facts(values))
 
 
 def facts(values: Mapping[str, object]) -> str:
-    """The same as text."""
-    rows = [(name, cell(value)) for name, value in values.items()]
+    """A table of names and values, without headings, as text."""
+    rows = [(name, display(value)) for name, value in values.items()]
     return "\n".join(_lines(("", ""), rows)).partition("\n")[2]
 
 
 def write_rows(columns: Columns, rows: Iterable[Sequence[object]], *, otherwise: str = "") -> None:
-    """A table of these rows on stdout, each value as :func:`cell` shows it; without any the
-    sentence ``otherwise``.
+    """Write a table to stdout, each value as :func:`display` shows it; without rows, the sentence
+    ``otherwise``.
     """
-    cells = [tuple(map(cell, row)) for row in rows]
+    cells = [tuple(map(display, row)) for row in rows]
     if otherwise and not cells:
         click.echo(otherwise)
         return
     lines = _lines(columns, cells)
-    while some := list(islice(lines, _AT_ONCE)):
-        click.echo("\n".join(some))
+    while chunk := list(islice(lines, _CHUNK_LINES)):
+        click.echo("\n".join(chunk))
 
 
-def write_documents(columns: Columns, documents: Iterable[Row], *, otherwise: str = "") -> None:
-    """A table on stdout of the members of these documents that ``columns`` names."""
+def write_documents(columns: Columns, rows: Iterable[Document], *, otherwise: str = "") -> None:
+    """Write a table to stdout: a line for each document, its members that ``columns`` names."""
     names = [name.removeprefix(">") for name in columns]
-    rows = ([each[name] for name in names] for each in documents)
-    write_rows(columns, rows, otherwise=otherwise)
+    lines = ([each[name] for name in names] for each in rows)
+    write_rows(columns, lines, otherwise=otherwise)
 
 
 def table(columns: Columns, rows: Iterable[Sequence[object]]) -> str:
-    """A table as text, each value as :func:`cell` shows it."""
-    return "\n".join(_lines(columns, [tuple(map(cell, row)) for row in rows]))
+    """A table as text, each value as :func:`display` shows it."""
+    return "\n".join(_lines(columns, [tuple(map(display, row)) for row in rows]))
 
 
 def _lines(columns: Columns, rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table, column by column: most have few different values, each of which is padded once."""
+    """The lines of a table. Each different value of a column is padded once, as most columns have
+    few."""
     padded = []
     for number, name in enumerate(columns):
         texts = [name.removeprefix(">"), *(row[number] for row in rows)]
@@ -165,7 +171,7 @@ def _padded(text: str, width: int, left: bool) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns of a terminal that a text takes."""
+    """The width of a text on a terminal, in columns."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -173,8 +179,8 @@ def _width(text: str) -> int:
     return cell_len(text)
 
 
-def cell(value: object) -> str:
-    """A value as a table shows it."""
+def display(value: object) -> str:
+    """The text of a value in a table."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -184,14 +190,14 @@ def cell(value: object) -> str:
     return printable(str(value))
 
 
-def few(names: Sequence[str], most: int = 5) -> str:
-    """The first of these names, and how many more there are."""
+def first_names(names: Sequence[str], most: int = 5) -> str:
+    """The first names, and the number of the others: ``a, b and 3 more``."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def bar(value: int, largest: int) -> str:
-    """A bar of up to 40 characters, in eighths of one; empty for nothing and below."""
+    """A bar of up to 40 characters, in eighths of a character; empty for values up to 0."""
     if value <= 0 or largest <= 0:
         return ""
     eighths = max(1, round(8 * _BAR * value / largest))
@@ -215,8 +221,7 @@ def ago(seconds: float) -> str:
 def printable(text: str) -> str:
     """``text`` with control, format and other invisible characters as ``\\x1b`` or ``\\u202e``.
 
-    Backslashes are doubled where one is needed to tell an escape from the same letters as they
-    are, so that two different keys never look alike because of this.
+    Backslashes are doubled, so that two different keys never look alike.
     """
     if text.isascii() and text.isprintable() and "\\" not in text:
         return text
@@ -236,15 +241,15 @@ def _shown(character: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-Show = Callable[[float | None, str], object]
-"""Told the share that is done, up to 1 (None: it is not known), and words beside it."""
+ShowProgress = Callable[[float | None, str], object]
+"""Shows the share of the work that is done, up to 1 (None: unknown), and a text beside the bar."""
 
 
 @contextmanager
-def progress_bar(doing: str) -> Iterator[Show]:
-    """A bar on stderr, where that is a terminal; ``doing``: the words before it."""
+def progress_bar(doing: str) -> Iterator[ShowProgress]:
+    """A progress bar on stderr, if that is a terminal; ``doing`` is the text before it."""
     if not sys.stderr.isatty():
-        yield lambda share, words: None
+        yield lambda share, text: None
         return
     from rich.console import Console
     from rich.progress import (
@@ -256,68 +261,67 @@ def progress_bar(doing: str) -> Iterator[Show]:
     )
 
     columns = (
-        # Names of tables and files can look like markup.
+        # Names of tables and files can look like markup of rich.
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
-        TextColumn("{task.fields[words]}", markup=False),
+        TextColumn("{task.fields[text]}", markup=False),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     console = Console(stderr=True, markup=False)
     with Progress(*columns, console=console, transient=True) as display:
-        task = display.add_task(doing, total=None, words="")
+        task = display.add_task(doing, total=None, text="")
 
-        def show(share: float | None, words: str) -> None:
+        def show(share: float | None, text: str) -> None:
             total = None if share is None else 1.0
-            display.update(task, total=total, completed=share or 0.0, words=words)
+            display.update(task, total=total, completed=share or 0.0, text=text)
 
         yield show
 
 
 @contextmanager
 def progress_of_rows(doing: str) -> Iterator[Callable[[int, int], object]]:
-    """The same for rows: the yielded function is told how many are done, and about how many there
-    are."""
+    """A progress bar for rows: the function takes the rows done, and about how many there are."""
     with progress_bar(doing) as show:
 
         def rows_done(done: int, about: int) -> None:
-            # "about" is the server's estimate: the end is not known before it is reached
+            # "about" is the server's estimate: the work may be more, so never show 100 %
             share = min(done / max(about, 1), 0.99)
-            show(share, f"{done:,} of about {max(about, done):,} rows")
+            show(share, f"{done:,} of about {plural(max(about, done), 'row')}")
 
         yield rows_done
 
 
 def say(notice: str) -> None:
-    """A line on stderr, above the bar if there is one."""
-    click.echo(f"countersink: {cell(notice)}", err=True)
+    """Write a notice on stderr, above the progress bar if there is one."""
+    click.echo(f"countersink: {display(notice)}", err=True)
 
 
 class StopRequest(Stop):
-    """Whether, and by which signal, the process was asked to stop. Calling it tells."""
+    """A request to stop, made by a signal; calling it returns whether it was made."""
 
     status: int | None = None
-    """The exit status of a command that ended because of it; None: it was not asked."""
+    """The exit status of a command that the signal stopped; None: no signal came."""
 
     def __call__(self) -> bool:
-        """Whether it was asked."""
+        """Whether a signal asked the process to stop."""
         return self.requested
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[StopRequest]:
-    """What SIGINT and SIGTERM ask for, while the context is open; a second one ends at once."""
-    asked = StopRequest()
+    """A request that SIGINT or SIGTERM makes inside the block; a second signal exits at once."""
+    stop = StopRequest()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if asked():
+        if stop():
             sys.exit(128 + number)
-        asked.status = Exit.INTERRUPTED if number == signal.SIGINT else Exit.TERMINATED
-        asked.request()
+        stop.status = Exit.INTERRUPTED if number == signal.SIGINT else Exit.TERMINATED
+        stop.request()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

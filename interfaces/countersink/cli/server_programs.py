@@ -1,5 +1,4 @@
-"""A private MariaDB server: its options, data directory and users. A private Redis server: its
-configuration."""
+"""The private servers MariaDB and Redis: their installed programs, options, data and users."""
 
 from __future__ import annotations
 
@@ -13,21 +12,67 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from countersink.cli.errors import ServerFailed
-from countersink.cli.servers import (
-    LOOPBACK,
-    PrivateServer,
-    mariadb_install_db,
-    mariadbd,
-    redis_server,
-    write_private,
-)
+from countersink.cli.errors import ServerFailed, ServerMissing
+from countersink.cli.servers import LOG_TAIL_BYTES, LOOPBACK, PrivateServer, write_private
+
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/usr/libexec:/sbin:/bin"
+"""Debian installs servers in sbin, which is not on the PATH of ordinary users."""
+
+
+def find_program(program: str) -> str | None:
+    """The path of an installed program, on the PATH or in the system's directories; else None."""
+    path = os.pathsep.join(filter(None, [os.environ.get("PATH", ""), _SYSTEM_PATH]))
+    return shutil.which(program, path=path)
+
+
+def _installed(program: str, advice: str) -> str:
+    """The path of an installed program; ServerMissing with ``advice`` if there is none."""
+    if found := find_program(program):
+        return found
+    raise ServerMissing(f"{program} is not installed: {advice}")
+
+
+def configured_program(variable: str) -> str | None:
+    """The path of the program that an environment variable names; None if it is not set.
+
+    Raises:
+        ServerMissing: it is not a program.
+    """
+    configured = os.environ.get(variable)
+    if not configured:
+        return None
+    if found := shutil.which(configured):
+        return found
+    raise ServerMissing(f"{variable} is {configured!r}, which is not a program")
+
+
+def redis_server() -> list[str]:
+    """The command that runs Redis: $COUNTERSINK_REDIS_SERVER, or redis-server; else
+    ServerMissing."""
+    configured = configured_program("COUNTERSINK_REDIS_SERVER")
+    return [configured or _installed("redis-server", "install the package redis-server")]
+
+
+MARIADB_ADVICE = "install the packages mariadb-server-core and mariadb-client-core"
+
+
+def mariadbd() -> list[str]:
+    """The command that runs MariaDB; ServerMissing if it is not installed."""
+    return [_installed("mariadbd", MARIADB_ADVICE)]
+
+
+def mariadb_install_db() -> list[str]:
+    """The command that makes a MariaDB data directory; ServerMissing if it is not installed."""
+    found = _installed("mariadb-install-db", MARIADB_ADVICE)
+    # the script needs this program, which is in Debian's other package
+    _installed("my_print_defaults", MARIADB_ADVICE)
+    return [found]
 
 
 class MariaDBServer(PrivateServer):
-    """MariaDB with durable commits, in a data directory of its own.
+    """A private MariaDB server with durable commits.
 
-    ``extra`` are further options of mariadbd; the last one of a name wins.
+    ``extra`` are further options of mariadbd; the last option of a name wins.
     """
 
     name = "mysql"
@@ -35,7 +80,7 @@ class MariaDBServer(PrivateServer):
 
     @property
     def url(self) -> str:
-        """The server, without a database."""
+        """The URL of the server, without a database."""
         return self.url_for("")
 
     def url_for(self, database: str) -> str:
@@ -48,17 +93,17 @@ class MariaDBServer(PrivateServer):
 
     def _prepare(self) -> None:
         (self.directory / "tmp").mkdir(exist_ok=True)
-        self._program()  # raises here when it is not installed
+        self._program()  # raises ServerMissing
         if not self._data.exists():
             self._make_data()
         self._write_grants()
 
     def _program(self) -> list[str]:
-        # --no-defaults must be the first option: nothing of the machine's own servers is read
+        # --no-defaults must be the first option; the system's my.cnf is not read
         return [*mariadbd(), "--no-defaults"]
 
     def _initialisation(self) -> list[str]:
-        """The program that makes the system tables, and its arguments."""
+        """The program that creates the system tables, and its arguments."""
         return [
             *mariadb_install_db(),
             "--no-defaults",
@@ -68,7 +113,7 @@ class MariaDBServer(PrivateServer):
         ]
 
     def _make_data(self) -> None:
-        """Make the system tables, in a directory that gets its name only when it is whole."""
+        """Create the system tables in a temporary directory, and rename it when it is complete."""
         unfinished = self.directory / "data.new"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700)
@@ -84,17 +129,17 @@ class MariaDBServer(PrivateServer):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C must not leave it half done
+                start_new_session=True,  # Ctrl-C must not interrupt it
                 check=False,
             )
         if done.returncode != 0:
-            said = self.log.read_text(errors="replace")[-2000:].strip()
-            raise ServerFailed(f"could not make the data directory {self._data}\n{said}")
+            log_tail = self.log.read_text(errors="replace")[-LOG_TAIL_BYTES:].strip()
+            raise ServerFailed(f"could not make the data directory {self._data}\n{log_tail}")
         unfinished.rename(self._data)
 
     def _write_grants(self) -> None:
-        """Let root in over TCP, and nobody without the password: carried out at every start."""
-        quoted = f"'{self.password}'"  # of the URL-safe base64 alphabet: nothing to escape
+        """Write the SQL that each start runs: root may connect by TCP, only with the password."""
+        quoted = f"'{self.password}'"  # URL-safe base64: nothing to escape
         user = f"'root'@'{LOOPBACK}'"
         lines = [
             f"ALTER USER 'root'@'localhost' IDENTIFIED BY {quoted};",
@@ -108,7 +153,7 @@ class MariaDBServer(PrivateServer):
         return [
             *self._program(),
             f"--datadir={self._data}",
-            # one server deletes the temporary tables it finds in another's directory
+            # a server deletes the temporary tables of others in its directory
             f"--tmpdir={self.directory / 'tmp'}",
             f"--socket={self.socket}",
             f"--pid-file={self.directory / 'mysql.pid'}",
@@ -117,14 +162,14 @@ class MariaDBServer(PrivateServer):
             f"--port={self.port}",
             "--skip-name-resolve",
             "--innodb-flush-log-at-trx-commit=1",
-            *self._exports(),
+            *self._export_options(),
             *_as_current_user(),
             *self.extra,
         ]
 
-    def _exports(self) -> list[str]:
-        """What keeps statements from files: MariaDB has no NULL here, so it is the directory for
-        temporary tables, to which nothing is exported."""
+    def _export_options(self) -> list[str]:
+        """Options that keep statements from reading and writing files outside the directory for
+        temporary tables; MariaDB has no value that forbids all files."""
         return [f"--secure-file-priv={self.directory / 'tmp'}"]
 
     def _answers(self) -> bool:
@@ -143,15 +188,15 @@ class MariaDBServer(PrivateServer):
 
 
 def _as_current_user() -> list[str]:
-    """Both servers refuse to run as root unless told to; other users cannot be named."""
+    """Option of the server and its installer, which refuse to run as root without it."""
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
 class RedisServer(PrivateServer):
-    """Redis with an append-only file and ``noeviction``: what the queue needs.
+    """A private Redis server with an append-only file and ``noeviction``, as the queue needs it.
 
-    ``extra`` are further lines of redis.conf, given as on its command line
-    (``("--appendonly", "no")``); the last one of a name wins.
+    ``extra`` are further settings, as on the command line of Redis (``("--appendonly", "no")``);
+    the last setting of a name wins.
     """
 
     name = "redis"
@@ -171,7 +216,7 @@ class RedisServer(PrivateServer):
         redis_server()
 
     def _command(self) -> list[str]:
-        # in a file, since a command line shows its password to every user of the machine
+        # in a file, as every user of the machine can read a command line
         config = self.directory / "redis.conf"
         write_private(
             config,
@@ -186,7 +231,7 @@ class RedisServer(PrivateServer):
         return [*redis_server(), str(config), *self.extra]
 
     def _settings(self) -> str:
-        """The lines of the configuration that say what the server is for."""
+        """Lines of redis.conf for the queue: durability and eviction."""
         return (
             "appendonly yes\n"
             f"appendfsync {self.appendfsync}\n"
@@ -199,7 +244,7 @@ class RedisServer(PrivateServer):
             unix_socket_path=str(self.socket),
             password=self.password,
             socket_timeout=1.0,
-            retry=Retry(NoBackoff(), 0),  # its own ten tries would only slow down ours
+            retry=Retry(NoBackoff(), 0),  # the caller tries again
         )
         try:
             client.ping()

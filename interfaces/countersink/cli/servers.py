@@ -1,6 +1,8 @@
-"""What private servers share: a child process that ends with its parent, start, stop (kill after a
-timeout), waiting until ready, free ports, passwords, and which installed programs are used, with
-the advice if one is missing."""
+"""Private servers: child processes that end with their parent, and start, stop and readiness of a
+server that has its port, password and data in one directory.
+
+See `server_programs.py` for MariaDB and Redis.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,19 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Final, Self
 
-from countersink.cli.errors import ServerFailed, ServerMissing
+from countersink.cli.errors import ServerFailed
 
 READY_POLL_SECONDS: Final = 0.02
+LOG_TAIL_BYTES: Final = 2000
+"""Bytes of a failed server's log, from its end, that are part of the error."""
 SOCKET_PATH_BYTES: Final = 100
 """Linux allows 107 bytes for the path of a unix socket."""
 
 
-LOG_TAIL_BYTES: Final = 2000
-"""How much of a failed server's log goes into the error."""
-
-
 def _make_launcher() -> None:
-    """Linux delivers a parent-death signal when the *thread* that started the child ends, so a
-    server started from a short-lived thread would die with that thread: they are all started by
-    one that lives as long as this process.
+    """Make the thread that starts all children, and lives as long as this process.
+
+    Linux sends the parent-death signal when the *thread* that started the child ends.
     """
     global _launcher
     _launcher = ThreadPoolExecutor(1, "server-launcher")
@@ -46,9 +46,13 @@ os.register_at_fork(after_in_child=_make_launcher)  # a fork does not copy threa
 
 
 class ChildProcess:
-    """One run of a program; its output goes to the file ``log``, or where ours goes.
+    """One run of a program.
 
-    ``death_signal`` reaches the child when this process dies without having stopped it.
+    Args:
+        command: the program and its arguments.
+        log: file for its output; None: the output of this process.
+        death_signal: sent to the child by the kernel if this process dies first.
+        environment: its environment; None: that of this process.
     """
 
     def __init__(
@@ -72,7 +76,7 @@ class ChildProcess:
                 stdout=output,
                 stderr=output,
                 env=environment,
-                # its own session: Ctrl-C in the terminal is for us alone to pass on
+                # its own session: Ctrl-C in the terminal reaches this process only
                 start_new_session=True,
             ).result()
 
@@ -81,11 +85,11 @@ class ChildProcess:
         return self._popen.pid
 
     def alive(self) -> bool:
-        """Whether the process still runs (a frozen one does)."""
+        """Whether the process runs or is stopped by SIGSTOP."""
         return self._popen.poll() is None
 
     def how_it_ended(self) -> str:
-        """For people: "ended with status 1", "was killed by SIGKILL"."""
+        """How the process ended, as text: "ended with status 1", "was killed by SIGKILL"."""
         status = self._popen.poll()
         if status is None:
             return "runs"
@@ -94,21 +98,23 @@ class ChildProcess:
         return f"ended with status {status}"
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process and to whatever it started; no effect when it has ended."""
+        """Send a signal to the process and its children; no effect if it has ended."""
         if self.alive():
             try:
                 os.killpg(self.pid, number)
             except ProcessLookupError:
-                pass  # ended between the look and the signal
+                pass  # it ended after the check
 
     def stop(self, number: signal.Signals, timeout: float) -> None:
-        """Ask for a clean end, and wait for it; after ``timeout`` seconds kill.
+        """Send the signal ``number``, and wait until the process ends; kill it after ``timeout``
+        seconds.
 
-        Raises ServerFailed when it had to be killed.
+        Raises:
+            ServerFailed: it was killed.
         """
         if not self.alive():
             return
-        self.send(signal.SIGCONT)  # a frozen process hears nothing else
+        self.send(signal.SIGCONT)  # a process in SIGSTOP handles no other signal
         self.send(number)
         try:
             self._popen.wait(timeout)
@@ -119,12 +125,12 @@ class ChildProcess:
             ) from None
 
     def kill(self) -> None:
-        """SIGKILL, and wait until the process is gone."""
+        """Send SIGKILL, and wait until the process has ended."""
         self.send(signal.SIGKILL)
         self._popen.wait()
 
     def log_text(self) -> str:
-        """What this run has written to the log."""
+        """The output of this run in its log."""
         if self._log is None:
             return ""
         return self._log.read_bytes()[self._log_start :].decode(errors="replace")
@@ -134,18 +140,18 @@ class ChildProcess:
 
 
 class Restartable(ABC):
-    """What `up` starts, and starts again when it has died: a server or a process of its own."""
+    """A server or process that `up` starts, and starts again after its death."""
 
     name: str
     _process: ChildProcess | None = None
 
     @property
     def running(self) -> bool:
-        """Whether our process is there (also when it is stopped by a signal)."""
+        """Whether the process that this object started is alive."""
         return self._process is not None and self._process.alive()
 
     def how_it_ended(self) -> str:
-        """For people: how the process of the last start ended."""
+        """How the process of the last start ended, as text."""
         return self._process.how_it_ended() if self._process is not None else "was stopped"
 
     @abstractmethod
@@ -154,26 +160,26 @@ class Restartable(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop it in good order. Raises ServerFailed when it had to be killed."""
+        """Stop it; ServerFailed if it had to be killed."""
 
 
 class PrivateServer(Restartable):
-    """A server on 127.0.0.1 whose data, sockets, logs and password live in one directory.
+    """A server on 127.0.0.1 with its data, sockets, log and password in one directory.
 
-    The port is drawn at the first start and kept, also by the next process that starts a server
-    on this directory, so that clients find a restarted server again; when another program has
-    taken it meanwhile, that next process draws a new one. Not thread-safe.
+    The first start draws the port. It is kept, also by the next process that starts a server in
+    this directory, so that clients find the server again; if another program has taken it by then,
+    that process draws a new port. Not thread-safe.
 
-    When this process dies without `stop`, the server gets ``death_signal``.
+    If this process dies before `stop`, the kernel sends the server ``death_signal``.
     """
 
     death_signal: signal.Signals = signal.SIGTERM
 
     start_timeout: float = 60.0
-    """Seconds until a server that does not answer counts as failed."""
+    """Seconds after which a start without an answer has failed."""
     stop_timeout: float = 60.0
     port_taken: tuple[str, ...]
-    """What the server's log says when its port is in use."""
+    """Texts in the server's log if its port is in use."""
 
     def __init__(
         self, directory: Path | str, *, port: int | None = None, extra: Sequence[str] = ()
@@ -191,7 +197,7 @@ class PrivateServer(Restartable):
 
     @property
     def port(self) -> int:
-        """The TCP port. Raises ServerFailed before the first start."""
+        """The TCP port; ServerFailed before the first start."""
         if self._port is None:
             raise ServerFailed(f"{self.name} has no port before its first start")
         return self._port
@@ -202,7 +208,7 @@ class PrivateServer(Restartable):
 
     @property
     def socket(self) -> Path:
-        """The unix socket, in the data directory or, where that path is too long, in /tmp."""
+        """The path of the unix socket: in the directory or, if that path is too long, in /tmp."""
         wanted = self.directory / f"{self.name}.sock"
         if len(os.fsencode(wanted)) <= SOCKET_PATH_BYTES:
             return wanted
@@ -212,7 +218,7 @@ class PrivateServer(Restartable):
 
     @property
     def password(self) -> str:
-        """Drawn once per data directory and kept there, readable by its owner alone."""
+        """The password: drawn once per directory, in a file there that only its owner can read."""
         file = self.directory / f"{self.name}.password"
         try:
             return file.read_text().strip()
@@ -225,12 +231,14 @@ class PrivateServer(Restartable):
     @property
     @abstractmethod
     def url(self) -> str:
-        """What clients connect to, password included: not for logs."""
+        """The URL for clients, with the password: not for logs."""
 
     def start(self) -> Self:
-        """Start, prepare the data directory when it is empty, and wait until it answers.
+        """Prepare the directory if it is empty, start the server, and wait until it answers.
 
-        Raises ServerMissing (program not installed) or ServerFailed (with the log's end).
+        Raises:
+            ServerMissing: its program is not installed.
+            ServerFailed: it did not answer; the message has the end of the log.
         """
         if self.running:
             return self
@@ -244,7 +252,7 @@ class PrivateServer(Restartable):
             process = ChildProcess(self._command(), log=self.log, death_signal=self.death_signal)
             self._process = process
             try:
-                write_private(self._notes, f"{process.pid} {self._port}\n")
+                write_private(self._start_file, f"{process.pid} {self._port}\n")
                 self._wait_until_ready(process)
             except BaseException as failure:
                 process.kill()
@@ -258,7 +266,7 @@ class PrivateServer(Restartable):
                 return self
 
     def stop(self) -> None:
-        """Shut down cleanly; no effect when it is down."""
+        """Send SIGTERM, and wait for the end; no effect if the server does not run."""
         try:
             if self._process is not None:
                 self._process.stop(signal.SIGTERM, self.stop_timeout)
@@ -269,44 +277,47 @@ class PrivateServer(Restartable):
                 self._socket_directory = None
 
     @property
-    def _notes(self) -> Path:
-        """Process id and port of the last start."""
+    def _start_file(self) -> Path:
+        """The file with process id and port of the last start."""
         return self.directory / f"{self.name}.started"
 
-    def _read_notes(self) -> tuple[int, int] | None:
+    def _read_start_file(self) -> tuple[int, int] | None:
         try:
-            pid, port = self._notes.read_text().split()
+            pid, port = self._start_file.read_text().split()
             return int(pid), int(port)
         except (OSError, ValueError):
             return None
 
     def _last_port(self) -> int | None:
-        """The port of the last start, when nobody listens there now."""
-        notes = self._read_notes()
-        return notes[1] if notes and is_free(notes[1]) else None
+        """The port of the last start, if it is free now."""
+        last = self._read_start_file()
+        return last[1] if last and is_free(last[1]) else None
 
     def _wait_for_predecessor(self) -> None:
-        """Wait until the server of an earlier process on this directory has ended.
+        """Wait until the server that an earlier process started in this directory has ended.
 
-        When `up` is killed its servers shut down by themselves, which takes a moment; two Redis
-        on one append-only file would ruin it. Known by its working directory, not by its number
-        alone: that may belong to another process by now. Raises ServerFailed.
+        The servers of a killed `up` shut down by themselves, which takes a moment; two Redis with
+        one append-only file would destroy it. The server is known by its working directory, as
+        another process may have its process id by now.
+
+        Raises:
+            ServerFailed: it still runs after ``stop_timeout`` seconds.
         """
-        notes = self._read_notes()
+        last = self._read_start_file()
         deadline = time.monotonic() + self.stop_timeout
-        while notes is not None and self._works_here(notes[0]):
+        while last is not None and self._runs_here(last[0]):
             if time.monotonic() > deadline:
                 raise ServerFailed(
-                    f"a {self.name} server (process {notes[0]}) still runs in {self.directory}"
+                    f"a {self.name} server (process {last[0]}) still runs in {self.directory}"
                 )
             time.sleep(READY_POLL_SECONDS)
 
-    def _works_here(self, pid: int) -> bool:
+    def _runs_here(self, pid: int) -> bool:
         try:
-            place = Path(os.readlink(f"/proc/{pid}/cwd"))
+            directory = Path(os.readlink(f"/proc/{pid}/cwd"))
         except OSError:
-            return False  # ended, not ours, or a system without /proc
-        return place.is_relative_to(self.directory)
+            return False  # ended, of another user, or a system without /proc
+        return directory.is_relative_to(self.directory)
 
     def _make_directory(self) -> None:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -325,7 +336,7 @@ class PrivateServer(Restartable):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Make the files the server needs, once."""
+        """Make the files that the server needs, if they are missing."""
 
     @abstractmethod
     def _command(self) -> list[str]:
@@ -333,12 +344,11 @@ class PrivateServer(Restartable):
 
     @abstractmethod
     def _answers(self) -> bool:
-        """Whether it serves requests: asked through its own unix socket, so that another server
-        that won the race for the port is never taken for ours."""
+        """Whether the server answers on its own unix socket: another server may have its port."""
 
 
 def write_private(file: Path, text: str) -> None:
-    """Write a file that only its owner can read, whole or not at all."""
+    """Write a file that only its owner can read; it is complete or missing."""
     temporary = file.with_name(file.name + ".new")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -348,14 +358,13 @@ def write_private(file: Path, text: str) -> None:
 
 
 LOOPBACK = "127.0.0.1"
-
-# Below the usual ephemeral range (32768 and up on Linux): the port of a server that was stopped
-# must not be taken by some client's outgoing connection before the server is started again.
 FIRST, LAST = 20_000, 31_999
+"""Below the ephemeral ports of Linux (32768 and up), so that no outgoing connection takes the port
+of a stopped server before its next start."""
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port of 127.0.0.1 now, by TCP and by UDP."""
+    """Whether a server can listen on this port of 127.0.0.1 now, by TCP and by UDP."""
     return _can_bind(port, socket.SOCK_STREAM) and _can_bind(port, socket.SOCK_DGRAM)
 
 
@@ -371,62 +380,10 @@ def _can_bind(port: int, kind: socket.SocketKind) -> bool:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago; another process may still win the race for it."""
+    """A port that is free now; another process may still take it first."""
     draw = random.SystemRandom()  # forks and equal seeds must not draw the same ports
     for _ in range(1000):
         port = draw.randint(FIRST, LAST)
         if is_free(port):
             return port
     raise OSError(f"no free port between {FIRST} and {LAST} on {LOOPBACK}")
-
-
-# Debian keeps servers in sbin, which is not on the PATH of ordinary users.
-_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/usr/libexec:/sbin:/bin"
-
-
-def find_program(program: str) -> str | None:
-    """The path of a program, on the PATH or where systems keep their servers."""
-    path = os.pathsep.join(filter(None, [os.environ.get("PATH", ""), _SYSTEM_PATH]))
-    return shutil.which(program, path=path)
-
-
-def _installed(program: str, advice: str) -> str:
-    """The path of a program. Raises ServerMissing with the advice."""
-    if found := find_program(program):
-        return found
-    raise ServerMissing(f"{program} is not installed: {advice}")
-
-
-def configured_program(variable: str) -> str | None:
-    """The program that a variable of the environment names; None where it is not set."""
-    configured = os.environ.get(variable)
-    if not configured:
-        return None
-    if found := shutil.which(configured):
-        return found
-    raise ServerMissing(f"{variable} is {configured!r}, which is not a program")
-
-
-def redis_server() -> list[str]:
-    """The command that runs Redis: $COUNTERSINK_REDIS_SERVER, or the system's own.
-
-    Raises ServerMissing.
-    """
-    configured = configured_program("COUNTERSINK_REDIS_SERVER")
-    return [configured or _installed("redis-server", "install the package redis-server")]
-
-
-MARIADB_ADVICE = "install the packages mariadb-server-core and mariadb-client-core"
-
-
-def mariadbd() -> list[str]:
-    """The command that runs MariaDB. Raises ServerMissing."""
-    return [_installed("mariadbd", MARIADB_ADVICE)]
-
-
-def mariadb_install_db() -> list[str]:
-    """The command that makes a MariaDB data directory. Raises ServerMissing."""
-    found = _installed("mariadb-install-db", MARIADB_ADVICE)
-    # the script needs this program, which Debian keeps in the other package
-    _installed("my_print_defaults", MARIADB_ADVICE)
-    return [found]

@@ -1,12 +1,14 @@
-"""Options of all commands: order of flag, environment, ``countersink.toml`` and default, names of
-variables, URLs, connections, and types of values with their error messages; limits of names are in
-``runtime/limits.py``.
+"""Options of all commands: the kinds of options and the names of their environment variables, the
+file ``countersink.toml``, URLs and connections, and types of values with their error messages.
 
-A *setting* describes an installation (URLs, sizes, formats) and is also an environment variable
-``COUNTERSINK_<COMMAND>_<OPTION>`` and a key in the file. A *one-off* describes one run
-(``--from``, ``--drain``) and is a flag only: it must not linger in an environment.
+A value comes from the flag, else the environment, else the file, else the default. See
+``runtime/limits.py`` for the limits of names.
 
-``countersink.toml`` holds settings for all commands at the top, and a table for each command::
+A *setting* describes an installation (URLs, sizes, formats); it is also an environment variable
+``COUNTERSINK_<COMMAND>_<OPTION>`` and a key in the file. A *one-off* describes one run (``--from``,
+``--drain``) and is a flag only, as a variable would also apply to later runs.
+
+The file has the settings of all commands at its top, and a table for each command::
 
     redis_url = "redis://queue.internal:6379/0"
 
@@ -46,11 +48,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Parent: TypeAlias = click.Context | None
 Decorated = Callable[..., Any]
-"""A command's function, before or after click has attached an option to it."""
+"""A command's function, with or without options that click has attached."""
 
 
 class Setting(click.Option):
-    """An option that is a setting. ``<VARIABLE>_FILE`` names a file that holds its value."""
+    """An option that is a setting; the variable ``<VARIABLE>_FILE`` names a file with its value."""
 
     def variable(self, ctx: click.Context) -> str:
         """The name of its environment variable."""
@@ -60,7 +62,7 @@ class Setting(click.Option):
         return f"{ctx.auto_envvar_prefix}_{self.name.upper()}"
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """The value from the variable or from the file that ``<VARIABLE>_FILE`` names."""
+        """The value of the variable, or of the file that ``<VARIABLE>_FILE`` names."""
         variable = self.variable(ctx)
         value = os.environ.get(variable)
         file = os.environ.get(f"{variable}_FILE")
@@ -71,7 +73,8 @@ class Setting(click.Option):
     def consume_value(
         self, ctx: click.Context, opts: Mapping[str, Any]
     ) -> tuple[Any, ParameterSource]:
-        """The value, and where it is from. Several in the file are divided as in the variable."""
+        """The value and its source. Several values in ``countersink.toml`` are divided as in the
+        variable."""
         value, source = super().consume_value(ctx, opts)
         if self.multiple and isinstance(value, str):
             value = self.type.split_envvar_value(value)
@@ -82,36 +85,36 @@ class SharedSetting(Setting):
     """A setting of all commands, such as a URL."""
 
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
-        """The value at the top of the file, else the default."""
+        """The value at the top of ``countersink.toml``, else the default."""
         top = ctx.find_root().default_map or {}
         found = top.get(self.name or "")
-        # click calls this with the option's own default for help; a URL shows none.
+        # For help, click shows the default that this returns.
         return found if isinstance(found, str) else super().get_default(ctx, call=call)
 
 
 class Command(click.Command):
-    """A command that refuses keys of its table in the file that are no settings of it."""
+    """A command; it refuses keys in its table of ``countersink.toml`` that are no settings."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Parent = None, **extra: Any
     ) -> click.Context:
-        """click's context, after the check."""
+        """The context of click, after the check of the command's table."""
         known = [str(p.name) for p in self.params if isinstance(p, Setting)]
         _check_table(parent, info_name, known)
         return super().make_context(info_name, args, parent, **extra)
 
 
 class CommandGroup(click.Group):
-    """A group that refuses, in its table in the file, what is not one of its commands' tables."""
+    """A group of commands; its table in ``countersink.toml`` may only have their tables."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names in the order in which they were defined."""
+        """The names of the commands, in the order of their definitions."""
         return list(self.commands)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Parent = None, **extra: Any
     ) -> click.Context:
-        """click's context, after the check."""
+        """The context of click, after the check of the group's table."""
         _check_table(parent, info_name, list(self.commands), tables=True)
         return super().make_context(info_name, args, parent, **extra)
 
@@ -129,13 +132,13 @@ def _check_table(
 
 
 def setting(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
-    """Decorator: an option that is a setting; its default is shown where there is one."""
+    """Decorator: an option that is a setting; the help shows its default, if it has one."""
     return _option(*names, cls=Setting, show_envvar=True, **attributes)
 
 
 def one_off(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
-    """Decorator: an option of one run, which neither environment nor file can set; its default is
-    shown where there is one.
+    """Decorator: an option of one run, which neither environment nor file can set; the help shows
+    its default, if it has one.
     """
     return _option(*names, allow_from_autoenv=False, **attributes)
 
@@ -146,7 +149,7 @@ def _option(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
 
 
 def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
-    """Decorator: these, of which the first stands first in the help."""
+    """Decorator: several options, in the order of the help."""
 
     def decorated(function: Decorated) -> Decorated:
         for option in reversed(options):
@@ -160,15 +163,15 @@ URLS: Final = {
     "redis_url": "The queue: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"
     " (valkey for redis in each).",
     "mysql_url": "The database: mysql://user:password@host:3306/database.",
-    "mysql_read_url": "Replicas of the database to read totals from.  [default: --mysql-url]",
+    "mysql_read_url": "Replicas of the database, for reading totals.  [default: --mysql-url]",
     "jobs_redis_url": "The queue of the scheduled jobs: redis://, rediss://, unix:// or"
     " redis+sentinel://.  [default: --redis-url]",
 }
-"""Settings of all commands, with their help. They stand at the top of the file."""
+"""Settings of all commands, with their help. They are at the top of ``countersink.toml``."""
 
 
 def urls(*names: str) -> Callable[[Decorated], Decorated]:
-    """Decorator: options for these of :data:`URLS`; :func:`noted` tells their values."""
+    """Decorator: options of :data:`URLS`; :func:`option_value` returns their values."""
     return together(
         *(
             click.option(
@@ -178,7 +181,7 @@ def urls(*names: str) -> Callable[[Decorated], Decorated]:
                 envvar=f"COUNTERSINK_{name.upper()}",
                 show_envvar=True,
                 expose_value=False,
-                callback=_note_url,
+                callback=_record_url,
                 help=URLS[name],
             )
             for name in names
@@ -187,8 +190,8 @@ def urls(*names: str) -> Callable[[Decorated], Decorated]:
 
 
 def numbers(options: type, **meanings: str) -> Callable[[Decorated], Decorated]:
-    """Decorator: numbers that a process can be told, with their help; types and defaults are those
-    of ``options``, a dataclass.
+    """Decorator: settings that are numbers, with their helps; their types and defaults are those of
+    the members of ``options``, a dataclass.
     """
     from dataclasses import fields
 
@@ -217,16 +220,16 @@ log_format: Final = setting(
 
 
 def output_format(*choices: str) -> Callable[[Decorated], Decorated]:
-    """Decorator: ``--format``, always the output's; the first choice is the default. Where CSV is
-    among them, ``--spreadsheet``, too. :func:`noted` tells both.
+    """Decorator: ``--format`` of the output, by default the first choice; with ``csv`` among the
+    choices also ``--spreadsheet``. :func:`option_value` returns their values.
     """
     format = setting(
         "--format",
         type=click.Choice(choices),
         default=choices[0],
         expose_value=False,
-        callback=note,
-        help="How to print the result.",
+        callback=record_option,
+        help="Format of the result.",
     )
     if "csv" not in choices:
         return format
@@ -234,46 +237,47 @@ def output_format(*choices: str) -> Callable[[Decorated], Decorated]:
         "--spreadsheet",
         is_flag=True,
         expose_value=False,
-        callback=note,
+        callback=record_option,
         help="CSV for people: put ' before cells that a spreadsheet would run as a formula.",
     )
     return lambda function: format(spreadsheet(function))
 
 
-def of_mysql(*choices: str) -> Callable[[Decorated], Decorated]:
-    """Decorator: ``--format`` and ``--mysql-url``, for a command that prints what the database
-    has: :func:`open_store` opens it, :mod:`countersink.cli.output` prints.
+def mysql_options(*choices: str) -> Callable[[Decorated], Decorated]:
+    """Decorator: ``--format`` and ``--mysql-url``, for a command that prints data of the
+    database. See :func:`open_store` and :mod:`countersink.cli.output`.
     """
     return together(output_format(*choices), urls("mysql_url"))
 
 
-def of_redis(*choices: str) -> Callable[[Decorated], Decorated]:
-    """Decorator: the same with ``--redis-url``."""
+def redis_options(*choices: str) -> Callable[[Decorated], Decorated]:
+    """Decorator: ``--format`` and ``--redis-url``."""
     return together(output_format(*choices), urls("redis_url"))
 
 
-def note(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """Callback: note the value for :func:`noted`."""
+def record_option(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """Callback of an option: store its value for :func:`option_value`."""
     context.meta[f"countersink.{parameter.name}"] = value
     return value
 
 
-def _note_url(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    """Callback: the same for a URL, whose password no message may show."""
+def _record_url(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+    """Callback of a URL: store it for :func:`option_value`, and keep its password out of
+    messages."""
     if value is not None:
         remember_url(value)
-    return note(context, parameter, value)
+    return record_option(context, parameter, value)
 
 
-def noted(name: str) -> Any:
-    """The value of an option of the current command that is noted, such as ``format`` or a URL;
-    None: there is none."""
+def option_value(name: str) -> Any:
+    """The value of an option of the current command that :func:`record_option` stored, such as
+    ``format`` or a URL; None if there is none."""
     context = click.get_current_context(silent=True)
     return context and context.meta.get(f"countersink.{name}")
 
 
-def given(parameter: str) -> bool:
-    """Whether an option of the current command was given; a default is not."""
+def is_given(parameter: str) -> bool:
+    """Whether an option of the current command was given, in place of its default."""
     source = click.get_current_context().get_parameter_source(parameter)
     return source not in (None, ParameterSource.DEFAULT)
 
@@ -285,24 +289,24 @@ EXAMPLES: Final = {
 
 
 def open_tables() -> "Session":
-    """A session of the database at ``--mysql-url``, whose tables are up to date, until the command
-    ends."""
+    """A session of the database at ``--mysql-url``, closed when the command ends; it checks that
+    the tables are up to date."""
     from countersink.database.sessions import open_tables
 
     return click.get_current_context().with_resource(open_tables(mysql_url()))
 
 
 def open_store() -> "Store":
-    """The store at ``--mysql-url``, with its replicas at ``--mysql-read-url``, until the command
-    ends."""
+    """The store at ``--mysql-url``, with its replicas at ``--mysql-read-url``, closed when the
+    command ends."""
     from countersink.store import Store
 
-    store = Store(mysql_url(), read_url=noted("mysql_read_url"))
+    store = Store(mysql_url(), read_url=option_value("mysql_read_url"))
     return click.get_current_context().with_resource(store)
 
 
 def open_queue(client_name: str) -> "redis.Redis":
-    """A client of Redis at ``--redis-url`` until the command ends; connects when first used."""
+    """A client of Redis at ``--redis-url``, closed when the command ends; connects lazily."""
     from countersink.stream.connection import connect
 
     client: redis.Redis = connect(redis_url(), client_name=client_name)
@@ -311,17 +315,17 @@ def open_queue(client_name: str) -> "redis.Redis":
 
 
 def mysql_url() -> str:
-    """The URL of the database; wrong usage if none is configured."""
+    """The URL of the database; Misuse if none is configured."""
     return _configured("mysql")
 
 
 def redis_url() -> str:
-    """The URL of the queue; wrong usage if none is configured."""
+    """The URL of the queue; Misuse if none is configured."""
     return _configured("redis")
 
 
 def _configured(server: str) -> str:
-    if url := noted(f"{server}_url"):
+    if url := option_value(f"{server}_url"):
         return str(url)
     raise Misuse(
         f"no {server} URL is configured: set COUNTERSINK_{server.upper()}_URL "
@@ -330,23 +334,25 @@ def _configured(server: str) -> str:
 
 
 def jobs_redis_url() -> str:
-    """The URL of the Redis for the scheduled jobs; wrong usage if there is none.
+    """The URL of the Redis that has the queue of the scheduled jobs.
 
     Raises:
-        StreamMisconfigured: it is a cluster.
+        Misuse: no URL is configured.
+        StreamMisconfigured: it is the URL of a cluster.
     """
     from countersink.stream.connection import check_single
 
-    url = str(noted("jobs_redis_url") or redis_url())
+    url = str(option_value("jobs_redis_url") or redis_url())
     check_single(url)
     return url
 
 
 def producer_options(redis_url: str) -> "ProducerOptions":
-    """The settings ``COUNTERSINK_PRODUCER_*`` of a command's producer. Signals are for the command.
+    """The options of a command's producer, from the settings ``COUNTERSINK_PRODUCER_*``; it leaves
+    signals to the command.
 
     Raises:
-        ValueError: one cannot be used; the message names it.
+        ValueError: a setting has a wrong value; the message names it.
     """
     from dataclasses import replace
 
@@ -373,7 +379,7 @@ Settings: TypeAlias = dict[str, "str | Settings"]
 
 
 def apply_file(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    """Callback of ``--config``: make the file's settings the defaults of every command."""
+    """Callback of ``--config``: make the settings in the file the defaults of all commands."""
     path = Path(value) if value else DEFAULT_PATH
     if not value and not path.exists():
         return
@@ -382,10 +388,10 @@ def apply_file(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 def _load(path: Path, commands: list[str]) -> Settings:
-    """The settings of the file at ``path``, each as text, ``-`` in names turned to ``_``.
+    """The settings in the file at ``path``, as texts, with ``_`` for ``-`` in their names.
 
     Raises:
-        click.UsageError: it cannot be read, is not TOML, or names no setting of ours at its top.
+        click.UsageError: the file cannot be read, is not TOML, or has unknown settings at its top.
     """
     try:
         raw = tomllib.loads(path.read_text("utf-8"))
@@ -405,9 +411,9 @@ def _load(path: Path, commands: list[str]) -> Settings:
 
 
 def _unknown(where: str, name: str, allowed: list[str]) -> str:
-    """The sentence for a name in the file that is no setting, with the nearest that is one."""
+    """The message for an unknown name in the file, with the most similar name that is allowed."""
     near = difflib.get_close_matches(name, allowed, 1)
-    hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(allowed) or 'nothing'}"
+    hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(allowed) or 'nothing'}"
     return f"{where}: {name} is not a setting; {hint}"
 
 
@@ -430,14 +436,14 @@ def _texts(table: Mapping[str, object], where: str) -> Settings:
 
 
 class Checked(click.ParamType[T]):
-    """Text turned into a value by a function whose ValueError says what is allowed."""
+    """The type of values that a function reads from text; its ValueError says which are allowed."""
 
     def __init__(self, name: str, read: Callable[[str], T]) -> None:
         self.name = name
         self._read = read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
-        """The value; wrong usage with the reason otherwise."""
+        """The value of the text; wrong usage with the reason if there is none."""
         try:
             return self._read(_utf8(value if isinstance(value, str) else str(value)))
         except ValueError as error:
@@ -445,14 +451,14 @@ class Checked(click.ParamType[T]):
 
 
 class Finite(click.FloatRange):
-    """A number in a range, which ``nan`` and ``inf`` are not."""
+    """The type of numbers in a range, without ``nan`` and ``inf``."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """The number; wrong usage otherwise."""
+        """The number; wrong usage if the text is not one."""
         if not math.isfinite(click.FLOAT.convert(value, param, ctx)):
-            self.fail(f"{value} is no finite number", param, ctx)
+            self.fail(f"{value} is not a finite number", param, ctx)
         return float(super().convert(value, param, ctx))
 
 
@@ -460,7 +466,7 @@ def _utf8(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("it is no UTF-8; is the terminal set to another encoding?") from None
+        raise ValueError("it is not UTF-8; is the terminal set to another encoding?") from None
     return text
 
 
@@ -472,7 +478,7 @@ def _dimension(text: str) -> tuple[str, str]:
 
 
 def whole_number(text: str) -> int:
-    """The number in decimal digits, with a sign or without; ValueError for other texts."""
+    """The number that a text has in decimal digits, with or without a sign; else ValueError."""
     if re.fullmatch(r"[+-]?[0-9]{1,40}", text) is None:
         raise ValueError(f"{text!r} is not a whole number")
     return int(text)
@@ -489,7 +495,7 @@ def _moment(text: str) -> datetime:
         raise ValueError(f"{text!r} is not ISO 8601, such as 2026-11-21T08:00:00+01:00") from None
     if moment.utcoffset() is None:
         raise ValueError(
-            f"{text!r} has no time zone, and guessing one would count into the wrong day: "
+            f"{text!r} has no time zone, which decides on the day: "
             "add Z or an offset, such as +01:00"
         )
     limits.minute_of(moment)

@@ -1,1 +1,2 @@
-"""The modules of the commands, by the groups of ``countersink --help`` (see ``cli/app.py``)."""
+"""The commands that start processes, count and read. See ``cli/app.py`` for the list of all
+commands."""

@@ -1,5 +1,7 @@
-"""``countersink backfill``: runs it, prints the result as text or JSON, and decides on the exit
-status; its flags are in ``backfill_options.py``."""
+"""``countersink backfill``: its runs, its output as text or JSON, and its exit status.
+
+See ``log_options.py`` for its flags.
+"""
 
 import json
 from collections.abc import Iterable
@@ -26,31 +28,31 @@ from countersink.cli.commands import backfills, log_options
 from countersink.cli.commands.log_options import Allowance
 from countersink.cli.errors import Exit, Misuse
 from countersink.database.sessions import open_tables
+from countersink.runtime.texts import plural
 
 _STRAYS_SHOWN: Final = 20
 
 
 @click.command("backfill", cls=settings.Command)
 @log_options.backfill_options
-@settings.of_mysql("table", "json")
+@settings.mysql_options("table", "json")
 @settings.urls("redis_url")
 def command(allow_rejects: Allowance | None, **given: Any) -> int:
     """Count events that were missed, from logs and exports.
 
-    Did some of these events arrive live? Then reconcile. If none did, add.
+    Reconcile if some of these events were counted live; add if none were.
 
-    --mode add: these events never arrived. Each byte of a source is counted once, even if the
-    source is given again, to two runs at once, or after a crash. Of a source that has grown or was
-    renamed or compressed, only what is new is added. Live traffic of the same days stays as it is.
+    --mode add: none of the events was counted. Each byte of a source is counted once, even if the
+    source is given again, to two runs at once, or after a crash. If a source has grown, or was
+    renamed or compressed, only its new lines are added. Live counts of the same days stay.
 
-    --mode reconcile: these sources are the whole truth for their days. The total of each key and
-    day is set to what the sources say, so that events that did arrive are not counted twice. Keys
-    that the sources lack keep their totals, unless --delete-missing is given. Differences are shown
-    and recorded. It needs --from and --to; only days that are over are set, and a worker must be
-    running.
+    --mode reconcile: the sources have all events of their days. The total of each key and day is
+    set to what the sources say, so that no event is counted twice. Keys that the sources lack keep
+    their totals, unless --delete-missing is given. The command shows and records all differences.
+    It needs --from and --to, sets only days that are over, and needs a running worker.
 
     A SOURCE is a file, a directory, a shell pattern in quotes, or - for standard input; plain,
-    gzip, bzip2, zstd or xz. If a run is interrupted, run it again: it goes on. If lines cannot be
+    gzip, bzip2, zstd or xz. An interrupted run goes on when it is run again. If lines cannot be
     counted, the status is 3, unless --allow-rejects covers them; --rejects writes them to a file.
     `countersink backfills undo` undoes a run. Details and examples of each format:
     docs/backfill.md.
@@ -59,8 +61,8 @@ def command(allow_rejects: Allowance | None, **given: Any) -> int:
     url = settings.mysql_url()
     if options.mode == "reconcile":
         settings.redis_url()
-    with output.stopped_by_signals() as asked:
-        call = _Call(url, asked, allow_rejects or Allowance())
+    with output.stopped_by_signals() as stop:
+        call = _Call(url, stop, allow_rejects or Allowance())
         if options.recipe.counter_column:
             return call.run_each_counter(options)
         report = call.run(options)
@@ -76,31 +78,38 @@ def command(allow_rejects: Allowance | None, **given: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What one call of the command works with, for as many runs as it makes."""
+    """One call of the command, which makes one run or several.
+
+    Attributes:
+        url: of the database.
+        stop: whether a signal asks it to stop.
+        allowed: rejected lines with which it still ends with 0.
+    """
 
     url: str
-    asked: output.StopRequest
+    stop: output.StopRequest
     allowed: Allowance
 
     @property
     def as_json(self) -> bool:
-        """Whether stdout and stderr are for programs."""
-        return bool(settings.noted("format") == "json")
+        """Whether the output is JSON, on stdout and stderr."""
+        return bool(settings.option_value("format") == "json")
 
     def run_each_counter(self, options: BackfillOptions) -> int:
-        """One run for each counter of an export; the exit status."""
-        found = exported(self.url, options, self.asked)
+        """Make one run for each counter of an export; return the exit status."""
+        found = exported(self.url, options, self.stop)
         for stray in found.strays[:_STRAYS_SHOWN]:
-            click.echo(f"rejected: {output.cell(stray)}", err=True)
+            click.echo(f"rejected: {output.display(stray)}", err=True)
         if found.stray_lines:
-            click.echo(f"rejected: {found.stray_lines:,} lines are of no counter", err=True)
+            strays = plural(found.stray_lines, "line has", "lines have")
+            click.echo(f"rejected: {strays} no counter", err=True)
         if not found.counters:
             self.say("the sources have no line that counts")
-        well = self.allowed.covers(found.stray_lines, found.lines)
-        statuses: list[int] = [Exit.DONE if well else Exit.DIFFERS]
+        allowed = self.allowed.covers(found.stray_lines, found.lines)
+        statuses: list[int] = [Exit.DONE if allowed else Exit.DIFFERS]
         documents: list[dict[str, Any]] = []
         for counter in found.counters:
-            if self.asked():
+            if self.stop():
                 break
             report = self.run(replace(options, counter=counter))
             statuses.append(self.status(report))
@@ -110,16 +119,16 @@ class _Call:
                 _show(report, report.drift, dry_run=options.dry_run)
         if self.as_json:
             output.write_json({"runs": documents, "stray_lines": found.stray_lines})
-        if self.asked.status is not None:
-            return self.asked.status
+        if self.stop.status is not None:
+            return self.stop.status
         return Exit.FAILED if Exit.FAILED in statuses else max(statuses)
 
     def run(self, options: BackfillOptions) -> BackfillReport:
-        """One run; on stderr, what is no result: notices, and what to do next, each once."""
-        told: list[str] = []
+        """Make one run, and print its notices and failures on stderr, each once."""
+        said: list[str] = []
 
-        def tell(notice: str) -> None:
-            told.append(notice)
+        def say(notice: str) -> None:
+            said.append(notice)
             self.say(notice)
 
         with output.progress_bar("counting") as show:
@@ -127,10 +136,10 @@ class _Call:
                 report = backfill(
                     self.url,
                     options,
-                    redis_url=settings.noted("redis_url"),
-                    on_progress=lambda state: show(*words_of(state)),
-                    on_notice=tell,
-                    stop=self.asked,
+                    redis_url=settings.option_value("redis_url"),
+                    on_progress=lambda state: show(*progress_text(state)),
+                    on_notice=say,
+                    stop=self.stop,
                 )
             except WrongOption as error:
                 raise Misuse(str(error)) from error
@@ -138,34 +147,34 @@ class _Call:
             f"{each.source}: {each.detail}" for each in report.sources if each.outcome == "failed"
         ]
         for sentence in (*report.notices, *failed):
-            if sentence not in told:
+            if sentence not in said:
                 self.say(sentence)
         return report
 
     def say(self, sentence: str) -> None:
-        """A sentence on stderr, as the progress there."""
+        """Print a sentence on stderr, as text or JSON."""
         if self.as_json:
             click.echo(json.dumps({"notice": sentence}), err=True)
         else:
-            click.echo(f"countersink backfill: {output.cell(sentence)}", err=True)
+            click.echo(f"countersink backfill: {output.display(sentence)}", err=True)
 
     def status(self, report: BackfillReport) -> int:
-        """The exit status after a run."""
+        """The exit status for a run."""
         if report.state == "failed":
             return Exit.FAILED
         if report.state == "stopped":
-            # Of what it did not read nobody knows; without a signal it was --max-rejects.
-            return Exit.DIFFERS if self.asked.status is None else self.asked.status
+            # Lines remain that were not read; without a signal, --max-rejects ended the run.
+            return Exit.DIFFERS if self.stop.status is None else self.stop.status
         return Exit.DONE if self.allowed.covers(report.rejected, report.lines) else Exit.DIFFERS
 
 
-def words_of(state: Progress) -> tuple[float | None, str]:
-    """The share that is read, where it is known, and what is going on, in words."""
+def progress_text(state: Progress) -> tuple[float | None, str]:
+    """The share of the sources that is read (None: unknown), and the progress as text."""
     if state.doing != "reading":
         return None, "waiting for the queue" if state.doing == "waiting" else state.doing
     rejected = f", {state.rejected:,} rejected" if state.rejected else ""
-    words = f"{state.lines:,} lines{rejected}"
-    return None if state.size is None else min(state.done / max(state.size, 1), 1.0), words
+    text = f"{plural(state.lines, 'line')}{rejected}"
+    return None if state.size is None else min(state.done / max(state.size, 1), 1.0), text
 
 
 _MEMBERS: Final = (
@@ -175,14 +184,14 @@ _MEMBERS: Final = (
 
 
 def _document(report: BackfillReport) -> dict[str, Any]:
-    """The result as JSON, without what was corrected."""
+    """The result as JSON, without the corrections."""
     by_day = [{"day": day, "amount": amount} for day, amount in report.by_day]
     sources = [asdict(one) for one in report.sources]
     return output.document(report, _MEMBERS, by_day=by_day, sources=sources)
 
 
 def _show(report: BackfillReport, drift: Iterable[Drift], *, dry_run: bool) -> None:
-    """The result for people."""
+    """Print the result as text."""
     if report.sources:
         _show_sources(report)
     if report.by_day:
@@ -198,14 +207,14 @@ def _show(report: BackfillReport, drift: Iterable[Drift], *, dry_run: bool) -> N
 
 def _show_sources(report: BackfillReport) -> None:
     rows = [
-        # What went wrong is on stderr, in a sentence that is too long for a table.
+        # The reason of a failure is on stderr, as it is too long for a table.
         _cells(one.source, one.outcome, one, "" if one.outcome == "failed" else one.detail)
         for one in report.sources
     ]
     if len(rows) > 1:
         rows.append(_cells("all", "", report, ""))
     headings = (f">{name}" for name in backfills.FIGURES)
-    output.write_rows(("source", "outcome", *headings, "what"), rows)
+    output.write_rows(("source", "outcome", *headings, "detail"), rows)
 
 
 def _cells(
@@ -215,13 +224,14 @@ def _cells(
 
 
 def _sentence(report: BackfillReport, would: bool) -> str:
-    known = f" {report.known_lines:,} lines had been counted before." if report.known_lines else ""
+    known = plural(report.known_lines, "line was", "lines were")
+    known = f" {known} counted before." if report.known_lines else ""
     if report.mode == "reconcile":
         verb = "would correct" if would else "corrected"
-        said = f"{verb} {report.corrections:,} totals, by {report.amount:+,} in all."
+        text = f"{verb} {plural(report.corrections, 'total')}, by {report.amount:+,} in total."
     else:
-        said = f"{'would add' if would else 'added'} {report.amount:,}."
-    said = f"{report.counter}: {said}{known}"
+        text = f"{'would add' if would else 'added'} {report.amount:,}."
+    text = f"{report.counter}: {text}{known}"
     if report.run is not None and (report.amount or report.corrections):
-        said += f" Run {report.run}: countersink backfills undo {report.run} takes it back."
-    return said
+        text += f" Run {report.run}: countersink backfills undo {report.run} undoes it."
+    return text

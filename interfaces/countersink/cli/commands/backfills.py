@@ -1,5 +1,8 @@
-"""``countersink backfills list, show, undo``: flags, tables, columns, JSON and texts of past runs,
-rejected lines and drift; what an undo refuses is in ``backfill/undo.py``."""
+"""``countersink backfills list``, ``show`` and ``undo``: their flags, and the tables and JSON of
+past runs, rejected lines and drift.
+
+See ``backfill/undo.py`` for the undo and its errors.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +21,7 @@ from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.output import stopped_by_signals
 from countersink.cli.settings import COUNTER
 from countersink.database.session import Session
-from countersink.runtime.texts import iso
+from countersink.runtime.texts import iso, plural
 
 RUN = click.IntRange(1)
 
@@ -27,14 +30,15 @@ RUN = click.IntRange(1)
 def command() -> None:
     """List, show and undo backfills.
 
-    RUN is the number that backfill prints and list shows. A run is running (even if its process
-    died: the next backfill of the same source goes on), done, stopped, failed, undoing or undone.
+    RUN is the number that backfill and backfills list print. A run is running (also if its process
+    died: the next backfill of the source goes on with it), done, stopped, failed, undoing or
+    undone.
     """
 
 
 @command.command("list", cls=settings.Command)
 @settings.one_off("--counter", type=COUNTER, help="Only backfills of this counter.")
-@settings.of_mysql("table", "json")
+@settings.mysql_options("table", "json")
 def list_command(counter: str | None) -> None:
     """List backfills, newest first."""
     opened = settings.open_tables()
@@ -44,17 +48,18 @@ def list_command(counter: str | None) -> None:
 
 @command.command("show", cls=settings.Command)
 @click.argument("run", type=RUN)
-@settings.one_off("--rejects", is_flag=True, help="List the first lines that it could not count.")
+@settings.one_off("--rejects", is_flag=True, help="List the first rejected lines.")
 @settings.one_off("--drift", is_flag=True, help="List what a reconcile corrected.")
-@settings.of_mysql("table", "json", "csv")
+@settings.mysql_options("table", "json", "csv")
 def show_command(run: int, rejects: bool, drift: bool) -> None:
-    """Show what a backfill read, and what came of it.
+    """Show a backfill: its state, options, sources and numbers of lines.
 
-    --rejects and --drift print these lists instead; that of --drift is complete in JSON and CSV.
+    --rejects and --drift print these lists instead; the list of --drift is complete in JSON and
+    CSV.
     """
     if rejects and drift:
         raise Misuse("give --rejects or --drift, not both")
-    if settings.noted("format") == "csv" and not (rejects or drift):
+    if settings.option_value("format") == "csv" and not (rejects or drift):
         raise Misuse("--format csv is for --rejects or --drift")
     opened = settings.open_tables()
     found = history.run(opened, run)
@@ -77,7 +82,7 @@ def _show_rejects(opened: Session, run: Run) -> None:
 
 def _show_drift(opened: Session, run: Run) -> None:
     if run.mode != "reconcile":
-        raise Failure(f"run {run.id} added; only reconciling corrects anything")
+        raise Failure(f"run {run.id} has --mode add; only a reconcile corrects totals")
     drift = history.drift(opened, run.id)
     rows = map(drift_document, drift)
     people: str | Callable[[], None] = "Nothing differed."
@@ -88,34 +93,34 @@ def _show_drift(opened: Session, run: Run) -> None:
 
 @command.command("undo", cls=settings.Command)
 @click.argument("runs", metavar="RUN...", type=RUN, nargs=-1, required=True)
-@settings.of_mysql("text", "json")
+@settings.mysql_options("text", "json")
 def undo_command(runs: tuple[int, ...]) -> int:
     """Undo exactly what a backfill added or corrected.
 
-    Everything counted since then stays, even if it was compacted or rolled up. If it is
-    interrupted, run it again. Afterwards the same source may be counted again. Runs that have read
-    on behind it in the same source are undone together with it: give their numbers, too.
+    Other counts stay, even if rows were compacted or rolled up. If the command is interrupted, run
+    it again. Afterwards, the source may be counted again. Later runs that went on in the same
+    source must be undone in the same command: give their numbers, too.
     """
     url = settings.mysql_url()
-    with stopped_by_signals() as asked, output.progress_bar("undoing") as show:
+    with stopped_by_signals() as stop, output.progress_bar("undoing") as show:
         done = undo(
             url,
             *runs,
-            on_progress=lambda done, of: show(done / max(of, 1), f"{done:,} of {of:,} chunks"),
-            stop=asked,
+            on_progress=lambda done, n: show(done / max(n, 1), f"{done:,} of {plural(n, 'chunk')}"),
+            stop=stop,
         )
     for notice in done.notices:
-        click.echo(f"countersink backfills: {output.cell(notice)}", err=True)
+        click.echo(f"countersink backfills: {output.display(notice)}", err=True)
     output.write_result(asdict(done), _undone_sentence(done))
     if done.state != "undone":
         click.echo("countersink backfills: stopped: run it again, and it goes on", err=True)
-        return asked.status or Exit.FAILED
+        return stop.status or Exit.FAILED
     return Exit.DONE
 
 
 REJECTED: Final = ("source", "line", "reason", "text")
 FIGURES: Final = ("lines", "counted", "filtered", "rejected", "amount")
-"""Of a run, and of what it read of a source."""
+"""Figures of a run, and of each of its sources."""
 _RUN: Final = (
     *("run", "counter", "mode", "state", "started", "seen", "ended", "holder", "bytes"),
     *(*FIGURES, "corrections", "error", "options", "sources"),
@@ -130,12 +135,12 @@ def _document(run: Run) -> dict[str, Any]:
 
 
 def _source_document(one: RunSource) -> dict[str, Any]:
-    """What a run read of a source, as JSON."""
+    """A source of a run as JSON."""
     return output.document(one, _SOURCE, source=one.path, bytes=one.size_bytes)
 
 
 def _show_list(runs: Sequence[Run]) -> None:
-    """Runs for people."""
+    """Print a table of runs."""
     columns = (
         *(">run", "counter", "mode", "state", "started"),
         *(">lines", ">rejected", ">amount", ">corrections", "sources"),
@@ -146,15 +151,15 @@ def _show_list(runs: Sequence[Run]) -> None:
             "run": str(run.id),
             "started": iso(run.started, "seconds"),
             "corrections": run.corrections if run.mode == "reconcile" else None,
-            "sources": output.few(run.sources, 1),
+            "sources": output.first_names(run.sources, 1),
         }
         for run in runs
     ]
-    output.write_documents(columns, rows, otherwise="There was no backfill so far.")
+    output.write_documents(columns, rows, otherwise="There are no backfills.")
 
 
 def _show_one(run: Run, sources: Sequence[RunSource]) -> None:
-    """A run for people, and what it read."""
+    """Print a run and its sources as text."""
     facts: dict[str, object] = {
         "run": str(run.id),
         "counter": run.counter,
@@ -187,40 +192,43 @@ def _show_sources(sources: Sequence[RunSource]) -> None:
     output.write_documents(("source", *(f">{number}" for number in numbers)), rows)
 
 
-def _show_rejected(rejected: Sequence[output.Row], more: int) -> None:
-    """Rejected lines for people, and how many more there were."""
+def _show_rejected(rejected: Sequence[output.Document], more: int) -> None:
+    """Print rejected lines, and the number of others."""
     for row in rejected:
-        source, reason, text = (output.cell(row[name]) for name in ("source", "reason", "text"))
+        source, reason, text = (output.display(row[name]) for name in ("source", "reason", "text"))
         click.echo(f"{source} line {row['line']}: {reason}: {text}")
     if more or not rejected:
-        click.echo(f"{more:,} more lines were rejected." if more else "No line was rejected.")
+        others = plural(more, "more line was", "more lines were")
+        click.echo(f"{others} rejected." if more else "No line was rejected.")
 
 
 def _undone_sentence(done: Undone) -> str:
-    """What taking back did."""
+    """The result of an undo, as a sentence."""
     several = len(done.runs) > 1
     runs = f"{'runs' if several else 'run'} {', '.join(map(str, done.runs))}"
     if done.state != "undone":
-        return f"{runs}: taken back in part, {done.amount:+,} so far"
+        return f"{runs}: undone in part, {done.amount:+,} so far"
     return (
-        f"{runs} {'are' if several else 'is'} taken back: {done.counter} changed by"
-        f" {done.amount:+,}, in {done.cells:,} rows of {done.chunks:,} chunks"
+        f"{runs} {'are' if several else 'is'} undone: {done.counter} changed by {done.amount:+,},"
+        f" in {plural(done.cells, 'row')} of {plural(done.chunks, 'chunk')}"
     )
 
 
 DRIFT_COLUMNS: Final = ("day", "bucket", "width", "key", "had", "should_be", "delta")
 DRIFT_SHOWN: Final = 20
-"""Corrections in a table; the others are counted."""
+"""Most corrections in a table; the others are counted."""
 
 
 def drift_document(one: Drift) -> dict[str, object]:
-    """A correction as JSON; ``bucket`` is as in the tables: of buckets finer than days in UTC."""
+    """A correction as JSON. As in the database, a ``bucket`` finer than a day is in UTC."""
     bucket = one.bucket.isoformat(timespec="minutes")
     return output.document(one, DRIFT_COLUMNS, bucket=bucket)
 
 
 def show_drift(drift: Iterable[Drift], corrections: int, *, where: str) -> None:
-    """The first of ``corrections`` for people; ``where`` all of them are to be had."""
+    """Print a table of the first corrections, and the number of the others; ``where`` is a text
+    that says how to list all.
+    """
     first: Sequence[Drift] = [one for one, _ in zip(drift, range(DRIFT_SHOWN), strict=False)]
     if not first:
         return

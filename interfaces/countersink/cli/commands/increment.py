@@ -1,5 +1,6 @@
-"""``countersink increment``: flags, how often it is tried (``ATTEMPTS``), and the message when it
-may or may not be stored."""
+"""``countersink increment``: its flags, its attempts (``ATTEMPTS``), and its message if the
+increment may or may not be stored.
+"""
 
 from datetime import datetime
 from typing import Final
@@ -29,26 +30,23 @@ from countersink.stream.names import PartitionRoute, note_use, read_salts
     type=DIMENSION,
     multiple=True,
     metavar="NAME=VALUE",
-    help="A value of a dimension, for a counter that has dimensions; repeatable. Not with KEY.",
+    help="The value of a dimension, for a counter with dimensions; repeatable. In place of KEY.",
 )
 @settings.one_off(
-    "--amount",
-    type=AMOUNT,
-    default=1,
-    metavar="N",
-    help="What to add; may be negative.",
+    "--amount", type=AMOUNT, default=1, metavar="N", help="Amount to add; may be negative."
 )
 @settings.one_off(
     "--at",
     type=MOMENT,
     metavar="ISO8601",
-    help="When the event happened, with a time zone: 2026-11-21T08:00:00+01:00. Default: now.",
+    help="Time of the event, with its time zone: 2026-11-21T08:00:00+01:00. Default: now.",
 )
 @settings.one_off(
     "--visitor",
     type=settings.TEXT,
     metavar="VISITOR",
-    help="Who was seen, for a counter of different visitors (counter set --unique); hashed here.",
+    help="The visitor, for a counter of different visitors (counter set --unique); hashed on this"
+    " machine.",
 )
 @settings.urls("redis_url")
 def command(
@@ -61,14 +59,14 @@ def command(
 ) -> None:
     """Add to a counter, through the same queue as an app.
 
-    The increment is for COUNTER as a whole, for KEY in it, or for values of its dimensions. It is
-    stored in Redis when this command ends with 0, and in MySQL a moment later if a worker runs. An
-    amount of 0 declares the key without counting.
+    The increment is for COUNTER as a whole, for KEY in it, or for values of its dimensions. When
+    the command ends with 0, the increment is in Redis; a running worker moves it into MySQL a
+    moment later. An amount of 0 declares the key without counting.
     """
     if key and dimensions:
-        raise Misuse("an increment has a KEY, or dimensions: leave one of them out")
+        raise Misuse("KEY and --dimension exclude each other: leave out one of them")
     if visitor is not None and amount != 1:
-        raise Misuse("--visitor is one sighting: leave out --amount")
+        raise Misuse("--visitor counts one sighting: leave out --amount")
     given = dict(dimensions)
     if len(given) < len(dimensions):
         raise Misuse("--dimension is given twice for the same name")
@@ -82,6 +80,7 @@ def command(
 
 
 ATTEMPTS: Final = 3
+"""Most times that the same entry is sent after a lost reply."""
 
 
 def send_one(
@@ -92,14 +91,14 @@ def send_one(
     at: datetime | None,
     member: bytes | None = None,
 ) -> None:
-    """Store one increment in the queue; ``member``: who was seen.
+    """Store one increment in the queue; ``member`` is the visitor.
 
-    A lost reply is answered by sending the same bytes again, which cannot count twice; of a
-    cluster to another master.
+    After a lost reply, the same bytes are sent again, in a cluster to another master; the entry
+    cannot count twice.
 
     Raises:
-        StreamError: nothing was sent.
-        Failure: it was sent, and Redis never said whether it arrived; or the member has no salt.
+        StreamError: nothing was stored.
+        Failure: the entry was sent, but Redis never replied; or there is no salt for the member.
     """
     client = connect(redis_url, client_name="countersink-increment")
     route, clock = PartitionRoute(), RedisClock()
@@ -114,8 +113,8 @@ def send_one(
         route.reach(client, lambda: salts.extend(read_salts(client, route.stream, counter, past)))
         salt = salt_of(salts, minute)
         if salt is None:
-            forgotten = f"{counter} has no salt of this time: it was forgotten, or is not made yet"
-            raise Failure(forgotten if salts else no_salt(counter))
+            other_time = f"{counter} has no salt of this time: it was forgotten, or is not made yet"
+            raise Failure(other_time if salts else no_salt(counter))
         row = (*row, salt.number, member_hash(member, salt.salt))
     rows = encode_rows([row])
     entry = Sealed(new_entry_id(now), now, rows, 1)

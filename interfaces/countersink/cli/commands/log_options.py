@@ -1,7 +1,7 @@
-"""Flags that ``tail`` and ``backfill`` share (``--input-format``, ``--log-format``, ``--envelope``,
-``--time-zone``, ``--where``, ``--dimension``, ``--visitor``, ``--allow-rejects``), and parsing of
-their values, with their errors. The flags of ``countersink backfill`` with their help, and the
-errors for those that exclude each other."""
+"""The flags of ``countersink backfill``, those that ``tail`` shares with it (from
+``--input-format`` to ``--visitor``, ``--allow-rejects``), and the errors of their values and
+combinations.
+"""
 
 import re
 import shlex
@@ -23,16 +23,14 @@ from countersink.logs.template import Condition, Operator
 from countersink.logs.times import UNITS
 
 _CONDITION: Final = re.compile(r"(.+?)\s*(!=|!~|=|~)\s*(.*)", re.DOTALL)
-
-
 Option = Callable[[settings.Decorated], settings.Decorated]
 
 
 class _Conditions(Checked[Condition]):
-    """Conditions; several in one text are divided by spaces, and quoted as in a shell."""
+    """The type of conditions; in a variable, spaces divide them, and quotes work as in a shell."""
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
-        """The conditions of a variable."""
+        """The conditions in a variable."""
         try:
             return shlex.split(rv)
         except ValueError as error:
@@ -54,18 +52,13 @@ CONDITION: Final = _Conditions("condition", _condition)
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How many lines may be rejected: a number, or a part of those that were read.
-
-    Attributes:
-        lines: so many.
-        percent: or so many of a hundred.
-    """
+    """The rejected lines that are allowed: a number, or a percentage of the lines read."""
 
     lines: int = 0
     percent: float | None = None
 
     def covers(self, rejected: int, read: int) -> bool:
-        """Whether ``rejected`` lines of ``read`` are allowed."""
+        """Whether ``rejected`` lines of ``read`` lines are allowed."""
         if self.percent is None:
             return rejected <= self.lines
         return rejected * 100 <= self.percent * read
@@ -76,22 +69,22 @@ def _allowance(text: str) -> Allowance:
         return Allowance(lines=int(text))
     if re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,9})?%", text) and float(text[:-1]) <= 100:
         return Allowance(percent=float(text[:-1]))
-    raise ValueError(f"{text!r} is neither a number of lines, such as 20, nor a part, such as 1%")
+    raise ValueError(f"{text!r} is neither a number of lines such as 20 nor a share such as 1%")
 
 
 allow_rejects: Final = settings.setting(
     "--allow-rejects",
     type=Checked("allowance", _allowance),
     metavar="N|P%",
-    help="End with 0, not with 3, if at most N lines are rejected, or P% of the lines.",
+    help="End with 0, not with 3, if at most N lines, or P% of the lines, are rejected.",
 )
-"""Decorator: how many lines may be rejected."""
+"""Decorator: ``--allow-rejects``."""
 
 
 def _fields(text: str) -> tuple[str, ...]:
     fields = tuple(field.strip() for field in text.split(",")) if text else ()
     if not all(fields) or len(set(fields)) < len(fields):
-        raise ValueError(f"{text!r}: give fields, each once, divided by commas: host,agent")
+        raise ValueError(f"{text!r}: give different fields, divided by commas, as host,agent")
     return fields
 
 
@@ -99,34 +92,33 @@ _FIELDS: Final = Checked("fields", _fields)
 
 
 def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
-    """Decorator: what lines are, and which of them count, for a command that reads these formats;
-    each option is made by ``option``: a setting, or a one-off."""
+    """Decorator: options for the format of lines, one of ``formats``, and for the lines that count;
+    ``option`` makes each of them: ``settings.setting`` or ``settings.one_off``."""
     return settings.together(
         option(
             "--input-format",
             type=click.Choice(formats),
             default="auto",
-            help="Format of the lines; auto detects it from the first lines of a log.",
+            help="Format of the lines; auto: detected from the first lines of a log.",
         ),
         option(
             "--log-format",
             type=TEXT,
             default="",
-            help="Format of the lines, as the server's configuration has it: Apache's"
+            help="Format of the lines, as in the configuration of the web server: Apache's"
             " '%h %l %u %t \"%r\" %>s %b', or nginx's '$remote_addr - $remote_user"
             " [$time_local] …'.",
         ),
         option(
             "--envelope",
             type=click.Choice(ENVELOPES),
-            help="What wraps each line: docker's or Kubernetes' log file (cri), a prefix of syslog"
-            " or docker compose, or quotes."
-            " --input-format auto detects it.",
+            help="Wrapper of each line: docker's or Kubernetes' log file (cri), a prefix of syslog"
+            " or docker compose, or quotes. --input-format auto detects it.",
         ),
         option(
             "--time-zone",
             type=ZONE,
-            help="Time zone of times that have none: an IANA name. By default they are rejected.",
+            help="Time zone of times without one: an IANA name. By default they are rejected.",
         ),
         option(
             "--where",
@@ -141,15 +133,15 @@ def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
             type=DIMENSION,
             multiple=True,
             metavar="NAME=FIELD",
-            help="A dimension of the counter, and the field that holds its value; repeatable."
-            " Stands in the place of a key.",
+            help="A dimension of the counter, and the field with its value; repeatable. In place of"
+            " a key.",
         ),
         option(
             "--visitor",
             type=_FIELDS,
             metavar="FIELD[,FIELD]",
-            help="The fields that say who the visitor is, such as host,agent, for a counter of"
-            " different visitors (counter set --unique); hashed here.",
+            help="The fields that identify the visitor, such as host,agent, for a counter of"
+            " different visitors (counter set --unique); hashed on this machine.",
         ),
     )
 
@@ -157,14 +149,14 @@ def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
 _DEFAULTS: Final = BackfillOptions(counter="", sources=())
 
 _MAX_SOURCE_NAME: Final = 255
-"""Characters; the width of the column."""
+"""Characters that the database column holds."""
 
 
 def _delimiter(text: str) -> str:
     text = "\t" if text in (r"\t", "tab") else text
     if len(text) != 1 or text in '"\r\n\0':
         raise ValueError(
-            rf"{text!r} is not one character that can stand between columns, such as ; or \t"
+            rf"{text!r} is not one character that can separate columns, such as ; or \t"
         )
     return text
 
@@ -172,7 +164,7 @@ def _delimiter(text: str) -> str:
 def _columns(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise ValueError(f"{text!r} has a column without a name; give them as day,key,total")
+        raise ValueError(f"{text!r} has a column without a name; give names such as day,key,total")
     return names
 
 
@@ -188,7 +180,7 @@ _SOURCE_NAME: Final = Checked("name", _source_name)
 
 
 def _texts(metavar: str, **meanings: str) -> Option:
-    """Options that take a text, with their help."""
+    """Decorator: options with a text as their value, with their helps."""
     return settings.together(
         *(
             settings.one_off(
@@ -200,7 +192,7 @@ def _texts(metavar: str, **meanings: str) -> Option:
 
 
 def _flags(**meanings: str) -> Option:
-    """Flags, with their help."""
+    """Decorator: flags, with their helps."""
     return settings.together(
         *(
             settings.one_off(f"--{name.replace('_', '-')}", is_flag=True, help=help)
@@ -209,22 +201,22 @@ def _flags(**meanings: str) -> Option:
     )
 
 
-_WHAT: Final = (
+_TARGET: Final = (
     settings.one_off("--counter", type=COUNTER, help="The counter to add to, or to correct."),
     _texts(
         "COLUMN",
-        counter_column="csv and ndjson: where each line's counter is, instead of --counter; one run"
-        " per counter.",
+        counter_column="csv and ndjson: column with each line's counter, in place of --counter; one"
+        " run per counter.",
     ),
     settings.one_off(
         "--mode",
         type=click.Choice(["add", "reconcile"]),
         default="add",
-        help="See above: add if none of the events arrived.",
+        help="See above: add if none of the events was counted live.",
     ),
-    _flags(dry_run="Read everything, say what would change, change nothing."),
+    _flags(dry_run="Read the sources and show what would change, without changing it."),
 )
-_READING: Final = (
+_FORMAT: Final = (
     options(INPUT_FORMATS, settings.one_off),
     _texts(
         "TEMPLATE",
@@ -232,37 +224,35 @@ _READING: Final = (
     ),
     _texts(
         "COLUMN",
-        key_column="csv and JSON: where the key is, a column or a path such as a.b.0 or /a/b/0.",
-        amount_column="csv and JSON: where the amount is, as in --key-column; by default each line"
-        " counts 1.",
+        key_column="csv and JSON: the key's column, or its path such as a.b.0 or /a/b/0.",
+        amount_column="csv and JSON: the amount's column or path; by default each line counts 1.",
     ),
     _texts(
         "CHARACTER",
-        decimal_point="What stands before the fraction of an amount, which must be 0: a point or a"
-        " comma.",
-        thousands="What stands between groups of three digits of an amount, such as . or a comma.",
+        decimal_point="Decimal separator of amounts, whose fraction must be 0: a point or a comma.",
+        thousands="Thousands separator of amounts, such as a point or a comma.",
     ),
-    _texts("TEXT", comment="csv: what comment lines begin with, such as #."),
+    _texts("TEXT", comment="csv: prefix of comment lines, such as #."),
     settings.one_off(
         "--time-column",
         type=TEXT,
         multiple=True,
         metavar="COLUMN",
-        help="csv and JSON: where the time is, as in --key-column; detected in JSON logs."
-        " Repeatable, for example for a date and a time of day: the texts are joined with a space.",
+        help="csv and JSON: the time's column or path; detected in JSON logs. Repeatable, such as"
+        " for a date and a time of day: the texts are joined with a space.",
     ),
     settings.one_off(
         "--delimiter",
         type=_DELIMITER,
         default=_DEFAULTS.recipe.delimiter,
         metavar="CHARACTER",
-        help=r"csv: what separates columns; \t is a tab.",
+        help=r"csv: separator of columns; \t is a tab.",
     ),
     settings.one_off(
         "--columns",
         type=_COLUMNS,
         metavar="NAME,…",
-        help="csv: the names of the columns of a file without a header.",
+        help="csv: names of the columns of a file without a header.",
     ),
     settings.one_off(
         "--time-format",
@@ -277,26 +267,28 @@ _READING: Final = (
         type=TEXT,
         multiple=True,
         metavar="PATTERN",
-        help="Leave out keys that match, such as '*.css'; repeatable.",
+        help="Leave out keys that match this shell pattern, such as '*.css'; repeatable.",
     ),
     settings.one_off("--strip-query", is_flag=True, help="Cut each key before its first ?."),
-    settings.one_off("--from", "start", type=DAY, help="First day, inclusive."),
     settings.one_off(
-        "--to", "end", type=DAY, help="Last day, inclusive; both are days of the counter."
+        "--from", "start", type=DAY, help="First day, inclusive, in the counter's time zone."
+    ),
+    settings.one_off(
+        "--to", "end", type=DAY, help="Last day, inclusive; in the counter's time zone."
     ),
 )
-_DOING: Final = (
+_RUN: Final = (
     settings.one_off(
         "--source-name",
         "name",
         type=_SOURCE_NAME,
         metavar="NAME",
-        help="Name that distinguishes these sources from others that begin with the same lines.",
+        help="Name that distinguishes these sources from others with the same first lines.",
     ),
     _flags(
-        count_repeats="Count also a source with many lines of another one; remembered for that"
+        count_repeats="Also count a source with many lines of another source; remembered for that"
         " source.",
-        delete_missing="reconcile only: set keys that no source has to zero.",
+        delete_missing="reconcile only: set keys to zero that no source has.",
     ),
     settings.one_off(
         "--grace",
@@ -304,7 +296,7 @@ _DOING: Final = (
         type=SECONDS,
         default=_DEFAULTS.grace_s,
         metavar="SECONDS",
-        help="reconcile only: how long ago a day must have ended.",
+        help="reconcile only: time that must have passed since the end of a day.",
     ),
     settings.one_off(
         "--wait",
@@ -312,7 +304,7 @@ _DOING: Final = (
         type=SECONDS,
         default=_DEFAULTS.wait_s,
         metavar="SECONDS",
-        help="reconcile only: how long to wait for entries in the queue.",
+        help="reconcile only: longest wait for entries in the queue.",
     ),
     settings.setting(
         "--jobs",
@@ -325,7 +317,7 @@ _DOING: Final = (
         "--rate",
         type=Finite(1),
         metavar="N",
-        help="Most lines to read per second, to spare live traffic.",
+        help="Most lines read per second, to spare live traffic.",
     ),
     settings.setting(
         "--max-rejects",
@@ -338,48 +330,43 @@ _DOING: Final = (
         "--rejects",
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="File for rejected lines: a new one, or one that a backfill wrote.",
+        help="File for rejected lines: new, or written by an earlier backfill.",
     ),
 )
 
 
 backfill_options: Final = settings.together(
     click.argument("sources", metavar="SOURCE...", nargs=-1, required=True),
-    *_WHAT,
-    *_READING,
-    *_DOING,
+    *_TARGET,
+    *_FORMAT,
+    *_RUN,
 )
-"""Decorator: the sources and everything that makes :class:`BackfillOptions`."""
+"""Decorator: the sources and the options of :class:`BackfillOptions`."""
 
 
 def read(given: dict[str, Any]) -> BackfillOptions:
-    """What was asked for.
-
-    Args:
-        given: the parameters of :func:`options`, by their names.
+    """The options of a backfill, from the values of :data:`backfill_options` by their names.
 
     Raises:
-        click.UsageError: it makes no sense; nothing was connected to or read.
+        click.UsageError: options exclude each other.
     """
     log_format = given["log_format"]
     if log_format:
-        if settings.given("input_format"):
-            raise Misuse("--log-format and --input-format both say what a line is: give one")
+        if settings.is_given("input_format"):
+            raise Misuse("--log-format and --input-format exclude each other: give one of them")
         given["input_format"] = "log-format"
     if bool(given["counter"]) == bool(given["counter_column"]):
-        raise Misuse(
-            "give --counter, or --counter-column: one of the two says which counter counts"
-        )
-    if settings.given("key") and not given["key"]:
-        raise Misuse("an empty --key names no field: path, status, '{host}{path}' …")
+        raise Misuse("give --counter or --counter-column, one of the two")
+    if settings.is_given("key") and not given["key"]:
+        raise Misuse("an empty --key names no field; give one such as path or '{host}{path}'")
     times = given.pop("time_column")
     given |= {"time_column": "".join(times[:1]), "more_time_columns": times[1:]}
     given |= {"key": template.canonical(given["key"]), "dimensions": given.pop("dimension")}
-    said = {"counter": ""} | {name: value for name, value in given.items() if value is not None}
-    recipe = {each.name: said.pop(each.name) for each in fields(Recipe) if each.name in said}
-    found = BackfillOptions(recipe=Recipe(**recipe), **said)
-    _check(found)
-    return found
+    values = {"counter": ""} | {name: value for name, value in given.items() if value is not None}
+    recipe = {each.name: values.pop(each.name) for each in fields(Recipe) if each.name in values}
+    options = BackfillOptions(recipe=Recipe(**recipe), **values)
+    _check(options)
+    return options
 
 
 _RECONCILE_ONLY: Final = {
@@ -390,21 +377,20 @@ _RECONCILE_ONLY: Final = {
 
 
 def _check(options: BackfillOptions) -> None:
-    """Refuse what makes no sense, before anything is connected or read."""
+    """Refuse options that exclude each other, before a connection is opened or a source read."""
     if options.mode == "add":
         for parameter, flag in _RECONCILE_ONLY.items():
-            if settings.given(parameter):
+            if settings.is_given(parameter):
                 raise Misuse(
-                    f"{flag} is for --mode reconcile: to add never takes anything from a total,"
-                    " nor waits"
+                    f"{flag} is for --mode reconcile: add never lowers a total, and never waits"
                 )
     if options.mode == "reconcile" and options.recipe.dimensions:
         raise Misuse(
-            "--dimension is for --mode add: a reconcile sets keys to what the sources say, and a"
-            " counter with dimensions has none"
+            "--dimension is for --mode add: a reconcile sets the totals of keys, and a counter with"
+            " dimensions has no keys"
         )
     if options.mode == "reconcile" and options.recipe.visitor:
-        raise Misuse("--visitor is for --mode add: a reconcile sets totals, and no visitors")
+        raise Misuse("--visitor is for --mode add: a reconcile sets totals, but not visitors")
     if options.recipe.counter_column and options.rejects is not None:
         raise Misuse("--rejects is for one counter: give --counter in place of --counter-column")
     with values_checked():

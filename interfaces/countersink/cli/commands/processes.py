@@ -1,8 +1,8 @@
-"""``countersink worker``: flags with help, in which states it is not ready (``_NOT_READY``), and
-its samples for metrics; defaults and bounds are in ``worker/options.py``. ``countersink scheduler``
-and ``countersink jobs``: flags with help, in which states they are not ready, and their samples for
-metrics; defaults are in ``schedules/options.py``. ``countersink web``: flags with help, and the
-message about missing packages; defaults and bounds are in ``web/options.py``."""
+"""The commands that run processes: ``countersink worker``, ``scheduler``, ``jobs`` and ``web``,
+with their flags, readiness and metrics.
+
+See ``options.py`` in ``worker/``, ``schedules/`` and ``web/`` for defaults and bounds.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ from typing import Any, Final
 import click
 
 from countersink.cli import metrics, settings
-from countersink.cli.commands.operate.info import found
-from countersink.cli.commands.operate.job_runs import act
+from countersink.cli.commands.operate.info import system_state
+from countersink.cli.commands.operate.job_runs import control_job
 from countersink.cli.errors import Failure, values_checked
 from countersink.metrics.health import Health, probes
 from countersink.metrics.table import (
@@ -44,20 +44,20 @@ from countersink.web.options import WebOptions
 from countersink.worker import Vitals, WorkerOptions, run
 
 _NOT_READY: Final = ("starting", "waiting", "stopping")
-"""States in which it does not work although both servers answer."""
+"""States of a worker in which it is not ready, although both servers answer."""
 
 
 @click.command("worker", cls=settings.Command)
-@settings.one_off("--drain", is_flag=True, help="Stop when everything in the queue is applied.")
+@settings.one_off("--drain", is_flag=True, help="Stop when all entries in the queue are applied.")
 @settings.numbers(
     WorkerOptions,
-    batch_entries="Entries to read at once from each stream.",
+    batch_entries="Most entries of each stream in one read.",
     batch_rows="Rows at which a batch is full.",
     batch_wait_ms="Milliseconds that one read waits for entries.",
-    claim_idle_ms="Milliseconds after which another worker's idle entries are taken over.",
+    claim_idle_ms="Milliseconds after which pending entries of another worker are taken over.",
     claim_every_s="Seconds between two searches for such entries.",
     consumer_idle_ms="Milliseconds after which an idle consumer is removed.",
-    stop_within_s="Seconds after SIGTERM within which the worker always ends.",
+    stop_within_s="Seconds after SIGTERM within which the worker ends.",
 )
 @metrics.options
 @settings.log_format
@@ -65,8 +65,8 @@ _NOT_READY: Final = ("starting", "waiting", "stopping")
 def worker_command(**options: Any) -> int:
     """Move increments from Redis into MySQL until stopped.
 
-    Run one per core; each takes its own slot. On SIGTERM and Ctrl-C it finishes the current batch.
-    While a server is away, the worker waits, logs that, and goes on by itself.
+    Run one worker per core; each takes its own slot. On SIGTERM and Ctrl-C it finishes the current
+    batch. If a server does not answer, the worker logs that, waits, and goes on by itself.
     """
     with values_checked():
         chosen = WorkerOptions(
@@ -74,16 +74,16 @@ def worker_command(**options: Any) -> int:
         )
     vitals = Vitals()
 
-    def said(url: str) -> None:
+    def log_url(url: str) -> None:
         with logged(chosen.log_format):  # the worker sets up its log later
             metrics.log(url)
 
-    with metrics.served(partial(health, chosen, vitals), said):
+    with metrics.served(partial(health, chosen, vitals), log_url):
         return run(chosen, vitals=vitals)
 
 
 def health(options: WorkerOptions, vitals: Vitals) -> Health:
-    """The health of a worker that runs with these."""
+    """The health of a worker with these options."""
     return Health(
         process="worker",
         samples=lambda: _samples(vitals),
@@ -94,7 +94,7 @@ def health(options: WorkerOptions, vitals: Vitals) -> Health:
 
 
 def _samples(vitals: Vitals) -> Samples:
-    """Its own figures."""
+    """The metrics of a worker."""
     figures = vitals.figures
     yield from one_of("countersink_worker_state", WORKER_STATES, figures.state)
     if figures.slot is not None:
@@ -128,7 +128,7 @@ def _samples(vitals: Vitals) -> Samples:
 
 
 def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:
-    """The options of every job."""
+    """Decorators: the options of each job."""
     for name, kind in JOBS.items():
         yield settings.setting(
             f"--{name}-cron",
@@ -141,7 +141,7 @@ def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:
             type=click.IntRange(1, 7 * 86_400),
             default=kind.limit_s,
             metavar="SECONDS",
-            help=f"How long a run of {name} may take.",
+            help=f"Longest time that a run of {name} may take.",
         )
 
 
@@ -155,7 +155,7 @@ def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:
 )
 @settings.numbers(
     SchedulerOptions,
-    look_every_s="Seconds between two looks at what is due, at most.",
+    look_every_s="Most seconds between two checks for runs that are due.",
     stop_within_s="Seconds after SIGTERM within which the scheduler ends.",
 )
 @metrics.options
@@ -164,10 +164,10 @@ def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:
 def scheduler_command(time_zone: str, log_format: str, **options: Any) -> int:
     """Plan the scheduled jobs until stopped.
 
-    Run two or more for safety: all plan, and no run is planned twice. The one that was started last
-    says when the jobs run. A CRON expression has five fields (minute, hour, day of month, month,
-    day of week), or six with seconds first; "off" turns a job off. countersink jobs runs what is
-    planned.
+    Run two or more schedulers for safety: all of them plan, and no run is planned twice. The
+    scheduler that was started last decides when the jobs run. A CRON expression has five fields
+    (minute, hour, day of month, month, day of week), or six with seconds first; "off" turns a job
+    off. countersink jobs executes the planned runs.
     """
     queue_url, mysql_url = settings.jobs_redis_url(), settings.mysql_url()
     with values_checked():
@@ -189,19 +189,19 @@ def scheduler_command(time_zone: str, log_format: str, **options: Any) -> int:
 @click.command("jobs", cls=settings.Command)
 @settings.numbers(
     JobOptions,
-    compact_grace_s="Seconds from a bucket's end until it counts as closed, for late events.",
-    compact_threshold="Slot rows per key above which an open bucket is also compacted.",
-    compact_rows="Slot rows that one transaction moves; up to 8 times as many while nobody waits.",
+    compact_grace_s="Seconds after a bucket's end until it is closed; late events need them.",
+    compact_threshold="Rows per key above which an open bucket is also compacted.",
+    compact_rows="Rows that one transaction moves; up to 8 times as many if no writer waits.",
     compact_share="Share of the time, up to 1, that compaction, retention and pruning work.",
-    ledger_days="Days that guards are kept, so that resends and replays do not count twice.",
-    alarm_lag_s="Seconds that an event may wait in the queue before there is an alarm.",
-    alarm_dead="Dead rows that may exist before there is an alarm.",
+    ledger_days="Days that guards are kept, so that entries sent again do not count twice.",
+    alarm_lag_s="Seconds that an entry may wait in the queue without an alarm.",
+    alarm_dead="Dead rows that may exist without an alarm.",
     runs_days="Days that ended runs are kept.",
     dead_days="Days that dead letters are kept; 0: until they are retried or dropped.",
 )
 @settings.numbers(
     JobProcessOptions,
-    attempts="How often a run is started at most, if it fails or its process dies.",
+    attempts="Most starts of a run that fails or whose process dies.",
     retry_after_s="Seconds from the first failed attempt to the second; doubled each time.",
     wait_s="Seconds that a run waits for the previous run of its job.",
     stop_within_s="Seconds after SIGTERM within which the process ends.",
@@ -212,9 +212,9 @@ def scheduler_command(time_zone: str, log_format: str, **options: Any) -> int:
 def jobs_command(log_format: str, **options: Any) -> int:
     """Run the scheduled jobs, one at a time, until stopped.
 
-    Any number of these processes may run. SIGTERM tells the current run to end in good order; if it
-    does not, another process takes it over later. While a server is away, the process waits, logs
-    that, and goes on.
+    Any number of these processes may run. SIGTERM lets the current run end at a safe point; if it
+    does not end in time, another process repeats it later. If a server does not answer, the process
+    logs that, waits, and goes on by itself.
     """
     queue_url, mysql_url = settings.jobs_redis_url(), settings.mysql_url()
     with values_checked():
@@ -232,7 +232,7 @@ def jobs_command(log_format: str, **options: Any) -> int:
 
 
 def _scheduler_samples(vitals: ProcessVitals) -> Samples:
-    """A scheduler's own figures."""
+    """The metrics of a scheduler."""
     yield from one_of("countersink_scheduler_state", SCHEDULER_STATES, vitals.state)
     if vitals.last_pass is not None:
         yield Sample("countersink_scheduler_last_look_timestamp_seconds", vitals.last_pass)
@@ -240,7 +240,7 @@ def _scheduler_samples(vitals: ProcessVitals) -> Samples:
 
 
 def _jobs_samples(vitals: ProcessVitals) -> Samples:
-    """A job process's own figures."""
+    """The metrics of a job process."""
     yield from one_of("countersink_jobs_state", JOBS_STATES, vitals.state)
     yield Sample("countersink_jobs_runs_started_total", vitals.runs)
 
@@ -252,7 +252,7 @@ def _health(
     redis: str,
     mysql: str,
 ) -> Health:
-    """A process is not ready while it starts, or a server is away."""
+    """The health of a scheduler or job process: not ready while it starts or waits for a server."""
     return Health(
         process=process,
         samples=lambda: samples(vitals),
@@ -263,7 +263,7 @@ def _health(
 
 
 MODULES: Final = ("starlette", "uvicorn", "uvloop", "httptools")
-"""What only the ``web`` extra installs."""
+"""Modules that only the extra ``web`` installs."""
 
 
 def _several(
@@ -276,43 +276,43 @@ def _several(
 @settings.setting("--host", default="127.0.0.1", help="Address to listen at.")
 @settings.numbers(
     WebOptions,
-    port="Port to listen at; 0 for any free one.",
+    port="Port to listen at; 0 for any free port.",
 )
 @settings.setting(
     "--without-keys",
     is_flag=True,
-    help="Serve requests that have no key, too: everybody may do everything.",
+    help="Serve requests without a key, too: anyone may do anything.",
 )
 @_several(
     "--allowed-host",
     "allowed_hosts",
     "NAME",
-    "A name by which clients reach it, such as counters.example.com; * for any. Repeatable.",
+    "Host name that clients use, such as counters.example.com; * for any. Repeatable.",
 )
 @_several(
     "--public-counter",
     "public_counters",
     "PATTERN",
-    "Counters to which anybody may add 1 without a key, by pixel, badge or beacon: a name, or a"
+    "Counters to which anyone may add 1 without a key, by pixel, badge or beacon: a name, or a"
     " shell pattern that matches existing counters. Repeatable.",
 )
 @_several(
     "--hit-visitors",
     "hit_visitors",
     "PATTERN",
-    "Counters of different visitors (counter set --unique) whose pixels, badges and beacons tell"
-    " the visitor: address and user agent, hashed. A name or a shell pattern. Repeatable.",
+    "Counters of different visitors (counter set --unique): their pixels, badges and beacons count"
+    " the visitor by a hash of address and user agent. A name or a shell pattern. Repeatable.",
 )
 @_several(
     "--trusted-proxy",
     "trusted_proxies",
     "ADDRESS",
-    "Address or network of a proxy whose X-Forwarded-For and -Proto are believed. Repeatable.",
+    "Address or network of a proxy whose X-Forwarded-For and -Proto are trusted. Repeatable.",
 )
 @settings.numbers(
     WebOptions,
     max_body_bytes="Most bytes of a body, before and after decompression.",
-    max_counters="Names of counters that one key may use while the server runs; of sequences too.",
+    max_counters="Most counters, and most sequences, that one key may use while the server runs.",
     max_items="Most increments in one request.",
     max_amount="Largest amount that one increment may add or subtract.",
     max_ahead_s="Seconds that an event's time may be ahead of this machine's clock.",
@@ -322,10 +322,10 @@ def _several(
     failures_per_minute="Wrong keys per minute that one address may send.",
     max_connections="Most connections at once.",
     request_timeout_s="Seconds within which a request must arrive.",
-    read_timeout_s="Seconds that a read may take; after that the answer is 503.",
+    read_timeout_s="Seconds that a read may take; then the answer is 503.",
     wait_s="Most seconds that a request with ?wait= waits.",
-    max_pending_entries="Most entries in the queue with which include_pending is answered.",
-    threads="Requests that may read totals at once; as many others may run beside them.",
+    max_pending_entries="Most entries in the queue that include_pending reads.",
+    threads="Most requests that read totals at once, and as many other requests.",
     session_hours="Hours that a login to the dashboard lasts.",
 )
 @settings.log_format
@@ -333,9 +333,9 @@ def _several(
 def web_command(log_format: str, **options: Any) -> int:
     """Serve HTTP: increments in, totals out, and the dashboard.
 
-    Every request needs a key. Where none is valid, it makes one and prints it, if it runs on a
-    terminal; else it ends: countersink key create makes one. On SIGTERM and Ctrl-C it answers the
-    open requests and stores what was accepted. Details: docs/http.md.
+    Every request needs a key. If there is no valid key, the command creates and prints one on a
+    terminal; without a terminal it ends, and countersink key create makes a key. On SIGTERM and
+    Ctrl-C it answers the open requests and stores accepted increments. Details: docs/http.md.
     """
     missing = [name for name in MODULES if find_spec(name) is None]
     if missing:
@@ -344,7 +344,7 @@ def web_command(log_format: str, **options: Any) -> int:
     from countersink.web.server import run
 
     redis_url, mysql_url = settings.redis_url(), settings.mysql_url()
-    options["mysql_read_url"] = settings.noted("mysql_read_url")
+    options["mysql_read_url"] = settings.option_value("mysql_read_url")
     with values_checked():
         chosen = WebOptions(redis_url=redis_url, mysql_url=mysql_url, **options)
         producing = settings.producer_options(redis_url)
@@ -356,8 +356,8 @@ def web_command(log_format: str, **options: Any) -> int:
             return run(
                 chosen,
                 producer=partial(Producer, redis_url, **asdict(producing)),
-                system=partial(found, client, mysql_url),
-                schedule=partial(act, mysql_url),
+                system=partial(system_state, client, mysql_url),
+                schedule=partial(control_job, mysql_url),
                 announce=lambda text: handler.write(f"countersink web: {text}\n"),
                 terminal=sys.stderr.isatty(),
             )

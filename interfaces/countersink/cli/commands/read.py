@@ -1,6 +1,8 @@
-"""``countersink totals``, ``countersink top`` and ``countersink export``: flags with help, table,
-freshness notice and texts; columns are in ``counting/totals/query.py``, file formats in
-``reads/formats.py``."""
+"""``countersink totals``, ``top`` and ``export``: their flags, tables and texts, and the freshness
+of totals.
+
+See ``counting/totals/query.py`` for the columns, ``reads/formats.py`` for the file formats.
+"""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -40,14 +42,14 @@ from countersink.counting.totals.snapshot import Snapshot
 from countersink.database.session import Session
 from countersink.reads import Reads
 from countersink.reads.formats import csv_bytes, ndjson_bytes, parquet_writer, replaced_file
-from countersink.runtime.texts import iso
+from countersink.runtime.texts import iso, plural
 
 BY: Final = Checked("by", read_by)
 WHERE: Final = Checked("dimension", read_where)
 
 
 def _keys(flag: str, name: str, help: str) -> Callable[[settings.Decorated], settings.Decorated]:
-    """Decorator: keys, or how keys begin."""
+    """Decorator: an option with keys, or prefixes of keys."""
     metavar = "TEXT" if name.endswith("prefix") else "KEY"
     return settings.one_off(flag, name, type=KEY, multiple=True, metavar=metavar, help=help)
 
@@ -59,20 +61,20 @@ _OPTIONS: Final = (
         type=WHERE,
         multiple=True,
         metavar="DIMENSION=VALUE",
-        help="Only events with this value of a dimension; repeatable. Empty: those without one.",
+        help="Only events with this value of a dimension; repeatable. Empty: events without it.",
     ),
     _keys("--key", "keys", "Only this key; repeatable."),
-    _keys("--prefix", "prefix", "Keys that begin with this; repeatable, and in addition to --key."),
+    _keys("--prefix", "prefix", "Keys with this prefix, in addition to --key; repeatable."),
     settings.one_off(
         "--search",
         "contains",
         type=KEY,
         default="",
         metavar="TEXT",
-        help="Only keys that contain this.",
+        help="Only keys that contain this text.",
     ),
     _keys("--exclude-key", "exclude_keys", "Without this key; repeatable."),
-    _keys("--exclude-prefix", "exclude_prefix", "Without keys that begin with this; repeatable."),
+    _keys("--exclude-prefix", "exclude_prefix", "Without keys with this prefix; repeatable."),
     settings.one_off(
         "--from",
         "start",
@@ -91,8 +93,8 @@ _OPTIONS: Final = (
         "--last",
         type=LAST,
         metavar="24h|90m|7d",
-        help="Instead of --from and --to: so many minutes, hours or days up to now. Days are whole"
-        " days, today's included; the rest is whole buckets, the one that is open now included.",
+        help="Window of minutes, hours or days up to now, in place of --from and --to. It has whole"
+        " days including today, or whole buckets including the open one.",
     ),
     settings.one_off(
         "--time-zone",
@@ -103,42 +105,42 @@ _OPTIONS: Final = (
 
 
 def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: the options that choose totals; the command gets them as a ``selection`` that
-    lacks its counter.
+    """Decorator: the options that select totals; the command gets them as ``selection``, which has
+    no counter yet.
     """
 
     @wraps(function)
-    def choosing(*, start: date | None, end: date | None, last: Last | None, **given: Any) -> None:
+    def decorated(*, start: date | None, end: date | None, last: Last | None, **given: Any) -> None:
         zone = given.pop("time_zone")
         with values_checked():
             keys = wanted_keys(None, None, KeyMatch(**{name: given.pop(name) for name in _MATCH}))
             selection = Selection(
                 keys=keys,
                 where=checked_where(given.pop("where")),
-                start=_of_zone(start, zone),
-                end=_of_zone(end, zone),
+                start=_with_zone(start, zone),
+                end=_with_zone(end, zone),
                 last=last,
                 time_zone=zone,
             )
         function(selection=selection, **given)
 
-    return settings.together(*_OPTIONS)(choosing)
+    return settings.together(*_OPTIONS)(decorated)
 
 
-def _of_zone(edge: date | None, zone: str | None) -> date | None:
-    """A time without an offset is of the time zone of the question."""
+def _with_zone(edge: date | None, zone: str | None) -> date | None:
+    """A day or time; a time without an offset gets the time zone ``zone``."""
     if not isinstance(edge, datetime) or edge.utcoffset() is not None:
         return edge
     if zone is None:
         raise ValueError(
-            f"{edge.isoformat(timespec='minutes')} has no time zone, and guessing one would be"
-            " wrong by hours: add Z, an offset such as +01:00, or --time-zone"
+            f"{edge.isoformat(timespec='minutes')} has no time zone: add Z, an offset such as"
+            " +01:00, or --time-zone"
         )
     placed = edge.replace(tzinfo=ZoneInfo(zone))
     if placed.utcoffset() != placed.replace(fold=1).utcoffset():
         raise ValueError(
             f"{edge.isoformat(timespec='minutes')} happens twice or not at all in {zone}, where"
-            " clocks are changed then: add an offset, such as +01:00"
+            " clocks change at that time: add an offset, such as +01:00"
         )
     return placed
 
@@ -147,16 +149,16 @@ _SHOWN: Final = (
     settings.one_off(
         "--unique",
         is_flag=True,
-        help="How many different members there were (producer.seen): an exact number, or an"
-        " estimate (≈) with bounds that hold with 95 %.",
+        help="Count different members (producer.seen): an exact number, or an estimate (≈) with"
+        " bounds that hold with 95 %.",
     ),
     settings.one_off(
         "--against",
         type=click.Choice(["previous"]),
-        help="Beside each total that of the window of the same length before.",
+        help="Show also each total of the previous window of the same length.",
     ),
     settings.one_off(
-        "--include-pending", is_flag=True, help="Add exactly what is still in the queue."
+        "--include-pending", is_flag=True, help="Add the increments that are still in the queue."
     ),
     settings.output_format("table", "json", "csv"),
     settings.urls("redis_url", "mysql_url", "mysql_read_url"),
@@ -172,7 +174,7 @@ _SHOWN: Final = (
     "--by",
     type=BY,
     metavar=f"{'|'.join(COLUMNS)}|DIMENSION,…",
-    help="What the rows are; or dimensions of the counter, such as page,country."
+    help="Unit of a row; or dimensions of the counter, such as page,country."
     "  [default: day; key with --top; counter with --all]",
 )
 @chosen_totals
@@ -191,16 +193,16 @@ def totals_command(
     top: int | None,
     **shown: Any,
 ) -> None:
-    """Show totals: by day, hour, minute or month, by key, by dimensions, by counter, or one figure.
+    """Show totals: by day, hour, minute or month, by key, by dimensions, by counter, or one number.
 
-    Days without counts are 0; keys with the largest totals come first. Without --from and --to, it
-    shows the whole range that has data. Days are in the counter's own time zone (UTC by default);
-    totals in another one (--time-zone) are exact, or refused, and so are those of times and of the
-    last minutes and hours (--last). Redis says how fresh the totals are; without Redis, that is not
-    known.
+    Days without counts are 0; keys with the largest totals come first. Without --from and --to, the
+    command shows the whole range that has data. Days are in the counter's own time zone (UTC by
+    default). Totals in another time zone (--time-zone), between times, and of the last minutes and
+    hours (--last) are exact or refused. The freshness of totals comes from Redis; without Redis, it
+    is unknown.
     """
     if (counter is None) is not everything:
-        raise Misuse("name one COUNTER, or say --all")
+        raise Misuse("give one COUNTER, or --all")
     by = by or ("counter" if everything else "key" if top else "day", ())
     _show(replace(selection, counter=counter), by, top, **shown)
 
@@ -212,15 +214,15 @@ def totals_command(
     "--by",
     type=Checked("dimensions", partial(read_by, words=("key",))),
     metavar="key|DIMENSION,…",
-    help="What the rows are: keys, or dimensions, such as page,country.  [default: key]",
+    help="Unit of a row: key, or dimensions, such as page,country.  [default: key]",
 )
-@settings.one_off("--top", type=click.IntRange(1), default=10, metavar="N", help="How many.")
+@settings.one_off("--top", type=click.IntRange(1), default=10, metavar="N", help="Number of rows.")
 @settings.together(*_SHOWN)
 def top_command(counter: str, by: By | None, selection: Selection, top: int, **shown: Any) -> None:
     """Show the keys of a counter, or values of its dimensions, with the largest totals.
 
-    With --last 24h --against previous: what is ahead now, and how that has changed since the 24
-    hours before.
+    With --last 24h --against previous, it shows the largest totals of the last 24 hours, and their
+    change from the 24 hours before.
     """
     _show(replace(selection, counter=counter), by or ("key", ()), top, **shown)
 
@@ -250,7 +252,7 @@ def _show(
     with values_checked():
         answer = Reads(store, _queue("countersink-totals")).ask(query)
     if answer.unknown_because is not None:
-        output.say(f"how fresh this is is not known: {answer.unknown_because}")
+        output.say(f"freshness unknown: {answer.unknown_because}")
     listed = list(answer.documents())
     document = {"counter": selection.counter, "rows": listed, **answer.limits()}
     show = partial(_print, answer, listed, top)
@@ -260,22 +262,22 @@ def _show(
 
 
 def _limits(answer: Answer, by: By) -> Iterator[str]:
-    """What limits an answer, in sentences."""
+    """The limits of an answer, as sentences."""
     if answer.told_from is not None:
         unit, (wider, option) = by[0].removeprefix("key-"), _WIDER[by[0]]
         yield (
             f"the {unit}s before {iso(answer.told_from)} are rolled up to {wider}: --by {option}"
-            " has them"
+            " shows them"
         )
     if answer.since is not None:
         yield (
-            f"events from before {iso(answer.since)} are missing: the breakdown that answers this"
+            f"events from before {iso(answer.since)} are missing: the breakdown for these totals"
             " was declared then"
         )
     if answer.truncated:
         yield (
-            "what was counted spans too long a time to be shown whole: this is the part with most"
-            " days; --from and --to choose another"
+            "the counts span too long a time: this is the part with most days; --from and --to"
+            " select another part"
         )
 
 
@@ -285,12 +287,13 @@ _WIDER: Final = {
     "hour": ("wider buckets", "day"),
     "minute": ("wider buckets", "day"),
 }
-"""What rows are rolled up to, and which option shows it, by what they are by."""
+"""The wider buckets that the rows of a ``--by`` are rolled up to, and the ``--by`` that shows
+them."""
 
 
 def _queue(client_name: str) -> Redis | None:
-    """Redis, which tells how fresh totals are; None where it is not configured."""
-    return settings.open_queue(client_name) if settings.noted("redis_url") else None
+    """A client of Redis, which knows the freshness of totals; None if it is not configured."""
+    return settings.open_queue(client_name) if settings.option_value("redis_url") else None
 
 
 def _print(answer: Answer, rows: Sequence[dict[str, Any]], top: int | None) -> None:
@@ -308,13 +311,13 @@ def _print(answer: Answer, rows: Sequence[dict[str, Any]], top: int | None) -> N
         )
         for row in rows
     ]
-    if charted and top is None and "estimate" not in answer.columns:  # those are no sum
+    if charted and top is None and "estimate" not in answer.columns:  # estimates have no sum
         rest = ("", "") if compared else ()
         shown.append(("all", *([""] * (len(named) - 1)), sum(totals), *rest, ""))
     if totals:
         columns = [f">{name}" if name in FIGURES else name for name in shown_names]
         output.write_rows((*columns, *((f">{CHANGE}",) if compared else ()), " "), shown)
-    elif answer.told_from is None:  # else there may well be counts: what is said of its limits
+    elif answer.told_from is None:  # else there may be counts in wider buckets
         click.echo("Nothing was counted in this range.")
     if answer.window is not None:
         window = answer.window.document()
@@ -324,19 +327,19 @@ def _print(answer: Answer, rows: Sequence[dict[str, Any]], top: int | None) -> N
 
 
 FIGURES: Final = ("total", "previous", "low", "high")
-"""Columns of numbers."""
+"""Columns with numbers."""
 CHANGE: Final = "change"
-"""The column of a table with the change from ``previous`` to ``total``."""
+"""Heading of the column with the change from ``previous`` to ``total``."""
 
 
 def _figure(row: dict[str, Any], name: str) -> object:
-    """A cell; an estimate says that it is one."""
+    """A value of a table; ``≈`` marks an estimate."""
     value: object = row[name]
     return f"≈ {value:,}" if name == "total" and row.get("estimate") else value
 
 
 def _change(total: int, previous: int | None) -> str:
-    """By how much a total has changed, in percent of what it was."""
+    """The change of a total, in percent of the previous total; empty if that is 0 or missing."""
     if not previous:
         return ""
     return f"{(total - previous) / abs(previous):+.0%}"
@@ -345,8 +348,9 @@ def _change(total: int, previous: int | None) -> str:
 def _freshness(answer: Answer) -> str:
     known = iso(answer.complete_up_to)
     if known is None:
-        return "How fresh this is is not known: Redis was not asked, or did not answer."
-    included = f", with {answer.pending:,} entries from the queue" if answer.pending else ""
+        return "Freshness unknown: Redis is not configured, or does not answer."
+    entries = plural(answer.pending, "entry", "entries")
+    included = f", with {entries} from the queue" if answer.pending else ""
     return f"Complete up to {known}{included}."
 
 
@@ -362,7 +366,7 @@ Write = Callable[[BinaryIO, Sequence[str], Rows], object]
     type=Checked("layout", partial(read_by, words=EXPORTED)),
     default="key-day",
     metavar=f"{'|'.join(EXPORTED)}|DIMENSION,…",
-    help="What the rows are; or dimensions of the counters, such as page,country.",
+    help="Unit of a row; or dimensions of the counters, such as page,country.",
 )
 @chosen_totals
 @settings.one_off(
@@ -370,7 +374,7 @@ Write = Callable[[BinaryIO, Sequence[str], Rows], object]
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="The file, which gets this name when it is complete.  [default: stdout]",
+    help="The file, which appears when it is complete.  [default: stdout]",
 )
 @settings.output_format("csv", "ndjson", "parquet")
 @settings.urls("redis_url", "mysql_url", "mysql_read_url")
@@ -383,18 +387,18 @@ def export_command(
 ) -> None:
     """Export all totals of counters for other programs: CSV, NDJSON or Parquet.
 
-    All rows are of one snapshot of the database, whatever is counted meanwhile, and memory does not
-    grow with their number. Increments that are still in the queue are missing; stderr says how
-    fresh the export is. Keys are in the order of their bytes.
+    All rows are of one snapshot of the database, also while counting goes on, and memory does not
+    grow with their number. Increments that are still in the queue are missing; the freshness of the
+    export is printed on stderr. Keys are in the order of their bytes.
     """
     if bool(counters) is everything:
-        raise Misuse("name one COUNTER or more, or say --all")
-    format = settings.noted("format")
+        raise Misuse("give one COUNTER or more, or --all")
+    format = settings.option_value("format")
     if format == "parquet" and file is None and sys.stdout.isatty():
-        raise Misuse("a Parquet file is not for a terminal: give --output FILE")
+        raise Misuse("a terminal cannot show Parquet: give --output FILE")
     write = _export_writer(format)
     store = settings.open_store()
-    # Before the snapshot: what was acknowledged by now is in it.
+    # Before the snapshot, which then has all entries acknowledged up to that time.
     complete, _ = Reads(store, _queue("countersink-export")).applied_up_to()
     query = Query(selection, by=by[0], dimensions=by[1], streamed=True)
     found: dict[str, Answer] = {}
@@ -408,7 +412,7 @@ def export_command(
         ):
             limits = found[name] = Answer(query.columns)
             one = replace(query, selection=replace(selection, counter=name))
-            # One for each: what it remembers of a counter grows with its buckets.
+            # One Snapshot for each counter, as its memory grows with the counter's buckets.
             for row in rows(Snapshot(session), one, limits):
                 number += 1
                 yield name, *row
@@ -420,14 +424,13 @@ def export_command(
         for limit in _limits(limits, by):
             limited.setdefault(limit, []).append(name)
     for limit, named in limited.items():
-        output.say(f"{output.few(named)}: {limit}")
-    fresh = f"complete up to {iso(complete)}" if complete else "how fresh it is is not known"
-    of = f"{len(found):,} counter{'s' * (len(found) != 1)}"
-    output.say(f"{number:,} row{'s' * (number != 1)} of {of}, {fresh}")
+        output.say(f"{output.first_names(named)}: {limit}")
+    freshness = f"complete up to {iso(complete)}" if complete else "freshness unknown"
+    output.say(f"{plural(number, 'row')} of {plural(len(found), 'counter')}, {freshness}")
 
 
 def _export_writer(format: str) -> Write:
-    """Writes rows, with these columns, to a file."""
+    """The function that writes rows to a file in a format."""
     if format == "parquet":
         try:
             return parquet_writer()
@@ -437,7 +440,7 @@ def _export_writer(format: str) -> Write:
             ) from error
     parts = ndjson_bytes
     if format == "csv":
-        parts = partial(csv_bytes, spreadsheet=bool(settings.noted("spreadsheet")))
+        parts = partial(csv_bytes, spreadsheet=bool(settings.option_value("spreadsheet")))
 
     def write(file: BinaryIO, columns: Sequence[str], each: Rows) -> None:
         for part in parts(columns, each):

@@ -1,5 +1,7 @@
-"""``countersink sequence``: flags, columns, JSON and texts of its subcommands; what sequences
-refuse is worded in ``sequences/``."""
+"""``countersink sequence``: flags, columns, JSON and texts of its commands.
+
+See ``sequences/`` for the sequences and their errors.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,17 +15,15 @@ import click
 from countersink.cli import output, settings
 from countersink.cli.errors import Failure, Misuse, values_checked
 from countersink.cli.settings import DAY, ZONE, Checked
-from countersink.runtime.texts import iso
+from countersink.runtime.texts import iso, plural
 from countersink.sequences import Sequences
 from countersink.sequences.options import DEFAULTS, FIELDS, PERIODS, name_bytes, number
 from countersink.sequences.records import Sequence as StoredSequence
 
-MOST: Final = 1_000_000
-"""Values that one command prints."""
-
-
+MAX_VALUES: Final = 1_000_000
+"""Most values that one command takes."""
 NONE: Final = "none"
-"""What takes a setting away."""
+"""The value that removes a setting."""
 
 
 def _name(text: str) -> str:
@@ -49,31 +49,34 @@ def command() -> None:
     """Hand out numbers, each only once.
 
     The first `next` makes a sequence. Its name may be any text of up to 255 bytes; write -- before
-    a name or a number that begins with a dash. No number is handed out twice, even if a process
-    dies; there can be gaps.
+    a name or number that begins with a dash. No number is handed out twice, even if a process dies,
+    but numbers may be skipped.
     """
 
 
 @command.command("next", cls=settings.Command)
 @click.argument("name", type=NAME)
 @settings.one_off(
-    "--step", metavar="N", type=NUMBER, help="How much to add.  [default: as configured, else 1]"
+    "--step", metavar="N", type=NUMBER, help="Number to add.  [default: as configured, else 1]"
 )
 @settings.one_off(
     "--start",
     metavar="N",
     type=NUMBER,
-    help="The first value, if there is none yet.  [default: as configured, else the step]",
+    help="The first value of a new sequence or period.  [default: as configured, else the step]",
 )
 @settings.one_off(
-    "--block", metavar="N", type=click.IntRange(1, MOST), help="How many values to take at once."
+    "--block",
+    metavar="N",
+    type=click.IntRange(1, MAX_VALUES),
+    help="Number of values to take at once.",
 )
-@settings.of_mysql("text", "json")
+@settings.mysql_options("text", "json")
 def next_command(name: str, step: int | None, start: int | None, block: int | None) -> None:
-    """Take the next value and print it alone; with --block, one value per line.
+    """Take the next value and print it; with --block, print one value per line.
 
-    If the command fails after it has asked the server, the value may be lost: the next call takes
-    another.
+    If the command fails after its request to the server, the value may be lost: the next call takes
+    another value.
     """
     with _sequences() as sequences:
         if block is None:
@@ -89,7 +92,7 @@ def next_command(name: str, step: int | None, start: int | None, block: int | No
 @settings.one_off(
     "--period", type=DAY, help="Print the value of the period that contains this day."
 )
-@settings.of_mysql("text", "json")
+@settings.mysql_options("text", "json")
 def peek_command(name: str, period: date | None) -> None:
     """Print the last value that was handed out, without taking one."""
     with _sequences() as sequences:
@@ -97,8 +100,8 @@ def peek_command(name: str, period: date | None) -> None:
     if value is None:
         when = "" if period is None else f" in the period of {period}"
         raise Failure(
-            f"{_shown(name)} has no value{when}; countersink sequence periods shows"
-            " the periods in which a sequence has one, countersink sequence list all sequences"
+            f"{_shown(name)} has no value{when}: countersink sequence periods shows"
+            " the periods with values, countersink sequence list all sequences"
         )
     output.write_result({"sequence": name, "value": value}, str(value))
 
@@ -106,11 +109,11 @@ def peek_command(name: str, period: date | None) -> None:
 @command.command("set", cls=settings.Command)
 @click.argument("name", type=NAME)
 @click.argument("value", type=NUMBER)
-@settings.of_mysql("text", "json")
+@settings.mysql_options("text", "json")
 def set_command(name: str, value: int) -> None:
-    """Make VALUE the last value of the current period: the next one is a step beyond it.
+    """Set the last value of the current period: the next value is one step beyond VALUE.
 
-    A sequence that is set back hands out the same numbers again.
+    A sequence that is set to an earlier value hands out the same numbers again.
     """
     with _sequences() as sequences:
         sequences.set(name, value)
@@ -122,20 +125,21 @@ def set_command(name: str, value: int) -> None:
 @click.argument("names", nargs=-1, type=NAME, metavar="[NAME]...")
 @settings.one_off("--all", "everything", is_flag=True, help="Reset all sequences.")
 @settings.one_off("--yes", is_flag=True, help="Do not ask.")
-@settings.of_mysql("text", "json")
+@settings.mysql_options("text", "json")
 def reset_command(names: Sequence[str], everything: bool, yes: bool) -> None:
     """Restart sequences at their start, in the current period.
 
-    Past periods and settings stay. Numbers that were handed out come again. --all asks
-    first, unless --yes is given.
+    Past periods and settings stay. Numbers are handed out again. --all asks first, unless --yes is
+    given.
     """
     if bool(names) == everything:
-        raise Misuse("say which: NAME... or --all")
+        raise Misuse("give NAME... or --all")
     if everything:
-        output.confirm(yes, "Let all sequences begin again?", "nothing was reset")
+        output.confirm(yes, "Restart all sequences?", "nothing was reset")
         with _sequences() as sequences:
             count = sequences.reset_all()
-        output.write_result({"reset": count, "last_values": {}}, f"reset {count:,}")
+        text = f"reset {plural(count, 'sequence')}"
+        output.write_result({"reset": count, "last_values": {}}, text)
         return
     last: dict[str, int | None] = {}
     try:
@@ -143,12 +147,12 @@ def reset_command(names: Sequence[str], everything: bool, yes: bool) -> None:
             for name in dict.fromkeys(names):
                 last[name] = sequences.reset(name)
     finally:
-        _print_reset(last)  # where one fails, those before it were reset
+        _print_reset(last)  # also if an error comes after some were reset
 
 
 @command.command("list", cls=settings.Command)
 @click.argument("prefix", type=NAME, default="")
-@settings.of_mysql("table", "json", "csv")
+@settings.mysql_options("table", "json", "csv")
 def list_command(prefix: str) -> None:
     """List all sequences, or those whose names begin with PREFIX, with their values.
 
@@ -170,26 +174,24 @@ def list_command(prefix: str) -> None:
     help="First value of each period; none: the step.",
 )
 @settings.one_off(
-    "--step", metavar="N|none", type=NUMBER_SETTING, help="What each value adds; none: 1."
+    "--step", metavar="N|none", type=NUMBER_SETTING, help="Difference of two values; none: 1."
 )
 @settings.one_off("--minimum", metavar="N|none", type=NUMBER_SETTING, help="Lowest value.")
 @settings.one_off("--maximum", metavar="N|none", type=NUMBER_SETTING, help="Highest value.")
 @settings.one_off(
-    "--cycle/--no-cycle", default=None, help="At the end, begin again or fail; initially fail."
+    "--cycle/--no-cycle", default=None, help="At the end, restart or fail; initially fail."
 )
 @settings.one_off(
     "--period",
     type=click.Choice(PERIODS),
-    help="Period after which values begin again; none: never; initially none.",
+    help="Period after which values restart; none: never; initially none.",
 )
-@settings.one_off(
-    "--time-zone", type=ZONE, help="Time zone whose midnights begin a period; initially UTC."
-)
-@settings.of_mysql("table", "json")
+@settings.one_off("--time-zone", type=ZONE, help="Time zone of the periods; initially UTC.")
+@settings.mysql_options("table", "json")
 def configure_command(name: str, **given: int | str | bool | None) -> None:
     """Change the given settings of a sequence, and show all its settings.
 
-    Changes apply from the next value on, for every caller. Period and time zone can only be chosen
+    Changes apply from the next value on, for every caller. Period and time zone can only change
     while the sequence has no values.
     """
     changes = {
@@ -204,14 +206,14 @@ def configure_command(name: str, **given: int | str | bool | None) -> None:
 
 @command.command("periods", cls=settings.Command)
 @click.argument("name", type=NAME)
-@settings.of_mysql("table", "json", "csv")
+@settings.mysql_options("table", "json", "csv")
 def periods_command(name: str) -> None:
     """Show the last value of each period, and their sum."""
     with _sequences() as sequences:
         periods = sequences.periods(name)
         if not periods:
             raise Failure(
-                f"{_shown(name)} has no value in any period; countersink sequence list"
+                f"{_shown(name)} has no value in any period: countersink sequence list"
                 " shows all sequences"
             )
     rows = [output.document(one, _PERIOD_COLUMNS, period_start=one.start) for one in periods]
@@ -224,12 +226,12 @@ def periods_command(name: str) -> None:
 @command.command("delete", cls=settings.Command)
 @click.argument("name", type=NAME)
 @settings.one_off("--yes", is_flag=True, help="Do not ask.")
-@settings.of_mysql("text", "json")
+@settings.mysql_options("text", "json")
 def delete_command(name: str, yes: bool) -> None:
     """Delete a sequence: the values of all its periods, and its settings.
 
-    The next `next` makes the sequence again, and hands out its numbers again. The command
-    asks first, unless --yes is given.
+    A later `next` makes the sequence again, and hands out its numbers again. The command asks
+    first, unless --yes is given.
     """
     output.confirm(yes, f"Delete sequence {_shown(name)} for good?", "nothing was deleted")
     with _sequences() as sequences:
@@ -242,25 +244,25 @@ def delete_command(name: str, yes: bool) -> None:
 
 @contextmanager
 def _sequences() -> Iterator[Sequences]:
-    """The sequences; what they refuse is wrong usage."""
+    """The sequences; a ValueError inside the block becomes wrong usage."""
     store = settings.open_store()
     with values_checked():
         yield store.sequences
 
 
 _COLUMNS: Final = ("sequence", "value", "period_start", "updated_at", *FIELDS)
-"""Of a sequence, in JSON and CSV; empty is what it has not."""
+"""Columns of a sequence in JSON and CSV; missing values are null or empty."""
 _PERIOD_COLUMNS: Final = ("period_start", "value", "updated_at")
-"""Of a period, in JSON and CSV."""
+"""Columns of a period in JSON and CSV."""
 
 
-def _document(sequence: StoredSequence) -> output.Row:
-    """A sequence as JSON: ``_COLUMNS``."""
+def _document(sequence: StoredSequence) -> output.Document:
+    """A sequence as JSON, with the members ``_COLUMNS``."""
     return output.document(sequence, _COLUMNS, sequence=sequence.name, **asdict(sequence.options))
 
 
 def _print_one(sequence: StoredSequence) -> None:
-    """A sequence's settings, for people."""
+    """Print the settings of a sequence as text."""
     options = sequence.options
     facts = {
         "sequence": sequence.name,
@@ -269,7 +271,7 @@ def _print_one(sequence: StoredSequence) -> None:
         "step": options.step,
         "minimum": options.minimum,
         "maximum": options.maximum,
-        "at the end": "begins again" if options.cycle else "fails",
+        "at the end": "restarts" if options.cycle else "fails",
         "period": options.period,
         "time zone": options.time_zone,
     }
@@ -277,7 +279,7 @@ def _print_one(sequence: StoredSequence) -> None:
 
 
 def _print_list(sequences: Sequence[StoredSequence]) -> None:
-    """Sequences for people, one line each."""
+    """Print a table of sequences."""
     columns = ("sequence", ">value", "period", "updated at", "settings")
     rows = (
         (one.name, one.value, one.period_start, iso(one.updated_at), _settings(one))
@@ -286,8 +288,8 @@ def _print_list(sequences: Sequence[StoredSequence]) -> None:
     output.write_rows(columns, rows, otherwise="There are no sequences.")
 
 
-def _print_periods(rows: Sequence[output.Row], total: int) -> None:
-    """Periods for people, one line each, and their sum."""
+def _print_periods(rows: Sequence[output.Document], total: int) -> None:
+    """Print a table of periods, with their sum."""
     cells = [(row["period_start"] or "all time", row["value"], row["updated_at"]) for row in rows]
     if len(rows) > 1:
         cells.append(("all", total, ""))
@@ -295,22 +297,22 @@ def _print_periods(rows: Sequence[output.Row], total: int) -> None:
 
 
 def _settings(sequence: StoredSequence) -> str:
-    """What is not as it is of a sequence that nobody has configured."""
+    """The settings of a sequence that differ from the defaults, as text."""
     options = sequence.options
-    said = []
+    changed = []
     for name in ("start", "step", "minimum", "maximum"):
         number = getattr(options, name)
         if number != getattr(DEFAULTS, name):
-            said.append(f"{name} {number:,}")
+            changed.append(f"{name} {number:,}")
     if options.cycle:
-        said.append("cycle")
+        changed.append("cycle")
     if options.period != "none":
-        said.append(f"by {options.period} in {options.time_zone}")
-    return ", ".join(said)
+        changed.append(f"by {options.period} in {options.time_zone}")
+    return ", ".join(changed)
 
 
 def _print_reset(last: dict[str, int | None]) -> None:
-    """Print which sequences were reset, with their last values; nothing if none was."""
+    """Print the sequences that were reset, with their last values; nothing if there are none."""
     if not last:
         return
     count = sum(value is not None for value in last.values())
@@ -324,5 +326,5 @@ def _print_reset(last: dict[str, int | None]) -> None:
 
 
 def _shown(name: str) -> str:
-    """A name in a sentence."""
-    return output.cell(name) or repr(name)
+    """The name of a sequence as it stands in sentences."""
+    return output.display(name) or repr(name)

@@ -1,5 +1,8 @@
-"""``countersink statsd``: flags with help, when it is ready, its samples for metrics, how often it
-looks for loss, and its exit status."""
+"""``countersink statsd``: its flags, readiness, metrics, check for dropped datagrams, and exit
+status.
+
+See ``statsd/`` for the listener.
+"""
 
 import logging
 import signal
@@ -23,11 +26,11 @@ from countersink.statsd import MapError, NotLoopback, Server, StatsdOptions
 from countersink.statsd.tally import StatsdAction
 
 _DEFAULTS: Final = StatsdOptions()
-LOSS_SECONDS: Final = 5.0
-"""Between two looks whether the kernel has dropped datagrams."""
+LOSS_CHECK_SECONDS: Final = 5.0
+"""Seconds between two checks for datagrams that the kernel has dropped."""
 SWITCH_SECONDS: Final = 0.0005
-"""How long another thread may go on while the receiving one waits for the interpreter: a tenth of
-Python's default, in which thousands of packets arrive."""
+"""Seconds that another thread may run while the receiving thread waits for the interpreter: a tenth
+of Python's default, in which thousands of packets arrive."""
 
 
 def _mode(text: str) -> int:
@@ -44,7 +47,7 @@ def _mode(text: str) -> int:
     type=click.IntRange(0, 65_535),
     default=_DEFAULTS.port,
     metavar="N",
-    help="Port for UDP and TCP; 0 for any free one.",
+    help="Port for UDP and TCP; 0 for any free port.",
 )
 @settings.setting("--udp/--no-udp", default=_DEFAULTS.udp, help="Listen for packets by UDP.")
 @settings.setting("--tcp/--no-tcp", default=_DEFAULTS.tcp, help="Listen for lines of text by TCP.")
@@ -64,18 +67,18 @@ def _mode(text: str) -> int:
 @settings.setting(
     "--anyone",
     is_flag=True,
-    help="Listen beyond loopback: anyone who reaches the port may count anything.",
+    help="Allow addresses beyond loopback: anyone who reaches the port may count anything.",
 )
 @settings.setting(
     "--map",
     metavar="FILE",
-    help="File that maps names to counters and keys; SIGHUP reads it again.",
+    help="File that maps StatsD names to counters and keys; SIGHUP reads it again.",
 )
 @settings.numbers(
     StatsdOptions,
     receive_buffer="Bytes of kernel memory per socket for waiting packets.",
     max_amount="Largest amount that one line may add or subtract.",
-    max_counters="Counters that names may make; lines of further ones go to __overflow__.",
+    max_counters="Most counters that names may make; lines of further ones go to __overflow__.",
     max_ahead_s="Seconds that a line's own time may be ahead of this machine's clock.",
     max_age_days="Days that a line's own time may be in the past; 0 for no limit.",
     max_connections="Most stream connections at once.",
@@ -85,10 +88,10 @@ def _mode(text: str) -> int:
 @settings.log_format
 @settings.urls("redis_url")
 def command(log_format: str, **given: Any) -> int:
-    """Count what StatsD clients send, until stopped.
+    """Count the metrics that StatsD clients send, until stopped.
 
-    Counters (|c) with sample rates and tags go through a producer, as an app's own increments do;
-    other types are ignored. On SIGTERM and Ctrl-C it counts and stores what has arrived.
+    Counters (|c) with sample rates and tags go through a producer, like the increments of an app;
+    other types are ignored. On SIGTERM and Ctrl-C it counts and stores all lines that have arrived.
 
     StatsD has no passwords, so the command listens at loopback only, unless --anyone is given.
     """
@@ -101,21 +104,21 @@ def command(log_format: str, **given: Any) -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     with logged(log_format):
         try:
-            with signal_queue((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as came:
+            with signal_queue((signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) as signals:
                 with Server(options, producer) as server:
                     health = partial(_health, url, server, producer)
                     with metrics.served(health):
-                        _until_stopped(server, came)
+                        _until_stopped(server, signals)
                 return _stop(server, producer)
         except (MapError, NotLoopback) as error:
             raise Misuse(str(error)) from error
         finally:
             sys.setswitchinterval(switch_before)
-            producer.close(0)  # closed already, unless something failed
+            producer.close(0)  # no effect, unless an error came before
 
 
 def _stop(server: Server, producer: Producer) -> int:
-    """Store what has arrived; the exit status."""
+    """Store all increments, and return the exit status."""
     complete = producer.close(producer.exit_timeout)
     stats = producer.stats()
     server.log(
@@ -130,14 +133,14 @@ def _stop(server: Server, producer: Producer) -> int:
     return Exit.DONE if complete else Exit.FAILED
 
 
-def _until_stopped(server: Server, came: SignalQueue) -> None:
+def _until_stopped(server: Server, signals: SignalQueue) -> None:
     lost = 0
     while True:
-        number = came.next(LOSS_SECONDS)
+        number = signals.next(LOSS_CHECK_SECONDS)
         if number == signal.SIGHUP:
             server.reload()
         elif number is not None:
-            server.log(StatsdAction.STOPPING, f"{number.name}: counting what has arrived")
+            server.log(StatsdAction.STOPPING, f"{number.name}: counting lines that have arrived")
             return
         figures = server.figures
         if figures.lost > lost:
@@ -151,7 +154,7 @@ def _until_stopped(server: Server, came: SignalQueue) -> None:
 
 
 def _health(redis_url: str, server: Server, producer: Producer) -> Health:
-    """The health of a listener. With a spool it can do its part without Redis."""
+    """The health of a listener; with a spool, it is ready without Redis."""
     return Health(
         process="statsd",
         samples=lambda: _samples(server, producer),
@@ -161,7 +164,7 @@ def _health(redis_url: str, server: Server, producer: Producer) -> Health:
 
 
 def _samples(server: Server, producer: Producer) -> Samples:
-    """Its own figures, and its producer's."""
+    """The metrics of a listener and its producer."""
     figures = server.figures
     yield Sample("countersink_statsd_packets_total", figures.packets)
     yield Sample("countersink_statsd_packets_lost_total", figures.lost)

@@ -1,5 +1,7 @@
-"""``countersink tail``: flags with help and errors, what it prints of rejected lines and its
-result, exit status, when it is ready; the work is in ``logs/tail.py``."""
+"""``countersink tail``: its flags, output, exit status, readiness and metrics.
+
+See ``logs/tail.py`` for the reading of logs.
+"""
 
 import os
 import re
@@ -32,10 +34,10 @@ DEFAULT_MAX_STREAM_LENGTH: Final = 10_000
 
 
 class _Report(Reporter):
-    """Says things as they happen, and keeps the first rejected lines for the result.
+    """Prints notices and rejected lines as they occur, and keeps those lines for the result.
 
     Args:
-        shown: how many rejected lines to show.
+        shown: most rejected lines to print and to keep.
     """
 
     def __init__(self, shown: int) -> None:
@@ -43,11 +45,11 @@ class _Report(Reporter):
         self._kept: list[tuple[str, Rejected]] = []
 
     def notice(self, text: str) -> None:
-        """A sentence on stderr."""
+        """Print a notice on stderr."""
         click.echo(f"countersink tail: {printable(text)}", err=True)
 
     def rejected(self, path: str, rejected: Rejected) -> None:
-        """A line on stderr for each of the first rejected lines."""
+        """Print a rejected line on stderr, if it is among the first."""
         if len(self._kept) < self._shown:
             self._kept.append((path, rejected))
             click.echo(
@@ -56,7 +58,7 @@ class _Report(Reporter):
             )
 
     def result(self, summary: Summary, counter: str, entries: int) -> None:
-        """The result on stdout."""
+        """Print the result on stdout."""
         document = {
             "counter": counter,
             "counted": summary.counted,
@@ -70,8 +72,8 @@ class _Report(Reporter):
             ],
         }
         left = ", left 1 without a newline for the next run" if summary.left else ""
-        said = f"{counter}: counted {summary.counted:,}, rejected {summary.rejected:,}{left}"
-        write_result(document, said)
+        text = f"{counter}: counted {summary.counted:,}, rejected {summary.rejected:,}{left}"
+        write_result(document, text)
 
 
 @click.command("tail", cls=settings.Command)
@@ -86,21 +88,19 @@ class _Report(Reporter):
     " host (the client), status, or several as in '{vhost}{path}'.",
 )
 @log_options.options(("auto", *LOG_FORMATS), settings.setting)
-@settings.setting(
-    "--follow", is_flag=True, help="Go on counting as the log grows, also across rotations."
-)
+@settings.setting("--follow", is_flag=True, help="Go on as the log grows, also across rotations.")
 @settings.one_off(
     "--begin",
     type=click.Choice(BEGINS),
-    help="Where to go on, whatever position is known: at the log's start, which counts it all"
-    " (again), or after its end.",
+    help="Ignore the position, and begin at the log's start, which counts all lines (again), or"
+    " after its end.",
 )
 @settings.setting(
     "--position-file",
     type=click.Path(),
     metavar="FILE",
-    help="File for the position; if it is a directory, each log, counter and kind of key has its"
-    " own file in it. Put it on a disk that lasts as long as the log.  "
+    help="File for the position; in a directory, each log, counter and kind of key has its own"
+    " file. Put it on a disk that lasts as long as the log.  "
     "[default: in ~/.local/state/countersink/tail]",
 )
 @settings.setting(
@@ -115,25 +115,25 @@ class _Report(Reporter):
     type=click.FloatRange(0),
     default=5.0,
     metavar="SECONDS",
-    help="Seconds without growth after which tail leaves a rotated log.",
+    help="Seconds without growth after which tail closes a rotated log.",
 )
 @settings.setting(
     "--rotated-in",
     type=click.Path(exists=True, file_okay=False),
     metavar="DIR",
-    help="The directory that rotated files are moved to (olddir of logrotate), if it is neither "
-    "the log's own nor one below it.",
+    help="The directory of rotated files (olddir of logrotate), if it is neither the log's"
+    " directory nor below it.",
 )
 @settings.setting(
     "--show-rejected",
     type=click.IntRange(0),
     default=20,
     metavar="N",
-    help="How many rejected lines to show; the total includes the others.",
+    help="Most rejected lines to print; the total includes the others.",
 )
 @log_options.allow_rejects
 @metrics.options
-@settings.of_redis("text", "json")
+@settings.redis_options("text", "json")
 def command(
     access_log: str,
     counter: str,
@@ -156,33 +156,34 @@ def command(
     tail detects the format from the first lines if they are unambiguous; docs/backfill.md lists the
     formats.
 
-    The position file says how far the log was counted: a second run adds nothing, and a run that
-    was killed goes on where it stopped. If the file is lost or older than what Redis remembers,
-    tail refuses until --begin says where to go on. - reads standard input, which has no position.
+    The position file has the position up to which the log was counted: a second run adds nothing,
+    and a run that was killed goes on where it stopped. If the file is lost, or older than the
+    position in Redis, tail refuses until --begin says where to begin. - reads standard input, which
+    has no position.
 
-    Lines that cannot be counted are shown on stderr with their numbers, and the command then ends
-    with 3, unless --allow-rejects covers them. In a variable or the file, spaces divide conditions
-    of --where; quote those that contain spaces.
+    Lines that cannot be counted are printed on stderr with their numbers; the command then ends
+    with 3, unless --allow-rejects covers them. In a variable or countersink.toml, spaces divide
+    conditions of --where; quote conditions that contain spaces.
     """
     report = _Report(show_rejected)
-    if dimension and not settings.given("key"):
+    if dimension and not settings.is_given("key"):
         key = ""
     fields = visitor or ()
     given = {name: text or "" for name, text in formats.items()}
     if given["log_format"] and given["input_format"] != AUTO:
-        raise Misuse("--log-format and --input-format both say what a line is: give one")
+        raise Misuse("--log-format and --input-format exclude each other: give one of them")
     with values_checked():
         parser = Parser(key, where, dimensions=dimension, visitor=fields, **given)
     summary = Summary()
-    with stopped_by_signals() as asked:
+    with stopped_by_signals() as stop:
         client = settings.open_queue("countersink-tail")
         sender = LogSender(
-            client, counter=counter, full=max_stream_length, notice=report.notice, stop=asked
+            client, counter=counter, full=max_stream_length, notice=report.notice, stop=stop
         )
         hits = Hits(parser, report, summary)
-        told = partial(_health, sender, summary)
-        with metrics.served(told, lambda url: report.notice(f"metrics are served at {url}")):
-            if not follow:  # who follows waits for Redis; who runs once wants to know
+        health = partial(_health, sender, summary)
+        with metrics.served(health, lambda url: report.notice(f"metrics are served at {url}")):
+            if not follow:  # --follow waits for Redis; without it, the command fails at once
                 with mapped():
                     client.ping()
             try:
@@ -207,11 +208,11 @@ def command(
                 log = f"{access_log}: " if isinstance(error, UnknownFormat) else ""
                 raise Failure(f"{log}{error}") from error
     report.result(summary, counter, sender.entries)
-    if asked.status is not None and (asked.status == Exit.INTERRUPTED or not follow):
-        return asked.status
-    allowed = allow_rejects or log_options.Allowance()
-    well = allowed.covers(summary.rejected, summary.counted + summary.rejected)
-    return Exit.DONE if well and not (summary.left or summary.lost) else Exit.DIFFERS
+    if stop.status is not None and (stop.status == Exit.INTERRUPTED or not follow):
+        return stop.status
+    allowance = allow_rejects or log_options.Allowance()
+    allowed = allowance.covers(summary.rejected, summary.counted + summary.rejected)
+    return Exit.DONE if allowed and not (summary.left or summary.lost) else Exit.DIFFERS
 
 
 def _lines_wanted(
@@ -220,7 +221,8 @@ def _lines_wanted(
     where: tuple[Condition, ...],
     visitor: tuple[str, ...],
 ) -> str:
-    """What is counted of a log, for the name of its position: other lines have another one."""
+    """The lines and keys that are counted, as part of the position's name: each selection of a log
+    has its own position."""
     key = canonical(key)
     field = re.fullmatch(r"\{ *([^{} ]+) *\}", key)
     words = [f"{name}:{field}" for name, field in sorted(dimensions)]
@@ -232,24 +234,20 @@ def _lines_wanted(
 
 
 def _pipe(name: str, begin: Begin | None) -> int | None:
-    """The descriptor to read when ``name`` is no file with a place to go back to."""
+    """The descriptor of a pipe or standard input; None if ``name`` is a file with a position."""
     try:
         mode = None if name == "-" else os.stat(name).st_mode
     except OSError:
-        return None  # --follow waits for it, and otherwise opening it says why not
+        return None  # --follow waits for the file; without it, opening the file fails
     if mode is not None and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         return None
     if begin:
-        raise Misuse(f"{name} is a pipe, which is always read from where it is: leave out --begin")
+        raise Misuse(f"{name} is a pipe, which has no position: leave out --begin")
     return 0 if mode is None else os.open(name, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _position_file(asked: str | None, source: str) -> PositionFile:
-    """The position file.
-
-    Raises:
-        PositionError: it cannot be used.
-    """
+    """The position file of a source; PositionError if it cannot be used."""
     path = asked or ""
     try:
         if path and os.path.isdir(path):
@@ -263,14 +261,14 @@ def _position_file(asked: str | None, source: str) -> PositionFile:
 
 
 def _absolute(name: str) -> str:
-    """The name that the position belongs to: of the log itself, links in it not followed, since
-    a link to the current log is moved at its rotation."""
+    """The absolute path of a log, as the position's name. A link as its last part is not followed,
+    since a rotation moves a link to the current log."""
     directory, file = os.path.split(os.path.abspath(name))
     return os.path.join(os.path.realpath(directory), file)
 
 
 def _health(sender: LogSender, summary: Summary) -> Health:
-    """The health of a reader that follows its log."""
+    """The health of ``tail --follow``."""
     return Health(
         process="tail",
         samples=lambda: _samples(sender, summary),
@@ -279,7 +277,7 @@ def _health(sender: LogSender, summary: Summary) -> Health:
 
 
 def _samples(sender: LogSender, summary: Summary) -> Samples:
-    """Its own figures."""
+    """The metrics of ``tail``."""
     yield Sample("countersink_tail_lines_total", summary.counted, {"outcome": "counted"})
     yield Sample("countersink_tail_lines_total", summary.rejected, {"outcome": "rejected"})
     yield Sample("countersink_tail_entries_total", sender.entries)

@@ -1,5 +1,8 @@
-"""``countersink track`` and ``untrack``: flags, tables and texts, and how ``--dry-run`` prints SQL;
-the work is in ``row_counts/``."""
+"""``countersink track`` and ``untrack``: their flags, tables and texts, and the SQL of
+``--dry-run``.
+
+See ``row_counts/`` for the triggers and counts.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,6 +16,7 @@ from countersink.cli.settings import COUNTER, NAME
 from countersink.counting.counters.settings import DEFAULT_APP_SLOTS, MAX_APP_SLOTS
 from countersink.row_counts.definitions import TrackedTable, in_words
 from countersink.row_counts.lifecycle import Plan
+from countersink.runtime.texts import plural
 
 
 @click.command("track", cls=settings.Command)
@@ -20,13 +24,10 @@ from countersink.row_counts.lifecycle import Plan
 @settings.one_off(
     "--counter",
     type=COUNTER,
-    help="The counter to count in, which must be unused.  [default: the table's name]",
+    help="The counter for the rows, which must be unused.  [default: the table's name]",
 )
 @settings.one_off(
-    "--by",
-    metavar="COLUMN",
-    multiple=True,
-    help="Count by the values of this column; repeatable.",
+    "--by", metavar="COLUMN", multiple=True, help="Count by the values of this column; repeatable."
 )
 @settings.one_off(
     "--day", metavar="COLUMN", help="Count by the date of this DATE, DATETIME or TIMESTAMP column."
@@ -35,13 +36,13 @@ from countersink.row_counts.lifecycle import Plan
     "--slots",
     type=click.IntRange(1, MAX_APP_SLOTS),
     default=DEFAULT_APP_SLOTS,
-    help="Number of slots for writers: about as many as write at once.",
+    help="Number of slots: about the number of writers at once.",
 )
 @settings.one_off(
     "--dry-run", is_flag=True, help="Print the SQL that would run, and change nothing."
 )
 @settings.one_off("--list", "listing", is_flag=True, help="List the tracked tables.")
-@settings.of_mysql("table", "json")
+@settings.mysql_options("table", "json")
 def track_command(
     table: str | None,
     counter: str | None,
@@ -54,32 +55,32 @@ def track_command(
     """Keep a table's row count up to date with triggers.
 
     TABLE is a table of the application: name (in the database of countersink), schema.name, or
-    either part in backquotes. Writers go on. But if a transaction uses the table, making a trigger
-    waits for it, a second at a time, and statements that come meanwhile wait behind; and ALTER
-    TABLE waits while the rows are counted. Avoid LOCK TABLES on a tracked table. If the command is
-    interrupted, run it again. See docs/row-counts.md.
+    either part in backquotes. Writers go on, with two exceptions: while a transaction uses the
+    table, the creation of a trigger waits for it, a second at a time, and new statements wait
+    behind it; and ALTER TABLE waits while the rows are counted. Avoid LOCK TABLES on a tracked
+    table. If the command is interrupted, run it again. See docs/row-counts.md.
     """
     store = settings.open_store()
     if listing:
         if table is not None or counter or by or day or dry_run:
-            raise Misuse("--list takes no table, nor options of one")
+            raise Misuse("--list takes neither TABLE nor its options")
         tracked = store.tracked.list()
         document = {"tables": list(map(_document, tracked))}
         output.write_result(document, partial(_show_list, tracked))
         return
     if table is None:
-        raise Misuse("name a table, or give --list")
-    how: Any = {"counter": counter, "by": by, "day": day, "app_slots": slots}
+        raise Misuse("give TABLE or --list")
+    tracking: Any = {"counter": counter, "by": by, "day": day, "app_slots": slots}
     with values_checked():
         if dry_run:
-            plan = store.tracked.plan(table, **how)
+            plan = store.tracked.plan(table, **tracking)
             output.write_result(_plan_document(plan), partial(_show_plan, plan))
             return
-        with output.progress_of_rows(f"counting {table}") as shown:
-            made = store.tracked.track(table, **how, progress=shown, notice=output.say)
+        with output.progress_of_rows(f"counting {table}") as show:
+            made = store.tracked.track(table, **tracking, progress=show, notice=output.say)
     rows = store.row_count(made.counter)
     output.write_result(
-        {**_document(made), "rows": rows}, f"tracking {_described(made)}: {rows:,} rows"
+        {**_document(made), "rows": rows}, f"tracking {_described(made)}: {plural(rows, 'row')}"
     )
 
 
@@ -88,19 +89,19 @@ def track_command(
 @settings.one_off(
     "--counter", type=COUNTER, help="This counter, even if a table has the same name."
 )
-@settings.of_mysql("text", "json")
+@settings.mysql_options("text", "json")
 def untrack_command(table_or_counter: str | None, counter: str | None) -> None:
     """Stop counting a table's rows: drop the triggers and the counter.
 
-    It drops exactly what track has made; the table stays as it is. If a table is tracked in several
+    It drops only what track has made; the table stays as it is. If a table is tracked in several
     counters, name the counter. If the command is interrupted, run it again.
     """
     if (table_or_counter is None) == (counter is None):
-        raise Misuse("name a table or a counter, or give --counter")
+        raise Misuse("give TABLE, COUNTER or --counter")
     store = settings.open_store()
     with values_checked():
-        gone = store.tracked.untrack(table_or_counter, counter=counter, notice=output.say)
-    output.write_result(_document(gone), f"tracking no more: {_described(gone)}")
+        untracked = store.tracked.untrack(table_or_counter, counter=counter, notice=output.say)
+    output.write_result(_document(untracked), f"no longer tracking {_described(untracked)}")
 
 
 _MEMBERS: Final = ("counter", "table", "by", "day", "slots", "triggers", "created", "counted")
@@ -112,12 +113,12 @@ def _document(tracked: TrackedTable) -> dict[str, object]:
 
 
 def _described(tracked: TrackedTable) -> str:
-    """In words: which table, by what, in which counter."""
-    return f"{output.cell(tracked.name + in_words(tracked))} in the counter {tracked.counter}"
+    """The table, its columns and its counter, as text."""
+    return f"{output.display(tracked.name + in_words(tracked))} in the counter {tracked.counter}"
 
 
 def _show_list(tracked: Sequence[TrackedTable]) -> None:
-    """Tracked tables for people."""
+    """Print a table of the tracked tables."""
     rows = []
     for one in tracked:
         row = _document(one)
@@ -128,22 +129,22 @@ def _show_list(tracked: Sequence[TrackedTable]) -> None:
 
 
 def _plan_document(plan: Plan) -> dict[str, object]:
-    """What track would do, as JSON."""
+    """The plan of ``--dry-run`` as JSON."""
     made, names = plan.definition, ("counter", "table", "statements", "warnings", "reads")
     return output.document(plan, names, counter=made.counter, table=made.name)
 
 
 def _show_plan(plan: Plan) -> None:
-    """What track would do; the SQL can be pasted into mysql or mariadb."""
+    """Print the plan of ``--dry-run`` as SQL, which the clients mysql and mariadb can run."""
     click.echo(f"-- Triggers that count {_described(plan.definition)}.")
-    click.echo("-- To be read: `countersink track` makes its own, and then counts what is there.")
+    click.echo("-- For reading: `countersink track` creates them, then counts the rows.")
     if plan.reads:
         click.echo(
-            f"-- They read {output.cell(', '.join(plan.reads))}: untrack before one of these is"
-            " dropped or renamed."
+            f"-- They read {output.display(', '.join(plan.reads))}: untrack before you drop or"
+            " rename one of these."
         )
     for warning in plan.warnings:
-        click.echo(f"-- {output.cell(warning)}")
+        click.echo(f"-- {output.display(warning)}")
     click.echo("DELIMITER //$")
     for statement in plan.statements:
         click.echo(f"{statement} //$")

@@ -1,6 +1,6 @@
-"""``countersink up``: which servers and processes it starts in which order, ports, pauses before it
-starts a dead one again, its texts on stderr, and ``environment.sh``; ``countersink migrate``, which
-it does first."""
+"""``countersink up``: the private servers and processes that it starts, their order and ports,
+their restarts, and ``environment.sh``. ``countersink migrate``, whose work ``up`` does first.
+"""
 
 from __future__ import annotations
 
@@ -38,35 +38,36 @@ from countersink.web.options import PORT as WEB_PORT
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DATABASE: Final = "countersink"
-LOOK_EVERY_S: Final = 0.5
-"""Seconds between two looks at the processes."""
+CHECK_EVERY_S: Final = 0.5
+"""Seconds between two checks of the processes."""
 STOP_SECONDS: Final = 15.0
-"""Each process ends within 10 s of SIGTERM, even when its servers hang."""
+"""Seconds from SIGTERM to SIGKILL; processes end within 10 s, even if their servers hang."""
 FIRST_PAUSE: Final = 1.0
+"""Seconds before the first restart; doubled at each further death."""
 LONGEST_PAUSE: Final = 30.0
 STEADY_AFTER: Final = 60.0
-"""Seconds of running after which earlier deaths no longer count."""
+"""Seconds without a death after which earlier deaths are forgotten."""
 COMMANDS: Final = ("worker", "jobs", "jobs", "scheduler", "web", "statsd")
-"""What runs, in the order of starting; stopped in the opposite one. A job process does one run at a
-time: with two of them a run that takes hours does not keep the alarms from looking."""
+"""Processes in the order of their start; they stop in the opposite order. A job process executes
+one run at a time: with two of them, the alarms run also during a run of hours."""
 WEB_MODULE: Final = "uvicorn"
-"""Only the ``web`` extra installs it."""
+"""A module that only the extra ``web`` installs."""
 KEY_FILE: Final = "web.key"
-"""The API key of the page, which may do everything: only its owner may read it."""
+"""File with the dashboard's API key, which allows everything: only its owner may read it."""
 ENVIRONMENT_FILE: Final = "environment.sh"
-"""Sets the URLs in a shell that sources it; holds passwords, so only its owner may read it."""
+"""Shell file that sets the URLs, with passwords: only its owner may read it."""
 
 REDIS_URL, MYSQL_URL = "COUNTERSINK_REDIS_URL", "COUNTERSINK_MYSQL_URL"
 JOBS_REDIS_URL = "COUNTERSINK_JOBS_REDIS_URL"
 
 
 def _port(name: str, usual: int) -> Callable[[settings.Decorated], settings.Decorated]:
-    """Decorator: the port of one of the listeners."""
+    """Decorator: the port of a listener."""
     return settings.setting(
         f"--{name}-port",
         type=click.IntRange(0, 65_535),
         metavar="N",
-        help=f"Port of countersink {name}; 0 for a free one.  [default: {usual}, or a free one]",
+        help=f"Port of countersink {name}; 0 for any free port.  [default: {usual}, if free]",
     )
 
 
@@ -77,24 +78,24 @@ def _port(name: str, usual: int) -> Callable[[settings.Decorated], settings.Deco
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("countersink-data"),
     metavar="DIR",
-    help="Directory of the private servers' data and of the page's key, kept between runs.",
+    help="Directory for the private servers' data and the dashboard's key, kept between runs.",
 )
 @_port("web", WEB_PORT)
 @_port("statsd", STATSD_PORT)
 def command(data: Path, web_port: int | None, statsd_port: int | None) -> None:
-    """Run everything here: all processes, and private servers where no URL is configured.
+    """Run all processes on this machine, and private servers where no URL is configured.
 
     The private Redis and MariaDB listen on this machine only, on free ports, with their own
-    passwords. The tables are brought up to date first. Then a worker, a scheduler, two job
+    passwords. First, the tables are brought up to date. Then a worker, a scheduler, two job
     processes, the HTTP interface with its dashboard and the StatsD listener start, for this machine
-    only. Each of these and each private server is started again if it dies. HTTP needs a key: one
-    is made and kept in DIR/web.key, and the address that is printed logs in with it. Ctrl-C or
-    SIGTERM stops everything that was started here, and nothing else.
+    only. A process or private server that dies is started again. HTTP needs a key, which is created
+    and kept in DIR/web.key; the printed address logs in with it. Ctrl-C or SIGTERM stops the
+    processes and servers that the command has started.
     """
     given = {
-        REDIS_URL: settings.noted("redis_url"),
-        MYSQL_URL: settings.noted("mysql_url"),
-        JOBS_REDIS_URL: settings.noted("jobs_redis_url"),
+        REDIS_URL: settings.option_value("redis_url"),
+        MYSQL_URL: settings.option_value("mysql_url"),
+        JOBS_REDIS_URL: settings.option_value("jobs_redis_url"),
     }
     if given[REDIS_URL] is not None:
         settings.jobs_redis_url()  # refused before anything starts
@@ -105,7 +106,7 @@ def command(data: Path, web_port: int | None, statsd_port: int | None) -> None:
     with (
         signal_queue(STOP_SIGNALS) as stop,
         _locked(data),
-        ExitStack() as stack,  # stops everything in the opposite order of starting
+        ExitStack() as stack,  # stops servers and processes in the opposite order
     ):
         _run(data, {name: url for name, url in given.items() if url}, ports, stop, stack)
 
@@ -117,26 +118,26 @@ def _run(
     stop: SignalQueue,
     stack: ExitStack,
 ) -> None:
-    """Run until a signal. A server whose URL is ``given`` is never started or stopped."""
+    """Run until a signal comes. A server whose URL is ``given`` is never started or stopped."""
     servers: list[PrivateServer] = []
-    ours: dict[str, str] = {}
+    private: dict[str, str] = {}
     for variable, name, server, database in (
         (REDIS_URL, "Redis", RedisServer(data / "redis"), ""),
         (MYSQL_URL, "MariaDB", MariaDBServer(data / "mysql"), DATABASE),
     ):
         if url := given.get(variable):
-            _say(f"no server for {variable}, which is set: {url} is used, whatever {data} holds")
+            _say(f"{variable} is set: using {url}, not a server in {data}")
         else:
             _say(f"starting {name} in {server.directory}")
-            # before the start: a server that is half started has to be stopped, too
+            # before the start: a server whose start fails has to be stopped, too
             stack.callback(_stop, name, server)
             server.start()
             servers.append(server)
-            ours[variable] = server.url + database
-            remember_url(ours[variable])
+            private[variable] = server.url + database
+            remember_url(private[variable])
         if stop.next(0):
             return
-    urls = {**given, **ours}
+    urls = {**given, **private}
     for applied in migrate(urls[MYSQL_URL]):
         _say(f"applied {applied}")
     key = _page_key(urls[MYSQL_URL], data / KEY_FILE)
@@ -149,31 +150,31 @@ def _run(
         child.start()
         stack.callback(_stop, f"the {name}", child)
         processes.append(child)
-    click.echo(_instructions(urls, ports, ours, data, key))
+    click.echo(_instructions(urls, ports, private, data, key))
     sys.stdout.flush()
     restarters = [Restarter(part) for part in (*servers, *processes)]
-    while not stop.next(LOOK_EVERY_S):
+    while not stop.next(CHECK_EVERY_S):
         for restarter in restarters:
-            restarter.look()
-    _say("stopping: what takes increments first, the servers last")
+            restarter.check()
+    _say("stopping: first the listeners, last the servers")
 
 
 def _stop(name: str, part: Restartable) -> None:
     try:
         part.stop()
     except ServerError as failure:
-        _say(f"{name}: {failure}")  # go on with the next: nothing may stay behind
+        _say(f"{name}: {failure}")  # and stop the others
 
 
 def _say(text: str) -> None:
-    """One line of progress, on stderr, without any password."""
+    """Print a notice on stderr, without passwords."""
     click.echo(scrub(f"countersink up: {text}"), err=True)
 
 
 def _instructions(
     urls: Mapping[str, str],
     ports: Mapping[str, int | None],
-    ours: Mapping[str, str],
+    private: Mapping[str, str],
     data: Path,
     key: str,
 ) -> str:
@@ -189,12 +190,12 @@ def _instructions(
         f"  queue   {scrub(urls[REDIS_URL])}",
         f"  tables  {scrub(urls[MYSQL_URL])}",
     ]
-    if ours:
+    if private:
         lines.append(f"  data    {data} (kept when this stops)")
     lines.append("In another shell:")
-    if ours:
-        file = _write_environment(data, ours)
-        lines.append(f"  . {file}      # sets {' and '.join(ours)}, passwords included")
+    if private:
+        file = _write_environment(data, private)
+        lines.append(f"  . {file}      # sets {' and '.join(private)}, with passwords")
     lines += [
         "  countersink increment page_views /home",
         "  countersink totals page_views",
@@ -206,30 +207,31 @@ def _instructions(
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Make the directory, and hold its lock: the kernel frees it however this process ends.
+    """Make the directory, and hold its lock, which the kernel frees when this process ends.
 
-    Raises Failure when another `up` holds it, or another user owns the directory.
+    Raises:
+        Failure: another `up` holds the lock, or another user owns the directory.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     owner = directory.stat().st_uid
     if owner != os.geteuid():
         raise Failure(
-            f"{directory} belongs to another user (uid {owner}), who could read and change what is"
-            " counted: name another directory with --data"
+            f"{directory} belongs to another user (uid {owner}), who could read and change the"
+            " counts: name another directory with --data"
         )
     with (directory / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Failure(
-                f"another countersink up is using {directory}: stop that one, or name another"
-                " directory with --data"
+                f"another countersink up is using {directory}: stop it, or name another directory"
+                " with --data"
             ) from None
         yield
 
 
 def _page_key(mysql_url: str, file: Path) -> str:
-    """The key in the file, or a new one where that is not valid, such as for another database."""
+    """The API key in the file; if the database does not accept it, a new key, kept in the file."""
     kept = file.read_text().strip() if file.exists() else ""
     with open_tables(mysql_url) as session:
         if api_keys.is_valid(session, kept):
@@ -240,9 +242,9 @@ def _page_key(mysql_url: str, file: Path) -> str:
 
 
 def _write_environment(directory: Path, urls: Mapping[str, str]) -> Path:
-    """Write the shell file that exports the URLs of the servers in this directory."""
+    """Write the shell file that exports the URLs of the private servers."""
     lines = ["# Written by `countersink up`; holds passwords."]
-    # the URLs are ours: nothing in them needs quoting inside ''
+    # nothing in the URLs of private servers needs quoting inside ''
     lines += [f"export {variable}='{url}'" for variable, url in urls.items()]
     file = directory / ENVIRONMENT_FILE
     write_private(file, "\n".join(lines) + "\n")
@@ -250,8 +252,8 @@ def _write_environment(directory: Path, urls: Mapping[str, str]) -> Path:
 
 
 class CommandProcess(Restartable):
-    """`countersink NAME ARGUMENTS`, with the URLs in its environment: a command line shows
-    passwords.
+    """A process `countersink NAME ARGUMENTS`; its URLs are in its environment, as a command line
+    would show their passwords.
     """
 
     def __init__(self, name: str, urls: Mapping[str, str], arguments: Sequence[str] = ()) -> None:
@@ -259,10 +261,10 @@ class CommandProcess(Restartable):
         self._arguments = arguments
         self._environment = {**os.environ, **urls}
         for variable in urls:
-            self._environment.pop(f"{variable}_FILE", None)  # both at once would be refused
+            self._environment.pop(f"{variable}_FILE", None)  # the command refuses both
 
     def start(self) -> object:
-        """Start the process; it waits for its servers by itself."""
+        """Start the process, which waits for its servers."""
         self._process = ChildProcess(
             [sys.executable, "-m", "countersink.cli.entry", self.name, *self._arguments],
             log=None,
@@ -272,7 +274,7 @@ class CommandProcess(Restartable):
         return self
 
     def stop(self) -> None:
-        """SIGTERM: it ends in good order. Raises ServerFailed when it had to be killed."""
+        """Send SIGTERM, and wait for the end; ServerFailed if it had to be killed."""
         if self._process is not None:
             self._process.stop(signal.SIGTERM, STOP_SECONDS)
             self._process = None
@@ -285,16 +287,16 @@ def _chosen_port(asked: int | None, usual: int) -> int:
 
 
 class Restarter:
-    """Starts a part again, after growing pauses, when it has died; call `look` again and again."""
+    """Restarts a server or process that has died, after growing pauses. Call `check` repeatedly."""
 
     def __init__(self, part: Restartable) -> None:
         self._part = part
         self._started = time.monotonic()
         self._deaths = 0
-        self._due: float | None = None  # by the clock; None while the part runs
+        self._due: float | None = None  # monotonic time of the next start; None while it runs
 
-    def look(self) -> None:
-        """Note a death since the last look, or start what is due. Never raises for these."""
+    def check(self) -> None:
+        """Plan a restart after a death, or start again when the time has come; raises nothing."""
         if self._due is None:
             if not self._part.running:
                 self._note_death(self._part.how_it_ended())
@@ -321,11 +323,11 @@ class Restarter:
 
 
 @click.command("migrate", cls=settings.Command)
-@settings.of_mysql("text", "json")
+@settings.mysql_options("text", "json")
 def migrate_command() -> None:
     """Create the database and its tables, or bring them up to date.
 
-    It is safe to run at any time, also several times at once. It refuses a schema that is newer
+    The command is safe at any time, also several times at once. It refuses a schema that is newer
     than this program.
     """
     applied = migrate(settings.mysql_url())

@@ -1,2 +1,1 @@
-"""The commands that look after an installation: ``counter``, ``partitions``, ``compact``, ``key``,
-``link``, ``runs``, ``info``."""
+"""The commands that check, repair and operate an installation, from ``doctor`` to ``link``."""

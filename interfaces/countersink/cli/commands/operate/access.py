@@ -1,5 +1,8 @@
-"""``countersink key`` and ``countersink link``: flags, times such as ``90d``, columns and texts;
-which keys and links are allowed is decided in ``store/api_keys.py`` and ``store/links.py``."""
+"""``countersink key`` and ``countersink link``: their flags, tables and texts, and times of expiry
+such as ``90d``.
+
+See ``store/api_keys.py`` and ``store/links.py`` for the rules of keys and links.
+"""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +16,7 @@ from countersink.cli import output, settings
 from countersink.cli.errors import Misuse, values_checked
 from countersink.cli.settings import COUNTER, MOMENT, NAME, TEXT, Checked
 from countersink.counting.counters.settings import require
-from countersink.runtime.texts import iso
+from countersink.runtime.texts import iso, plural
 from countersink.store import api_keys, links
 
 _KEY: Final = ("id", "name", "state", "scopes", "counters", "max_counters", "created", "expires")
@@ -28,8 +31,8 @@ def _expiry(text: str) -> datetime:
         return MOMENT.convert(text, None, None)
     except click.BadParameter:
         raise ValueError(
-            f"{text!r} is neither a time from now such as 12h, 90d or 8w, nor ISO 8601 with a zone,"
-            " such as 2027-01-01T00:00:00Z"
+            f"{text!r} is neither a time from now, such as 12h, 90d or 8w, nor ISO 8601 with a time"
+            " zone, such as 2027-01-01T00:00:00Z"
         ) from None
 
 
@@ -40,8 +43,8 @@ _EXPIRY: Final = Checked("time", _expiry)
 def key_group() -> None:
     """Create, list and revoke keys of the HTTP interface.
 
-    A key is shown once, when it is created: the table has a hash of it. Once the first key exists,
-    every request needs a key, even after that one is revoked.
+    A key is printed once, when it is created, as the database only has its hash. Once a key was
+    created, every request needs a key, even if that key is revoked.
     """
 
 
@@ -53,7 +56,7 @@ def key_group() -> None:
     type=click.Choice(api_keys.SCOPES),
     multiple=True,
     required=True,
-    help="What the key allows: to count, to read, or everything. Repeatable.",
+    help="What the key allows: counting, reading, or everything. Repeatable.",
 )
 @settings.one_off(
     "--counter",
@@ -67,29 +70,29 @@ def key_group() -> None:
     "--max-counters",
     type=click.IntRange(1, api_keys.MAX_COUNTERS),
     metavar="N",
-    help="How many counters it may make.  [default: --max-counters of `countersink web`]",
+    help="Most counters that the key may make.  [default: --max-counters of `countersink web`]",
 )
 @settings.one_off(
     "--expires",
     type=_EXPIRY,
     metavar="WHEN",
-    help="When it expires: 90d, 12h, 8w, or ISO 8601.  [default: never]",
+    help="When the key expires: 90d, 12h, 8w, or ISO 8601.  [default: never]",
 )
-@settings.of_mysql("text", "json")
+@settings.mysql_options("text", "json")
 def create_key(name: str, scopes: Sequence[str], **limits: Any) -> None:
     """Create a key for NAME, and print it: it cannot be shown again."""
     database = settings.open_tables()
     with values_checked():
         key, text = api_keys.create(database, name, scopes, **limits)
     output.write_result(_key_document(key) | {"key": text}, text)
-    if settings.noted("format") == "text":
-        click.echo("Keep it: it is not shown again.", err=True)
+    if settings.option_value("format") == "text":
+        click.echo("Keep this key: it is not shown again.", err=True)
 
 
 @key_group.command("list", cls=settings.Command)
-@settings.of_mysql("table", "json", "csv")
+@settings.mysql_options("table", "json", "csv")
 def list_keys() -> None:
-    """List all keys that were ever created, newest first, without their texts."""
+    """List all keys, also revoked and expired ones, newest first, without their texts."""
     database = settings.open_tables()
     rows = list(map(_key_document, api_keys.list_keys(database)))
     columns, flat = (*_KEY, "last_used"), list(map(_flat, rows))
@@ -99,12 +102,12 @@ def list_keys() -> None:
 
 @key_group.command("revoke", cls=settings.Command)
 @click.argument("which", type=NAME, metavar="ID|NAME")
-@settings.of_mysql("text", "json")
+@settings.mysql_options("text", "json")
 def revoke_key(which: str) -> None:
     """Revoke a key, and the logins made with it, for good: they are refused within two seconds."""
     database = settings.open_tables()
     key = api_keys.revoke(database, which)
-    output.write_result(_key_document(key), f"revoked {key.id} ({output.cell(key.name)})")
+    output.write_result(_key_document(key), f"revoked {key.id} ({output.display(key.name)})")
 
 
 def _key_document(key: api_keys.ApiKey) -> dict[str, Any]:
@@ -135,8 +138,8 @@ _DEFAULT_DAYS: Final = 7
 def link_group() -> None:
     """Create, list and revoke links that show one counter without a key.
 
-    Anyone who has a link sees all numbers of its counter in the dashboard, and nothing else, until
-    the link ends. A link made in the dashboard also ends with the key that made it.
+    Anyone who has a link sees all totals of its counter in the dashboard, and nothing else, until
+    the link expires. A link made in the dashboard also ends when the key that made it ends.
     """
 
 
@@ -146,15 +149,12 @@ def link_group() -> None:
     "--expires",
     type=_EXPIRY,
     metavar="WHEN",
-    help="When it expires: 12h, 30d, 8w, or ISO 8601; within 366 days.  [default: 7d]",
+    help="When the link expires: 12h, 30d, 8w, or ISO 8601; within 366 days.  [default: 7d]",
 )
 @settings.one_off(
-    "--url",
-    type=TEXT,
-    default="http://127.0.0.1:8321",
-    help="URL at which people reach `countersink web`.",
+    "--url", type=TEXT, default="http://127.0.0.1:8321", help="URL of `countersink web` for people."
 )
-@settings.of_mysql("text", "json")
+@settings.mysql_options("text", "json")
 def create_link(counter: str, expires: datetime | None, url: str) -> None:
     """Create a link to COUNTER, and print it: it cannot be shown again."""
     ends = expires or datetime.now(UTC) + timedelta(days=_DEFAULT_DAYS)
@@ -164,13 +164,13 @@ def create_link(counter: str, expires: datetime | None, url: str) -> None:
         made, token = links.create(database, counter, ends)
     link = f"{url.rstrip('/')}{links.path_of(counter, token)}"
     output.write_result(_link_document(made) | {"link": link}, link)
-    if settings.noted("format") == "text":
+    if settings.option_value("format") == "text":
         until = iso(made.expires)
-        click.echo(f"Whoever has it sees {counter} until {until}.", err=True)
+        click.echo(f"Anyone who has this link sees {counter} until {until}.", err=True)
 
 
 @link_group.command("list", cls=settings.Command)
-@settings.of_mysql("table", "json", "csv")
+@settings.mysql_options("table", "json", "csv")
 def list_links() -> None:
     """List the valid links, without their texts."""
     database = settings.open_tables()
@@ -182,18 +182,18 @@ def list_links() -> None:
 @link_group.command("revoke", cls=settings.Command)
 @click.argument("id", type=NAME, required=False, metavar="ID|--all")
 @settings.one_off("--all", "everything", is_flag=True, help="All links.")
-@settings.of_mysql("text", "json")
+@settings.mysql_options("text", "json")
 def revoke_link(id: str | None, everything: bool) -> None:
     """Revoke a link, or all links, for good: they are refused within two seconds."""
     if (id is None) is not everything:
-        raise Misuse("name one ID, or say --all")
+        raise Misuse("give one ID, or --all")
     database = settings.open_tables()
     number = 1
     if id is None:
         number = links.revoke_all(database)
     else:
         links.revoke(database, id)
-    output.write_result({"revoked": number}, f"revoked {number:,}")
+    output.write_result({"revoked": number}, f"revoked {plural(number, 'link')}")
 
 
 def _link_document(link: links.ShareLink) -> dict[str, Any]:

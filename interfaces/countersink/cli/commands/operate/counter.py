@@ -1,5 +1,8 @@
-"""``countersink counter``: flags, tables and texts of list, show, set, delete, strict and max-keys;
-limits and refusals of settings are in ``counting/counters/settings.py``."""
+"""``countersink counter``: flags, tables and texts of its commands ``list``, ``show``, ``set``,
+``delete``, ``strict`` and ``max-keys``.
+
+See ``counting/counters/settings.py`` for the limits of settings and their errors.
+"""
 
 import re
 from collections.abc import Sequence
@@ -25,6 +28,7 @@ from countersink.counting.counters.settings import (
 )
 from countersink.counting.visitors import MOST_SALT_DAYS
 from countersink.reads.formats import breakdown_begins, counter_document
+from countersink.runtime.texts import plural
 from countersink.store import Store, UnknownCounter
 from countersink.stream.errors import StreamError
 from countersink.stream.names import remove_salts
@@ -47,15 +51,15 @@ KEYS: Final = Checked("keys", _max_keys)
 def command() -> None:
     """Make, configure, show and delete counters.
 
-    You need not make a counter: by default it counts days in UTC and keeps them forever. Make it to
-    choose its time zone, finer buckets, or how long buckets are kept.
+    A counter need not be made: without settings, it counts days in UTC and keeps them forever. Make
+    it to choose its time zone, finer buckets, or how long buckets are kept.
     """
 
 
 @command.command("list", cls=settings.Command)
-@settings.of_mysql("table", "json")
+@settings.mysql_options("table", "json")
 def list_command() -> None:
-    """List all counters that were made or counted, and their settings."""
+    """List all counters, made or counted, with their settings."""
     store = settings.open_store()
     counters = store.counters.list()
     documents = map(counter_document, counters)
@@ -64,12 +68,11 @@ def list_command() -> None:
 
 @command.command("show", cls=settings.Command)
 @click.argument("name", type=COUNTER)
-@settings.of_mysql("table", "json")
+@settings.mysql_options("table", "json")
 def show_command(name: str) -> None:
     """Show a counter's settings."""
     store = settings.open_store()
-    found = store.counters.show(name)
-    _write(found)
+    _write(store.counters.show(name))
 
 
 @command.command("set", cls=settings.Command)
@@ -77,19 +80,19 @@ def show_command(name: str) -> None:
 @settings.one_off(
     "--time-zone",
     type=ZONE,
-    help="Time zone whose midnights begin its days; initially UTC, and fixed by the first count.",
+    help="Time zone of its days; initially UTC, and fixed by the first count.",
 )
 @settings.one_off(
     "--resolution",
     type=click.Choice(RESOLUTIONS),
-    help="Width of the buckets that it counts in; initially day. Quarters (of an hour) and minutes"
-    " give exact days in any time zone.",
+    help="Width of its new buckets; initially day. With quarters (of an hour) and minutes, days are"
+    " exact in any time zone.",
 )
 @settings.one_off(
     "--keep",
     metavar="STEPS",
     type=STEPS,
-    help="How long buckets of each width are kept before they become wider ones, such as"
+    help="How long buckets of each width are kept before they become wider, such as"
     " minute=2d,hour=90d,day=400d: minutes for two days, then hours until 90 days, days until 400"
     " days, then months. Initially forever.",
 )
@@ -97,8 +100,8 @@ def show_command(name: str) -> None:
     "--max-keys",
     metavar="KEYS",
     type=KEYS,
-    help="Keys that a day of it may have; rows of others go to the key __overflow__. none: as for"
-    " all counters; initially none.",
+    help="Keys that one day may have; rows of further keys go to the key __overflow__. none: the"
+    " number of `counter max-keys`; initially none.",
 )
 @settings.one_off(
     "--app-slots",
@@ -109,30 +112,31 @@ def show_command(name: str) -> None:
     "--dimensions",
     metavar="NAME,…",
     type=Checked("dimensions", check_dimensions),
-    help="Dimensions that its increments may have, such as page,country,device; none: none.",
+    help="Dimensions that its increments may have, such as page,country,device; none: no"
+    " dimensions.",
 )
 @settings.one_off(
     "--breakdowns",
     multiple=True,
     metavar="NAME,… [NAME,…]…",
-    help="All combinations of them of which totals are to be kept, such as page country"
-    " page,country; none: none. One that is left out is deleted, with its counts.",
+    help="All combinations of dimensions for which totals are kept, such as page country"
+    " page,country; none: no breakdowns. A breakdown that is left out is deleted with its counts.",
 )
 @settings.one_off(
     "--unique",
     is_flag=True,
-    help="Count its different members, too (totals --unique), with one salt for ever.",
+    help="Also count different members (totals --unique), with one salt for ever.",
 )
 @settings.one_off(
     "--salt-days",
     metavar="DAYS",
     type=click.IntRange(1, MOST_SALT_DAYS),
-    help="The same with another salt every so many days: then nobody can tell which members of two"
-    " such spans are the same, and there is no total over both.",
+    help="Also count different members, with a new salt after this number of days: then members of"
+    " two such spans cannot be compared, and there is no total over both.",
 )
 @settings.one_off("--yes", is_flag=True, help="Do not ask before breakdowns are deleted.")
 @click.argument("more", nargs=-1, metavar="")
-@settings.of_mysql("table", "json")
+@settings.mysql_options("table", "json")
 def set_command(
     name: str,
     breakdowns: Sequence[str],
@@ -144,22 +148,21 @@ def set_command(
 ) -> None:
     """Make a counter, or change the given settings.
 
-    The time zone is fixed by the counter's first count. The resolution may be changed at any time:
-    it is for what is counted from then on, and what was counted stays in its buckets. Workers apply
-    changes at once.
+    The counter's first count fixes its time zone. The resolution may change at any time: it is for
+    later counts, and earlier counts stay in their buckets. Workers apply changes at once.
 
-    A breakdown that is added to a counter which was counted already holds the events from the next
-    midnight on that is at least ten minutes ahead; it is shown. One that --breakdowns does not name
-    any more is deleted with its counts; the command asks first, unless --yes is given. Increments
-    that have other dimensions are dead letters.
+    A new breakdown of a counter that has counts begins at the next midnight that is at least ten
+    minutes ahead; the command prints it. A breakdown that --breakdowns does not name is deleted
+    with its counts; the command asks first, unless --yes is given. Increments with dimensions that
+    were not declared become dead letters.
     """
     if more and not breakdowns:
-        raise Misuse(f"{' '.join(more)!r}: only breakdowns (--breakdowns) may be several words")
+        raise Misuse(f"{' '.join(more)!r}: only --breakdowns may have several words")
     wanted = (*breakdowns, *more) if breakdowns else None
     store = settings.open_store()
     with values_checked():
-        if wanted is not None and (gone := _removed(store, name, check_breakdowns(wanted))):
-            question = f"Delete the breakdowns {' '.join(gone)} of {name} for good?"
+        if wanted is not None and (removed := _removed(store, name, check_breakdowns(wanted))):
+            question = f"Delete the breakdowns {' '.join(removed)} of {name} for good?"
             output.confirm(yes, question, "nothing was changed")
         made = store.counters.set(
             name,
@@ -174,49 +177,51 @@ def set_command(
 @click.argument("name", type=COUNTER)
 @settings.one_off("--key", type=KEY, help="Only this key.")
 @settings.one_off("--yes", is_flag=True, help="Do not ask.")
-@settings.of_mysql("text", "json")
+@settings.mysql_options("text", "json")
 @settings.urls("redis_url")
 def delete_command(name: str, key: str | None, yes: bool) -> None:
     """Delete a counter, or one key of it, with all its counts, for good.
 
-    The counter's settings go too, its salts also from Redis. Increments counted later, even those
-    already in the queue, count from 0. The command asks first, unless --yes is given. If it is
-    interrupted, run it again.
+    The counter's settings and salts are deleted as well. Increments that are counted later, also
+    those that are in the queue now, count from 0. The command asks first, unless --yes is given. If
+    it is interrupted, run it again.
     """
-    shown = f"counter {name}" if key is None else f"key {output.cell(key) or repr(key)} of {name}"
+    shown = (
+        f"counter {name}" if key is None else f"key {output.display(key) or repr(key)} of {name}"
+    )
     store = settings.open_store()
-    found = store.counters.show(name)  # nobody is asked about what is not there
+    found = store.counters.show(name)  # before the question: UnknownCounter if there is none
     output.confirm(yes, f"Delete {shown} for good?", "nothing was deleted")
     deleted = store.counters.delete(name, key)
     if key is None and found.salt_days is not None:
         _remove_salts(name)
     output.write_result(
         {"counter": name, "key": key, **asdict(deleted)},
-        f"deleted {shown}: {deleted.rows:,} rows, in all {deleted.amount:,}",
+        f"deleted {shown}: {plural(deleted.rows, 'row')}, {deleted.amount:,} in total",
     )
 
 
 def _remove_salts(counter: str) -> None:
-    """Take the salts of a deleted counter out of Redis, so that no producer which begins now hashes
-    with them, should it be made again.
+    """Delete the salts of a deleted counter from Redis, so that no producer hashes with them if the
+    counter is made again.
     """
     try:
         remove_salts(settings.open_queue("countersink-counter"), counter)
     except (Misuse, StreamError) as error:
         output.say(
-            f"the salts of {counter} are still in Redis ({error}): do not make it again before a"
-            " worker has run for 30 s, to take them out"
+            f"the salts of {counter} are still in Redis ({error}): before you make it again, let a"
+            " worker run for 30 s, which deletes them"
         )
 
 
 @command.command("strict", cls=settings.Command)
 @click.argument("state", type=click.Choice(["on", "off"]), required=False)
-@settings.of_mysql("text", "json")
+@settings.mysql_options("text", "json")
 def strict_command(state: str | None) -> None:
     """Show or switch strict mode.
 
-    In strict mode, rows of counters that were never made or counted before go to the dead letters,
-    as unknown_counter; after `counter set`, `dead retry` counts them.
+    In strict mode, rows of counters that were never made or counted become dead letters with the
+    reason unknown_counter; after `counter set`, `dead retry` counts them.
     """
     store = settings.open_store()
     if state is not None:
@@ -224,20 +229,20 @@ def strict_command(state: str | None) -> None:
     on = store.counters.strict()
     output.write_result(
         {"strict": on},
-        "strict: rows of unknown counters go to the dead letters"
+        "strict: rows of unknown counters become dead letters"
         if on
-        else "not strict: a counter that nobody has made counts days in UTC",
+        else "not strict: rows of unknown counters are counted, by days in UTC",
     )
 
 
 @command.command("max-keys", cls=settings.Command)
 @click.argument("keys", type=KEYS, required=False)
-@settings.of_mysql("text", "json")
+@settings.mysql_options("text", "json")
 def max_keys_command(keys: MaxKeys | None) -> None:
     """Show or set how many keys a day of a counter may have; none: any number.
 
     It applies to counters without a number of their own (`counter set --max-keys`). Rows of further
-    keys are counted in the key __overflow__ of the counter. Keys that a day already has go on being
+    keys are counted in the counter's key __overflow__. Keys that a day has already are still
     counted, even above the limit. Workers apply changes at once.
     """
     store = settings.open_store()
@@ -248,17 +253,17 @@ def max_keys_command(keys: MaxKeys | None) -> None:
         {"max_keys": most},
         "a day of a counter may have any number of keys"
         if most is None
-        else f"a day of a counter may have {most:,} keys; rows of others go to {OVERFLOW}",
+        else f"a day of a counter may have {plural(most, 'key')}; rows of others go to {OVERFLOW}",
     )
 
 
 def _removed(store: Store, name: str, wanted: Sequence[tuple[str, ...]]) -> list[str]:
-    """The breakdowns of a counter that are not wanted any more."""
+    """The breakdowns of a counter that ``wanted`` does not have."""
     try:
-        there = store.counters.show(name).breakdowns
+        present = store.counters.show(name).breakdowns
     except UnknownCounter:
         return []
-    return [each.text for each in there if each.dimensions not in wanted]
+    return [each.text for each in present if each.dimensions not in wanted]
 
 
 def _write(counter: Counter) -> None:
@@ -266,7 +271,7 @@ def _write(counter: Counter) -> None:
 
 
 def _print_one(counter: Counter) -> None:
-    """A counter for people."""
+    """Print a counter as text."""
     facts = _cells(counter)
     if counter.salt_days is not None:
         facts["different members"] = _salts(counter.salt_days)
@@ -277,7 +282,7 @@ def _print_one(counter: Counter) -> None:
 
 
 def _print_list(counters: Sequence[Counter]) -> None:
-    """Counters for people, one line each."""
+    """Print a table of counters."""
     columns = (
         *("counter", "time zone", "resolution", "keep", ">max keys", ">overflown", ">app slots"),
         *("rolled up to", "made by hand"),
@@ -286,7 +291,7 @@ def _print_list(counters: Sequence[Counter]) -> None:
 
 
 def _cells(counter: Counter) -> dict[str, object]:
-    """What is shown of every counter."""
+    """The members of a counter in tables, by heading."""
     rolled = counter.rolled_up_to.items()
     return {
         "counter": counter.name,
@@ -310,4 +315,4 @@ def _breakdown(breakdown: Breakdown) -> str:
 def _salts(days: int) -> str:
     if not days:
         return "counted, with one salt for ever"
-    return f"counted, with another salt every {'day' if days == 1 else f'{days} days'}"
+    return f"counted, with a new salt every {'day' if days == 1 else f'{days} days'}"

@@ -1,5 +1,7 @@
-"""``countersink doctor``: its order of checks, its table and JSON, and exit status; the checks are
-in ``doctor_mysql.py`` and ``doctor_redis.py``."""
+"""``countersink doctor``: the order of the checks, their output and the exit status.
+
+See ``doctor_mysql.py`` and ``doctor_redis.py`` for the checks.
+"""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -18,14 +20,14 @@ Status = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
-        status: ``ok``; ``warn``: it works, and something can be lost or will get slow; ``fail``: it
-            does not work, or counts would be wrong.
-        found: what was found, for people.
-        advice: what to do; empty when ok.
-        check: what was looked at, a name that does not change.
+        status: ``ok``; ``warn``: it works, but counts can be lost or delayed; ``fail``: it does not
+            work, or counts would be wrong.
+        found: the state that the check found, as text.
+        advice: text that says what to do; empty if ok.
+        check: the name of the check, which is the same in every release.
     """
 
     status: Status
@@ -39,43 +41,43 @@ warn: Final = partial(Finding, "warn")
 fail: Final = partial(Finding, "fail")
 
 
-def of(check: str, *findings: Finding) -> Iterator[Finding]:
-    """These findings, of the check of this name."""
+def named(check: str, *findings: Finding) -> Iterator[Finding]:
+    """The findings, with the name of their check."""
     return (replace(each, check=check) for each in findings)
 
 
 CLOCK_WARN_MS: Final = 2_000
 CLOCK_FAIL_MS: Final = 300_000
-"""Five minutes: days, at the latest, come out wrong."""
+"""Five minutes; from then on, increments near midnight count for the wrong day."""
 
 
 def clock(server: str, ahead_ms: int) -> Finding:
-    """The line about a server's clock, which is so far ahead of this machine's."""
+    """The finding on a server's clock that is ``ahead_ms`` milliseconds ahead of this machine's."""
     apart = abs(ahead_ms)
     relation = "ahead of" if ahead_ms > 0 else "behind"
     found = f"{server} is {output.ago(apart / 1000)} {relation} this machine"
     if apart < CLOCK_WARN_MS:
         return ok(found)
-    advice = "let NTP set the clocks: increments without a time of their own count on Redis's clock"
+    advice = "let NTP set the clocks: increments without a time count at the time of Redis"
     return (fail if apart >= CLOCK_FAIL_MS else warn)(found, advice)
 
 
 @click.command("doctor", cls=settings.Command)
-@settings.of_redis("table", "json")
+@settings.redis_options("table", "json")
 @settings.urls("mysql_url")
 def command() -> int:
-    """Check the servers and their settings, and say what to do.
+    """Check the servers and their settings, and advise what to do.
 
-    Each line is ok, warn (it works; something can get lost or slow) or fail. The status is 1 when
-    a line fails. Nothing is written to either server.
+    Each line is ok, warn (it works, but counts can be lost or delayed) or fail. The status is 1 if
+    a line is fail. The command writes to neither server.
     """
-    lines = list(_lines(settings.noted("redis_url"), settings.noted("mysql_url")))
+    lines = list(_lines(settings.option_value("redis_url"), settings.option_value("mysql_url")))
     output.write_result({"lines": list(map(asdict, lines))}, partial(_print, lines))
     return Exit.FAILED if any(line.status == "fail" for line in lines) else Exit.DONE
 
 
 def _lines(redis_url: str | None, mysql_url: str | None) -> Iterator[Finding]:
-    # here, since both make findings
+    # here, since both modules import this one
     from countersink.cli.commands.operate import doctor_mysql, doctor_redis
 
     if redis_url:
@@ -85,7 +87,7 @@ def _lines(redis_url: str | None, mysql_url: str | None) -> Iterator[Finding]:
             advice = (
                 "start Redis, or correct COUNTERSINK_REDIS_URL (host, port, user, password, TLS)"
             )
-            yield from of("redis", fail(str(error), advice))
+            yield from named("redis", fail(str(error), advice))
     else:
         yield from _not_configured("redis")
     if mysql_url:
@@ -96,7 +98,7 @@ def _lines(redis_url: str | None, mysql_url: str | None) -> Iterator[Finding]:
 
 def _not_configured(server: str) -> Iterator[Finding]:
     advice = f"set COUNTERSINK_{server.upper()}_URL, such as {settings.EXAMPLES[server]}"
-    return of(server, fail("no URL is configured", advice))
+    return named(server, fail("no URL is configured", advice))
 
 
 def _print(lines: list[Finding]) -> None:

@@ -1,13 +1,13 @@
-"""Checks of ``countersink doctor`` on MySQL or MariaDB: each of several hosts, variables, rights,
-clock, schema, dead rows, entries that Redis has lost; what warns, what fails, and the advice for
-each. Nothing is changed."""
+"""Checks of ``countersink doctor`` on MySQL or MariaDB, with their limits and advice: hosts,
+variables, rights, clock, schema, dead rows, and entries that Redis has lost. They change nothing.
+"""
 
 import time
 from collections.abc import Iterator
 from typing import Final
 
 from countersink.cli import output
-from countersink.cli.commands.operate.doctor import Finding, clock, fail, of, ok, warn
+from countersink.cli.commands.operate.doctor import Finding, clock, fail, named, ok, warn
 from countersink.counting.apply import dead, key_caps, queue_losses
 from countersink.database import galera, hosts
 from countersink.database.errors import SchemaMismatch, StoreError
@@ -15,11 +15,13 @@ from countersink.database.session import Session, connect
 from countersink.database.sessions import require_schema, schema_version
 from countersink.database.sql import NOW_MS, SEVERAL_PRIMARIES, is_galera, is_on
 from countersink.database.url import Settings
+from countersink.runtime.texts import plural
 
 _LEAST_NODES: Final = 3
-"""Of a Galera cluster, or members of a group: with one away the others are more than half."""
+"""Nodes of a Galera cluster, or members of a group: without one of them, the others are a
+majority."""
 _PAUSED: Final = 0.05
-"""Share of the time that flow control may hold up writes, since statistics were reset."""
+"""Largest share of the time that flow control may pause writes, since the last FLUSH STATUS."""
 _TABLES: Final = {
     "counter_slot": "amount",
     "counter_ledger": "amount",
@@ -30,7 +32,7 @@ _TABLES: Final = {
     "lease": "holder",
     "queue_look": "version",
 }
-"""Tables in which rows are made and deleted, and of each the column that is updated."""
+"""Tables whose rows are inserted and deleted, and for each the column that is updated."""
 _PROBES: Final = (
     "SELECT 1 FROM {0} WHERE FALSE",
     "INSERT INTO {0} SELECT * FROM {0} WHERE FALSE",
@@ -40,14 +42,14 @@ _UPDATE: Final = "UPDATE {0} SET {1} = {1} WHERE FALSE"
 
 
 def lines(url: str) -> Iterator[Finding]:
-    """All lines about the database; the first alone when it cannot be reached."""
+    """All findings on the database; if it does not answer, only a failure."""
     try:
         settings = Settings.parse(url)
         if settings.others:
             yield from _hosts(settings)
         session = connect(settings)
     except SchemaMismatch as error:
-        yield from of("schema", fail(str(error), "run countersink migrate, which creates it"))
+        yield from named("schema", fail(str(error), "run countersink migrate, which creates it"))
         return
     except StoreError as error:
         advice = (
@@ -55,43 +57,43 @@ def lines(url: str) -> Iterator[Finding]:
         )
         if SEVERAL_PRIMARIES in str(error):
             advice = "SELECT group_replication_switch_to_single_primary_mode()"
-        yield from of("mysql", fail(str(error), advice))
+        yield from named("mysql", fail(str(error), advice))
         return
     with session:
         variables = _variables(session)
         cipher = dict(session.query("SHOW SESSION STATUS LIKE 'Ssl_cipher'")).get("Ssl_cipher")
         encrypted = f"encrypted with {cipher}" if cipher else "not encrypted"
-        yield from of("mysql", ok(f"{session.dialect}, {encrypted}"))
-        yield from of("mysql writable", _writable(variables))
-        yield from of("mysql clock", _clock(session))
-        yield from of("mysql durability", *_durability(variables))
+        yield from named("mysql", ok(f"{session.dialect}, {encrypted}"))
+        yield from named("mysql writable", _writable(variables))
+        yield from named("mysql clock", _clock(session))
+        yield from named("mysql durability", *_durability(variables))
         if isinstance(session, galera.GaleraSession):
-            yield from of("galera", *_galera(session))
+            yield from named("galera", *_galera(session))
         if variables.get("group_replication_group_name"):
-            yield from of("mysql group", _members(session))
-            yield from of("mysql group consistency", _consistency(variables))
-        yield from of("mysql binary log", _binlog(variables))
-        yield from of("mysql isolation", _isolation(session, variables))
+            yield from named("mysql group", _members(session))
+            yield from named("mysql group consistency", _consistency(variables))
+        yield from named("mysql binary log", _binlog(variables))
+        yield from named("mysql isolation", _isolation(session, variables))
         try:
             version = schema_version(session)
             require_schema(session)
         except SchemaMismatch as error:
             advice = "upgrade countersink" if error.newer else "run countersink migrate"
-            yield from of("schema", fail(str(error), advice))
+            yield from named("schema", fail(str(error), advice))
             return
         except StoreError as error:
-            yield from of("mysql rights", fail(str(error), _grant(session)))
+            yield from named("mysql rights", fail(str(error), _grant(session)))
             return
-        yield from of("schema", ok(f"version {version}"))
-        yield from of("mysql tables", _engines(session))
-        yield from of("mysql rights", _rights(session))
-        yield from of("dead rows", _dead(session))
-        yield from of("queue losses", *_losses(session))
-        yield from of("keys per day", _overflow(session))
+        yield from named("schema", ok(f"version {version}"))
+        yield from named("mysql tables", _engines(session))
+        yield from named("mysql rights", _rights(session))
+        yield from named("dead rows", _dead(session))
+        yield from named("queue losses", *_losses(session))
+        yield from named("keys per day", _overflow(session))
 
 
 def _hosts(settings: Settings) -> Iterator[Finding]:
-    """A line for each host, and one about all that take writes."""
+    """A finding for each host, and a failure if hosts take writes that are not one cluster."""
     writers: dict[str, object] = {}
     for host in settings.each_host():
         try:
@@ -102,32 +104,32 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
                     why_not = galera.look(session).trouble
                 cluster = _cluster(session, variables)
         except StoreError as error:
-            advice = "start it, or take it out of COUNTERSINK_MYSQL_URL"
+            advice = "start it, or remove it from COUNTERSINK_MYSQL_URL"
             finding = warn(hosts.reason(error), advice)
         else:
             if why_not:
                 finding = ok(f"not used: {why_not}")
             elif is_galera(variables):
-                finding = ok("a Galera node that is Synced")
+                finding = ok("a Galera node, Synced")
             else:
                 finding = ok("not used: takes writes, but is not the first" if writers else "used")
             if not why_not:
                 writers[host.where] = cluster
-        yield from of(f"mysql host {host.where}", finding)
+        yield from named(f"mysql host {host.where}", finding)
     if len(set(writers.values())) > 1:
-        alone = fail(
-            f"{' and '.join(writers)} take writes and are no cluster: what one of them counts the"
-            " others do not have",
+        several = fail(
+            f"{' and '.join(writers)} take writes, but are not a cluster: counts on one of them are"
+            " missing on the others",
             "SET GLOBAL read_only = 1 (MySQL: super_read_only) on all but one, and in my.cnf",
         )
-        yield from of("mysql writers", alone)
+        yield from named("mysql writers", several)
 
 
 def _cluster(session: Session, variables: dict[str, str]) -> object:
-    """What the server shares with those that hold the same rows, by themselves."""
+    """An identity that a server shares with the servers that replicate its rows to each other."""
     if is_galera(variables):
         return _status(session)["wsrep_cluster_state_uuid"]
-    # The same server may be in the URL by two of its names.
+    # The URL may have two names of one server.
     number = session.query("SELECT @@server_id")[0][0]
     unique = variables.get("server_uuid", variables.get("server_uid"))  # MySQL's, MariaDB's
     return variables.get("group_replication_group_name") or (*session.server, number, unique)
@@ -145,7 +147,7 @@ def _writable(variables: dict[str, str]) -> Finding:
     for name in hosts.READ_ONLY:
         if is_on(variables.get(name, "OFF")):
             return fail(
-                f"{name} is {variables[name]}: a replica?",
+                f"{name} is {variables[name]}: is this a replica?",
                 "point COUNTERSINK_MYSQL_URL at the primary",
             )
     return ok("read_only OFF")
@@ -164,8 +166,8 @@ def _durability(variables: dict[str, str]) -> Iterator[Finding]:
         yield ok("innodb_flush_log_at_trx_commit 1")
     else:
         yield warn(
-            f"innodb_flush_log_at_trx_commit {flush}: a crash loses about a second of counts "
-            "that are no longer in Redis",
+            f"innodb_flush_log_at_trx_commit {flush}: a crash loses about a second of counts, "
+            "which are no longer in Redis",
             "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in my.cnf",
         )
     if variables.get("log_bin") == "ON" and variables.get("sync_binlog") != "1":
@@ -176,23 +178,23 @@ def _durability(variables: dict[str, str]) -> Iterator[Finding]:
 
 
 def _galera(session: galera.GaleraSession) -> Iterator[Finding]:
-    """Size and state of a Galera cluster, which node is the writer, and how much it is held up."""
+    """Findings on a Galera cluster: its size, the node for writes, and pauses by flow control."""
     node = galera.look(session)
-    found = _status(session)
-    size = int(found.get("wsrep_cluster_size", 0))
+    status = _status(session)
+    size = int(status.get("wsrep_cluster_size", 0))
     where = node.address or session.where.where
-    told = f"{size} nodes, of which {where} takes all that countersink writes"
+    found = f"{plural(size, 'node')}; countersink writes to {where}"
     if size < _LEAST_NODES:
         yield warn(
-            told, "have three nodes: of two that lose each other neither takes writes any more"
+            found, "run three nodes: if two lose their connection, neither of them takes writes"
         )
     else:
-        yield ok(told)
-    paused = float(found.get("wsrep_flow_control_paused", 0))
+        yield ok(found)
+    paused = float(status.get("wsrep_flow_control_paused", 0))
     if paused > _PAUSED:
         yield warn(
-            f"flow control: writes were held up {paused:.0%} of the time by a node that is behind",
-            "see which one has the largest wsrep_local_recv_queue_avg, and why",
+            f"flow control: a slow node paused writes for {paused:.0%} of the time",
+            "find the node with the largest wsrep_local_recv_queue_avg, and the reason",
         )
 
 
@@ -200,16 +202,16 @@ def _consistency(variables: dict[str, str]) -> Finding:
     consistency = variables.get("group_replication_consistency", "")
     if consistency != "EVENTUAL":
         return ok(f"group_replication_consistency {consistency}")
-    # Countersink's own sessions set what they need.
+    # Countersink's own sessions set this variable.
     return warn(
         "group_replication_consistency EVENTUAL: after a failover, apps that count in their own"
-        " transactions read settings of counters from before it",
-        "SET PERSIST group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER' on each",
+        " transactions may read old settings of counters",
+        "SET PERSIST group_replication_consistency = 'BEFORE_ON_PRIMARY_FAILOVER' on each member",
     )
 
 
 def _members(session: Session) -> Finding:
-    """The line about a group of Group Replication."""
+    """The finding on the members of a Group Replication."""
     try:
         members = session.query(
             "SELECT CONCAT(member_host, ':', member_port), member_state, member_role,"
@@ -217,34 +219,32 @@ def _members(session: Session) -> Finding:
         )
     except StoreError as error:
         return warn(
-            f"its members are not known: {error}",
+            f"members unknown: {error}",
             "GRANT SELECT ON performance_schema.replication_group_members to this user",
         )
-    named = ", ".join(f"{where} {state} {role}".rstrip() for where, state, role, _ in members)
+    listed = ", ".join(f"{where} {state} {role}".rstrip() for where, state, role, _ in members)
     online = sum(state == "ONLINE" for _, state, _, _ in members)
     if 2 * online <= len(members):
-        return fail(
-            f"no majority: {named}", "start the members that are missing, or see to the network"
-        )
+        return fail(f"no majority: {listed}", "start the missing members, or repair the network")
     if online < len(members) or online < _LEAST_NODES:
         return warn(
-            f"{online} members are online; with fewer than {_LEAST_NODES} the next one that"
-            f" dies stops all counting: {named}",
-            "start the others, and START GROUP_REPLICATION there",
+            f"{plural(online, 'member')} online; with fewer than {_LEAST_NODES}, the death of one"
+            f" more stops all counting: {listed}",
+            "start the others, and run START GROUP_REPLICATION there",
         )
     versions = sorted({str(version) for *_, version in members})
     if len(versions) > 1:
-        return warn(f"members of versions {', '.join(versions)}: {named}", "upgrade the older ones")
-    return ok(f"{named}, {versions[0]}")
+        return warn(f"members of versions {', '.join(versions)}: {listed}", "upgrade the older")
+    return ok(f"{listed}, {versions[0]}")
 
 
 def _binlog(variables: dict[str, str]) -> Finding:
     if variables.get("log_bin") != "ON":
         return ok("off")
-    style = variables.get("binlog_format", "ROW")  # gone from MySQL: always ROW
+    style = variables.get("binlog_format", "ROW")  # MySQL without the variable has only ROW
     if style == "STATEMENT":
         return fail(
-            "binlog_format STATEMENT: READ COMMITTED cannot be logged so, and every batch fails",
+            "binlog_format STATEMENT cannot log READ COMMITTED, so every batch fails",
             "SET GLOBAL binlog_format = 'ROW', and in my.cnf",
         )
     return ok(f"binlog_format {style}")
@@ -256,7 +256,7 @@ def _isolation(session: Session, variables: dict[str, str]) -> Finding:
     found = f"{ours} on countersink's connections"
     if ours.upper() != "READ-COMMITTED":
         return fail(
-            found, "let the proxy in between pass SET SESSION on (no multiplexing of our sessions)"
+            found, "let the proxy pass SET SESSION to the server, without multiplexing of sessions"
         )
     return ok(found)
 
@@ -269,7 +269,7 @@ def _engines(session: Session) -> Finding:
     if rows:
         name, engine = rows[0]
         return fail(
-            f"{name} is {engine}: nothing is undone when a batch fails",
+            f"{name} is {engine}: a failed batch would not be rolled back",
             f"ALTER TABLE {name} ENGINE = InnoDB",
         )
     return ok("all InnoDB")
@@ -283,7 +283,7 @@ def _rights(session: Session) -> Finding:
     statements += [_UPDATE.format(table, column) for table, column in updated.items() if column]
     for statement in statements:
         try:
-            # Each of them changes no row: only the right to do it is asked for.
+            # The statement needs the right, but changes no row.
             with session.transaction():
                 session.execute(statement)
         except StoreError as error:
@@ -301,7 +301,7 @@ def _dead(session: Session) -> Finding:
     number = sum((*dead.count(session).values(), *dead.not_kept(session).values()))
     if number:
         return warn(
-            f"{number:,} rows could not be counted",
+            f"{plural(number, 'row')} could not be counted",
             "see countersink dead list, then retry or drop them",
         )
     return ok("none")
@@ -310,28 +310,28 @@ def _dead(session: Session) -> Finding:
 def _losses(session: Session) -> Iterator[Finding]:
     losses = queue_losses.recent(session)
     for loss in losses:
-        told = f"Redis has lost {loss}"
+        lost = f"Redis has lost {loss}"
         if loss.entries:
             yield fail(
-                f"{told}, and they were never applied",
-                "countersink backfill --mode reconcile the logs of that time, if there are any;"
-                " why Redis loses entries: docs/operations.md",
+                f"{lost}, and they were never applied",
+                "run countersink backfill --mode reconcile on the logs of that time, if there are"
+                " any; why Redis loses entries: docs/operations.md",
             )
         else:
             yield warn(
-                f"{told}: it was emptied, or replaced by an older copy, while nobody looked",
+                f"{lost}: it was emptied, or replaced by an older copy, while no worker ran",
                 "compare that time with the logs: countersink backfill --mode reconcile --dry-run",
             )
     if not losses:
-        yield ok(f"none noticed in the last {queue_losses.SHOWN_DAYS} days")
+        yield ok(f"none in the last {queue_losses.SHOWN_DAYS} days")
 
 
 def _overflow(session: Session) -> Finding:
-    found = key_caps.overflown_by_counter(session)
-    if found:
-        named = output.few(list(found))
+    overflown = key_caps.overflown_by_counter(session)
+    if overflown:
+        names = output.first_names(list(overflown))
         return warn(
-            f"{sum(found.values()):,} of {named} went to {key_caps.OVERFLOW} since yesterday",
-            "see what makes so many keys, or countersink counter set NAME --max-keys N",
+            f"{sum(overflown.values()):,} of {names} went to {key_caps.OVERFLOW} since yesterday",
+            "find what makes so many keys, or run countersink counter set NAME --max-keys N",
         )
-    return ok("within the caps of all counters")
+    return ok("no counter has more keys than it may have")

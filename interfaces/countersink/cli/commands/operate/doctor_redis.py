@@ -1,6 +1,7 @@
-"""Checks of ``countersink doctor`` on Redis: version, role, sentinels, nodes of a cluster, memory,
-persistence, rights, partitions, queue, clocks; what warns, what fails (limits), and the advice for
-each. Nothing is written."""
+"""Checks of ``countersink doctor`` on Redis, with their limits and advice: version, role,
+sentinels, nodes of a cluster, memory, persistence, rights, partitions, queue and clocks. They write
+nothing.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,8 +14,9 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS
 
 from countersink.cli import output
 from countersink.cli.commands.operate import partitions
-from countersink.cli.commands.operate.doctor import Finding, clock, fail, of, ok, warn
-from countersink.cli.commands.operate.info import as_text, queue
+from countersink.cli.commands.operate.doctor import Finding, clock, fail, named, ok, warn
+from countersink.cli.commands.operate.info import as_text, queue_state
+from countersink.runtime.texts import plural
 from countersink.stream.clock import offset_ms
 from countersink.stream.connection import cluster_of, command, mapped
 from countersink.stream.errors import StreamError
@@ -52,20 +54,20 @@ _NEEDED: Final[tuple[tuple[str, ...], ...]] = (
     ("SCAN", "0"),
     ("TIME",),
 )
-"""What producers, workers and this command send."""
-_OF_CLUSTERS: Final[tuple[tuple[str, ...], ...]] = (
+"""Commands that producers, workers and ``doctor`` send."""
+_NEEDED_ON_CLUSTERS: Final[tuple[tuple[str, ...], ...]] = (
     ("CLUSTER", "SLOTS"),
     ("CLUSTER", "INFO"),
     ("ASKING",),
 )
-"""What they send to a cluster, too."""
+"""Commands that they send to a cluster as well."""
 
 
 def lines(client: redis.Redis) -> Iterator[Finding]:
-    """All lines about Redis.
+    """All findings on Redis.
 
     Raises:
-        StreamError: it does not answer, or refuses what none of the lines is about.
+        StreamError: Redis does not answer, or refuses a command that no finding reports.
     """
     cluster = cluster_of(client)
     if cluster is not None:
@@ -74,31 +76,31 @@ def lines(client: redis.Redis) -> Iterator[Finding]:
         with mapped():
             server = RedisState(client, client.info(), is_master=True)
         if server.info.get("redis_mode") == "cluster":
-            lone = fail(
+            node = fail(
                 f"Redis {server.info.get('redis_version')}, a node of a cluster",
                 "set COUNTERSINK_REDIS_URL to redis+cluster:// and the addresses of its nodes",
             )
-            yield from of("redis", lone)
+            yield from named("redis", node)
             return
-        yield from of("redis", *_version(server))
-        yield from of("redis role", *_role(server))
-        yield from of("redis sentinel", *_sentinels(server))
-        yield from of("redis clock", *_clock(server))
-        yield from of("redis eviction", *_eviction(server))
-        yield from of("redis memory", *_memory(server))
-        yield from of("redis persistence", *_persistence(server))
-        yield from of("redis rights", *_rights(server))
-    yield from of("partitions", *_partitions(client))
-    yield from of("queue", _queue(client))
+        yield from named("redis", *_version(server))
+        yield from named("redis role", *_role(server))
+        yield from named("redis sentinel", *_sentinels(server))
+        yield from named("redis clock", *_clock(server))
+        yield from named("redis eviction", *_eviction(server))
+        yield from named("redis memory", *_memory(server))
+        yield from named("redis persistence", *_persistence(server))
+        yield from named("redis rights", *_rights(server))
+    yield from named("partitions", *_partitions(client))
+    yield from named("queue", _queue(client))
 
 
 def _cluster(cluster: "ClusterClient") -> Iterator[Finding]:
-    """The lines about the nodes of a Redis Cluster: those that are the same once."""
+    """The findings on the nodes of a Redis Cluster; equal findings are one."""
     with mapped():
         topology = cluster.topology(0.0)
     replicas = len(topology.nodes) - len(topology.masters)
-    shape = ok(f"{len(topology.masters)} masters, {replicas} replicas")
-    yield from of("redis cluster", shape)
+    size = f"{plural(len(topology.masters), 'master')}, {plural(replicas, 'replica')}"
+    yield from named("redis cluster", ok(size))
     nodes: dict[str, RedisState] = {}
     for address in topology.nodes:
         name, node = address.text, cluster.with_short_timeout.node(address)
@@ -107,21 +109,21 @@ def _cluster(cluster: "ClusterClient") -> Iterator[Finding]:
             with mapped():
                 nodes[name] = RedisState(node, node.info(), is_master, in_cluster=True)
         except StreamError as error:
-            away = warn(f"replica {name}: {error}", "start it")
+            finding = warn(f"replica {name}: {error}", "start it")
             if is_master:
-                away = fail(f"master {name}: {error}", "start it, or let a replica take over")
-            yield from of("redis node", away)
+                finding = fail(f"master {name}: {error}", "start it, or let a replica take over")
+            yield from named("redis node", finding)
     masters = {name: node for name, node in nodes.items() if node.is_master}
-    yield from _of_each(nodes, "redis", _version)
-    yield from _of_each(masters, "redis role", _role)
-    yield from _of_each(nodes, "redis slots", _slots)
-    yield from of("redis slots", *_moving(masters))
-    yield from _of_each(masters, "redis coverage", _coverage)
-    yield from _of_each(masters, "redis clock", _clock)
-    yield from _of_each(nodes, "redis eviction", _eviction)
-    yield from _of_each(nodes, "redis memory", _memory)
-    yield from _of_each(nodes, "redis persistence", _persistence)
-    yield from _of_each(masters, "redis rights", _rights)
+    yield from _on_each(nodes, "redis", _version)
+    yield from _on_each(masters, "redis role", _role)
+    yield from _on_each(nodes, "redis slots", _slots)
+    yield from named("redis slots", *_moving(masters))
+    yield from _on_each(masters, "redis coverage", _coverage)
+    yield from _on_each(masters, "redis clock", _clock)
+    yield from _on_each(nodes, "redis eviction", _eviction)
+    yield from _on_each(nodes, "redis memory", _memory)
+    yield from _on_each(nodes, "redis persistence", _persistence)
+    yield from _on_each(masters, "redis rights", _rights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +131,8 @@ class RedisState:
     """A server that answers: a single Redis, or a node of a cluster.
 
     Attributes:
-        client: of this one alone.
-        info: what INFO said.
+        client: sends commands to this server only.
+        info: the reply of INFO.
         is_master: whether it has hash slots.
         in_cluster: whether it is a node of a cluster.
     """
@@ -141,27 +143,25 @@ class RedisState:
     in_cluster: bool = False
 
 
-def _of_each(
+def _on_each(
     nodes: Mapping[str, RedisState],
     check: str,
     findings: Callable[[RedisState], Iterable[Finding]],
 ) -> Iterator[Finding]:
-    """The findings on nodes: what is the same on all of them once, else with the nodes on which it
-    is so.
-    """
+    """The findings on nodes; equal findings are one, with the names of their nodes."""
     found: dict[Finding, list[str]] = {}
     for name, node in nodes.items():
         try:
             for each in findings(node):
                 found.setdefault(each, []).append(name)
         except StreamError as error:
-            lost = fail(f"{name}: {error}", "ask again; is it overloaded?")
-            yield from of("redis node", lost)
+            finding = fail(f"{name}: {error}", "run doctor again; is it overloaded?")
+            yield from named("redis node", finding)
     for finding, names in found.items():
         shown = f"{', '.join(names)}: {finding.found}"
         if len(names) == len(nodes):
             shown = f"{finding.found} (each of {len(nodes)} nodes)"
-        yield from of(check, replace(finding, found=shown))
+        yield from named(check, replace(finding, found=shown))
 
 
 def _slots(server: RedisState) -> Iterator[Finding]:
@@ -174,18 +174,18 @@ def _slots(server: RedisState) -> Iterator[Finding]:
         reply = dict(line.partition(":")[::2] for line in as_text(reply).split())
     state, served = str(reply.get("cluster_state")), int(reply.get("cluster_slots_ok", 0))
     if state == "ok" and served == REDIS_CLUSTER_HASH_SLOTS:
-        yield ok("all hash slots have a master that serves")
+        yield ok("all hash slots are served")
     else:
+        unserved = plural(REDIS_CLUSTER_HASH_SLOTS - served, "hash slot")
         yield fail(
-            f"cluster_state {state}, {REDIS_CLUSTER_HASH_SLOTS - served:,} hash slots without a"
-            " master that serves: what lies there cannot be reached",
-            "start the node that had them, or redis-cli --cluster fix",
+            f"cluster_state {state}, {unserved} not served: their entries cannot be reached",
+            "start the node that had them, or run redis-cli --cluster fix",
         )
 
 
 def _moving(masters: Mapping[str, RedisState]) -> Iterator[Finding]:
-    """The line about hash slots on their way from one master to another; none if there are none, or
-    CLUSTER NODES is not allowed.
+    """The finding on hash slots that are moving from one master to another; none if there are none,
+    or CLUSTER NODES is not allowed.
     """
     slots: dict[int, list[str]] = {}
     for name, node in masters.items():
@@ -194,33 +194,34 @@ def _moving(masters: Mapping[str, RedisState]) -> Iterator[Finding]:
             for slot in re.findall(r"\[(\d+)-[<>]-", reply):
                 slots.setdefault(int(slot), []).append(name)
     if slots:
-        some = output.few([f"{slot} of {' and '.join(slots[slot])}" for slot in sorted(slots)])
+        named_slots = [f"{slot} of {' and '.join(slots[slot])}" for slot in sorted(slots)]
+        some = output.first_names(named_slots)
         yield warn(
-            f"{len(slots):,} hash slots are MIGRATING or IMPORTING ({some}): if no"
-            " reshard is at work, one was broken off, and what has a key on each side waits",
-            "redis-cli --cluster fix, unless a reshard is at work",
+            f"{plural(len(slots), 'hash slot')} MIGRATING or IMPORTING ({some}): if no reshard"
+            " runs, one was interrupted, and commands with keys on both masters wait",
+            "run redis-cli --cluster fix, unless a reshard runs",
         )
 
 
 def _coverage(server: RedisState) -> Iterator[Finding]:
-    whole = _config(server.client, "cluster-require-full-coverage")
-    if whole in ("no", None):
-        told = whole or "not known: CONFIG GET is forbidden"
-        yield ok(f"cluster-require-full-coverage {told}")
+    full_coverage = _config(server.client, "cluster-require-full-coverage")
+    if full_coverage in ("no", None):
+        value = full_coverage or "unknown: CONFIG GET is forbidden"
+        yield ok(f"cluster-require-full-coverage {value}")
     else:
         yield warn(
-            "cluster-require-full-coverage yes: while one shard is away, no other takes entries",
+            "cluster-require-full-coverage yes: if one shard is down, no shard takes entries",
             "CONFIG SET cluster-require-full-coverage no, on all nodes and in redis.conf",
         )
 
 
 def _partitions(client: redis.Redis) -> Iterator[Finding]:
-    """The lines about partitions; none where there is one, on one server."""
-    layout = partitions.look(client)
+    """The findings on partitions; none for one partition on one server."""
+    layout = partitions.partition_layout(client)
     for warning in layout["warnings"]:
         yield warn(warning, "see countersink partitions")
     if layout["nodes"] and not layout["warnings"]:
-        yield ok(f"{layout['partitions']} on {len(layout['nodes'])} masters")
+        yield ok(f"{layout['partitions']} on {plural(len(layout['nodes']), 'master')}")
 
 
 def _clock(server: RedisState) -> Iterator[Finding]:
@@ -247,43 +248,41 @@ def _role(server: RedisState) -> Iterator[Finding]:
             "point COUNTERSINK_REDIS_URL at the primary: a replica takes no writes",
         )
     elif replicas:
-        found = f"a primary with {replicas} asynchronous replica{'s' if replicas > 1 else ''}"
-        if "min_slaves_good_slaves" in info:  # there only if it is set
+        found = f"a primary with {plural(replicas, 'asynchronous replica')}"
+        if "min_slaves_good_slaves" in info:  # present only if the setting is not 0
             yield ok(f"{found}, min-replicas-to-write is set")
         else:
             yield warn(
                 f"{found}, min-replicas-to-write 0",
-                "a failover can lose what the replica had not received: set min-replicas-to-write, "
-                "or accept it (what is lost is never counted twice)",
+                "a failover can lose entries that the replica has not received: set "
+                "min-replicas-to-write, or accept that (no entry is counted twice)",
             )
     elif server.in_cluster:
         yield warn(
-            "a master without a replica: when it dies, what it holds cannot be counted until it is"
-            " back, and is lost with its disk",
-            "redis-cli --cluster add-node … --cluster-slave, and min-replicas-to-write 1",
+            "a master without a replica: if it dies, its entries are not counted until it runs"
+            " again, and are lost with its disk",
+            "run redis-cli --cluster add-node … --cluster-slave, and set min-replicas-to-write 1",
         )
     else:
         yield ok("a primary")
 
 
 def _sentinels(server: RedisState) -> Iterator[Finding]:
-    """The line about what watches Redis; none for a URL without sentinels."""
+    """The finding on the sentinels; none for a URL without sentinels."""
     with mapped():
         seen = watched(server.client)
     if seen is None:
         return
-    found = (
-        f"the master {seen.name} is {seen.address}; {seen.sentinels} sentinel"
-        f"{'s watch' if seen.sentinels > 1 else ' watches'} it, {seen.replicas} replica"
-        f"{'s are' if seen.replicas != 1 else ' is'} up"
-    )
+    watch = plural(seen.sentinels, "sentinel watches", "sentinels watch")
+    up = plural(seen.replicas, "replica is", "replicas are")
+    found = f"the master {seen.name} is {seen.address}; {watch} it, {up} up"
     if seen.replicas == 0:
-        yield warn(found, "start a replica: there is none to promote when the master dies")
+        yield warn(found, "start a replica, which a failover can promote if the master dies")
     elif seen.sentinels < LEAST_SENTINELS:
         yield warn(
             found,
-            f"run at least {LEAST_SENTINELS}, on machines of their own: a majority of them has to"
-            " agree on a failover",
+            f"run at least {LEAST_SENTINELS}, on different machines: a majority has to agree on a"
+            " failover",
         )
     else:
         yield ok(found)
@@ -296,13 +295,13 @@ def _eviction(server: RedisState) -> Iterator[Finding]:
         yield ok("maxmemory-policy noeviction")
     elif limit:
         yield fail(
-            f"maxmemory-policy {policy}: Redis deletes whole streams when it is full",
+            f"maxmemory-policy {policy}: a full Redis deletes entire streams",
             "CONFIG SET maxmemory-policy noeviction, and in redis.conf",
         )
     else:
         yield warn(
             f"maxmemory-policy {policy}, without effect as long as maxmemory is not set",
-            "CONFIG SET maxmemory-policy noeviction, and in redis.conf, before somebody sets it",
+            "CONFIG SET maxmemory-policy noeviction, and in redis.conf, before maxmemory is set",
         )
 
 
@@ -315,18 +314,18 @@ def _memory(server: RedisState) -> Iterator[Finding]:
             "start more workers if there is a backlog, or raise maxmemory",
         )
     else:
-        of = f" of {limit:,}" if limit else ""
-        yield ok(f"{used:,}{of} bytes used")
+        of_limit = f" of {limit:,}" if limit else ""
+        yield ok(f"{used:,}{of_limit} bytes used")
 
 
 def _persistence(server: RedisState) -> Iterator[Finding]:
     info = server.info
     for name in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"):
         if str(info.get(name, "ok")) != "ok":
-            yield fail(f"{name} is {info[name]}", "look at Redis's log: disk full?")
+            yield fail(f"{name} is {info[name]}", "see Redis's log: is the disk full?")
     if not int(info.get("aof_enabled", 0)):
         yield warn(
-            "no append-only file: a crash loses the whole backlog, or all since the last snapshot",
+            "no append-only file: a crash loses the backlog, or all since the last snapshot",
             "CONFIG SET appendonly yes, and in redis.conf",
         )
         return
@@ -335,11 +334,11 @@ def _persistence(server: RedisState) -> Iterator[Finding]:
         yield ok("appendonly yes, appendfsync always")
     elif fsync is None:
         yield warn(
-            "appendonly yes, appendfsync not known: CONFIG GET is forbidden",
-            "ask who runs it: everysec can lose the last second, always loses nothing",
+            "appendonly yes, appendfsync unknown: CONFIG GET is forbidden",
+            "ask its administrator: everysec can lose the last second, always loses nothing",
         )
     else:
-        lost = "the last second" if fsync == "everysec" else "what the system had not written"
+        lost = "the last second" if fsync == "everysec" else "all that is not on disk yet"
         yield warn(
             f"appendonly yes, appendfsync {fsync}: a crash of the machine can lose {lost}",
             "accept it, or CONFIG SET appendfsync always (slower)",
@@ -347,33 +346,36 @@ def _persistence(server: RedisState) -> Iterator[Finding]:
 
 
 def _rights(server: RedisState) -> Iterator[Finding]:
-    client, commands = server.client, (*_NEEDED, *(_OF_CLUSTERS if server.in_cluster else ()))
+    client, commands = (
+        server.client,
+        (*_NEEDED, *(_NEEDED_ON_CLUSTERS if server.in_cluster else ())),
+    )
     try:
         user = as_text(command(client, "ACL", "WHOAMI"))
         replies = [as_text(command(client, "ACL", "DRYRUN", user, *needed)) for needed in commands]
     except StreamError:
-        # Redis before 7 has no DRYRUN, and a careful administrator forbids ACL.
-        yield ok("not checked: ACL DRYRUN is not there, or not allowed")
+        # Redis before 7 has no DRYRUN, and many administrators forbid ACL.
+        yield ok("not checked: ACL DRYRUN is missing or not allowed")
         return
     refused = [reply for reply in replies if reply != "OK"]
     if refused:
         yield fail(
-            f"{len(refused)} of {len(commands)} commands are refused: {refused[0]}",
+            f"{len(refused)} of {len(commands)} needed commands are refused: {refused[0]}",
             f"ACL SETUSER {user} ~*countersink:* +@all -@dangerous +info +cluster|slots"
             " +cluster|info",
         )
     else:
-        yield ok(f"user {user} may do what is needed")
+        yield ok(f"user {user} has all rights that are needed")
 
 
 def _queue(client: redis.Redis) -> Finding:
-    state = queue(client)
+    state = queue_state(client)
     workers, lag_ms = len(state["workers"]), state["lag_ms"]
-    wait = f"{state['backlog']:,} entries wait"
+    wait = plural(state["backlog"], "entry waits", "entries wait")
     if not workers and state["away"]:
-        # A worker's figures lie on one master of a cluster.
-        found = f"{wait}; whether a worker runs is not known, as a node is away"
-        return warn(found, "bring the node back")
+        # A worker's heartbeat is on one master of a cluster.
+        found = f"{wait}; workers unknown, as a node does not answer"
+        return warn(found, "start the node")
     if state["backlog"] and not workers:
         found = f"{wait}, and no worker runs"
         return warn(found, "start one: countersink worker")
@@ -381,7 +383,7 @@ def _queue(client: redis.Redis) -> Finding:
         found = f"{wait}, the oldest for {output.ago(lag_ms / 1000)}"
         advice = "see countersink info; start another worker, one per core"
         return warn(found, advice)
-    return ok(f"{wait}, {workers} workers run")
+    return ok(f"{wait}, {plural(workers, 'worker runs', 'workers run')}")
 
 
 def _config(client: redis.Redis, name: str) -> str | None:

@@ -1,6 +1,8 @@
-"""``countersink info``: asks Redis and MySQL for the state of the installation (backlog, pending,
-age of the oldest entry, workers, dead rows), also for ``/v1/system`` and ``/metrics``; names in its
-JSON document, its screen, and ``--watch``; what it says of scheduled jobs is in ``job_runs.py``."""
+"""``countersink info``: the state of the installation (backlog, oldest entry, workers, dead rows,
+lost entries), as JSON and as text, and ``--watch``.
+
+``/v1/system`` and ``/metrics`` use the same JSON. See ``job_runs.py`` for the scheduled jobs.
+"""
 
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +17,7 @@ from countersink.cli.commands.operate import job_runs
 from countersink.cli.errors import Misuse
 from countersink.counting.apply import dead, key_caps, queue_losses
 from countersink.database.session import Session
-from countersink.runtime.texts import iso_ms
+from countersink.runtime.texts import iso_ms, plural
 from countersink.stream.connection import cluster_of, mapped, time_us
 from countersink.stream.errors import StreamError, StreamRefused, StreamUnavailable
 from countersink.stream.names import (
@@ -28,7 +30,7 @@ from countersink.stream.names import (
 from countersink.stream.progress import first_arrived
 
 NO_MASTER: Final = "no master"
-"""In place of an address where a cluster has no master for a hash slot."""
+"""Stands for the address of the master if a hash slot of a cluster has none."""
 _NUMBERS: Final = frozenset(
     (
         *("pid", "slot", "entries", "duplicates", "rows", "cells"),
@@ -39,46 +41,46 @@ _TIMES: Final = frozenset(("started", "updated", "last_batch", "last_error_at"))
 
 
 @click.command("info", cls=settings.Command)
-@settings.one_off("--watch", is_flag=True, help="Repeat until Ctrl-C.")
+@settings.one_off("--watch", is_flag=True, help="Refresh the output until Ctrl-C.")
 @settings.setting(
     "--every",
     type=click.FloatRange(0.1),
     default=2.0,
     metavar="SECONDS",
-    help="How often to repeat, with --watch.",
+    help="Seconds between two refreshes of --watch.",
 )
-@settings.of_redis("table", "json")
+@settings.redis_options("table", "json")
 @settings.urls("mysql_url")
 def command(watch: bool, every: float) -> None:
-    """Show the backlog, the workers and how far behind they are.
+    """Show the backlog of the queue, its age, and the workers.
 
-    Dead rows and scheduled jobs are in MySQL; without MySQL the rest is shown. Jobs that failed
-    three times in a row are at the end, with the last error.
+    Dead rows and scheduled jobs are read from MySQL; without MySQL, the rest is shown. Jobs that
+    failed three times in a row are at the end, with the last error.
     """
-    if watch and settings.noted("format") == "json":
-        raise Misuse("--watch is for people and --format json for programs: leave one of them out")
-    client, mysql_url = settings.open_queue("countersink-info"), settings.noted("mysql_url")
+    if watch and settings.option_value("format") == "json":
+        raise Misuse("--watch and --format json exclude each other: leave out one of them")
+    client, mysql_url = settings.open_queue("countersink-info"), settings.option_value("mysql_url")
     if watch:
-        _watch(lambda: render(found(client, mysql_url)), every)
+        _watch(lambda: render(system_state(client, mysql_url)), every)
         return
-    state = found(client, mysql_url)
+    state = system_state(client, mysql_url)
     output.write_result(state, lambda: click.echo(render(state)))
 
 
-def found(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
-    """Ask both servers; the document of ``--format json``.
+def system_state(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
+    """The document of ``--format json``, read from both servers; MySQL may be missing.
 
     Raises:
-        StreamError: Redis did not do its part. Without MySQL the rest is there all the same.
+        StreamError: Redis does not answer, or refuses.
     """
     names = ("dead", "dead_by_reason", "dead_not_kept", "overflown", "lost")
-    set_aside = job_runs.known(mysql_url, _set_aside, names, "dead_unknown")
-    return {**queue(client), **set_aside, "schedules": job_runs.look(mysql_url)}
+    uncounted = job_runs.ask_mysql(mysql_url, _uncounted, names, "dead_unknown")
+    return {**queue_state(client), **uncounted, "schedules": job_runs.schedules_state(mysql_url)}
 
 
-def _set_aside(session: Session) -> dict[str, Any]:
-    """Dead rows, what of yesterday and today (UTC) went to ``__overflow__``, and entries that
-    Redis has lost. No counter is named: whoever may see this may not see all of them.
+def _uncounted(session: Session) -> dict[str, Any]:
+    """Numbers of dead rows, of counts in ``__overflow__`` since yesterday (UTC), and of entries
+    that Redis has lost; without names of counters, since readers of this may not see all counters.
     """
     by_reason, by_counter = dead.count(session), key_caps.overflown_by_counter(session)
     return {
@@ -122,21 +124,21 @@ def _watch(screen: Callable[[], str], every: float) -> None:
         try:
             shown = screen()
         except StreamUnavailable as error:
-            shown = output.cell(f"{error}; trying again")
-        click.clear()  # without a terminal it does nothing: one after the other
+            shown = output.display(f"{error}; trying again")
+        click.clear()  # has no effect without a terminal
         click.echo(shown)
         time.sleep(every)
 
 
 def render(found: Mapping[str, Any]) -> str:
-    """The screen for what ``info --format json`` would print."""
+    """The document of ``--format json`` as text."""
     schedules = job_runs.render(found["schedules"])
     return "\n\n".join([_summary(found), _workers(found), schedules])
 
 
 def _summary(found: Mapping[str, Any]) -> str:
     facts = {
-        "backlog": f"{found['backlog']:,} entries, {found['pending']:,} of them with a worker",
+        "backlog": f"{_entries(found['backlog'])}, {found['pending']:,} of them with a worker",
         "oldest": _oldest(found),
         "rate": f"{found['rows_per_second']:,} rows/s",
         "dead rows": _dead(found),
@@ -144,32 +146,32 @@ def _summary(found: Mapping[str, Any]) -> str:
     if lost := _lost(found):
         facts["lost"] = lost
     for node in found["away"]:
-        facts[f"away: {node['node']}"] = f"{node['error']}; what it holds is not in these numbers"
+        facts[f"away: {node['node']}"] = f"{node['error']}; its entries are not in these numbers"
     if overflown := _overflown(found):
         facts["overflow"] = overflown
     if len(found["streams"]) > 1:
-        parts = (f"{s['stream']} {output.cell(s['entries'])}" for s in found["streams"])
+        parts = (f"{s['stream']} {output.display(s['entries'])}" for s in found["streams"])
         facts["streams"] = ", ".join(parts)
     return output.facts(facts)
 
 
 def _oldest(found: Mapping[str, Any]) -> str:
     if found["oldest"] is None:
-        return "nothing waits" if not found["away"] else "nothing waits where it can be seen"
+        return "nothing waits" if not found["away"] else "nothing waits on nodes that answer"
     return f"waiting for {output.ago(found['lag_ms'] / 1000)}, since {found['oldest']}"
 
 
 def _dead(found: Mapping[str, Any]) -> str:
     if found["dead"] is None:
-        return f"not known: {found['dead_unknown']}"
+        return f"unknown: {found['dead_unknown']}"
     not_kept = sum(found["dead_not_kept"].values())
     if not found["dead"] and not not_kept:
         return "none"
     reasons = ", ".join(f"{name} {number:,}" for name, number in found["dead_by_reason"].items())
-    said = f"{found['dead']:,}{f' ({reasons})' if reasons else ''}"
+    text = f"{found['dead']:,}{f' ({reasons})' if reasons else ''}"
     if not_kept:
-        said += f", and {not_kept:,} more that were not kept"
-    return f"{said}: see countersink dead list"
+        text += f", and {not_kept:,} more that {'was' if not_kept == 1 else 'were'} not kept"
+    return f"{text}: see countersink dead list"
 
 
 def _lost(found: Mapping[str, Any]) -> str:
@@ -179,23 +181,26 @@ def _lost(found: Mapping[str, Any]) -> str:
     number = sum(loss["entries"] or 0 for loss in recent)
     waited = sum(loss["waited"] for loss in recent)
     many = f"at least {number:,}" if number else "an unknown number"
-    return f"{many} of {waited:,} entries that waited in Redis: see countersink doctor"
+    return f"{many} of {_entries(waited)} that waited in Redis: see countersink doctor"
 
 
 def _overflown(found: Mapping[str, Any]) -> str:
     over = found["overflown"]
     if not over or not over["counters"]:
         return ""
-    counters = "a counter" if over["counters"] == 1 else f"{over['counters']:,} counters"
     return (
-        f"{over['amount']:,} of {counters} since yesterday, with more keys than a day may have:"
-        " see countersink counter list"
+        f"{over['amount']:,} of {plural(over['counters'], 'counter')} since yesterday, with more"
+        " keys than a day may have: see countersink counter list"
     )
+
+
+def _entries(number: int) -> str:
+    return plural(number, "entry", "entries")
 
 
 def _workers(found: Mapping[str, Any]) -> str:
     if not found["workers"] and found["away"]:
-        return "Whether a worker runs is not known: a node that may hold its figures is away"
+        return "Workers unknown: a node that may have their heartbeats does not answer"
     if not found["workers"]:
         return "No worker runs: start one with countersink worker"
     columns = (
@@ -218,16 +223,16 @@ def _since(now: str, then: str | None) -> str:
     return f"{output.ago(max(0.0, seconds))} ago"
 
 
-def queue(client: redis.Redis) -> dict[str, Any]:
-    """Ask Redis; what ``--format json`` prints of the queue.
+def queue_state(client: redis.Redis) -> dict[str, Any]:
+    """The queue and the workers as JSON, read from Redis.
 
     Raises:
-        StreamError: it did not do its part.
+        StreamError: Redis does not answer, or refuses.
     """
-    now, away = look_around(client)
+    now, away = now_and_away(client)
     streams = stream_states(client, now, away)
     published: dict[str, dict[str, str]] = {}
-    for found in each_master(client, away, _published):
+    for found in ask_masters(client, away, _published):
         published |= found
     workers = [{"worker": name, **_typed(f)} for name, f in sorted(published.items())]
     waiting = [each for each in streams if each["oldest"] is not None]
@@ -244,71 +249,72 @@ def queue(client: redis.Redis) -> dict[str, Any]:
     }
 
 
-Asked = TypeVar("Asked")
+Reply = TypeVar("Reply")
 
 
-def each_master(
+def ask_masters(
     client: redis.Redis,
     away: dict[str, str],
-    ask: Callable[[redis.Redis], Asked],
-) -> list[Asked]:
-    """The answers of a single Redis, or of the masters of a cluster that are not ``away``. A
-    master that does not answer within a second, or refuses the user, is added there with the
-    reason, so that nothing else waits for it.
+    ask: Callable[[redis.Redis], Reply],
+) -> list[Reply]:
+    """The replies of a single Redis, or of the masters of a cluster that are not in ``away``.
+
+    A master that does not answer within a second, or refuses the user, is added to ``away`` with
+    the reason, so that later calls skip it.
 
     Raises:
-        StreamError: Redis did not do its part; of a cluster no master did.
+        StreamError: Redis does not answer, or refuses; in a cluster, all masters.
     """
     cluster = cluster_of(client)
     with mapped():
         if cluster is None:
             return [ask(client)]
         masters = cluster.masters()
-    answers = []
+    replies = []
     last: StreamError | None = None
     for address in masters:
         if address.text in away:
             continue
         try:
             with mapped(), cluster.with_short_timeout.asked(address) as master:
-                answers.append(ask(master))
+                replies.append(ask(master))
         except (StreamUnavailable, StreamRefused) as error:
             away[address.text] = str(error)
             last = error
-    if last is not None and not answers:
+    if last is not None and not replies:
         raise last
-    return answers
+    return replies
 
 
-def look_around(client: redis.Redis) -> tuple[int, dict[str, str]]:
-    """Redis's time, Unix ms, of a cluster the latest of its masters'; and which masters are away,
-    each with why. Raises as :func:`each_master`.
+def now_and_away(client: redis.Redis) -> tuple[int, dict[str, str]]:
+    """The time of Redis in Unix ms (in a cluster, the latest of all masters), and the reason for
+    each master that does not answer. Raises as :func:`ask_masters`.
     """
     away: dict[str, str] = {}
-    return max(each_master(client, away, time_us)) // 1000, away
+    return max(ask_masters(client, away, time_us)) // 1000, away
 
 
 def stream_states(client: redis.Redis, now: int, away: dict[str, str]) -> list[dict[str, Any]]:
-    """All partitions that are known, in order, as ``--format json`` prints them: how many entries
-    wait (an applied one is removed), how many of these were delivered to a worker, since when the
-    oldest waits, and bytes of memory; all null where the node is away.
+    """All known partitions in order, as JSON: entries that wait (applied entries are deleted),
+    entries delivered to a worker, the time of the oldest entry, and bytes of memory; null if the
+    node does not answer.
 
     Args:
         client: of Redis.
-        now: from :func:`look_around`.
-        away: the masters of a cluster that do not answer, from :func:`look_around`: they are not
-            asked. One that does not answer now is added.
+        now: the time of Redis, Unix ms, from :func:`now_and_away`.
+        away: masters that do not answer, from :func:`now_and_away`; they are skipped, and others
+            that do not answer are added.
 
     Raises:
-        StreamError: Redis did not do its part; of a cluster, no node did.
+        StreamError: Redis does not answer, or refuses; in a cluster, all nodes.
     """
     states = []
     single = cluster_of(client) is None
 
-    def silent(node: str, error: StreamError) -> None:
+    def add_away(node: str, error: StreamError) -> None:
         away.setdefault(node, str(error))
 
-    for partition in used_partitions(client, on_silence=silent):
+    for partition in used_partitions(client, on_silence=add_away):
         key = stream_key(partition)
         node = master_of(client, partition) or (None if single else NO_MASTER)
         state = {"partition": partition, "stream": key, "node": node, **dict.fromkeys(_STREAM)}
@@ -324,7 +330,7 @@ def stream_states(client: redis.Redis, now: int, away: dict[str, str]) -> list[d
 
 
 _STREAM: Final = ("entries", "pending", "oldest", "lag_ms", "bytes")
-"""Of a partition whose node answers."""
+"""Members of a partition that are null if its node does not answer."""
 
 
 def _stream(client: redis.Redis, key: str, now: int) -> dict[str, Any]:
@@ -339,11 +345,11 @@ def _stream(client: redis.Redis, key: str, now: int) -> dict[str, Any]:
 
 
 def _published(client: redis.Redis) -> dict[str, dict[str, str]]:
-    """What each worker published, by consumer name; see ``countersink.stream.progress``."""
+    """The heartbeat of each worker, by consumer name. See ``stream/progress.py``."""
     workers: dict[str, dict[str, str]] = {}
     for key in client.scan_iter(match=f"{WORKER_KEY_PREFIX}*", count=1000):
         fields: Any = client.hgetall(key)
-        if fields:  # it may have expired since
+        if fields:  # the key may have expired since the SCAN
             name = as_text(key).removeprefix(WORKER_KEY_PREFIX)
             workers[name] = {as_text(k): as_text(v) for k, v in fields.items()}
     return workers

@@ -1,7 +1,8 @@
-"""``countersink runs`` and ``countersink schedule``: columns, flags, texts and errors, the latter's
-for HTTP as well (``act``); the part about scheduled jobs in ``countersink info``:
-failing jobs, overdue runs (``OVERDUE_MINUTES``), no scheduler; ``countersink compact``, the job
-that can be run by hand: flags, and what it prints of buckets compacted and left out."""
+"""The commands for scheduled jobs: ``countersink runs``, ``schedule`` and ``compact``, and the
+scheduled jobs in ``countersink info``: scheduler, failing jobs, overdue runs (``OVERDUE_MINUTES``).
+
+The HTTP interface uses ``control_job`` as well. See ``schedules/`` for the jobs themselves.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,7 +18,7 @@ from countersink.database.errors import StoreError
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.database.sql import label_text, width_number
-from countersink.runtime.texts import iso
+from countersink.runtime.texts import iso, plural
 from countersink.schedules import runs
 from countersink.schedules.jobs import JOBS, move
 from countersink.schedules.jobs.compaction import CompactOptions, compact
@@ -39,33 +40,33 @@ _NUMBERS: Final = ("attempts", "rows")
     type=click.IntRange(1, 100_000),
     default=20,
     metavar="N",
-    help="How many of the last runs to show.",
+    help="Number of past runs to show.",
 )
-@settings.of_mysql("table", "json", "csv")
+@settings.mysql_options("table", "json", "csv")
 def command(job: str | None, limit: int) -> None:
     """Show the last runs of the scheduled jobs, and the next ones.
 
-    A run is planned (again, where it failed and is tried once more), running, done, failed or
-    skipped. Times are in UTC.
+    A run is planned (also if it failed and will be tried again), running, done, failed or skipped.
+    Times are in UTC.
     """
     opened = settings.open_tables()
     last = [_row(run) for run in runs.last_runs(opened, job=job, limit=limit)]
     upcoming = [row for row in next_rows(opened, job=job) if row["at"]]
     if job is not None and job not in JOBS and not last and not upcoming:
-        raise Misuse(f"there is no job {job!r}: there are {', '.join(JOBS)}")
+        raise Misuse(f"there is no job {job!r}: the jobs are {', '.join(JOBS)}")
     document = {"runs": last, "next": upcoming}
     output.write_result(document, partial(_show, last, upcoming), csv=(COLUMNS, last))
 
 
 def _row(run: runs.RunRow) -> dict[str, Any]:
-    """A run as it is printed."""
+    """A run as JSON."""
     started, ended = iso(run.started_at), iso(run.ended_at)
     planned = iso(run.planned_at, "seconds")
     return output.document(run, COLUMNS, planned=planned, started=started, ended=ended)
 
 
 def next_rows(session: Session, *, job: str | None = None) -> list[dict[str, Any]]:
-    """The jobs, or one, as they are printed: when each runs next, and how it ended last."""
+    """The jobs, or one job, as JSON: when each runs next, and how it ended last."""
     rows = []
     for planned in runs.jobs(session).values():
         if job not in (None, planned.name):
@@ -88,33 +89,35 @@ def next_rows(session: Session, *, job: str | None = None) -> list[dict[str, Any
 
 def _show(last: Sequence[dict[str, Any]], upcoming: Sequence[dict[str, Any]]) -> None:
     columns = [f">{name}" if name in _NUMBERS else name for name in COLUMNS]
-    output.write_documents(columns, last, otherwise="No run so far.")
+    output.write_documents(columns, last, otherwise="There are no runs.")
     click.echo()
     rows = ((run["job"], run["at"], run["cron"], run["time_zone"]) for run in upcoming)
-    nothing = "Nothing is planned: start countersink scheduler."
-    output.write_rows(("next", "at", "cron", "time zone"), rows, otherwise=nothing)
+    none = "No run is planned: start countersink scheduler."
+    output.write_rows(("next", "at", "cron", "time zone"), rows, otherwise=none)
 
 
 COMPACT: Final = "compact"
 OVERDUE_MINUTES: Final = 5
-"""After which a run that has not begun is told of."""
+"""Minutes after its planned time at which a run that has not begun is overdue."""
 
 
-def look(mysql_url: str | None) -> dict[str, Any]:
-    """Whether schedulers plan, the jobs that keep failing, the last compaction and the next runs,
-    as ``--format json`` prints it; without MySQL, why nothing of it is known.
+def schedules_state(mysql_url: str | None) -> dict[str, Any]:
+    """The scheduled jobs as JSON: whether a scheduler plans, failing jobs, the last compaction, and
+    the next runs; without MySQL, the reason why they are unknown.
     """
     names = ("planning", "failing", "last_compaction", "next", "overdue", "jobs")
-    return known(mysql_url, _look, names, "unknown")
+    return ask_mysql(mysql_url, _state_of, names, "unknown")
 
 
-def known(
+def ask_mysql(
     mysql_url: str | None,
     ask: Callable[[Session], dict[str, Any]],
     names: Sequence[str],
     unknown: str,
 ) -> dict[str, Any]:
-    """What MySQL tells, the members ``names`` of a document, and in ``unknown`` why it does not."""
+    """The members ``names`` of a document, which ``ask`` reads from MySQL; if MySQL does not
+    answer, they are null, and the member ``unknown`` has the reason.
+    """
     reason = "no MySQL URL is configured"
     if mysql_url:
         try:
@@ -125,7 +128,7 @@ def known(
     return dict.fromkeys(names) | {unknown: reason}
 
 
-def _look(session: Session) -> dict[str, Any]:
+def _state_of(session: Session) -> dict[str, Any]:
     tally = runs.tally(session)
     last = {
         name: run
@@ -154,9 +157,9 @@ def _look(session: Session) -> dict[str, Any]:
 
 
 def render(found: Mapping[str, Any]) -> str:
-    """The same for people."""
+    """The scheduled jobs of :func:`schedules_state`, as text."""
     if found["unknown"] is not None:
-        return output.facts({"schedules": f"not known: {found['unknown']}"})
+        return output.facts({"schedules": f"unknown: {found['unknown']}"})
     done = found["last_compaction"]
     facts = {
         "scheduler": "planning" if found["planning"] else "none: start countersink scheduler",
@@ -171,48 +174,49 @@ def render(found: Mapping[str, Any]) -> str:
     warnings = []
     if found["overdue"]:
         first = found["overdue"][0]
+        late = plural(len(found["overdue"]), "planned run has", "planned runs have")
         warnings.append(
-            f"{len(found['overdue']):,} planned runs have not begun, the first {first['job']} of"
-            f" {first['planned']}: is countersink jobs running, and on the same Redis?"
+            f"{late} not begun, the first is {first['job']} of {first['planned']}: is countersink"
+            " jobs running, and on the same Redis?"
         )
     warnings += [
         f"{one['job']} failed {one['times']} times in a row, since {one['since']}: {one['detail']}"
         f" (see countersink runs --job {one['job']})"
         for one in found["failing"]
     ]
-    return "\n".join([output.facts(facts), *map(output.cell, warnings)])
+    return "\n".join([output.facts(facts), *map(output.display, warnings)])
 
 
 SCHEDULE_COLUMNS: Final = ("job", "at", "paused", "last", "ended", "detail", "cron", "time_zone")
 JOB: Final = click.argument("job", metavar="JOB")
 
 
-def act(mysql_url: str, what: str, job: str) -> dict[str, Any]:
-    """Pause, resume or run a job; it as ``schedule list`` shows it, and the planned time of a run:
-    null where one waits already.
+def control_job(mysql_url: str, action: str, job: str) -> dict[str, Any]:
+    """Pause, resume or run a job. Returns the job as in ``schedule list``; after ``run`` with the
+    time ``planned`` of the new run, null if a run waits already.
 
     Args:
-        mysql_url: where the jobs are.
-        what: ``pause``, ``resume`` or ``run``.
+        mysql_url: the database with the jobs.
+        action: ``pause``, ``resume`` or ``run``.
         job: its name.
 
     Raises:
         LookupError: no scheduler has ever planned a job of this name.
-        StoreError: MySQL did not do its part.
+        StoreError: MySQL does not answer, or refuses.
     """
     with open_tables(mysql_url) as session:
         if job not in runs.jobs(session):
             raise LookupError(job)
-        told = {}
-        if what == "run":
+        added = {}
+        if action == "run":
             planned = runs.add(session, job)
-            told = {"planned": planned and iso(planned.replace(tzinfo=None))}
-        elif what == "pause":
+            added = {"planned": planned and iso(planned.replace(tzinfo=None))}
+        elif action == "pause":
             runs.pause(session, job)
         else:
             runs.resume(session, job)
         (shown,) = next_rows(session, job=job)
-    return shown | told
+    return shown | added
 
 
 @click.group("schedule", cls=settings.CommandGroup)
@@ -221,7 +225,7 @@ def schedule_group() -> None:
 
 
 @schedule_group.command("list", cls=settings.Command)
-@settings.of_mysql("table", "json", "csv")
+@settings.mysql_options("table", "json", "csv")
 def list_command() -> None:
     """List the jobs: when each runs next, and how it ended last. Times are in UTC."""
     session = settings.open_tables()
@@ -231,37 +235,37 @@ def list_command() -> None:
 
 @schedule_group.command("pause", cls=settings.Command)
 @JOB
-@settings.of_mysql("table", "json")
+@settings.mysql_options("table", "json")
 def pause_command(job: str) -> None:
-    """Plan nothing of a job until it is resumed. A run that is planned or running goes on."""
-    _act("pause", job, f"{job} is paused: countersink schedule resume {job}")
+    """Plan no runs of a job until it is resumed. A run that is planned or running goes on."""
+    _control("pause", job, f"{job} is paused: countersink schedule resume {job}")
 
 
 @schedule_group.command("resume", cls=settings.Command)
 @JOB
-@settings.of_mysql("table", "json")
+@settings.mysql_options("table", "json")
 def resume_command(job: str) -> None:
-    """Plan a paused job again, from its next time on."""
-    _act("resume", job, f"{job} is not paused")
+    """Plan runs of a paused job again, from its next time on."""
+    _control("resume", job, f"{job} is not paused")
 
 
 @schedule_group.command("run", cls=settings.Command)
 @JOB
-@settings.of_mysql("table", "json")
+@settings.mysql_options("table", "json")
 def run_command(job: str) -> None:
-    """Run a job now, beside its planned times, unless a run of it waits already.
+    """Run a job now, in addition to its planned times, unless a run of it waits already.
 
-    A scheduler hands it over within seconds.
+    A scheduler hands the run to a job process within seconds.
     """
-    _act("run", job, f"a run of {job} waits: countersink runs --job {job}")
+    _control("run", job, f"a run of {job} waits: countersink runs --job {job}")
 
 
-def _act(what: str, job: str, said: str) -> None:
+def _control(action: str, job: str, result: str) -> None:
     try:
-        done = act(settings.mysql_url(), what, job)
+        done = control_job(settings.mysql_url(), action, job)
     except LookupError:
-        raise Failure(f"there is no job {job!r}: countersink schedule list shows them") from None
-    output.write_result(done, partial(click.echo, said))
+        raise Failure(f"there is no job {job!r}: see countersink schedule list") from None
+    output.write_result(done, partial(click.echo, result))
 
 
 def _show_schedule(rows: Sequence[dict[str, Any]]) -> None:
@@ -276,7 +280,9 @@ def _show_schedule(rows: Sequence[dict[str, Any]]) -> None:
         for row in rows
     ]
     columns = ("job", "next", "last", "ended", "cron", "time zone")
-    output.write_documents(columns, shown, otherwise="No job so far: start countersink scheduler.")
+    output.write_documents(
+        columns, shown, otherwise="There are no jobs: start countersink scheduler."
+    )
 
 
 def _unplanned(row: Mapping[str, Any]) -> str:
@@ -291,30 +297,30 @@ _DEFAULT: Final = CompactOptions()
 @settings.one_off(
     "--before",
     type=DAY,
-    help="Only days before this day, over or not.  [default: days that are over, and crowded keys]",
+    help="Compact all days before this day.  [default: closed buckets, and keys with many rows]",
 )
 @settings.one_off(
     "--share",
     type=click.FloatRange(0, 1, min_open=True),
     default=_DEFAULT.share,
-    help="Share of the time spent working; the rest is pause, to spare writers.",
+    help="Share of the time that it works; it pauses for the rest, to spare writers.",
 )
-@settings.of_mysql("table", "json")
-def compact_command(**what: Any) -> int:
+@settings.mysql_options("table", "json")
+def compact_command(**options: Any) -> int:
     """Compact now: add up the rows of each key in one row.
 
-    The scheduled job does this by itself, in 4 % of the time. It is safe at any time and may be
-    interrupted: totals stay the same, and writers go on. Rows that an open transaction holds are
-    left for the next run. The status is 3 if keys were left as they are, because their different
-    members cannot be read, or their width is unknown.
+    The scheduled job does the same, in 4 % of the time. It is safe at any time and may be
+    interrupted: totals stay the same, and writers go on. Rows that an open transaction has locked
+    are left for the next run. The status is 3 if keys were left out because their different members
+    cannot be read, or their width is unknown.
     """
     connect = partial(move.open_tables, settings.mysql_url())
     with output.progress_bar("compacting") as show:
 
-        def shown(done: PassDone) -> None:
-            show(done.share, f"{done.rows_before:,} rows became {done.rows_after:,}")
+        def on_progress(done: PassDone) -> None:
+            show(done.share, f"{plural(done.rows_before, 'row')} became {done.rows_after:,}")
 
-        done = compact(connect, CompactOptions(**what), progress=shown)
+        done = compact(connect, CompactOptions(**options), progress=on_progress)
     output.write_result(_document(done), partial(_show_compacted, done))
     return Exit.DIFFERS if done.unreadable or done.unknown else Exit.DONE
 
@@ -323,36 +329,36 @@ def _document(done: PassDone) -> dict[str, object]:
     """The result as JSON."""
     figures = output.document(done, ("rows_before", "rows_after", "ranges"))
     names = ("busy", "unreadable", "unknown")
-    places = {name: _places(getattr(done, name)) for name in names}
-    return {**figures, "seconds": round(done.seconds, 3), **places}
+    left = {name: _cell_documents(getattr(done, name)) for name in names}
+    return {**figures, "seconds": round(done.seconds, 3), **left}
 
 
-def _places(places: Sequence[BucketKey]) -> list[dict[str, object]]:
+def _cell_documents(cells: Sequence[BucketKey]) -> list[dict[str, object]]:
     return [
         {
-            "counter": place.counter,
-            "bucket": label_text(place.bucket),
-            "width": _width(place),
-            "key": None if place.key is None else place.key.decode("utf-8", "surrogateescape"),
+            "counter": cell.counter,
+            "bucket": label_text(cell.bucket),
+            "width": _width(cell),
+            "key": None if cell.key is None else cell.key.decode("utf-8", "surrogateescape"),
         }
-        for place in places
+        for cell in cells
     ]
 
 
-def _width(place: BucketKey) -> str:
-    """The width of a bucket; of one that is unknown its number."""
+def _width(cell: BucketKey) -> str:
+    """The width of a cell's bucket; of an unknown width its number."""
     try:
-        return width_of(place.bucket)
+        return width_of(cell.bucket)
     except LookupError:
-        return str(width_number(place.bucket))
+        return str(width_number(cell.bucket))
 
 
 def _show_compacted(done: PassDone) -> None:
-    """The result for people."""
+    """Print the result as text."""
     if done.rows_before:
         figures = (done.rows_before, done.rows_after, output.ago(done.seconds))
         output.write_rows((">rows before", ">rows after", ">time"), [figures])
     elif not (done.busy or done.unreadable):
         click.echo(f"There was nothing to compact ({output.ago(done.seconds)}).")
-    for what, places in done.left.items():
-        click.echo(f"{what[0].upper()}{what[1:]}: {len(places):,} (--format json names them)")
+    for reason, cells in done.left.items():
+        click.echo(f"{reason[0].upper()}{reason[1:]}: {len(cells):,} (--format json names them)")

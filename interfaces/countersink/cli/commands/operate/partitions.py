@@ -1,5 +1,9 @@
-"""``countersink partitions``: which partition lies where and how full it is, warnings about masters
-without any, partitions that are beyond their number and nodes that are away; and ``set N``."""
+"""``countersink partitions``: the partitions of the queue with their nodes and entries, warnings,
+and ``set N``.
+
+The warnings are about masters without a partition, partitions beyond the number N, and nodes that
+do not answer.
+"""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -9,8 +13,9 @@ import click
 import redis
 
 from countersink.cli import output, settings
-from countersink.cli.commands.operate.info import look_around, stream_states
+from countersink.cli.commands.operate.info import now_and_away, stream_states
 from countersink.cli.errors import Misuse
+from countersink.runtime.texts import plural
 from countersink.stream import names
 from countersink.stream.connection import cluster_of, mapped
 
@@ -25,25 +30,25 @@ _MEMBERS: Final = (
 @click.argument(
     "number", type=click.IntRange(1, names.MAX_PARTITIONS), required=False, metavar="N]"
 )
-@settings.of_redis("table", "json", "csv")
+@settings.redis_options("table", "json", "csv")
 def command(action: str | None, number: int | None) -> None:
-    """Show the partitions of the queue, or set how many there are.
+    """Show the partitions of the queue, or set their number.
 
-    Producers spread over the first N of them; one that runs changes when it connects again.
-    Workers read every partition that was ever used, so none is lost by a smaller N. Of a Redis
-    Cluster the node of a partition is the master that has it.
+    Producers spread over the first N partitions; a running producer uses a new N when it connects
+    again. Workers read every partition that was ever used, so a smaller N loses nothing. In
+    a Redis Cluster, the node of a partition is the master that has it.
     """
     if action and number is None:
         raise Misuse(
-            f"say how many, from 1 to {names.MAX_PARTITIONS}: countersink partitions set N"
+            f"give a number from 1 to {names.MAX_PARTITIONS}: countersink partitions set N"
         )
     client = settings.open_queue("countersink-partitions")
     if number is not None:
         names.set_partitions(client, number)
-    layout = look(client)
+    layout = partition_layout(client)
     streams = layout["streams"]
     output.write_result(layout, partial(_print, streams), (_MEMBERS, streams))
-    for warning in () if settings.noted("format") == "json" else layout["warnings"]:
+    for warning in () if settings.option_value("format") == "json" else layout["warnings"]:
         click.echo(f"warning: {warning}", err=True)
 
 
@@ -57,35 +62,35 @@ def _print(streams: Sequence[dict[str, Any]]) -> None:
     output.write_rows(columns, rows)
 
 
-def look(client: redis.Redis) -> dict[str, Any]:
-    """Where the partitions lie, and how full they are, as ``--format json`` prints it: over how
-    many producers spread (null: the master that has this number is away), all partitions that are
-    or were used, the masters of a cluster, and what somebody should do something about.
+def partition_layout(client: redis.Redis) -> dict[str, Any]:
+    """The document of ``--format json``: the number of partitions that producers use (null: the
+    master that has this number does not answer), all partitions that were ever used, the masters of
+    a cluster, and warnings.
 
     Raises:
-        StreamError: Redis did not do its part; of a cluster, no node did.
+        StreamError: Redis does not answer or refuses; in a cluster, all nodes.
     """
-    at, away = look_around(client)
+    now, away = now_and_away(client)
     number: int | None = names.partitions(client)
     if (cluster := cluster_of(client)) is not None:
         with mapped():
             holder = cluster.master_of(names.PARTITIONS_KEY)
         if holder is None or holder.text in away:
-            number = None  # what names.partitions said is the default
+            number = None  # names.partitions returned the default
     streams = [
         {**each, "beyond": number is not None and each["partition"] >= number}
-        for each in stream_states(client, at, away)
+        for each in stream_states(client, now, away)
     ]
     masters = names.masters(client)
     taken: dict[str, list[int]] = {node: [] for node in masters}
     for each in streams:
         if each["node"] in taken and not each["beyond"]:
             taken[each["node"]].append(each["partition"])
-    warnings = list(_warned(number, streams, away))
+    warnings = list(_warnings(number, streams, away))
     if bare := [node for node in masters if not taken[node]]:
         enough = _enough(client, masters)
         advice = f": countersink partitions set {enough}" if enough else ""
-        warnings.append(f"no partition lies on {', '.join(bare)}, which takes no entries{advice}")
+        warnings.append(f"no partition is on {', '.join(bare)}, which gets no entries{advice}")
     return {
         "partitions": number,
         "streams": streams,
@@ -96,25 +101,26 @@ def look(client: redis.Redis) -> dict[str, Any]:
     }
 
 
-def _warned(
+def _warnings(
     number: int | None, streams: Sequence[dict[str, Any]], away: dict[str, str]
 ) -> Iterator[str]:
     for node, error in away.items():
-        theirs = ", ".join(str(each["partition"]) for each in streams if each["node"] == node)
-        what = f"partitions {theirs} hold" if theirs else "it holds"
-        yield f"{node} is away ({error}): what {what} is not known"
+        lost = ", ".join(str(each["partition"]) for each in streams if each["node"] == node)
+        unknown = f"partition{'s' * (',' in lost)} {lost}" if lost else "it"
+        yield f"{node} does not answer ({error}): the entries in {unknown} are unknown"
     if number is None:
-        yield "how many partitions there are is not known: a master that is away has it"
+        yield "the number of partitions is unknown: the master that has it does not answer"
     for each in streams:
         if each["beyond"] and each["entries"]:
             yield (
-                f"producers do not send to partition {each['partition']} any more;"
-                f" {each['entries']:,} of its entries wait, and workers read it on"
+                f"producers no longer send to partition {each['partition']}; workers still read it:"
+                f" {plural(each['entries'], 'entry waits', 'entries wait')}"
             )
 
 
 def _enough(client: redis.Redis, masters: Sequence[str]) -> int | None:
-    """The least number of partitions with which every master has one."""
+    """The least number of partitions with which each master has a partition; None if no number up
+    to the maximum has that."""
     bare = set(masters)
     for partition in range(names.MAX_PARTITIONS if masters else 0):
         bare.discard(names.master_of(client, partition) or "")

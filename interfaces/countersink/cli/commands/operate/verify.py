@@ -1,5 +1,8 @@
-"""``countersink verify``: flags, columns and texts of differences and of ``--repair``, exit status;
-what is compared is in ``store/verify.py``."""
+"""``countersink verify``: its flags, the tables and texts of differences and repairs, and its exit
+status.
+
+See ``store/verify.py`` for the comparisons.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,18 +17,19 @@ from countersink.cli.settings import COUNTER, NAME
 from countersink.row_counts.check import RowDifference
 from countersink.row_counts.definitions import TrackedTable
 from countersink.row_counts.recount import Repaired
+from countersink.runtime.texts import plural
 from countersink.store import Store, StoreError, Unavailable
 from countersink.store.verify import Verified, open_session, verify
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
-    """What became of the tracked tables that something was wrong with.
+class RepairResult:
+    """The result of ``--repair``.
 
     Attributes:
-        found: what was wrong with any of them, before.
-        repaired: what was done.
-        failed: counters that could not be repaired, and why.
+        found: the result of the verification before the repair.
+        repaired: the tracked tables that were repaired.
+        failed: the reason for each counter that could not be repaired.
     """
 
     found: Verified
@@ -37,31 +41,31 @@ class Mending:
 @click.argument("table", type=NAME, required=False)
 @settings.one_off("--counter", type=COUNTER, help="Only this counter.")
 @settings.one_off(
-    "--repair", is_flag=True, help="Repair tracked tables that differ, beside live writes."
+    "--repair", is_flag=True, help="Repair tracked tables that differ; writers go on."
 )
-@settings.of_mysql("table", "json")
+@settings.mysql_options("table", "json")
 def command(table: str | None, counter: str | None, repair: bool) -> int:
-    """Prove that nothing was lost or doubled in the tables.
+    """Check that the tables have neither lost nor doubled a count.
 
-    The ledger has the sum of everything ever applied to a counter, which neither compaction nor
-    retention changes. For each counter, its rows must add up to the ledger; for each tracked table,
-    the counter must equal the rows of the table. It is safe at any time, beside live traffic. The
-    status is 3 if something differs.
+    The ledger has the sum of all amounts ever applied to a counter; neither compaction nor
+    retention changes it. The rows of each counter must add up to its ledger, and the counter of
+    each tracked table must equal the table's number of rows. The command is safe at any time, also
+    during live traffic. The status is 3 if something differs.
 
-    With TABLE, or its counter, only this tracked table is verified, in all its counters; --counter
-    verifies only one of them. --repair makes missing triggers again and counts the table's rows
+    With TABLE (or one of its counters), only this tracked table is verified, in all its counters;
+    with --counter, only this counter. --repair creates missing triggers and counts the table's rows
     again; the status is then 3 if something still differs.
     """
     if table is not None and counter is not None:
-        raise Misuse("give a table or --counter, not both")
+        raise Misuse("give TABLE or --counter, not both")
     url = settings.mysql_url()
-    mending = None
+    repaired = None
     with values_checked():
         done = _verify(url, counter, table)
     if repair:
-        mending = _repair(url, done)
+        repaired = _repair(url, done)
         done = _verify(url, counter, table)
-    output.write_result(_document(done, mending), partial(_show, done, mending))
+    output.write_result(_document(done, repaired), partial(_show, done, repaired))
     return Exit.DONE if done.agrees else Exit.DIFFERS
 
 
@@ -70,24 +74,24 @@ def _verify(url: str, counter: str | None, table: str | None) -> Verified:
         return verify(session, counter, table=table, looking=partial(show, None))
 
 
-def _repair(url: str, found: Verified) -> Mending:
-    """Mend each tracked table that something is wrong with."""
+def _repair(url: str, found: Verified) -> RepairResult:
+    """Repair each tracked table that differs."""
     repaired, failed = [], dict[str, str]()
-    with Store(url) as store, output.progress_of_rows("counting rows") as shown:
-        for counter in sorted(_wrong(store, found)):
+    with Store(url) as store, output.progress_of_rows("counting rows") as show:
+        for counter in sorted(_wrong_counters(store, found)):
             try:
                 repaired.append(
-                    store.tracked.repair(counter=counter, progress=shown, notice=output.say)
+                    store.tracked.repair(counter=counter, progress=show, notice=output.say)
                 )
             except Unavailable:
                 raise
             except (StoreError, ValueError) as error:
                 failed[counter] = (sentence_of(error) or str(error)).rstrip(".")
-    return Mending(found, repaired, failed)
+    return RepairResult(found, repaired, failed)
 
 
-def _wrong(store: Store, found: Verified) -> set[str]:
-    """The counters of tracked tables that something is wrong with."""
+def _wrong_counters(store: Store, found: Verified) -> set[str]:
+    """The counters of tracked tables that differ."""
     wrong = {one.tracked.counter for one in found.row_differences}
     if found.differences:
         tracked = {each.counter for each in store.tracked.list()}
@@ -100,17 +104,17 @@ _ROW_COUNT: Final = ("problem", "day", "key", "in_counter", "in_table", "differe
 _REPAIRED: Final = ("rows", "triggers", "corrected", "difference")
 
 
-def _document(done: Verified, mending: Mending | None) -> dict[str, object]:
-    """The result as JSON; after mending the differences are those that remain."""
+def _document(done: Verified, repair: RepairResult | None) -> dict[str, object]:
+    """The result as JSON; ``differences`` are those that remain after a repair."""
     document = output.document(done, ("counters", "rows", "tables"))
     document["differences"] = _differences(done)
-    if mending is not None:
-        document["found"] = _differences(mending.found)
+    if repair is not None:
+        document["found"] = _differences(repair.found)
         document["repaired"] = [
             _of_table(one.tracked) | output.document(one, _REPAIRED, corrected=one.cells)
-            for one in mending.repaired
+            for one in repair.repaired
         ]
-        document["failed"] = mending.failed
+        document["failed"] = repair.failed
     return document
 
 
@@ -126,28 +130,28 @@ def _of_table(one: TrackedTable) -> dict[str, object]:
     return {"counter": one.counter, "table": one.name}
 
 
-def _show(done: Verified, mending: Mending | None) -> None:
-    """The result for people."""
-    if mending is not None:
-        _show_mending(mending)
-    looked_at = _looked_at(done)
+def _show(done: Verified, repair: RepairResult | None) -> None:
+    """Print the result as text."""
+    if repair is not None:
+        _print_repair(repair)
+    verified = _verified_text(done)
     if done.agrees:
-        click.echo(f"All agree: {looked_at}.")
+        click.echo(f"All agree: {verified}.")
         return
     _show_differences(done)
     differences = len(done.differences) + len(done.row_differences)
-    click.echo(f"{differences:,} differences; looked at {looked_at}.")
+    click.echo(f"{plural(differences, 'difference')}; verified {verified}.")
 
 
-def _looked_at(done: Verified) -> str:
-    tables = f", {done.tables:,} tracked tables" if done.tables else ""
-    return f"{done.counters:,} counters with {done.rows:,} rows{tables}"
+def _verified_text(done: Verified) -> str:
+    tables = f", {plural(done.tables, 'tracked table')}" if done.tables else ""
+    return f"{plural(done.counters, 'counter')} with {plural(done.rows, 'row')}{tables}"
 
 
 def _show_differences(done: Verified) -> None:
     if done.differences:
         output.write_rows(
-            ("counter", ">in tables", ">in ledger", ">difference", "what"),
+            ("counter", ">in tables", ">in ledger", ">difference", "detail"),
             (
                 (one.counter, one.in_tables, one.in_ledger, f"{one.difference:+,}", one.detail)
                 for one in done.differences
@@ -155,7 +159,7 @@ def _show_differences(done: Verified) -> None:
         )
     if done.row_differences:
         output.write_rows(
-            ("table", "counter", "day", "key", ">counted", ">rows", "what"),
+            ("table", "counter", "day", "key", ">counted", ">rows", "detail"),
             map(_row_cells, done.row_differences),
         )
 
@@ -166,12 +170,12 @@ def _row_cells(one: RowDifference) -> tuple[object, ...]:
     return one.tracked.name, one.tracked.counter, day, key, *counted, one.detail
 
 
-def _show_mending(mending: Mending) -> None:
-    _show_differences(mending.found)
-    for one in mending.repaired:
-        done = f"{one.cells:,} counts corrected, by {one.difference:+,} rows in all"
+def _print_repair(repair: RepairResult) -> None:
+    _show_differences(repair.found)
+    for one in repair.repaired:
+        done = f"{plural(one.cells, 'count')} corrected, by {one.difference:+,} in total"
         if one.triggers:
-            done = f"{one.triggers:,} triggers made, {done}"
-        click.echo(f"Repaired {output.cell(one.tracked.name)} ({one.tracked.counter}): {done}.")
-    for counter, reason in mending.failed.items():
+            done = f"{plural(one.triggers, 'trigger')} created, {done}"
+        click.echo(f"Repaired {output.display(one.tracked.name)} ({one.tracked.counter}): {done}.")
+    for counter, reason in repair.failed.items():
         click.echo(f"Not repaired: {counter}: {reason}")
