@@ -174,10 +174,10 @@ def run(args: list[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # A key that the terminal's encoding cannot show is escaped.
             stream.reconfigure(errors="backslashreplace")
-    errors.forget_urls()
+    urls: set[str] = set()
     try:
-        result = app.main(args=args, prog_name="countersink", standalone_mode=False)
+        result = app.main(args=args, obj=urls, prog_name="countersink", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:
-        return errors.report(error)
+        return errors.report(error, urls)
     return result if isinstance(result, int) else Exit.DONE

@@ -19,10 +19,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import Final
 from urllib.parse import unquote, unquote_plus
 
 import click
@@ -80,8 +78,8 @@ class ServerFailed(ServerError):
     """The server's program did not start, answer or stop."""
 
 
-def report(error: BaseException) -> int:
-    """Print an error on stderr, and return the exit status."""
+def report(error: BaseException, urls: Iterable[str]) -> int:
+    """Print an error on stderr without the passwords of ``urls``, and return the exit status."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, SystemExit):
@@ -92,14 +90,14 @@ def report(error: BaseException) -> int:
         _discard_stdout()
         return Exit.PIPE_CLOSED
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        _print(error.ctx.get_help() if error.ctx else error.message)
+        _print(error.ctx.get_help() if error.ctx else error.message, urls)
         return Exit.USAGE
     if os.environ.get("COUNTERSINK_DEBUG") not in (None, "", "0"):
-        _print("".join(traceback.format_exception(error)).rstrip())
+        _print("".join(traceback.format_exception(error)).rstrip(), urls)
     sentence, status = describe(error)
     if isinstance(error, OSError):
         _discard_stdout()
-    _print(f"countersink: {sentence}")
+    _print(f"countersink: {sentence}", urls)
     return status
 
 
@@ -130,42 +128,18 @@ def sentence_of(error: BaseException) -> str | None:
     return text if advised else f"{text}; {error.advice}"
 
 
-@contextmanager
-def values_checked() -> Iterator[None]:
-    """Turn a ValueError inside the block into wrong usage, except an :class:`ExplainedError`."""
-    try:
-        yield
-    except ValueError as error:
-        if isinstance(error, ExplainedError):
-            raise
-        raise Misuse(str(error)) from error
-
-
-_urls: Final[set[str]] = set()
-
-
-def remember_url(url: str) -> None:
-    """Keep a URL of this run, so that :func:`scrub` can remove its password."""
-    _urls.add(url)
-
-
-def forget_urls() -> None:
-    """Forget all URLs: another run begins in this process."""
-    _urls.clear()
-
-
-def scrub(text: str) -> str:
-    """``text`` with ``***`` for passwords: of the URLs of this run, and of URLs in the text."""
+def scrub(text: str, urls: Iterable[str]) -> str:
+    """``text`` with ``***`` for passwords: those of ``urls``, and of URLs in the text."""
     text = re.sub(r"(://[^:/@\s'\"]*:)[^@\s'\"]+@", r"\1***@", text)
     text = re.sub(r"(?i)(password=)[^&\s'\"]+", r"\1***", text)
-    for secret in _passwords():
+    for secret in _passwords(urls):
         text = text.replace(secret, "***")
     return text
 
 
-def _passwords() -> Iterator[str]:
-    """Passwords in the URLs of this run, as written and unquoted."""
-    for url in _urls:
+def _passwords(urls: Iterable[str]) -> Iterator[str]:
+    """Passwords in URLs, as written and unquoted."""
+    for url in urls:
         found = [url[begin:end] for begin, end in passwords(url)]
         # A very short password would remove other text, too; in a URL, its form gives it away.
         yield from (
@@ -188,10 +162,10 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _print(text: str) -> None:
+def _print(text: str, urls: Iterable[str]) -> None:
     """Print a text on stderr, without passwords."""
     try:
-        print(scrub(text), file=sys.stderr, flush=True)
+        print(scrub(text, urls), file=sys.stderr, flush=True)
     except OSError:
         pass  # stderr is closed
 

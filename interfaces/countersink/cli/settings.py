@@ -24,7 +24,8 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -32,9 +33,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
-from countersink.cli.errors import Misuse, remember_url
+from countersink.cli.errors import Misuse
 from countersink.runtime import limits
 from countersink.runtime.dimensions import check_name
+from countersink.runtime.errors import ExplainedError
 from countersink.runtime.texts import read_day, read_edge
 
 if TYPE_CHECKING:
@@ -255,6 +257,22 @@ def redis_options(*choices: str) -> Callable[[Decorated], Decorated]:
     return together(output_format(*choices), urls("redis_url"))
 
 
+@contextmanager
+def values_checked() -> Iterator[None]:
+    """Turn a ValueError inside the block into wrong usage, except an :class:`ExplainedError`."""
+    try:
+        yield
+    except ValueError as error:
+        if isinstance(error, ExplainedError):
+            raise
+        raise Misuse(str(error)) from error
+
+
+def known_urls() -> set[str]:
+    """URLs of this run, whose passwords stay out of messages."""
+    return click.get_current_context().ensure_object(set)
+
+
 def record_option(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
     """Callback of an option: store its value for :func:`option_value`."""
     context.meta[f"countersink.{parameter.name}"] = value
@@ -265,7 +283,7 @@ def _record_url(context: click.Context, parameter: click.Parameter, value: str |
     """Callback of a URL: store it for :func:`option_value`, and keep its password out of
     messages."""
     if value is not None:
-        remember_url(value)
+        known_urls().add(value)
     return record_option(context, parameter, value)
 
 

@@ -8,9 +8,9 @@ from typing import Final
 import click
 
 from countersink.cli import settings
-from countersink.cli.errors import Failure, Misuse, values_checked
+from countersink.cli.errors import Failure, Misuse
 from countersink.cli.output import printable
-from countersink.cli.settings import AMOUNT, COUNTER, DIMENSION, KEY, MOMENT
+from countersink.cli.settings import AMOUNT, COUNTER, DIMENSION, KEY, MOMENT, values_checked
 from countersink.runtime.dimensions import RowKey, check_dimensions
 from countersink.runtime.limits import minute_of
 from countersink.runtime.members import Salt, check_member, member_hash, no_salt, salt_of

@@ -15,8 +15,18 @@ import click
 from countersink.backfill import formats
 from countersink.backfill.options import INPUT_FORMATS, BackfillOptions, Recipe
 from countersink.cli import settings
-from countersink.cli.errors import Misuse, values_checked
-from countersink.cli.settings import COUNTER, DAY, DIMENSION, SECONDS, TEXT, ZONE, Checked, Finite
+from countersink.cli.errors import Misuse
+from countersink.cli.settings import (
+    COUNTER,
+    DAY,
+    DIMENSION,
+    SECONDS,
+    TEXT,
+    ZONE,
+    Checked,
+    Finite,
+    values_checked,
+)
 from countersink.logs import template
 from countersink.logs.formats.detection import ENVELOPES
 from countersink.logs.template import Condition, Operator

@@ -16,7 +16,8 @@ import click
 from countersink.cli import metrics, settings
 from countersink.cli.commands.operate.info import system_state
 from countersink.cli.commands.operate.job_runs import control_job
-from countersink.cli.errors import Failure, values_checked
+from countersink.cli.errors import Failure
+from countersink.cli.settings import values_checked
 from countersink.metrics.health import Health, probes
 from countersink.metrics.table import (
     JOBS_STATES,

@@ -18,8 +18,8 @@ import click
 from redis import Redis
 
 from countersink.cli import output, settings
-from countersink.cli.errors import Failure, Misuse, values_checked
-from countersink.cli.settings import COUNTER, EDGE, KEY, LAST, ZONE, Checked
+from countersink.cli.errors import Failure, Misuse
+from countersink.cli.settings import COUNTER, EDGE, KEY, LAST, ZONE, Checked, values_checked
 from countersink.counting.totals.answer import rows
 from countersink.counting.totals.query import (
     COLUMNS,

@@ -13,8 +13,8 @@ from typing import Final
 import click
 
 from countersink.cli import output, settings
-from countersink.cli.errors import Failure, Misuse, values_checked
-from countersink.cli.settings import DAY, ZONE, Checked
+from countersink.cli.errors import Failure, Misuse
+from countersink.cli.settings import DAY, ZONE, Checked, values_checked
 from countersink.runtime.texts import iso, plural
 from countersink.sequences import Sequences
 from countersink.sequences.options import DEFAULTS, FIELDS, PERIODS, name_bytes, number

@@ -14,8 +14,8 @@ from typing import Any, Final
 import click
 
 from countersink.cli import metrics, settings
-from countersink.cli.errors import Exit, Misuse, values_checked
-from countersink.cli.settings import Checked
+from countersink.cli.errors import Exit, Misuse
+from countersink.cli.settings import Checked, values_checked
 from countersink.metrics.endpoint import producer_samples
 from countersink.metrics.health import Health, probes
 from countersink.metrics.table import Sample, Samples

@@ -14,9 +14,9 @@ import click
 
 from countersink.cli import metrics, settings
 from countersink.cli.commands import log_options
-from countersink.cli.errors import Exit, Failure, Misuse, values_checked
+from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.output import printable, stopped_by_signals, write_result
-from countersink.cli.settings import COUNTER, TEXT
+from countersink.cli.settings import COUNTER, TEXT, values_checked
 from countersink.logs import Parser, Rejected
 from countersink.logs.errors import LogError, PositionError, TailError, UnknownFormat
 from countersink.logs.formats import LOG_FORMATS

@@ -11,8 +11,8 @@ from typing import Any, Final
 import click
 
 from countersink.cli import output, settings
-from countersink.cli.errors import Misuse, values_checked
-from countersink.cli.settings import COUNTER, NAME
+from countersink.cli.errors import Misuse
+from countersink.cli.settings import COUNTER, NAME, values_checked
 from countersink.counting.counters.settings import DEFAULT_APP_SLOTS, MAX_APP_SLOTS
 from countersink.row_counts.definitions import TrackedTable, in_words
 from countersink.row_counts.lifecycle import Plan

@@ -18,7 +18,7 @@ from typing import Final
 import click
 
 from countersink.cli import settings
-from countersink.cli.errors import Failure, ServerError, remember_url, scrub
+from countersink.cli.errors import Failure, ServerError, scrub
 from countersink.cli.output import write_result
 from countersink.cli.server_programs import MariaDBServer, RedisServer
 from countersink.cli.servers import (
@@ -134,7 +134,7 @@ def _run(
             server.start()
             servers.append(server)
             private[variable] = server.url + database
-            remember_url(private[variable])
+            settings.known_urls().add(private[variable])
         if stop.next(0):
             return
     urls = {**given, **private}
@@ -168,7 +168,7 @@ def _stop(name: str, part: Restartable) -> None:
 
 def _say(text: str) -> None:
     """Print a notice on stderr, without passwords."""
-    click.echo(scrub(f"countersink up: {text}"), err=True)
+    click.echo(scrub(f"countersink up: {text}", settings.known_urls()), err=True)
 
 
 def _instructions(
@@ -187,8 +187,8 @@ def _instructions(
         "countersink is up.",
         f"  web     {page}",
         f"  statsd  udp://127.0.0.1:{ports['statsd']}",
-        f"  queue   {scrub(urls[REDIS_URL])}",
-        f"  tables  {scrub(urls[MYSQL_URL])}",
+        f"  queue   {scrub(urls[REDIS_URL], ())}",
+        f"  tables  {scrub(urls[MYSQL_URL], ())}",
     ]
     if private:
         lines.append(f"  data    {data} (kept when this stops)")

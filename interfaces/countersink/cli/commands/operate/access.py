@@ -13,8 +13,8 @@ from typing import Any, Final
 import click
 
 from countersink.cli import output, settings
-from countersink.cli.errors import Misuse, values_checked
-from countersink.cli.settings import COUNTER, MOMENT, NAME, TEXT, Checked
+from countersink.cli.errors import Misuse
+from countersink.cli.settings import COUNTER, MOMENT, NAME, TEXT, Checked, values_checked
 from countersink.counting.counters.settings import require
 from countersink.runtime.texts import iso, plural
 from countersink.store import api_keys, links

@@ -13,8 +13,8 @@ from typing import Any, Final
 import click
 
 from countersink.cli import output, settings
-from countersink.cli.errors import Misuse, values_checked
-from countersink.cli.settings import COUNTER, KEY, ZONE, Checked
+from countersink.cli.errors import Misuse
+from countersink.cli.settings import COUNTER, KEY, ZONE, Checked, values_checked
 from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.counting.counters.breakdowns import Breakdown, check_breakdowns, check_dimensions
 from countersink.counting.counters.buckets import RESOLUTIONS

@@ -12,8 +12,8 @@ from typing import Final
 import click
 
 from countersink.cli import output, settings
-from countersink.cli.errors import Exit, Misuse, sentence_of, values_checked
-from countersink.cli.settings import COUNTER, NAME
+from countersink.cli.errors import Exit, Misuse, sentence_of
+from countersink.cli.settings import COUNTER, NAME, values_checked
 from countersink.row_counts.check import RowDifference
 from countersink.row_counts.definitions import TrackedTable
 from countersink.row_counts.recount import Repaired
