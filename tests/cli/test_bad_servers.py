@@ -55,7 +55,7 @@ def test_a_redis_url_that_leads_nowhere(url: str, said: str) -> None:
             f"mysql://root:{SECRET}@127.0.0.1:1,[::1]:1/x",
             "no host takes writes: 127.0.0.1:1: refused the connection; [::1]:1: ",
         ),
-        (f"mysql://root:{SECRET}@no-such-host.invalid,127.0.0.1:1/x", "this name has no address"),
+        (f"mysql://root:{SECRET}@no-such-host.invalid,127.0.0.1:1/x", "host name has no address"),
         (f"mysql://root:{SECRET}@127.0.0.1:1,,127.0.0.1:2/x", "an empty host"),
         (f"mysql://root:{SECRET}@127.0.0.1:1,127.0.0.1:1/x", "the same host twice"),
         (f"mysql://root:{SECRET}@db1,db2/x?unix_socket=/s", "a unix_socket and several hosts"),

@@ -122,11 +122,11 @@ def test_what_cannot_be_tracked_is_refused_in_one_sentence(servers: Servers, app
     own = schema(app)
     for arguments, sentence in (
         ((f"{own}.other",), "there is no table"),
-        ((f"{own}.orders", "--by", "note"), "may not fit the 131,072 bytes"),
-        ((f"{own}.orders", "--day", "status"), "a day is taken from a DATE, DATETIME or TIMESTAMP"),
+        ((f"{own}.orders", "--by", "note"), "may have more than 131,072 bytes"),
+        ((f"{own}.orders", "--day", "status"), "the day must be a DATE, DATETIME or TIMESTAMP"),
         ((f"{own}.orders", "--slots", "257"), "257"),
         ((f"{own}.orders", "--counter", "a b"), "counter name"),
-        ((f"`{own}`.`{WEIRD.replace('`', '``')}`",), "give one (--counter)"),
+        ((f"`{own}`.`{WEIRD.replace('`', '``')}`",), "give a counter (--counter)"),
     ):
         assert sentence in one_sentence(servers.call("track", *arguments), 2), arguments
     with connect(app) as session:
@@ -139,7 +139,7 @@ def test_untracking_what_is_not_tracked_or_is_in_several_ways(servers: Servers, 
     assert servers.call("track", table).status == 0
     assert servers.call("track", table, "--counter", "second", "--by", "status").status == 0
     several = servers.call("untrack", table)  # which is the name of a counter, too
-    assert f"name one of second, {table} as the counter" in one_sentence(several, 2)
+    assert f"name one of them (--counter): second, {table}" in one_sentence(several, 2)
     assert servers.json("verify", table)["tables"] == 2
     assert servers.json("verify", "--counter", table)["tables"] == 1
     assert servers.json("untrack", "--counter", table)["counter"] == table

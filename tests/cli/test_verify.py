@@ -43,7 +43,7 @@ def test_a_wrong_row_and_a_lost_one_are_listed(servers: Servers) -> None:
             "in_tables": 7,
             "in_ledger": 5,
             "difference": 2,
-            "detail": "the tables hold +2 against the ledger",
+            "detail": "the tables hold 2 more than the ledger",
         },
         {
             "counter": "views",
@@ -52,7 +52,7 @@ def test_a_wrong_row_and_a_lost_one_are_listed(servers: Servers) -> None:
             "in_tables": 5,
             "in_ledger": 10,
             "difference": -5,
-            "detail": "the tables hold -5 against the ledger",
+            "detail": "the tables hold 5 less than the ledger",
         },
     ]
     table = servers.call("verify")
@@ -115,7 +115,7 @@ def test_tracked_tables_are_held_against_their_counters(
         "in_counter": 2,
         "in_table": 1,
         "difference": 1,
-        "detail": "2 counted, 1 rows",
+        "detail": "2 counted, 1 row",
     }
     shown = servers.call("verify", "orders")
     assert shown.status == 3

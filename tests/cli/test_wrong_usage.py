@@ -156,7 +156,7 @@ REFUSED = {
         "--request-timeout-s nan": "is from 0.1 to 3,600, not nan",
         "--rate-per-key inf": "not inf",
         "--rate-per-address -1": "not -1.0",
-        "--public-counter 'a b'": "'a b' fits no counter",
+        "--public-counter 'a b'": "'a b' matches no counter",
         "--trusted-proxy proxy.example": "--trusted-proxy is an address or a network",
         "--session-hours 0": "is from 0.01 to 8,760, not 0.0",
     },

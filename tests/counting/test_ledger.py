@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 
 from countersink.counting.ledger import Posting, fold, foldable, post
-from countersink.database.app_connection import own_slot
+from countersink.database.app_connection import private_slot
 from countersink.database.session import Session, rerun
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables
@@ -94,7 +94,7 @@ def test_two_fold_at_once_while_applications_count(mysql_url: str, store: Store)
                 run(
                     app,
                     "UPDATE counter_ledger SET posted_at = '2026-01-01'"
-                    f" WHERE counter = 'views' AND slot = {own_slot()}",
+                    f" WHERE counter = 'views' AND slot = {private_slot()}",
                 )
                 app.commit()
             done += 1

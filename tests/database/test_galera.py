@@ -66,7 +66,9 @@ def hand_over(cluster: GaleraCluster, node: GaleraNode) -> None:
     with connect(cluster.url(node), database=False) as session:
         assert isinstance(session, galera.GaleraSession)
         session.execute("USE counts")
-        galera.take(session, galera.look(session), galera._fences(session)[0], "it was asked for")
+        galera.set_writer(
+            session, galera.read_node(session), galera._fences(session)[0], "it was asked for"
+        )
 
 
 def unfenced(cluster: GaleraCluster, node: GaleraNode) -> Session:
@@ -165,7 +167,7 @@ def test_of_a_batch_and_a_change_of_the_writer_one_commits(cluster: GaleraCluste
 def test_all_hosts_lead_to_the_writer(cluster: GaleraCluster) -> None:
     first, second, third = cluster.nodes
     assert port_of(cluster.url(third, second, first)) == first.port
-    with pytest.raises(OtherWriter, match=f"that is {first.address}"):
+    with pytest.raises(OtherWriter, match=f"another node, {first.address}, takes"):
         connect(cluster.url(second))
     assert port_of(cluster.url(first)) == first.port
     hand_over(cluster, third)
@@ -178,12 +180,12 @@ def test_a_writer_that_no_host_of_the_url_is_is_waited_for_a_while(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     first, second, third = cluster.nodes
-    with pytest.raises(Unavailable, match=f"{first.address} is the one that takes"):
+    with pytest.raises(Unavailable, match=f"{first.address} takes countersink"):
         connect(cluster.url(second, third))
     monkeypatch.setattr(galera, "GRACE_S", 0.0)
     with caplog.at_level("WARNING", "countersink.database"):
         assert port_of(cluster.url(second, third)) == second.port
-    said = f"Galera: {second.address} takes countersink's writes from now on, no longer"
+    said = f"Galera: {second.address} takes countersink's writes from now on, in place of"
     assert f"{said} {first.address}: it could not be used" in caplog.text
     assert port_of(cluster.url()) == second.port
 
@@ -282,7 +284,7 @@ def stays(writer: str, uses: int, node: galera.Node = NODE, *, several: bool = T
     """Whether a writer is still waited for."""
     former = OtherWriter(writer) if several else None
     try:
-        galera._wait_for(writer, uses, node, several, former)
+        galera._require_change(writer, uses, node, several, former)
     except OtherWriter:
         return True
     return False
@@ -316,10 +318,10 @@ def test_a_login_that_the_writer_does_not_answer_is_part_of_the_grace(
     met = OtherWriter("h1:3306", 7)
     met.since -= galera.GRACE_S
     if taken:
-        assert "could not be used" in galera._wait_for("h1:3306", uses, NODE, True, met)
+        assert "could not be used" in galera._require_change("h1:3306", uses, NODE, True, met)
         return
     with pytest.raises(OtherWriter):
-        galera._wait_for("h1:3306", uses, NODE, True, met)
+        galera._require_change("h1:3306", uses, NODE, True, met)
 
 
 def test_what_was_missed_once_is_forgotten() -> None:
@@ -514,7 +516,7 @@ def test_applications_count_with_the_rights_that_the_documentation_gives(
 
 
 def _insert_for_ever(session: Session) -> None:
-    with session.patience(1.0):
+    with session.reply_timeout(1.0):
         while True:
             session.execute("INSERT INTO bulk VALUES (NULL)")
 

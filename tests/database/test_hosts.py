@@ -310,7 +310,7 @@ def test_all_sessions_to_a_host_are_given_up_unless_it_answers_after_all(
             long.waiting_since = None
         return socket.socket()
 
-    hosts.Watch(log_in)._look([(each, settings) for each in (elsewhere, idle, just, long)])
+    hosts.Watch(log_in)._check([(each, settings) for each in (elsewhere, idle, just, long)])
     assert {each.aborted.is_set() for each in (long, just, idle)} == {given_up}
     assert not elsewhere.aborted.is_set()
 
@@ -320,7 +320,7 @@ class Node(socket.socket):
 
     says: bool | None = None
 
-    def leaves_out(self, session: Hung) -> bool:
+    def excludes(self, session: Hung) -> bool:
         if self.says is None:
             raise Unavailable("a Galera node that is non-Primary")
         session.waiting_since = time.monotonic()  # one that goes on answers all but COMMIT
@@ -352,7 +352,7 @@ def test_the_others_tell_whether_a_node_is_in_the_cluster(
         return node
 
     session = Hung(one, address=address)
-    hosts.Watch(log_in)._look([(session, settings)])
+    hosts.Watch(log_in)._check([(session, settings)])
     assert looked == [one, *others[:asked]]
     assert session.aborted.is_set() == given_up
     assert list(hosts._silent) == [one.where] * given_up  # a login there would wait, too
@@ -380,10 +380,10 @@ def test_a_writer_that_refuses_us_serves_others(error: StoreError, taken: bool) 
 
     if not taken:
         with pytest.raises(Unavailable, match=str(error)):
-            hosts.first_of(settings, log_in)
+            hosts.first_writable(settings, log_in)
         assert not met
         return
-    assert hosts.first_of(settings, log_in) == "127.0.0.1:2"
+    assert hosts.first_writable(settings, log_in) == "127.0.0.1:2"
     assert met[0].writer == "127.0.0.1:1"
 
 
@@ -509,7 +509,7 @@ def test_what_servers_say_of_themselves(
         asked.append(sql)
         return rows or []
 
-    found = hosts.why_not(variables, answer)
+    found = hosts.why_read_only(variables, answer)
     assert says in found
     assert bool(found) == bool(says)
     assert len(asked) == (rows is not None)  # of a server that is in no cluster, nothing

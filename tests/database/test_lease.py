@@ -10,22 +10,22 @@ def _expire(session: Session) -> None:
 
 
 def test_a_lease_is_had_once_until_it_is_released_or_expires(session: Session) -> None:
-    assert lease.take(session, 1, "a", 60)
+    assert lease.lease_slot(session, 1, "a", 60)
     for holder in "ba":
-        assert not lease.take(session, 1, holder, 60)
-    assert lease.take(session, 2, "b", 60)
+        assert not lease.lease_slot(session, 1, holder, 60)
+    assert lease.lease_slot(session, 2, "b", 60)
     # Twice within a millisecond, too.
     assert all(lease.renew_worker_slot(session, 1, "a", 60) for _ in range(20))
     lease.release_worker_slot(session, 1, "a")
-    assert lease.take(session, 1, "b", 60)
+    assert lease.lease_slot(session, 1, "b", 60)
 
 
 def test_an_expired_lease_is_taken_over_and_never_renewed(session: Session) -> None:
     """Somebody else may have acted meanwhile and be gone again."""
-    assert lease.take(session, 1, "a", 60)
+    assert lease.lease_slot(session, 1, "a", 60)
     _expire(session)
     assert not lease.renew_worker_slot(session, 1, "a", 60)
-    assert lease.take(session, 1, "b", 60)
+    assert lease.lease_slot(session, 1, "b", 60)
     assert not lease.renew_worker_slot(session, 1, "a", 60)
     lease.release_worker_slot(session, 1, "a")
     assert lease.renew_worker_slot(session, 1, "b", 60)

@@ -48,7 +48,7 @@ def test_several_hosts() -> None:
         (",db2", "empty host"),
         ("db1,", "empty host"),
         ("db1,:3307", "empty host"),
-        ("db1, db2", "blank"),
+        ("db1, db2", "a space beside"),
         ("db1,db2,db1", "twice"),
         ("db1,DB1:3306", "twice"),
         ("[::1],[::1]:3306", "twice"),

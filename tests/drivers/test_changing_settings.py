@@ -18,7 +18,7 @@ from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.store import Store
 from countersink.store.verify import verify
-from countersink.transactions import KEPT_S, Clocks
+from countersink.transactions import MAX_AGE_S, Clocks
 from tests.drivers.test_drivers import DRIVERS, Open
 from tests.support.app_connection import commit_one, open_app
 from tests.support.entries import keys, together
@@ -49,7 +49,7 @@ def test_everything_is_counted_once_beside_changes(
         begun = time.monotonic()
 
         def fast() -> Clocks:
-            ahead = (time.monotonic() - begun) * KEPT_S * 20
+            ahead = (time.monotonic() - begun) * MAX_AGE_S * 20
             now = Clocks.now()
             return Clocks(now.monotonic + ahead, now.wall + ahead)
 
@@ -104,8 +104,8 @@ def test_stopped_between_its_settings_and_its_rows_an_application_counts_all_the
             with Store(mysql_url) as own, open_app(mysql_url) as app:
                 own.increment(app, "orders", GERMAN, at=minute_before)
                 app.commit()
-                settings = own._increments._settings.of("orders", minute_before)
-                own._increments._settings.of = lambda *_: settings  # type: ignore[method-assign]
+                settings = own._increments._settings.for_event("orders", minute_before)
+                own._increments._settings.for_event = lambda *_: settings  # type: ignore[method-assign]
                 os.write(writer, b"x")
                 os.kill(os.getpid(), signal.SIGSTOP)
                 own.increment(app, "orders", GERMAN)

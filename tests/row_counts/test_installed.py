@@ -45,9 +45,9 @@ def test_triggers_that_a_user_may_not_see_are_not_taken_for_gone(orders: App) ->
         with open_session(url) as session:
             (one,) = verify(session).row_differences
         assert one.problem == "hidden_trigger"
-        assert "this user may not see the triggers" in one.detail
+        assert "this user may not see the existing triggers" in one.detail
         # Neither are they by whoever takes back what has failed.
-        lifecycle.withdraw(lambda: open_session(url), tracked)
+        lifecycle.undo_claim(lambda: open_session(url), tracked)
     assert len(orders.triggers()) == 3
     assert problems(orders) == []
 
@@ -133,7 +133,7 @@ def test_while_triggers_are_changed_the_count_is_not_taken_for_right(
     def interrupted(session: Session, counter: str) -> None:
         raise Conflict("killed")
 
-    monkeypatch.setattr(recount, "empty", interrupted)
+    monkeypatch.setattr(recount, "delete_all_rows", interrupted)
     with pytest.raises(Conflict, match="killed"):
         orders.store.tracked.untrack("c")
     orders.run(FILL)

@@ -9,7 +9,7 @@ from countersink.database.session import Session, connect
 from countersink.database.sessions import open_tables
 from countersink.row_counts import lifecycle, recount, triggers
 from countersink.row_counts.definitions import TrackedTable
-from countersink.row_counts.recount import turn
+from countersink.row_counts.recount import locked
 from countersink.row_counts.table import read_table
 from countersink.store import Conflict, Store, UnknownCounter
 from tests.row_counts.application import App
@@ -83,7 +83,7 @@ def test_a_table_can_be_tracked_in_several_counters(orders: App) -> None:
         orders.track("orders", counter=counter, by=by)
     table = f"{orders.schema}.orders"
     for ambiguous in (orders.store.tracked.untrack, orders.store.tracked.repair):
-        with pytest.raises(ValueError, match="name one of a, b"):
+        with pytest.raises(ValueError, match=r"name one of them \(--counter\): a, b"):
             ambiguous(table)
     orders.store.tracked.untrack("a")
     orders.run(FILL)
@@ -119,7 +119,7 @@ def make_one_trigger(app: App, tracked: TrackedTable) -> None:
     with triggers.changing(lambda: connect(app.mysql_url)) as session:
         table = read_table(session, tracked.schema, tracked.table, "")
         ((database,),) = session.query("SELECT DATABASE()")
-        session.execute(triggers.wanted(tracked, table, database)[0].create)
+        session.execute(triggers.expected_triggers(tracked, table, database)[0].create)
 
 
 @pytest.mark.parametrize("made", [0, 1])
@@ -214,7 +214,7 @@ def test_it_gives_up_in_the_end(app: App, monkeypatch: pytest.MonkeyPatch) -> No
     with connect(app.app_url) as other:
         other.begin()
         other.query("SELECT * FROM `it's`")
-        with pytest.raises(Conflict, match=r"using .*it's all the time.*KILL and that number"):
+        with pytest.raises(Conflict, match=r"using .*it's all the time.*KILL with its number"):
             app.track("`it's`", counter="c")
     assert left(app) == [0, 0, 0, 0]
 
@@ -223,16 +223,16 @@ def test_one_counts_at_a_time_and_the_other_says_so(
     orders: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders.track("orders", counter="c")
-    monkeypatch.setattr(recount, "_TURN_ATTEMPTS", 1)
+    monkeypatch.setattr(recount, "_LOCK_ATTEMPTS", 1)
 
     def hasty() -> Session:
         return open_tables(orders.mysql_url, isolation="REPEATABLE READ", lock_wait=1)
 
-    with turn(hasty, "c") as (_, tracked):
+    with locked(hasty, "c") as (_, tracked):
         assert tracked.counter == "c"
-        with pytest.raises(Conflict, match="by somebody else"), turn(hasty, "c"):
+        with pytest.raises(Conflict, match="another process is counting"), locked(hasty, "c"):
             raise AssertionError("both have their turn")
-    with pytest.raises(UnknownCounter, match="tracked"), turn(hasty, "d"):
+    with pytest.raises(UnknownCounter, match="tracked"), locked(hasty, "d"):
         raise AssertionError("nothing is tracked")
 
 

@@ -118,12 +118,16 @@ def test_what_fires_no_trigger_is_found_and_mended(orders: App) -> None:
 
 
 GONE = (
-    ("MODIFY status TEXT", "no_column", "may not fit"),
+    ("MODIFY status TEXT", "no_column", "may have more than"),
     ("MODIFY status VARCHAR(20), MODIFY placed VARCHAR(20)", "no_column", "VARCHAR"),
     ("DROP COLUMN placed", "no_column", "no column 'placed'"),
     ("DROP COLUMN status", "no_column", "no column 'status'.*writes that fire its triggers fail"),
     ("ENGINE = MyISAM", "no_table", "MyISAM"),
-    ("RENAME TO elsewhere", "no_table", "there is no table.*renamed: untrack this, then track"),
+    (
+        "RENAME TO elsewhere",
+        "no_table",
+        "there is no table.*renamed: untrack the old name",
+    ),
 )
 
 

@@ -173,7 +173,7 @@ def test_any_rows_and_any_question_give_what_count_gives(
     sales.count_by("sales", ["number", "folded", "plain"], "sold")
     _compare(sales)
     monkeypatch.setattr(module, "ENTRIES", 2)
-    monkeypatch.setattr(module, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(module, "MAX_ENTRIES", 3)
     _compare(sales)
 
 
@@ -200,7 +200,7 @@ def test_names_of_columns_are_taken_in_any_case_and_values_from_both_places(sale
     sales.fill([{"number": 1, "plain": "a"}, {"number": 1, "plain": "b"}])
     count = sales.store.row_count
     assert count("orders", Number=1, where={"PLAIN": "A"}) == 1
-    with pytest.raises(ValueError, match="number: given in where, too"):
+    with pytest.raises(ValueError, match="number: given as an argument and in where"):
         count("orders", number=1, where={"number": 1})
     with pytest.raises(ValueError, match="given twice"):
         count("orders", number=1, where={"NUMBER": 1})
@@ -222,11 +222,11 @@ def test_what_cannot_be_told_is_an_error_that_says_what_can(sales: Sales) -> Non
     with pytest.raises(ValueError, match=r"day and number.*orders-by-day counts by day of sold"):
         count(sales.name, number=1, end=date(2026, 11, 21))
     for wrong in ("1", 1.0, Decimal(1), date(2026, 11, 21)):
-        with pytest.raises(TypeError, match="column number is of type INT, which is not compared"):
+        with pytest.raises(TypeError, match="number is of type INT, which cannot be compared"):
             count("orders", number=wrong)
-    with pytest.raises(TypeError, match="DATE, which is not compared with a value of type datet"):
+    with pytest.raises(TypeError, match="DATE, which cannot be compared with a value of type da"):
         count("orders", born=datetime.fromisoformat("2026-11-21"))
-    with pytest.raises(ValueError, match="cannot be written as UTF-8"):
+    with pytest.raises(ValueError, match="cannot be encoded as UTF-8"):
         count("orders", plain="\udc80")
 
 
@@ -256,7 +256,7 @@ def test_a_table_that_is_not_counted_yet_has_no_count_to_read(sales: Sales) -> N
     sales.own.execute("UPDATE tracked_table SET counted = NULL WHERE counter = 'all'")
     sales.fill([{"number": 1}])
     assert sales.store.row_count(sales.name) == 1  # by the other one
-    with pytest.raises(Refused, match=r"as all: it is being tracked, repaired or untracked, or"):
+    with pytest.raises(Refused, match=r"counter all of .*: the table is being tracked, repaired"):
         sales.store.row_count("all")
 
 
@@ -266,7 +266,7 @@ def test_a_name_that_means_two_tables_is_refused(sales: Sales) -> None:
         "INSERT INTO tracked_table SELECT 'own', DATABASE(), 'orders', '[]', NULL, 16,"
         " 'countersink_own', created, counted FROM tracked_table"
     )
-    with pytest.raises(ValueError, match=r"counter of .*\.sales, and table .*\.orders is tracked"):
+    with pytest.raises(ValueError, match=r"counter of .*\.sales, and also a table tracked as"):
         sales.store.row_count("orders")
 
 
@@ -274,10 +274,10 @@ def test_a_column_that_is_gone_or_out_of_sight_is_named(sales: Sales) -> None:
     sales.count_by("orders", ["number"])
     sales.session.execute("ALTER TABLE sales DROP COLUMN number")
     assert sales.store.row_count("orders", number=None) == 0
-    with pytest.raises(Refused, match=r"column number of .* is gone, or this user may not"):
+    with pytest.raises(Refused, match=r"column number of .* is missing, or this user may not"):
         sales.store.row_count("orders", number=1)
     sales.session.execute("DROP TABLE sales")
-    with pytest.raises(Refused, match=r"sales is gone, or this user may not see it"):
+    with pytest.raises(Refused, match=r"sales is missing, or this user may not see it"):
         sales.store.row_count("orders", number=1)
 
 
@@ -290,7 +290,7 @@ def test_a_reader_needs_no_rights_on_the_table_but_to_see_the_columns_it_asks_fo
     with user(sales.mysql_url, rights) as url, Store(url) as store:
         assert store.row_count(sales.name) == 2
         assert store.row_count("orders", number=None) == 1
-        with pytest.raises(Refused, match="grant it SELECT on that table"):
+        with pytest.raises(Refused, match="grant SELECT on the table"):
             store.row_count("orders", number=1)
         sales.run(f"GRANT SELECT ON {sales.name} TO limited@'%'")
         assert store.row_count("orders", number=1) == 1

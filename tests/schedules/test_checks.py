@@ -153,7 +153,7 @@ def test_what_differs_is_named(context: Context) -> None:
         with pytest.raises(TablesDiffer) as raised:
             verification(context)
         assert str(raised.value) == (
-            "c01: the tables hold +4 against the ledger: see countersink verify"
+            "c01: the tables hold 4 more than the ledger: see countersink verify"
         )
         session.execute("DELETE FROM counter_slot")
         # Of many the first.

@@ -47,7 +47,7 @@ def test_the_step_given_goes_before_the_configured_one(sequences: Sequences) -> 
         ({"maximum": MAX + 1}, "maximum is beyond 64 bits"),
         ({"minimum": MIN - 1}, "minimum is beyond 64 bits"),
         ({"cycle": 1}, "cycle is True or False"),
-        ({"period": "week"}, "period 'week': one of none, day, month, year"),
+        ({"period": "week"}, "period 'week' is none of none, day, month, year"),
         ({"period": 7}, "period 7"),
         ({"time_zone": "Mars/Olympus"}, "no time zone"),
         ({"time_zone": 1}, "a time zone is a str"),
@@ -70,8 +70,8 @@ def test_options_that_contradict_each_other(sequences: Sequences) -> None:
             {"start": 9, "maximum": 8},
             r"step\) 9 is not within the limits -2\*\*63 to 8",
         ),
-        ({"cycle": True}, "needs an end to begin again at: give a maximum"),
-        ({"cycle": True, "step": -1, "maximum": 5}, "give a minimum"),
+        ({"cycle": True}, "needs a maximum, after which it begins again"),
+        ({"cycle": True, "step": -1, "maximum": 5}, "needs a minimum"),
     ]
     for options, message in refused:
         with pytest.raises(ValueError, match=message):
@@ -82,7 +82,7 @@ def test_options_that_contradict_each_other(sequences: Sequences) -> None:
 def test_limits_must_hold_the_value_that_there_is(sequences: Sequences) -> None:
     sequences.set("a", 10)
     for options in ({"maximum": 9}, {"minimum": 11, "start": 20}):
-        with pytest.raises(ValueError, match="'a' stands at 10, which is not within"):
+        with pytest.raises(ValueError, match="the value 10 of the sequence 'a' is not within"):
             sequences.configure("a", **options)  # type: ignore[arg-type]
     sequences.configure("a", maximum=10)
     sequences.reset("a")

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 import countersink.sequences
-from countersink.database.app_connection import AppConnection, Done, execute
+from countersink.database.app_connection import AppConnection, Executed, execute
 from countersink.database.session import Session, connect
 from countersink.store import (
     Conflict,
@@ -87,7 +87,7 @@ def test_a_reply_that_the_driver_stumbles_over(
     """Whatever it raises: the statement was sent, and nobody knows what is still to be read."""
     assert store.sequences.next("a") == 1
 
-    def stumble(connection: AppConnection, sql: str) -> Done:
+    def stumble(connection: AppConnection, sql: str) -> Executed:
         execute(connection, sql)
         raise RuntimeError("what a packet")
 

@@ -16,7 +16,7 @@ from countersink.database.session import Session, connect
 from countersink.database.url import Settings
 from countersink.store import Store, TrackedCounter, UnknownCounter
 from countersink.store.verify import verify
-from countersink.transactions import KEPT_S, Clocks
+from countersink.transactions import MAX_AGE_S, Clocks
 from tests.counting.test_tracked_refusals import track
 from tests.support.app_connection import (
     Connection,
@@ -117,7 +117,7 @@ def test_what_was_rolled_back_keeps_a_time_zone_for_ten_minutes(
         in_berlin(other)
     age(db.session)
     assert in_berlin(other)
-    clocks.pass_by(KEPT_S)
+    clocks.pass_by(MAX_AGE_S)
     db.store.increment(db.app, "orders", "a", at=LATE)
     with pytest.raises(ValueError, match="may be counting orders in Europe/Berlin"):
         other.counters.set("orders", time_zone="Asia/Tokyo")
@@ -194,7 +194,7 @@ def test_another_resolution_is_followed_within_a_minute_and_nothing_is_lost_befo
     commit_one(db.store, db.app, "orders", "a")
     other.counters.set("orders", resolution="minute", app_slots=1)
     commit_one(db.store, db.app, "orders", "a", 10)
-    clocks.pass_by(KEPT_S)
+    clocks.pass_by(MAX_AGE_S)
     for days in (-300, 0, 300):
         commit_one(
             db.store, db.app, "orders", "a", 100, at=datetime.now(UTC) + timedelta(days=days)
@@ -229,7 +229,7 @@ def test_the_time_is_that_of_the_server(db: Database, clocks: Moved) -> None:
 
 @pytest.mark.parametrize(
     ("monotonic", "wall"),
-    [(KEPT_S, KEPT_S), (KEPT_S, 0.0), (0.0, 700.0), (0.0, -60.0), (1e6, 1e6)],
+    [(MAX_AGE_S, MAX_AGE_S), (MAX_AGE_S, 0.0), (0.0, 700.0), (0.0, -60.0), (1e6, 1e6)],
 )
 def test_settings_are_read_again_by_whichever_clock_says_so(
     db: Database, other: Store, clocks: Moved, monotonic: float, wall: float
@@ -239,7 +239,7 @@ def test_settings_are_read_again_by_whichever_clock_says_so(
     other.counters.set("orders", resolution="minute")
     clocks.monotonic += monotonic
     clocks.wall += wall
-    found, _ = db.store._increments._settings.of("orders", None)
+    found, _ = db.store._increments._settings.for_event("orders", None)
     assert found.catalog.of("orders").resolution == "minute"
 
 
@@ -265,7 +265,7 @@ def test_the_minute_of_an_event_is_no_later_than_its_settings_allow(
 ) -> None:
     """A process that was stopped for eleven minutes before, after or between reads them again."""
     cache = db.store._increments._settings
-    _, before = cache.of("orders", None)
+    _, before = cache.for_event("orders", None)
     stops = [660.0, 0.0, 660.0, 660.0, 0.0, 660.0]
 
     def stopped() -> Clocks:
@@ -273,7 +273,7 @@ def test_the_minute_of_an_event_is_no_later_than_its_settings_allow(
         return clocks()
 
     cache._clocks = stopped
-    found, minute = cache.of("orders", None)
+    found, minute = cache.for_event("orders", None)
     assert not stops
     assert found.are_fresh(clocks())
     assert before <= minute <= before + 1
@@ -301,7 +301,7 @@ def test_strict_mode_refuses_what_was_only_ever_rolled_back_and_what_was_deleted
     db.app.rollback()
     commit_one(db.store, db.app, "counted", "a")
     other.counters.set_strict(True)
-    clocks.pass_by(KEPT_S)
+    clocks.pass_by(MAX_AGE_S)
     db.store.increment(db.app, "counted", "a")
     with pytest.raises(UnknownCounter):
         db.store.increment(db.app, "orders", "a")
@@ -309,7 +309,7 @@ def test_strict_mode_refuses_what_was_only_ever_rolled_back_and_what_was_deleted
     assert db.applier.apply([entry([row("a", counter="counted")])]).rows == 1
     assert db.store.totals.total("counted") == 3
     other.counters.delete("counted")
-    clocks.pass_by(KEPT_S)
+    clocks.pass_by(MAX_AGE_S)
     with pytest.raises(UnknownCounter):
         db.store.increment(db.app, "counted", "a")
 

@@ -314,7 +314,7 @@ def test_without_a_transaction_none_is_left_open(db: Database, completion: str) 
 
 
 def test_the_settings_remembered_are_bounded(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(countersink.transactions, "REMEMBERED", 3)
+    monkeypatch.setattr(countersink.transactions, "MAX_KEPT", 3)
     for number in range(5):
         for _ in range(2):
             commit_one(db.store, db.app, f"counter-{number}")

@@ -15,7 +15,7 @@ from rq.timeouts import BaseTimeoutException
 
 from countersink.database.errors import StoreError
 from countersink.database.session import rerun
-from countersink.database.sessions import brief_session, passes
+from countersink.database.sessions import brief_session, is_temporary
 from countersink.runtime.errors import GivenUp
 from countersink.runtime.log import MAX_ERROR, error_text
 from countersink.runtime.pace import pause
@@ -158,7 +158,7 @@ class _Run:
         outage = Outage("MySQL", self._process.log)
         result = retry(
             work,
-            passes=passes,
+            passes=is_temporary,
             stop=stop,
             failed=outage.failed,
             wait=partial(pause, stop=stop),

@@ -194,7 +194,7 @@ def test_no_key_is_in_the_log_or_in_any_repr(
         guarded.ask("GET", path, key)
     known = guarded.services.register.key(key.split("_")[1])
     with open_tables(guarded.options.mysql_url) as session:
-        shown = [repr(known), repr(api_keys.live(session)), repr(guarded.services.register)]
+        shown = [repr(known), repr(api_keys.live_keys(session)), repr(guarded.services.register)]
         assert guarded.options.mysql_url not in repr(guarded.options)
         hashes = [bytes(each) for (each,) in session.query("SELECT hash FROM api_key")]
     said = [r.getMessage() for r in caplog.records if not r.name.startswith("urllib3")]

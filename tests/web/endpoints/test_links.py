@@ -344,7 +344,7 @@ def reading_key(session: Session, name: str) -> str:
 def test_links_are_few_and_forgotten_once_they_have_ended(
     tables: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "MOST", 3)
+    monkeypatch.setattr(links, "MAX_LINKS", 3)
     key = reading_key(tables, "old")
     old, revoked, kept = (link(tables) for _ in range(3))
     with pytest.raises(TooManyLinks):
@@ -363,10 +363,10 @@ def test_links_are_few_and_forgotten_once_they_have_ended(
 def test_one_key_leaves_room_for_the_links_of_others(
     tables: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "MOST_OF_KEY", 2)
+    monkeypatch.setattr(links, "MAX_LINKS_OF_KEY", 2)
     one, other = (reading_key(tables, name) for name in ("a", "b"))
     for key in (one, one, other, "", "", ""):
         link(tables, key=key)
-    with pytest.raises(TooManyLinks, match="2 links of this key"):
+    with pytest.raises(TooManyLinks, match="this key has 2 links"):
         link(tables, key=one)
     link(tables, key=other)

@@ -83,10 +83,10 @@ def test_a_note_fits_to_its_last_character_and_each_counter_has_room_of_its_own(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert put(web, f"{VIEWS}/2026-10-20", "🎉" * 500).status_code == 200
-    monkeypatch.setattr(notes, "MOST_NOTES", 2)
+    monkeypatch.setattr(notes, "MAX_NOTES", 2)
     assert put(web, f"{VIEWS}/2026-10-21", "two").status_code == 200
     full = put(web, f"{VIEWS}/2026-10-22", "three")
-    assert (full.status_code, "2 notes already" in full.json()["detail"]) == (409, True)
+    assert (full.status_code, "maximum of 2 notes" in full.json()["detail"]) == (409, True)
     assert put(web, f"{VIEWS}/2026-10-21", "in its place").status_code == 200
     assert put(web, f"{COMMON}/2026-10-22", "another's").status_code == 200
     assert [note for _, _, note in told(web)] == ["🎉" * 500, "in its place", "another's"]

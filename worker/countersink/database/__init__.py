@@ -1,4 +1,4 @@
-"""The database: URLs, sessions and pools of them, errors, dialects of SQL, migrations, leases."""
+"""The database: URLs, sessions, session pools, errors, SQL dialects, migrations, leases."""
 
 try:
     import pymysql  # noqa: F401

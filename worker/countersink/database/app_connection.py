@@ -1,16 +1,15 @@
-"""Statements on the application's own connection: savepoint, advice on error 1020, and the slots
-that such connections count in.
+"""Statements on a connection of the application: execution, all-or-nothing groups, advice on error
+1020, and the slot that the connection counts in.
 
-Any driver with a DB-API cursor does: PyMySQL, mysqlclient, mysql-connector, and the raw connection
-under SQLAlchemy or Django. Statements come without arguments, since drivers bind them differently:
-names are checked, keys are hex literals, numbers go through ``:d``. What the driver raises goes up
-as it is: the transaction is the application's, and so is the decision to retry it.
+Every driver with a DB-API cursor works: PyMySQL, mysqlclient, mysql-connector, and the raw
+connection under SQLAlchemy or Django. Statements have no arguments, since drivers bind them
+differently: names are checked, keys are hex literals, numbers are formatted by ``:d``. The driver's
+exceptions are passed on unchanged: the application owns the transaction and decides on a retry.
 
-Triggers and statements of such a connection count in slots of their own. Where the session's
-``innodb_snapshot_isolation`` is off, connections share a few slots: a row that another one has
-changed since this transaction's snapshot is added to all the same. Where it is on (MariaDB's
-default from 11.6.2 on), InnoDB refuses that with error 1020. There each connection has a slot of
-its own, in which nobody but compaction changes a row.
+The slot depends on the session's ``innodb_snapshot_isolation``. Off: connections share a few slots,
+and a row that another connection has changed since this transaction's snapshot can still be added
+to. On (MariaDB's default from 11.6.2 on): InnoDB refuses that with error 1020, so each connection
+has a slot to itself, whose rows nothing but compaction changes.
 """
 
 from collections.abc import Iterator
@@ -19,21 +18,22 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 SAVEPOINT: Final = "countersink_all_or_nothing"
-"""One of the application's of this name would be replaced, so it should not have any."""
+"""Replaces a savepoint of the application with the same name, so the name is an unlikely one."""
 _NO_SAVEPOINT: Final = 1305
 """SAVEPOINT … does not exist."""
-_ENDS: Final = "AND NO CHAIN NO RELEASE"
+_NO_CHAIN: Final = "AND NO CHAIN NO RELEASE"
+"""Overrides the application's ``completion_type``: 1 would begin another transaction."""
 _IN_TRANSACTION: Final = 1
 _AUTOCOMMIT: Final = 2
-"""Bits of the status that servers send with each answer."""
+"""Bits of the status that servers send with each reply."""
 _CHANGED: Final = 1020
 """Record has changed since last read in table …"""
 CHANGED_ADVICE: Final = (
-    "countersink: another transaction has changed this row since the snapshot of yours, which"
-    " innodb_snapshot_isolation does not let yours change. The server has rolled it back: run it"
-    " again from its beginning, as after a deadlock (1213)"
+    "countersink: another transaction has changed this row since your transaction took its"
+    " snapshot, so innodb_snapshot_isolation forbids to change it. The server has rolled your"
+    " transaction back: run it again from its beginning, as after a deadlock (1213)"
 )
-"""Added to that error."""
+"""Note that is added to the driver's error 1020."""
 
 
 class AppConnection(Protocol):
@@ -43,27 +43,27 @@ class AppConnection(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Executed:
     """Rows changed and insert id of a statement.
 
     Attributes:
-        rows: how many rows it changed, as the driver counts them: where the application has set
-            CLIENT.FOUND_ROWS, a row that stays as it was counts as 1.
-        insert_id: signed, as ``LAST_INSERT_ID(expr)`` set it; 0 where nothing did.
+        rows: number of changed rows as the driver counts them: under CLIENT.FOUND_ROWS an unchanged
+            row counts as 1, too.
+        insert_id: the value of ``LAST_INSERT_ID(expr)``, signed; 0 where the statement set none.
     """
 
     rows: int
     insert_id: int
 
 
-def execute(connection: AppConnection, sql: str) -> Done:
+def execute(connection: AppConnection, sql: str) -> Executed:
     """Run a statement that returns no rows."""
     with _executed(connection, sql) as cursor:
-        return Done(int(cursor.rowcount), signed(int(cursor.lastrowid or 0)))
+        return Executed(int(cursor.rowcount), signed(int(cursor.lastrowid or 0)))
 
 
 def query(connection: AppConnection, sql: str) -> list[tuple[Any, ...]]:
-    """Run a query; its rows as tuples, whatever kind of cursor the application uses."""
+    """Run a query; its rows as tuples, also with the application's dictionary cursors."""
     with _executed(connection, sql) as cursor:
         return [
             tuple(row.values()) if isinstance(row, dict) else tuple(row)
@@ -73,11 +73,11 @@ def query(connection: AppConnection, sql: str) -> list[tuple[Any, ...]]:
 
 @contextmanager
 def _executed(connection: AppConnection, sql: str) -> Iterator[Any]:
-    """A cursor on which a statement was run; to its error is added what to do, if it is ours."""
+    """A cursor that has run a statement; :data:`CHANGED_ADVICE` is added to error 1020."""
     if not callable(getattr(connection, "cursor", None)):
         raise TypeError(
-            f"a {type(connection).__name__} is no driver's connection, which has a cursor():"
-            " of SQLAlchemy's give connection.connection"
+            f"{type(connection).__name__} is not a DB-API connection, as it has no cursor(): with"
+            " SQLAlchemy, pass connection.connection"
         )
     cursor = connection.cursor()
     try:
@@ -92,36 +92,36 @@ def _executed(connection: AppConnection, sql: str) -> Iterator[Any]:
 
 
 def error_code(error: Exception) -> object:
-    """The server's error number, as the drivers have it: in ``errno``, or as the first argument."""
+    """The server's error number in a driver's exception: ``errno``, or its first argument."""
     code = getattr(error, "errno", None)
     return error.args[0] if code is None and error.args else code
 
 
 @contextmanager
-def as_one(connection: AppConnection) -> Iterator[None]:
-    """Let several statements do all or nothing, and hold their locks as long as the transaction.
+def all_or_nothing(connection: AppConnection) -> Iterator[None]:
+    """Execute the block's statements all or not at all; their locks last as long as the
+    transaction.
 
-    In the application's transaction they are undone by a savepoint where one of them fails, so that
-    whoever catches the error and commits all the same keeps no half of them. It stays until the
-    transaction ends: to release it would cost another round trip. Outside any transaction, which
-    is what autocommit is, they have one of their own.
+    Within a transaction of the application, a failed statement rolls back to a savepoint, so an
+    application that catches the error and commits keeps no part of them. The savepoint stays until
+    the transaction ends: releasing it would cost another round trip. Outside a transaction
+    (autocommit) the block is a transaction.
     """
     inside = _in_transaction(connection)
     if inside is not False:
         execute(connection, f"SAVEPOINT {SAVEPOINT}")
     if inside is None:
-        inside = _is_there(connection)
+        inside = _has_savepoint(connection)
     if inside:
         undo, end = f"ROLLBACK TO SAVEPOINT {SAVEPOINT}", None
     else:
         execute(connection, "START TRANSACTION")
-        # Whatever completion_type the application has set: with 1 another transaction would begin.
-        undo, end = f"ROLLBACK {_ENDS}", f"COMMIT {_ENDS}"
+        undo, end = f"ROLLBACK {_NO_CHAIN}", f"COMMIT {_NO_CHAIN}"
     try:
         yield
     except BaseException:
-        # A deadlock has undone the whole transaction, and a lost connection too: the error that
-        # goes up says so.
+        # After a deadlock or a lost connection the whole transaction is rolled back already, as
+        # the raised error says.
         with suppress(Exception):
             execute(connection, undo)
         raise
@@ -130,8 +130,8 @@ def as_one(connection: AppConnection) -> Iterator[None]:
 
 
 def _in_transaction(connection: AppConnection) -> bool | None:
-    """Whether a statement would be part of a longer transaction, as far as the driver knows without
-    asking the server; None where it does not.
+    """Whether the connection is in a transaction, or begins one with its next statement, by the
+    driver's own state; None where the driver does not know.
     """
     status = getattr(connection, "server_status", None)  # PyMySQL
     if type(status) is int:
@@ -143,12 +143,12 @@ def _in_transaction(connection: AppConnection) -> bool | None:
     return None
 
 
-def _is_there(connection: AppConnection) -> bool:
-    """Whether the savepoint is there, which outside a transaction it is not."""
+def _has_savepoint(connection: AppConnection) -> bool:
+    """Whether the savepoint exists; outside a transaction it does not."""
     try:
         execute(connection, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
     except Exception as error:
-        # The driver is the application's, so its exceptions are of classes unknown here.
+        # The application chooses the driver, so the exception's class is unknown here.
         if error_code(error) != _NO_SAVEPOINT:
             raise
         return False
@@ -156,23 +156,24 @@ def _is_there(connection: AppConnection) -> bool:
 
 
 def signed(insert_id: int) -> int:
-    """The signed number whose 64 bits a server's reply gives as an unsigned one."""
+    """The signed 64-bit number for an insert id, which the server's reply has as unsigned."""
     return insert_id - 2**64 if insert_id >= 2**63 else insert_id
 
 
 FIRST_SHARED: Final = 256
-FIRST_OWN: Final = 1024
-OWN_SLOTS: Final = 2**16 - FIRST_OWN
-"""All others that the column has: connections of the same slot are so many connections apart."""
+FIRST_PRIVATE: Final = 1024
+PRIVATE_SLOTS: Final = 2**16 - FIRST_PRIVATE
+"""All further slots of the column: two connections with the same slot have numbers that differ by a
+multiple of this."""
 
 
-def own_slot() -> str:
-    """SQL for the slot that hardly any other connection has."""
-    return f"{FIRST_OWN} + CONNECTION_ID() MOD {OWN_SLOTS}"
+def private_slot() -> str:
+    """SQL for a connection's slot that practically no other open connection has."""
+    return f"{FIRST_PRIVATE} + CONNECTION_ID() MOD {PRIVATE_SLOTS}"
 
 
 def shared_slot(app_slots: int) -> str:
-    """SQL for the slot of a connection among ``app_slots`` that all share."""
+    """SQL for a connection's slot among ``app_slots`` that all connections share."""
     return f"{FIRST_SHARED} + CONNECTION_ID() MOD {app_slots:d}"
 
 
@@ -180,9 +181,9 @@ def slot(app_slots: int, snapshot_isolation: bool) -> str:
     """SQL for the slot that a connection counts in.
 
     Args:
-        app_slots: over how many slots connections spread where they share them.
+        app_slots: number of slots that connections share.
         snapshot_isolation: whether the server has the variable ``innodb_snapshot_isolation``.
     """
     if not snapshot_isolation:
         return shared_slot(app_slots)
-    return f"IF(@@innodb_snapshot_isolation, {own_slot()}, {shared_slot(app_slots)})"
+    return f"IF(@@innodb_snapshot_isolation, {private_slot()}, {shared_slot(app_slots)})"

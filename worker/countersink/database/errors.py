@@ -1,28 +1,28 @@
-"""Errors of the database: which MySQL error numbers are retried, refused, unavailable or bad
-data, and the advice by number (``_ADVICE``); the pause before a retry is in ``session.py``.
+"""Errors of the database, and their classes by MySQL error number, with advice (``_ADVICE``). See
+``session.py`` for the pause before a retry.
 
 ::
 
     StoreError
-    ├── Unavailable      no server to talk to (refused, lost, frozen, shutting down, read-only):
+    ├── Unavailable      no server answers (refused, lost, frozen, shutting down, read-only):
     │                    connect again, rerun
-    ├── Conflict         another transaction was in the way: roll back, rerun
-    │   └── ReadInterrupted  by KILL QUERY, or after max_statement_time: rerun, if there is time
-    ├── BadData          a value that no attempt will ever store
-    ├── DuplicateKey     the row is there already
-    ├── Refused          everything else (disk full, revoked grant, bad password): say so, wait,
+    ├── Conflict         another transaction conflicted: roll back, rerun
+    │   └── ReadInterrupted  by KILL QUERY, or after max_statement_time: rerun within the time limit
+    ├── BadData          a value that the server will never store
+    ├── DuplicateKey     a row with this key exists
+    ├── Refused          everything else (disk full, revoked grant, bad password): report it, wait,
     │   │                try again
     │   ├── UnknownZone      a counter's time zone that this machine does not know
-    │   └── OtherWriter      a Galera node, but another one takes our writes
-    ├── SchemaMismatch   the tables are older or newer than this program; says what to run
+    │   └── OtherWriter      a Galera node, while another node takes countersink's writes
+    ├── SchemaMismatch   tables older or newer than this program; names the command to run
     └── Misconfigured    the URL or a TLS file cannot be used; also a ValueError
 
-Each package above has its own below these, in its ``errors.py``.
+The packages that import this one add errors below these, in their ``errors.py``.
 
-Every error keeps the driver's as ``__cause__`` and the server's number as ``code``. After
+Every error has the driver's exception as ``__cause__`` and the server's number as ``code``. After
 Unavailable the outcome of the statement, and of a COMMIT above all, is unknown. After Conflict,
 BadData, DuplicateKey and Refused the transaction may still be open with a part of its work done:
-roll back, whatever the server claims to have done already.
+roll back, even where the server says that it has done so.
 
 Only this module and :mod:`countersink.database.session` see the driver's exceptions. The numbers
 are those of the MySQL and MariaDB error references (server errors from 1000, client errors from
@@ -37,7 +37,7 @@ import pymysql.err as driver
 
 from countersink.runtime.errors import ExplainedError
 
-DOCTOR: Final = "run countersink doctor for the whole picture"
+DOCTOR: Final = "run countersink doctor to check the whole installation"
 
 
 class StoreError(ExplainedError):
@@ -53,58 +53,58 @@ class StoreError(ExplainedError):
 
 
 class Unavailable(StoreError):
-    """The connection is lost, or was never made: connect again, rerun. The outcome is unknown."""
+    """The connection is lost or was refused: connect again, rerun. The outcome is unknown."""
 
     advice = "check that the server runs and that COUNTERSINK_MYSQL_URL names it"
 
 
 class Conflict(StoreError):
-    """A deadlock, a lock wait, a lost race: roll back and rerun the whole transaction."""
+    """A deadlock, lock wait or lost race: roll back and rerun the whole transaction."""
 
     advice = DOCTOR
 
 
 class ReadInterrupted(Conflict):
-    """The statement was cut off: by KILL QUERY, or by a limit of time."""
+    """The statement was ended by KILL QUERY or by a time limit."""
 
 
 class BadData(StoreError):
-    """A value that the server will never take (:data:`BAD_DATA`). Whoever counts has checked each
-    row before, so that this is a bug, and the transaction is undone.
+    """A value that the server will never store (:data:`BAD_DATA`). Rows are checked before they are
+    sent, so this is a bug, and the transaction is rolled back.
     """
 
     advice = DOCTOR
 
 
 class DuplicateKey(StoreError):
-    """A plain INSERT met a row with the same key."""
+    """A row with the key of a plain INSERT exists."""
 
     advice = DOCTOR
 
 
 class Refused(StoreError):
-    """The server answered and said no, and not for the data's sake."""
+    """The server refused the statement, for a reason other than its data."""
 
     advice = DOCTOR
 
 
 class UnknownZone(Refused):
-    """A counter counts in a time zone that this machine does not know."""
+    """A counter's time zone is unknown on this machine."""
 
 
 class OtherWriter(Refused):
-    """A Galera node that could take writes, but another one of the cluster takes all of ours.
+    """A Galera node that could take writes, while another node takes all of countersink's writes.
 
     Attributes:
-        writer: the address of that one, or its UUID where it has none.
-        uses: how often it was used up to then; less than 0: it is not known.
-        since: when that was, on the monotonic clock.
+        writer: address of the other node, or its UUID where it has no address.
+        uses: transactions that the other node had taken when this was raised; below 0: unknown.
+        since: time of raising, on the monotonic clock.
     """
 
     def __init__(self, writer: str, uses: int = -1) -> None:
         super().__init__(
-            "not the node of this Galera cluster that takes countersink's writes: that is"
-            f" {writer}. Name that one in COUNTERSINK_MYSQL_URL, or several nodes (h1:3306,h2:3306)"
+            f"in this Galera cluster another node, {writer}, takes countersink's writes: name that"
+            " node in COUNTERSINK_MYSQL_URL, or several nodes (h1:3306,h2:3306)"
         )
         self.writer = writer
         self.uses = uses
@@ -112,10 +112,11 @@ class OtherWriter(Refused):
 
 
 class SchemaMismatch(StoreError):
-    """The tables do not fit this program; the message names the command that helps.
+    """The tables have another version than this program needs; the message names the command to
+    run.
 
     Attributes:
-        newer: a newer program has migrated them: waiting does not help, upgrading this one does.
+        newer: a newer program has migrated the tables: this program must be upgraded.
     """
 
     def __init__(self, message: str, *, code: int = 0, newer: bool = False) -> None:
@@ -124,7 +125,7 @@ class SchemaMismatch(StoreError):
 
 
 class Misconfigured(StoreError, ValueError):
-    """The URL, or a file that it names, cannot be used."""
+    """The URL, or a file that the URL names, cannot be used."""
 
     advice = "check COUNTERSINK_MYSQL_URL"
 
@@ -142,7 +143,7 @@ BAD_DATA: Final = frozenset(
         1441,  # Datetime function overflow
     }
 )
-"""Closed list of the codes that speak of the data itself."""
+"""All codes that are about the data itself."""
 
 DUPLICATE_KEY: Final = frozenset({1022, 1062, 1586})
 
@@ -157,17 +158,17 @@ CONFLICT: Final = frozenset(
         1969,  # max_statement_time exceeded (MariaDB)
         3024,  # max_execution_time exceeded (MySQL)
         # The plugin instructed the server to roll back (group replication): a lost race; or the
-        # member has left its group, then the next attempt meets read_only.
+        # member has left its group, and the next attempt fails by read_only.
         3101,
         3572,  # NOWAIT met a lock (MySQL; MariaDB says 1205)
     }
 )
 
 INTERRUPTED: Final = frozenset({1317, 1969, 3024})
-"""Of these the ones that say that time was over, or somebody else's patience."""
+"""The codes of :data:`CONFLICT` for an ended statement: by a time limit or by KILL QUERY."""
 
 HELD: Final = frozenset({*range(3781, 3784), *range(3796, 3800)})
-"""A transaction waited for a new primary, or for its group, in vain, and did not begin."""
+"""The transaction did not begin: its wait for a new primary, or for its group, timed out."""
 
 UNAVAILABLE: Final = frozenset(
     {
@@ -178,7 +179,7 @@ UNAVAILABLE: Final = frozenset(
         1077,  # Normal shutdown
         1079,  # Shutdown complete
         1152,  # Aborted connection
-        *range(1153, 1162),  # packet too large, network errors: the server has hung up
+        *range(1153, 1162),  # packet too large, network errors: the server has closed it
         1180,  # Got an error during COMMIT: the outcome is unknown
         1181,  # Got an error during ROLLBACK
         1184,  # Aborted connection
@@ -197,7 +198,7 @@ UNAVAILABLE: Final = frozenset(
         2014,
         2027,
         2055,
-        3032,  # offline_mode: as a group does with a member that it has expelled
+        3032,  # offline_mode: a group sets it on a member that it has expelled
         3098,  # The table does not comply with the plugin: the member cannot write (group repl.)
         3100,  # The plugin failed at COMMIT: the member is not online (group replication)
         *HELD,
@@ -224,14 +225,14 @@ _ADVICE: Final = {
 
 
 def translate(error: BaseException) -> StoreError:
-    """Our error for whatever the driver raised; the caller raises it ``from error``."""
+    """The StoreError for an exception of the driver; the caller raises it ``from error``."""
     if isinstance(error, StoreError):
         return error
     if isinstance(error, driver.MySQLError):
         return _from_driver(error)
     if isinstance(error, (OSError, EOFError, struct.error, IndexError, AttributeError)):
-        # A broken socket, or bytes that are no MySQL packet: the driver's parser raises whatever it
-        # stumbles over.
+        # A broken socket, or bytes that are no MySQL packet, on which the driver's parser raises
+        # various errors.
         return Unavailable(f"the database cannot be reached: {_text(error)}")
     return Refused(f"the database driver failed: {_text(error)}")
 
@@ -243,10 +244,10 @@ def _from_driver(error: driver.MySQLError) -> StoreError:
     if cause is not None and type(cause).__name__ == "SSLCertVerificationError":
         return Refused(f"the server's certificate does not verify: {cause}", code=code or 0)
     if code is None:
-        # "Already closed" and the like: the driver's own, about a connection that is gone. Misuse
-        # has other classes.
-        gone = not isinstance(error, (driver.ProgrammingError, driver.NotSupportedError))
-        return (Unavailable if gone else Refused)(message or "the connection is closed")
+        # "Already closed" and the like: the driver's own, about a closed connection. Misuse has
+        # other classes.
+        misuse = isinstance(error, (driver.ProgrammingError, driver.NotSupportedError))
+        return (Refused if misuse else Unavailable)(message or "the connection is closed")
     if code == 0:
         return Unavailable("the connection to the database is closed")
     described = f"{message} (error {code})"

@@ -1,17 +1,17 @@
-"""Galera: which node takes our writes (``writer_fence``), how each transaction checks that its node
-does, and when another node becomes the one (``GRACE_S``, ``USED_GRACE_S``).
+"""The writer node of a Galera cluster (``writer_fence``): its choice, the check of each transaction
+that its node is the writer, and the change of the writer (``GRACE_S``, ``USED_GRACE_S``).
 
-Row locks, and so the share lock on ``control``, do not reach from one node of a cluster to another;
-which transactions may commit is decided by the rows that they write. So all that we write goes
-through one node, which every row of ``writer_fence`` names:
+Row locks, and so the share lock on ``control``, are local to a node; the cluster decides by the
+written rows which of two transactions commits. So countersink writes through one node, the writer,
+which every row of ``writer_fence`` names:
 
-* Each transaction of ours that has written anything adds 1 to one of these rows before it commits,
-  where that row still names its node. If it does not, the transaction is rolled back.
-* Who lets another node become the writer writes all rows, in one transaction.
+* Each transaction that has written anything adds 1 to one of these rows before it commits, where
+  the row still names its node. If it does not, the transaction is rolled back.
+* A change of the writer writes all rows, in one transaction.
 
-So of a transaction on the old node and the change of nodes the cluster lets only one commit, in
-whichever order they come, and a transaction on the new node has everything that the old one has
-committed. As long as the writer stays the same, locks on it are those of a single server.
+So the cluster lets either a transaction on the old node commit or the change of the writer, in
+whichever order they come, and a transaction on the new node sees everything that the old node has
+committed. While the writer stays the same, its locks are those of a single server.
 """
 
 import logging
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from countersink.database.app_connection import Done
+from countersink.database.app_connection import Executed
 from countersink.database.errors import (
     DENIED,
     NO_SUCH_TABLE,
@@ -35,18 +35,18 @@ from countersink.database.session import Session, rerun_transaction
 from countersink.database.sql import show
 
 FENCES: Final = 256
-"""Rows of ``writer_fence``: two transactions wait for each other's COMMIT if they have the same."""
+"""Rows of ``writer_fence``: two transactions with the same row wait for each other's COMMIT."""
 GRACE_S: Final = 3.0
-"""A writer that is still in the cluster, but does not take our writes, is waited for so long."""
+"""Seconds to wait for a writer that is in the cluster and cannot be used by this process."""
 USED_GRACE_S: Final = 60.0
-"""The same while others go on using it: two that reach no common node take turns, and each turn
-costs the other one its connections."""
+"""The same while other processes use the writer: two processes that reach no common node take
+turns, and each turn costs the other process its connections."""
 FORGET_S: Final = 60.0
-"""After so many seconds in which nobody missed a writer the grace begins anew."""
+"""Seconds without a failed use of the writer after which the wait begins anew."""
 COMMIT_S: Final = 60.0
-"""A COMMIT that the cluster holds up is waited for so long at most, however long reads may take."""
+"""Seconds to wait for a COMMIT, however long reads may take."""
 _ATTEMPTS: Final = 3
-"""How often a statement that is a transaction of its own is sent when it meets another one."""
+"""Attempts at a statement that is a transaction of its own, where it conflicts with another one."""
 _HELD_UP: Final = (
     "no answer to COMMIT, whose outcome is unknown: a Galera node that is behind may hold up all"
     " writes (flow control: see `countersink doctor`)"
@@ -69,21 +69,21 @@ _DONOR: Final = "Donor/Desynced"
 _ADD: Final = "UPDATE writer_fence SET uses = uses + 1 WHERE number = %s AND node = %s"
 
 _NO_STOP: Final = ("mariabackup", "xtrabackup", "clone")
-"""Ways in which a donor gives its data while it goes on taking writes."""
+"""Methods by which a donor sends its data while it takes writes."""
 
 LOGGER: Final = logging.getLogger("countersink.database")
 
 
 @dataclass(slots=True)
 class _Missed:
-    """A writer that this process has not been able to use; times on the monotonic clock.
+    """A writer that this process could not use; times on the monotonic clock.
 
     Attributes:
         address: its address, or its UUID.
-        since: of the first time.
-        last: of the last time.
-        quiet_since: since when nobody was seen to use it.
-        uses: how often it was used up to then.
+        since: time of the first failed use.
+        last: time of the last failed use.
+        quiet_since: time since which no other process has used it.
+        uses: transactions that it had taken at that time.
     """
 
     address: str
@@ -94,18 +94,18 @@ class _Missed:
 
 
 _missed: Final[dict[str, _Missed]] = {}
-"""Cluster → its writer that this process has not been able to use."""
+"""Cluster → its writer, where this process could not use it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of a Galera cluster, as it sees itself.
+    """A node of a Galera cluster, by its own status.
 
     Attributes:
-        name: its UUID in the group, which no other node has.
-        address: where its clients find it; empty where the cluster does not know.
+        name: its UUID in the group, which is unique.
+        address: its address for clients; empty where the cluster does not know it.
         members: the addresses of all nodes in its part of the cluster.
-        trouble: why it takes no writes; empty: it does.
+        trouble: the reason why it takes no writes; empty: it takes writes.
         cluster: UUID of the cluster.
     """
 
@@ -130,16 +130,16 @@ def _trouble(status: Mapping[str, str]) -> str:
 
 @dataclass(eq=False, repr=False)
 class GaleraSession(Session):
-    """A session on a node: what it writes is committed only while that is the writer node.
+    """A session on a node of Galera, whose writes are committed only while the node is the writer.
 
-    A statement outside a transaction that writes has one of its own; but for those that hand out
-    values of sequences, where the row itself is what no two nodes can change at once. DDL, which no
-    transaction undoes, has one before it and one after it: if the second one fails, it is to be run
-    again on the writer.
+    A writing statement outside a transaction gets a transaction of its own; statements that hand
+    out values of sequences do not, as two nodes cannot change the sequence's row at once. DDL,
+    which no rollback undoes, is preceded and followed by such a transaction: where the second one
+    fails, the DDL must be run again on the writer.
 
     Attributes:
-        node: the UUID of its node; empty: before the tables are there, nothing is checked.
-        number: of its row of ``writer_fence``.
+        node: the UUID of its node; empty: nothing is checked, as there are no tables yet.
+        number: number of its row of ``writer_fence``.
     """
 
     node: str = ""
@@ -156,7 +156,7 @@ class GaleraSession(Session):
         return bool(self.node)
 
     def execute(self, sql: str, args: Sequence[object] | None = None) -> int:
-        verb = sql[:_VERB_BYTES].lstrip().upper()  # not the whole of a statement of 700 KB
+        verb = sql[:_VERB_BYTES].lstrip().upper()  # a statement may have 700 KB
         if self.node and not self._begun and verb.startswith(_DDL):
             self._check()
             changed = super().execute(sql, args)
@@ -172,31 +172,31 @@ class GaleraSession(Session):
         with self.transaction():
             self._written = True
 
-    def hand_out(self, sql: str) -> Done:
+    def hand_out(self, sql: str) -> Executed:
         self._written = True
         return super().hand_out(sql)
 
-    def read_all(self) -> None:
+    def see_all_commits(self) -> None:
         super().execute("SET SESSION wsrep_sync_wait = 1")
 
     def begin(self, *, snapshot: bool = False) -> None:
         if snapshot:
-            # What any node has committed before: the queue may no longer hold what is in there.
-            self.read_all()
+            # Includes commits on other nodes: their entries may have left the queue already.
+            self.see_all_commits()
         super().begin(snapshot=snapshot)
         self._begun, self._written = True, False
 
     def commit(self) -> None:
-        # Last of all: whoever has the same row waits for this COMMIT alone, and locks that are
-        # asked for afterwards, of which deadlocks are made, there are none.
+        # The last statement: a transaction with the same row waits for this COMMIT only, and no
+        # lock is requested afterwards, so there is no deadlock.
         fenced = self._begun and self._written and self.node
         if fenced and super().execute(_ADD, (self.number, self.node)) != 1:
             self.close(hard=True)
             raise Unavailable("another Galera node takes countersink's writes now")
         self._begun = False
         try:
-            # Flow control has no limit of its own.
-            with self.patience(COMMIT_S):
+            # Flow control has no time limit.
+            with self.reply_timeout(COMMIT_S):
                 super().commit()
         except Unavailable as error:
             if isinstance(getattr(error.__cause__, "__context__", None), TimeoutError):
@@ -208,129 +208,132 @@ class GaleraSession(Session):
         super().rollback()
 
     def takes_writes(self) -> bool:
-        """Not asked: snapshots hold all that any node has committed, and writes are checked."""
+        """Whether the session is open; snapshots see all nodes' commits, and writes are checked."""
         return not self.closed
 
-    def leaves_out(self, other: Session) -> bool:
-        """Whether the node of another session is not in the cluster, whatever that one says.
+    def excludes(self, other: Session) -> bool:
+        """Whether the node of another session is not in this node's cluster.
 
         Raises:
-            Unavailable: this node is itself out of it; it may know of nothing yet, and then reads
-                that wait for the cluster have no answer.
+            Unavailable: this node itself is not in the cluster; before it knows so, reads that wait
+                for the cluster get no reply.
         """
-        self.read_all()
-        for _ in range(2):  # the node tells after the second one: see _writes_as
+        self.see_all_commits()
+        for _ in range(2):  # the status is right after the second query: see _check_writer
             self.query("SELECT 1")
-        node = look(self)
+        node = read_node(self)
         if node.trouble:
             raise Unavailable(node.trouble)
         return node.cluster == other.cluster and other.address not in node.members
 
 
-def opened(
+def admit(
     session: GaleraSession, database: bool, several: bool, former: OtherWriter | None
 ) -> GaleraSession:
-    """A session that has just logged in, if its node is the writer, or becomes it.
+    """A session that has just logged in, if its node is or becomes the writer; else it is closed.
 
     Args:
         session: outside a transaction.
-        database: whether our database is in use; else nothing of ours is written.
-        several: its URL has several hosts, of which the writer may be another one.
-        former: the writer, of which it is known that it is none of these hosts; else None.
+        database: whether the session uses countersink's database; else it writes no counts.
+        several: the URL has several hosts, so the writer may be another one of them.
+        former: the writer that no host of the URL could reach; None: not known.
 
     Raises:
         Unavailable: the node takes no writes.
         OtherWriter: another node is the writer.
     """
     try:
-        node = look(session)
+        node = read_node(session)
         session.cluster, session.address = node.cluster, node.address
         if node.trouble and (database or several):
             raise Unavailable(node.trouble)
         if database:
-            session.node = _writes_as(session, node, several, former)
+            session.node = _check_writer(session, node, several, former)
     except BaseException:
         session.close()
         raise
     return session
 
 
-def _writes_as(
+def _check_writer(
     session: GaleraSession, node: Node, several: bool, former: OtherWriter | None
 ) -> str:
-    """For which node's transactions those of the session pass; empty: nothing is checked."""
+    """UUID of the node that ``writer_fence`` must name at each COMMIT; empty: no check."""
     try:
-        # What was decided on another node may not have come to this one yet.
+        # A change of the writer on another node may not have arrived at this node yet.
         session.execute("SET SESSION wsrep_sync_wait = 1")
-        found, whole, uses = _fences(session)
+        found, complete, uses = _fences(session)
         if _is_other(found, node):
-            # The read may have waited until the cluster had left that writer out. The node tells so
-            # after the next one.
-            found, whole, uses = _fences(session)
-            node = look(session)
+            # The read may have waited until the cluster had excluded that writer. The node's status
+            # says so after the next read.
+            found, complete, uses = _fences(session)
+            node = read_node(session)
             if node.trouble:
                 raise Unavailable(node.trouble)
         session.execute("SET SESSION wsrep_sync_wait = 0")
     except SchemaMismatch as error:
         if error.code != NO_SUCH_TABLE:
             raise
-        return ""  # there are no tables, or old ones: good for nothing but `migrate`
+        return ""  # no tables, or old ones: the session can only migrate
     name, address = found or ("", "")
-    if name != node.name or not whole:
+    if name != node.name or not complete:
         why = "there was none" if found is None else "it was started again, or rows were missing"
         if _is_other(found, node):
-            why = _wait_for(address or name, uses, node, several, former)
+            why = _require_change(address or name, uses, node, several, former)
         try:
-            take(session, node, found, why)
+            set_writer(session, node, found, why)
         except Refused as error:
             if error.code not in DENIED:
                 raise
-            return _NO_NODE  # a user who only reads: others will make it the writer
+            return _NO_NODE  # this user may only read: another user's process sets the writer
     _missed.pop(node.cluster, None)
     return node.name
 
 
 def _is_other(found: tuple[str, str] | None, node: Node) -> bool:
-    """Whether the writer is another node: not this one before it was started again, either."""
+    """Whether the writer is another node, and not this node before a restart."""
     return found is not None and found[0] != node.name and found[1] != (node.address or None)
 
 
-def _wait_for(
+def _require_change(
     address: str, uses: int, node: Node, several: bool, former: OtherWriter | None
 ) -> str:
-    """Why the writer at ``address`` is to be replaced; raises OtherWriter if it is not."""
+    """The reason to replace the writer at ``address``.
+
+    Raises:
+        OtherWriter: it stays the writer, for now.
+    """
     known = ":" in address
-    # A writer whose address the cluster does not know is surely away if the node is alone.
-    gone = address not in node.members if known else len(node.members) == 1
-    if gone:
+    # A writer whose address is unknown has certainly left where this node is the only member.
+    if address not in node.members if known else len(node.members) == 1:
         return "it is not in the cluster any more"
     if several and (former is None or former.writer != address):
-        raise OtherWriter(address, uses)  # maybe another host of the URL is the one
+        raise OtherWriter(address, uses)  # another host of the URL may be the writer
     if not several and known:
         raise OtherWriter(address)
     now = time.monotonic()
     missed = _missed.get(node.cluster)
     if missed is None or missed.address != address or now - missed.last > FORGET_S:
-        # A login at it that had no answer lasted long enough.
+        # Counted from a login to it that got no reply.
         since, used = (former.since, former.uses) if former is not None else (now, uses)
         missed = _missed[node.cluster] = _Missed(address, since, now, since, used)
     missed.last = now
     if uses != missed.uses:
         missed.uses, missed.quiet_since = uses, now
-    # With one host in the URL another process may have another one: that one stays as long as it
-    # is used, else they would take it from each other for ever.
+    # With one host in each URL, two processes may name different nodes: the writer stays while it
+    # is used, else each would make its node the writer again and again.
     used_grace = USED_GRACE_S if several else math.inf
     if now - missed.quiet_since < GRACE_S and now - missed.since < used_grace:
         raise OtherWriter(address)
     return f"it could not be used for {now - missed.since:.1f} s"
 
 
-def look(session: Session) -> Node:
-    """The node that a session is on."""
+def read_node(session: Session) -> Node:
+    """The node that a session is connected to, by its status."""
     status: dict[str, str] = dict(session.query(show("GLOBAL STATUS", _STATUS)))
     if status.get("wsrep_local_state_comment") == _DONOR:
         found = dict(session.query(show("GLOBAL VARIABLES", ("wsrep_desync", "wsrep_sst_method"))))
-        # For a backup, and as some donors, a node that is desynced takes writes.
+        # A desynced node takes writes during a backup, and as a donor by some methods.
         method = str(found.get("wsrep_sst_method", ""))
         if found.get("wsrep_desync") in ("ON", "1") or method.startswith(_NO_STOP):
             status["wsrep_local_state_comment"] = "Synced"
@@ -339,13 +342,13 @@ def look(session: Session) -> Node:
         for each in status.get("wsrep_incoming_addresses", "").split(",")
     )
     index = int(status.get("wsrep_local_index", "0"))
-    own = members[index] if index < len(members) and members.count(members[index]) == 1 else ""
+    address = members[index] if index < len(members) and members.count(members[index]) == 1 else ""
     name, cluster = status.get("wsrep_gcomm_uuid", ""), status.get(_CLUSTER, "")
-    return Node(name, own, members, _trouble(status), cluster)
+    return Node(name, address, members, _trouble(status), cluster)
 
 
 def _fences(session: Session) -> tuple[tuple[str, str] | None, bool, int]:
-    """UUID and address of the writer, whether all rows are there and say so, and their uses."""
+    """UUID and address of the writer, whether all rows exist and name it, and the sum of uses."""
     rows = session.query(
         "SELECT node, address, COUNT(*), SUM(uses) FROM writer_fence"
         " GROUP BY node, address ORDER BY MIN(number)"
@@ -356,24 +359,26 @@ def _fences(session: Session) -> tuple[tuple[str, str] | None, bool, int]:
     return (str(name), str(address)), count == FENCES, sum(int(each[3]) for each in rows)
 
 
-def take(session: GaleraSession, node: Node, former: tuple[str, str] | None, why: str) -> None:
-    """Let ``node``, on which the session is, be the writer; whoever it was must be ``former``.
+def set_writer(
+    session: GaleraSession, node: Node, former: tuple[str, str] | None, why: str
+) -> None:
+    """Make ``node`` the writer in place of ``former``.
 
     Args:
-        session: outside a transaction.
-        node: the one that it is on.
+        session: on ``node``, outside a transaction.
+        node: the new writer.
         former: UUID and address of the writer so far; None: there was none.
-        why: for the log.
+        why: the reason, for the log.
 
     Raises:
-        OtherWriter: somebody else has become it meanwhile.
+        OtherWriter: another node has become the writer meanwhile.
     """
     own = (node.name, node.address)
 
     def work() -> bool:
         found = session.query("SELECT node, address FROM writer_fence ORDER BY number FOR UPDATE")
         if found == [own] * FENCES:
-            return False  # another session on this node
+            return False  # another session on this node has done it
         if (found[0] if found else None) not in (former, own):
             name, address = found[0] if found else ("", "")
             raise OtherWriter(address or name)
@@ -388,7 +393,7 @@ def take(session: GaleraSession, node: Node, former: tuple[str, str] | None, why
 
     if rerun_transaction(session, work) and former is not None and former != own:
         LOGGER.warning(
-            "Galera: %s takes countersink's writes from now on, no longer %s: %s",
+            "Galera: %s takes countersink's writes from now on, in place of %s: %s",
             node.address or node.name,
             former[1] or former[0],
             why,

@@ -1,6 +1,6 @@
-"""Which of the several hosts of a URL takes writes, the reasons why others do not (read only,
-Galera, Group Replication), for how long a host that did not answer is asked last (``SILENT_S``),
-and after how long a session that waits for a hung host is given up (``PATIENCE_S``)."""
+"""Choice of the host that takes writes among the hosts of a URL: reasons why a host takes none
+(read only, Group Replication), the order in which hosts are asked (``SILENT_S``), and the watch
+that breaks sessions to a hung host (``PATIENCE_S``). See ``galera.py`` for nodes of Galera."""
 
 import logging
 import math
@@ -25,19 +25,19 @@ from countersink.database.sql import GROUP, SEVERAL_PRIMARIES, is_on
 from countersink.database.url import Settings
 
 SLOW_S: Final = 1.0
-"""A host that fails after more than so many seconds was silent."""
+"""Seconds after which a failing host counts as silent."""
 SILENT_S: Final = 60.0
-"""For so many seconds a silent host is asked after the others, in this process."""
+"""Seconds for which this process asks a silent host after the others."""
 PATIENCE_S: Final = 2.0
-"""A session that has waited so long for its host: it is looked whether another one takes writes."""
+"""Seconds that a session waits for its host before the hosts are checked."""
 PROBE_S: Final = 2.0
-"""Seconds that a host has for each answer when it is looked at so."""
-_LOOK_EVERY_S: Final = 0.5
+"""Seconds that a checked host has for each reply."""
+_CHECK_EVERY_S: Final = 0.5
 PAUSE_S: Final = 2.0
-"""Seconds between two looks at a host that takes writes, while sessions wait: a long statement does
-not cost two logins each second."""
+"""Seconds between two checks of a host that takes writes, while sessions wait for it: a long
+statement shall not cost two logins each second."""
 LIMITS: Final = frozenset({1040, 1203, 1226})
-"""Too many connections, of all or of this user: the server is well."""
+"""Errors for too many connections, in all or of this user: the server itself works."""
 
 LOGGER: Final = logging.getLogger("countersink.database")
 Opened = TypeVar("Opened")
@@ -45,29 +45,26 @@ Ask = Callable[[str], Sequence[tuple[Any, ...]]]
 """Runs a query; its rows."""
 
 READ_ONLY: Final = ("super_read_only", "read_only", "innodb_read_only")
-"""Variables of which one that is on says that the server takes no writes."""
+"""Variables, each of which keeps the server from taking writes while it is on."""
 GALERA: Final = ("wsrep_on", "wsrep_provider")
-"""Variables by which a node of Galera is known."""
-"""Variables by which a member of a group is known, and whether all members of it take writes."""
+"""Variables by which a node of Galera is recognized."""
 VARIABLES: Final = (*READ_ONLY, *GALERA, *GROUP)
-"""Variables of the server that :func:`why_not` looks at; it need not have them all."""
+"""Variables that :func:`why_read_only` reads; a server need not have them all."""
 _MEMBERS: Final = (
     "SELECT member_id = @@server_uuid, member_state, member_role"
     " FROM performance_schema.replication_group_members"
 )
 
 _silent: Final[dict[str, float]] = {}
-"""Host → until when on the monotonic clock it is asked last."""
+"""Host → time on the monotonic clock until which it is asked last."""
 
 
-def why_not(variables: Mapping[str, str], ask: Ask) -> str:
-    """Why the server takes no writes; empty: it does.
-
-    Asks nothing but of a member of a group, and of that one thing.
+def why_read_only(variables: Mapping[str, str], ask: Ask) -> str:
+    """The reason why a server takes no writes; empty where it takes them.
 
     Args:
-        variables: those of :data:`VARIABLES` that it has.
-        ask: runs a query on it.
+        variables: the server's variables of :data:`VARIABLES`.
+        ask: runs a query on the server: one, and only where it is a member of a group.
     """
     for name in READ_ONLY:
         if is_on(variables.get(name, "OFF")):
@@ -89,18 +86,18 @@ def why_not(variables: Mapping[str, str], ask: Ask) -> str:
     return ""
 
 
-def first_of(settings: Settings, log_in: Callable[..., Opened]) -> Opened:
-    """What ``log_in`` returns for the first host, in the URL's order, that takes writes.
+def first_writable(settings: Settings, log_in: Callable[..., Opened]) -> Opened:
+    """The result of ``log_in`` for the first host, in the URL's order, that takes writes.
 
     Args:
         settings: with several hosts.
-        log_in: given the settings of one host; raises Unavailable if it takes no writes,
-            OtherWriter if it could, but another node of its cluster does; given this error, too, as
-            ``former`` for the first one that could, when none does.
+        log_in: takes the settings of one host; raises Unavailable where the host takes no writes,
+            OtherWriter where another node of its cluster takes them. If no host takes writes, it is
+            called again with the OtherWriter error as ``former`` for each host that raised one.
 
     Raises:
-        Unavailable: none does; the message names each host and why not.
-        Refused: each of them refuses the login.
+        Unavailable: no host takes writes; the message has the reason of each.
+        Refused: each host refuses the login.
         Misconfigured, SchemaMismatch: as ``log_in``.
     """
     errors: dict[str, StoreError] = {}
@@ -113,7 +110,7 @@ def first_of(settings: Settings, log_in: Callable[..., Opened]) -> Opened:
             raise
         except StoreError as error:
             errors[host.where] = error
-            # Who names another writer has waited for the cluster.
+            # A host that names another writer has waited for the cluster.
             if time.monotonic() - began > SLOW_S and not isinstance(error, OtherWriter):
                 _note_silence(host)
         else:
@@ -133,16 +130,16 @@ def first_of(settings: Settings, log_in: Callable[..., Opened]) -> Opened:
 
 
 def _answers(writer: str, errors: Mapping[str, StoreError]) -> bool:
-    """Whether a writer answered us with a limit of connections or a refusal: it serves others.
+    """Whether the writer answered with a connection limit or a refusal, and so serves others.
 
-    Where its address is none of the URL, any host that did so may be it.
+    Where the URL does not have the writer's address, any host that did so may be the writer.
     """
     suspects = [errors[writer]] if writer in errors else list(errors.values())
-    return any(not isinstance(each, OtherWriter) and is_well(each) for each in suspects)
+    return any(not isinstance(each, OtherWriter) and may_take_writes(each) for each in suspects)
 
 
-def is_well(error: StoreError) -> bool:
-    """Whether a host that raised this at a login may take writes, though not ours now."""
+def may_take_writes(error: StoreError) -> bool:
+    """Whether a host that raised ``error`` at login may take writes of other clients."""
     return error.code in LIMITS or isinstance(error, Refused)
 
 
@@ -155,9 +152,9 @@ def _note_silence(host: Settings) -> None:
 
 
 def reason(error: StoreError) -> str:
-    """In few words why a host could not be used."""
+    """The reason in few words why a host could not be used."""
     if isinstance(error, OtherWriter):
-        return f"a Galera node, but {error.writer} is the one that takes countersink's writes"
+        return f"a Galera node, while {error.writer} takes countersink's writes"
     cause = error.__cause__
     origin = getattr(cause, "original_exception", None) or getattr(cause, "__context__", None)
     if isinstance(origin, ConnectionRefusedError):
@@ -165,17 +162,18 @@ def reason(error: StoreError) -> str:
     if isinstance(origin, TimeoutError):
         return "did not answer in time"
     if isinstance(origin, socket.gaierror):
-        return "this name has no address"
+        return "the host name has no address"
     return str(error)
 
 
 class Waiting(Protocol):
-    """A session, as :class:`Watch` sees it.
+    """A session that :class:`Watch` can break.
 
     Attributes:
         where: the host that it is connected to.
-        waiting_since: on the monotonic clock: since when it waits for an answer; None: it does not.
-        address: by which its Galera cluster knows the host; empty: there is none.
+        waiting_since: time on the monotonic clock since which it waits for a reply; None: it does
+            not wait.
+        address: the host's address within its Galera cluster; empty: it is in no cluster.
     """
 
     where: Settings
@@ -187,17 +185,17 @@ class Waiting(Protocol):
 
 
 class Watch:
-    """Gives up the sessions to a host which hangs while another host takes writes.
+    """Breaks the sessions to a hung host while another host takes writes.
 
-    A frozen server, or one that is cut off from its group in the middle of a COMMIT, keeps its
-    clients waiting, and a long statement on a healthy one is as silent: so a thread asks the host
-    itself, by another connection, whether it still takes writes, and then the others. Of a node of
-    Galera the others are believed, not the node: one that was frozen says for seconds that it takes
-    writes, while the others have left it out. What the session was about is unknown then, as after
+    A frozen server, or one that was cut off from its group during a COMMIT, does not reply, and
+    neither does a working server during a long statement. So a thread asks the host by another
+    connection whether it still takes writes, and then the other hosts. On Galera the answer of the
+    other nodes decides: a node that was frozen says for seconds that it takes writes, while the
+    other nodes have excluded it. The outcome of a broken session's statement is unknown, as after
     any lost connection.
 
     Args:
-        log_in: as for :func:`first_of`; what it opens (a Session) is closed again.
+        log_in: as for :func:`first_writable`; the Session that it opens is closed again.
     """
 
     def __init__(self, log_in: Callable[[Settings], Any]) -> None:
@@ -207,14 +205,14 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._next: dict[Settings, float] = {}
-        """Host that takes writes, while sessions wait for it → when on the monotonic clock it is
-        looked at again."""
+        """Host that takes writes, while sessions wait for it → time of its next check, on the
+        monotonic clock."""
 
     def add(self, session: Waiting, settings: Settings) -> None:
-        """Look after a session to one of several hosts, for as long as there is one."""
+        """Watch a session to one of several hosts until the session is garbage-collected."""
         if self._pid != os.getpid():
-            # A forked child: the thread stayed with its parent, as did whoever used the sessions.
-            # To break one here would break it there.
+            # In a forked child: the thread and the users of the sessions are in the parent, where
+            # breaking a session here would break it.
             self._lock, self._pid, self._thread = threading.Lock(), os.getpid(), None
             self._sessions, self._next = WeakKeyDictionary(), {}
         with self._lock:
@@ -226,13 +224,13 @@ class Watch:
 
     def _run(self) -> None:
         while True:
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_CHECK_EVERY_S)
             with self._lock:
                 sessions = list(self._sessions.items())
-            self._look(sessions)
+            self._check(sessions)
             del sessions
 
-    def _look(self, sessions: Sequence[tuple[Waiting, Settings]]) -> None:
+    def _check(self, sessions: Sequence[tuple[Waiting, Settings]]) -> None:
         late = time.monotonic() - PATIENCE_S
         found: dict[Settings, bool] = {}
         for session, settings in sessions:
@@ -243,51 +241,51 @@ class Watch:
                 due = time.monotonic() >= self._next.get(host, 0.0)
                 found[host] = due and self._has_moved(settings, session, since)
         for session, _ in sessions:
-            # All of them: a thread that uses one after the other would wait as long for each.
+            # Also those that wait for less long: a thread that uses several would wait for each.
             if found.get(session.where):
                 session.abort()
         self._next = {host: self._next[host] for host in found if host in self._next}
 
     def _has_moved(self, settings: Settings, session: Waiting, since: float) -> bool:
-        """Whether the host of a session that waits does not take writes, and another one does."""
+        """Whether the host of a waiting session takes no writes while another host does."""
         host = session.where
-        error = self._trouble(host)
+        error = self._failure(host)
         others = [each for each in settings.each_host() if each.where != host.where]
         others.sort(key=_is_silent)
-        if error is None or is_well(error):
-            if session.address and self._is_left_out(session, others):
-                _note_silence(host)  # a login there would wait, too
+        if error is None or may_take_writes(error):
+            if session.address and self._is_excluded(session, others):
+                _note_silence(host)  # a login to it would wait, too
                 self._next.pop(host, None)
                 return True
             self._next[host] = time.monotonic() + PAUSE_S
             return False
         self._next.pop(host, None)
-        moved = any(self._trouble(each) is None for each in others)
-        return moved and session.waiting_since == since  # else it has answered after all
+        moved = any(self._failure(each) is None for each in others)
+        return moved and session.waiting_since == since  # else the host has replied meanwhile
 
-    def _is_left_out(self, session: Waiting, others: Sequence[Settings]) -> bool:
-        """Whether the first of the others that is in the cluster says that it is."""
+    def _is_excluded(self, session: Waiting, others: Sequence[Settings]) -> bool:
+        """Whether the cluster has excluded the session's node, by the first other node in it."""
         found: list[bool] = []
         for host in others:
-            self._trouble(host, lambda opened: found.append(opened.leaves_out(session)))
+            self._failure(host, lambda opened: found.append(opened.excludes(session)))
             if found:
                 return found[0]
         return False
 
-    def _trouble(
+    def _failure(
         self, host: Settings, ask: Callable[[Any], object] = lambda opened: None
     ) -> StoreError | None:
-        """Why a host takes no writes, or does not answer a question; None: it does."""
+        """The error of a login to a host, or of ``ask``; None: it takes writes and answers."""
         began = time.monotonic()
         try:
             with closing(self._log_in(host)) as opened:
-                began = math.inf  # to wait for the whole cluster is no silence of this host
+                began = math.inf  # a wait for the whole cluster is not the silence of this host
                 ask(opened)
         except StoreError as error:
             if time.monotonic() - began > SLOW_S:
                 _note_silence(host)
             return error
-        except Exception as error:  # a bug: no reason to break anything, nor to look no more
-            LOGGER.exception("looking whether %s takes writes failed", host.where)
-            return Refused(f"looking at it failed: {error}")
+        except Exception as error:  # a bug: breaks no session, and does not end the watch
+            LOGGER.exception("checking whether %s takes writes failed", host.where)
+            return Refused(f"the check failed: {error}")
         return None

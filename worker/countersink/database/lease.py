@@ -1,7 +1,8 @@
-"""The table ``lease``: which slots workers may have (1 to 255), lease, renew, release; how long
-leases last: ``worker/loop.py``.
+"""Leases of workers' slots (1 to 255) in the table ``lease``: take, renew, release. See
+``worker/loop.py`` for how long a lease lasts.
 
-A slot decides speed only: whoever was paused, and has lost its slot, may go on using it.
+Counts are exact also where two workers use one slot, only slower: a worker that was paused, and has
+lost its lease, may go on using its slot.
 """
 
 import random
@@ -16,14 +17,14 @@ LAST_WORKER_SLOT: Final = 255
 _TRIES: Final = 8
 
 
-def take(session: Session, slot: int, holder: str, seconds: float) -> bool:
-    """Lease a slot, if nobody holds it, the same holder included.
+def lease_slot(session: Session, slot: int, holder: str, seconds: float) -> bool:
+    """Lease a slot; False where it is leased, also by the same holder.
 
     Args:
         session: outside a transaction.
         slot: its number.
-        holder: who takes it: a text that no other process uses.
-        seconds: how long the lease lasts unless renewed.
+        holder: the process that takes it: a text that no other process uses.
+        seconds: duration of the lease.
     """
     name = _name(slot)
     try:
@@ -38,26 +39,26 @@ def take(session: Session, slot: int, holder: str, seconds: float) -> bool:
 
 
 def lease_worker_slot(session: Session, holder: str, seconds: float) -> int:
-    """Lease a worker one of the slots 1 to 255; if all are taken, share one: slower, as right."""
+    """Lease one of the slots 1 to 255 for a worker; where all are leased, return a random one."""
     found = session.query(f"SELECT name FROM lease WHERE expires_at > {NOW_MS}")
     taken = {name for (name,) in found}
     slots = range(FIRST_WORKER_SLOT, LAST_WORKER_SLOT + 1)
     free = [slot for slot in slots if _name(slot) not in taken]
-    # Drawn, so that workers that start together do not all ask for the same one.
+    # At random, so that workers that start together do not all ask for the same slot.
     for slot in random.sample(free, min(len(free), _TRIES)):
-        if take(session, slot, holder, seconds):
+        if lease_slot(session, slot, holder, seconds):
             return slot
     return any_slot()
 
 
 def any_slot() -> int:
-    """A slot of 1 to 255 that a worker may have, too: slower, as right."""
+    """A random slot of 1 to 255, which may be leased: counts stay exact, only slower."""
     return random.randint(FIRST_WORKER_SLOT, LAST_WORKER_SLOT)
 
 
 def renew_worker_slot(session: Session, slot: int, holder: str, seconds: float) -> bool:
-    """Keep a worker's slot; False if it is not the holder's (shared, expired): lease another."""
-    # An UPDATE to the value that is there already would report no row.
+    """Extend a worker's lease; False where it has none (a shared slot, an expired lease)."""
+    # An UPDATE to the present value would report no changed row.
     renewed = session.execute(
         f"UPDATE lease SET expires_at = GREATEST(expires_at + 1, {NOW_MS} + %s)"
         f" WHERE name = %s AND holder = %s AND expires_at > {NOW_MS}",
@@ -67,7 +68,7 @@ def renew_worker_slot(session: Session, slot: int, holder: str, seconds: float) 
 
 
 def release_worker_slot(session: Session, slot: int, holder: str) -> None:
-    """Give a worker's slot back, if it is this holder's."""
+    """End a worker's lease, if ``holder`` has it."""
     session.execute("DELETE FROM lease WHERE name = %s AND holder = %s", (_name(slot), holder))
 
 

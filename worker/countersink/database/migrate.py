@@ -1,10 +1,9 @@
-"""Applies migrations, one process at a time: DDL timeouts, waiting, and the messages when the
-tables' version does not fit; the SQL is in ``database/schema.sql``.
+"""Migrations, applied by one process at a time; the SQL is in ``database/schema.sql``.
 
-That file is version 1, and each later version a numbered one beside it. DDL commits by itself, so a
-crash can leave one half done: every statement can be run again, and the number is recorded last.
-Two programs that migrate at once take turns on a row lock, held by a connection of its own: it goes
-away with whoever held it.
+That file is version 1; each later version is a numbered file beside it. DDL commits by itself, so a
+crash can leave a migration half done: every statement can be run again, and the version is recorded
+last. Two processes that migrate at once take turns by a row lock, which a connection of its own
+holds: the lock ends with its process.
 """
 
 import re
@@ -26,13 +25,14 @@ from countersink.database.sql import quoted
 from countersink.database.url import Settings
 
 DDL_SECONDS: Final = 24 * 3600.0
-"""Seconds a statement of a migration may take: it may rebuild a large table."""
+"""Seconds that a statement of a migration may take: it may rebuild a large table."""
 DDL_LOCK_WAIT: Final = 2
-"""Seconds to wait for a table that a transaction uses: meanwhile all others queue up behind us."""
+"""Seconds to wait for a table that a transaction uses: meanwhile all other users of the table wait
+behind this statement."""
 _DDL_ATTEMPTS: Final = 100
 TURN_SECONDS: Final = 50
-"""Seconds to wait for another program's migration, per attempt."""
-_TURNS: Final = 72
+"""Seconds to wait for another process's migration, per attempt."""
+_TURN_ATTEMPTS: Final = 72
 
 _VERSION_TABLE: Final = """
 CREATE TABLE IF NOT EXISTS schema_version (
@@ -54,14 +54,14 @@ _ALREADY_DONE: Final = frozenset(
         1091,  # Can't DROP; check that it exists
     }
 )
-"""What a statement says that an earlier run got done: MySQL has no ADD COLUMN IF NOT EXISTS."""
+"""Errors of a statement that an earlier run has executed: MySQL has no ADD COLUMN IF NOT EXISTS."""
 
 _FILE: Final = re.compile(r"(?:(\d{4})_)?(\w+)\.sql")
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """``schema.sql``, or a file ``NNNN_name.sql``."""
+    """The statements of ``schema.sql``, or of a file ``NNNN_name.sql``."""
 
     version: int
     name: str
@@ -70,7 +70,7 @@ class Migration:
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """All migrations that this program knows, in order."""
+    """All migrations of this program, by version."""
     found = []
     for file in resources.files("countersink.database").iterdir():
         if named := _FILE.fullmatch(file.name):
@@ -86,22 +86,22 @@ def split_statements(sql: str) -> tuple[str, ...]:
 
 
 def identity(session: Session) -> str:
-    """What tells these tables from those of another installation: their database and when they
-    were made. The same by whatever name the server is reached."""
+    """The identity of an installation's tables: time of their creation and name of their database.
+    It does not depend on the host name by which the server is reached."""
     made = session.query("SELECT MIN(applied_at), DATABASE() FROM schema_version")
     return " ".join(map(str, made[0]))
 
 
 def migrate(where: Settings | str) -> list[str]:
-    """Create the database and bring its tables up to date. Run it again, or twice at once: safe.
+    """Create the database and bring its tables up to date. Safe to run again, or twice at once.
 
     Returns:
-        what was applied, such as ``["0001_schema"]``; empty where there was nothing to do.
+        the applied migrations, such as ``["0001_schema"]``; empty where the tables were up to date.
 
     Raises:
         SchemaMismatch: the tables are newer than this program.
-        Misconfigured: the URL, or that it names no database.
-        Conflict: another program has been migrating for an hour.
+        Misconfigured: the URL cannot be used, or names no database.
+        Conflict: another process has been migrating for an hour.
         StoreError: as :func:`countersink.database.session.connect`.
     """
     settings = Settings.parse(where) if isinstance(where, str) else where
@@ -121,7 +121,7 @@ def migrate(where: Settings | str) -> list[str]:
 
 
 def _session(settings: Settings) -> Session:
-    """A session for DDL in the settings' database, which it creates if need be."""
+    """A session for DDL in the settings' database, which is created where it does not exist."""
     try:
         return _connect(settings)
     except SchemaMismatch as error:
@@ -136,7 +136,7 @@ def _session(settings: Settings) -> Session:
 
 
 def _connect(settings: Settings, lock_wait: int = DDL_LOCK_WAIT) -> Session:
-    """A session that may be busy, or waiting for its turn, for long."""
+    """A session whose statements, or whose wait for its turn, may take long."""
     return connect(
         settings, read_timeout=DDL_SECONDS, lock_wait=lock_wait, idle_seconds=int(DDL_SECONDS)
     )
@@ -144,18 +144,18 @@ def _connect(settings: Settings, lock_wait: int = DDL_LOCK_WAIT) -> Session:
 
 @contextmanager
 def _turn(settings: Settings) -> Iterator[None]:
-    """Hold the row that says whose turn it is, on a connection of its own: DDL would commit."""
+    """Hold the row lock of migrating processes, on a connection of its own, as DDL commits."""
     with _connect(settings, TURN_SECONDS) as holder:
 
         def take() -> None:
             holder.rollback()
-            # Even an INSERT that is going to be ignored waits for whoever holds the row.
+            # An INSERT IGNORE waits for the holder of the row, too, so it is in no transaction.
             holder.execute(_VERSION_TABLE)
             holder.execute(_RECORD, (0, "lock"))
             holder.begin()
             holder.query("SELECT version FROM schema_version WHERE version = 0 FOR UPDATE")
 
-        rerun(take, attempts=_TURNS)
+        rerun(take, attempts=_TURN_ATTEMPTS)
         yield
         holder.rollback()
 

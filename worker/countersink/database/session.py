@@ -1,10 +1,8 @@
-"""``Session``, one connection to MySQL: timeouts, after how long idle the server ends it
-(``IDLE_SECONDS``), lock wait, isolation, ``sql_mode``, TLS, least max_allowed_packet, errors at
-login, and how often and after which pause a transaction is run again (``rerun``). Which of several
-hosts it goes to: ``hosts.py``.
+"""``Session``, a connection to MySQL: login, timeouts, TLS, session variables, and ``rerun``, which
+runs a transaction again after a conflict. See ``hosts.py`` for the choice among several hosts.
 
-Everything on which exactness depends is set on each session of ours and never taken from the
-server: strict ``sql_mode`` (else a sum beyond its column is clipped in silence), UTC, the isolation
+Everything on which exactness depends is set on each session, whatever the server's defaults are:
+strict ``sql_mode`` (else a sum beyond its column is clipped without an error), UTC, the isolation
 level, no chained transactions, no limit on results, short lock waits, and ``wait_timeout`` (a
 half-dead client would keep its row locks for the default of 8 hours).
 """
@@ -28,7 +26,7 @@ from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
 
 from countersink.database import hosts
-from countersink.database.app_connection import Done, execute
+from countersink.database.app_connection import Executed, execute
 from countersink.database.errors import (
     Conflict,
     Misconfigured,
@@ -58,22 +56,22 @@ Connect = Callable[[], "Session"]
 """Makes a new session; raises StoreError."""
 
 CONNECT_TIMEOUT: Final = 5.0
-"""Seconds for the TCP connection, and for each reply while logging in."""
+"""Seconds for the TCP connection, and for each reply during login."""
 READ_TIMEOUT: Final = 15.0
-"""Seconds until a silent server counts as gone: above the lock waits, below anybody's patience."""
+"""Seconds until a silent server counts as unavailable; longer than the lock waits."""
 LOCK_WAIT: Final = 5
-"""Seconds a statement waits for a row lock or a metadata lock."""
+"""Seconds that a statement waits for a row lock or a metadata lock."""
 MIN_PACKET: Final = 16 * 1024 * 1024
-"""Bytes a server must take in one statement, which both do by default; ours are far smaller."""
-_AT_ONCE: Final = 1000
-"""Rows of a stream that are read at once."""
+"""Least ``max_allowed_packet`` in bytes; the default of both servers, far above our statements."""
+_ROWS_PER_FETCH: Final = 1000
+"""Rows of :meth:`Session.stream` that are fetched at once."""
 ATTEMPTS: Final = 6
-"""How often :func:`rerun` tries a transaction."""
+"""Attempts of :func:`rerun` at a transaction."""
 _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 0.5
 
 IDLE_SECONDS: Final = 30
-"""The server ends a session, with its locks, after so many idle seconds."""
+"""Idle seconds after which the server ends a session, with its locks."""
 
 SQL_MODE: Final = (
     "STRICT_ALL_TABLES,STRICT_TRANS_TABLES,ONLY_FULL_GROUP_BY,NO_ZERO_IN_DATE,NO_ZERO_DATE,"
@@ -83,34 +81,36 @@ SQL_MODE: Final = (
 _NO_LIMIT: Final = f"SET SESSION sql_select_limit = {2**64 - 1}"
 _SNAPSHOT_ISOLATION: Final = "innodb_snapshot_isolation"
 _CONSISTENCY: Final = "group_replication_consistency"
-_ASKED: Final = (
+_LOGIN_VARIABLES: Final = (
     *("version", "max_allowed_packet", _SNAPSHOT_ISOLATION, _CONSISTENCY),
     *("transaction_isolation", "tx_isolation", "hostname", "port"),
     *hosts.GALERA,
     *GROUP,
 )
 MOVE_S: Final = 10.0
-"""With several hosts: seconds after which a session that threads share is not kept any longer. Who
-only reads gets no error when the server becomes a replica."""
+"""With several hosts: seconds after which a pool closes a session. Readers get no error when their
+server becomes a replica."""
 
 
 @dataclass(eq=False, repr=False)
 class Session(AbstractContextManager["Session", None]):
-    """One connection with our settings on it. Not for two threads at once, but for :meth:`abort`.
+    """A connection with its session variables set. Other threads may call only :meth:`abort` and
+    :meth:`interrupt`.
 
     Outside a transaction every statement commits by itself. Every method raises only
     :class:`~countersink.database.errors.StoreError`; after Unavailable the session is closed.
 
     Attributes:
-        dialect: which server it is.
-        snapshot_isolation: whether the server has ``innodb_snapshot_isolation``; it is off here.
-        server: what the server calls itself: host and port.
-        cluster: UUID of the Galera cluster that it was in at login; empty: it is in none.
-        address: by which that cluster knew the server; empty: it did not.
-        where: the host that it is connected to, and how to log in.
-        keep_until: on the monotonic clock; threads that share sessions open another one then.
-        interrupted: :meth:`interrupt` was called: it is good for nothing but to be closed.
-        waiting_since: on the monotonic clock, while an answer is waited for.
+        dialect: the server's kind and version.
+        snapshot_isolation: whether the server has ``innodb_snapshot_isolation``, which is off here.
+        server: the server's own host name and port.
+        cluster: UUID of the server's Galera cluster at login; empty: it was in none.
+        address: the server's address within that cluster; empty: the cluster did not know it.
+        where: the host that it is connected to, and the login.
+        keep_until: time on the monotonic clock at which a pool closes it.
+        interrupted: :meth:`interrupt` was called: the session can only be closed.
+        waiting_since: time on the monotonic clock since which it waits for a reply; None: it does
+            not wait.
     """
 
     _connection: "pymysql.connections.Connection[Any]"
@@ -126,46 +126,46 @@ class Session(AbstractContextManager["Session", None]):
 
     @property
     def checked(self) -> bool:
-        """Whether other servers that take writes too are kept from counting by it, if there are."""
+        """Whether commits are checked against other servers that take writes."""
         return True
 
     @property
     def connection_id(self) -> int:
-        """The connection's number on its server, which that told in its greeting."""
+        """The connection's number on its server, from the server's greeting."""
         driver: Any = self._connection
         return int(driver.thread_id())
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is known to be gone."""
+        """Whether the connection was closed, or is known to be broken."""
         return not self._connection.open
 
-    def leaves_out(self, other: "Session") -> bool:
-        """Whether this server's cluster has left out the node of another session: Galera only."""
+    def excludes(self, other: "Session") -> bool:
+        """Whether this server's Galera cluster has excluded the node of another session."""
         return False
 
     def execute(self, sql: str, args: Sequence[object] | None = None) -> int:
-        """Run a statement; how many rows it changed (an upsert: 1 a new row, 2 a changed one)."""
+        """Run a statement; number of changed rows (of an upsert 1 for a new row, 2 for another)."""
         with self._translated(), self._connection.cursor() as cursor:
             return int(cursor.execute(sql, args or None))
 
-    def hand_out(self, sql: str) -> Done:
-        """Run a statement; how many rows it changed, and the value that it handed out."""
+    def hand_out(self, sql: str) -> Executed:
+        """Run a statement; its changed rows, and its insert id: the value that it handed out."""
         with self._translated():
             return execute(self._connection, sql)
 
     def query(self, sql: str, args: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
-        """Run a query; all its rows: binary columns as bytes, DATETIME as naive UTC, DECIMAL as int
-        where its scale is 0.
+        """Run a query; its rows, with binary columns as bytes, DATETIME as naive UTC, and DECIMAL
+        of scale 0 as int.
         """
         with self._translated(), self._connection.cursor() as cursor:
             cursor.execute(sql, args or None)
             return list(cursor.fetchall())
 
     def stream(self, sql: str, args: Sequence[object] | None = None) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query one by one, as they come, so that memory does not grow with them.
+        """The rows of a query one by one, so that memory does not grow with their number.
 
-        Nothing else can be asked meanwhile; whoever does not read to the end closes the session.
+        No other query can run meanwhile; an iteration that ends early closes the session.
         """
         with self._translated():
             cursor = self._connection.cursor(SSCursor)
@@ -173,13 +173,13 @@ class Session(AbstractContextManager["Session", None]):
         try:
             while True:
                 with self._translated():
-                    rows = cursor.fetchmany(_AT_ONCE)
+                    rows = cursor.fetchmany(_ROWS_PER_FETCH)
                 if not rows:
                     return
                 yield from rows
         except BaseException:
-            # The driver would read all that is left before it could go on; and, when the cursor
-            # is thrown away, from a connection that is closed by then.
+            # The driver would read all remaining rows before the next query; and on the cursor's
+            # deletion, when the connection is closed.
             driver: Any = cursor
             if driver._result is not None:
                 driver._result.unbuffered_active = False
@@ -190,13 +190,13 @@ class Session(AbstractContextManager["Session", None]):
     def insert_rows(
         self, into: str, rows: Sequence[Sequence[object]], size: int, clause: str = ""
     ) -> None:
-        """INSERT rows, so many in a statement; in a transaction.
+        """INSERT rows; the caller has begun a transaction.
 
         Args:
             into: the table and, in brackets, its columns.
             rows: their values.
-            size: how many in a statement.
-            clause: what follows the values.
+            size: rows in a statement.
+            clause: SQL that follows the values.
         """
         for part in parts(rows, size):
             values = ", ".join([f"({marks(part[0])})"] * len(part))
@@ -207,26 +207,23 @@ class Session(AbstractContextManager["Session", None]):
         """``text`` as a quoted SQL literal, by the driver, for statements built in bulk."""
         return self._connection.escape(text)
 
-    def read_all(self) -> None:
-        """Have each transaction from now on see what was committed before it on any server that
-        takes writes; that is so but for Galera.
-        """
+    def see_all_commits(self) -> None:
+        """Let each later transaction see all earlier commits on any server. Galera overrides it."""
 
     def begin(self, *, snapshot: bool = False) -> None:
-        """Begin a transaction; with ``snapshot`` a read-only one that sees the database as of now.
-
-        A snapshot needs REPEATABLE READ.
+        """Begin a transaction; with ``snapshot`` a read-only one on a snapshot taken now, which
+        needs REPEATABLE READ.
         """
         options = " WITH CONSISTENT SNAPSHOT, READ ONLY" if snapshot else ""
         self.execute(f"START TRANSACTION{options}")
 
     def commit(self) -> None:
-        """Commit. If it raises, the outcome is unknown: rerun, and let the guards decide."""
+        """Commit. If it raises, the outcome is unknown: rerun, and the guards decide."""
         with self._translated():
             self._connection.commit()
 
     def rollback(self) -> None:
-        """Undo the open transaction, if any. On a closed session the server has done it."""
+        """Roll back the open transaction, if any. For a closed session the server has done so."""
         if self.closed:
             return
         with self._translated():
@@ -234,7 +231,7 @@ class Session(AbstractContextManager["Session", None]):
 
     @contextmanager
     def transaction(self, *, snapshot: bool = False) -> Iterator[None]:
-        """BEGIN, the block, COMMIT; ROLLBACK on any error, whatever the server undid on its own."""
+        """BEGIN, the block, COMMIT; ROLLBACK on any error, even if the server has rolled back."""
         self.begin(snapshot=snapshot)
         try:
             yield
@@ -245,7 +242,7 @@ class Session(AbstractContextManager["Session", None]):
 
     @contextmanager
     def variable(self, name: str, within: object, afterwards: object) -> Iterator[None]:
-        """A session variable has one value within the block, and another one from then on."""
+        """Set a session variable to ``within`` for the block, and to ``afterwards`` at its end."""
         self.execute(f"SET SESSION {name} = %s", (within,))
         try:
             yield
@@ -254,14 +251,14 @@ class Session(AbstractContextManager["Session", None]):
                 self.execute(f"SET SESSION {name} = %s", (afterwards,))
 
     def rollback_or_close(self) -> None:
-        """Undo the open transaction, if need be by closing the connection. Never raises."""
+        """Roll back the open transaction, or else close the connection. Never raises."""
         try:
             self.rollback()
         except StoreError:
             self.close(hard=True)
 
     def silent(self) -> bool:
-        """Whether nothing has come from the server since its last reply, not even a goodbye."""
+        """Whether the connection is open and the server has sent nothing since its last reply."""
         sock = getattr(self._connection, "_sock", None)
         if self.closed or sock is None:
             return False
@@ -270,7 +267,7 @@ class Session(AbstractContextManager["Session", None]):
         return not poll.poll(0)
 
     def answers(self) -> bool:
-        """Ask the server something that does nothing; never raises."""
+        """Whether the server answers ``DO 0``; else the session is closed. Never raises."""
         try:
             self.execute("DO 0")
         except StoreError:
@@ -279,8 +276,8 @@ class Session(AbstractContextManager["Session", None]):
         return True
 
     @contextmanager
-    def patience(self, seconds: float) -> Iterator[None]:
-        """Within the block a server that is silent for so many seconds counts as gone."""
+    def reply_timeout(self, seconds: float) -> Iterator[None]:
+        """Let a silent server count as unavailable after so many seconds within the block."""
         driver: Any = self._connection
         usual = driver._read_timeout
         driver._read_timeout = min(usual, seconds)
@@ -290,16 +287,16 @@ class Session(AbstractContextManager["Session", None]):
             driver._read_timeout = usual
 
     def takes_writes(self) -> bool:
-        """Ask the server whether it still does; never raises."""
+        """Whether the server still takes writes, by asking it; never raises."""
         try:
             found = dict(self.query(show("VARIABLES", hosts.VARIABLES)))
-            return not hosts.why_not(found, self.query)
+            return not hosts.why_read_only(found, self.query)
         except StoreError:
             self.close(hard=True)
             return False
 
     def close(self, *, hard: bool = False) -> None:
-        """Close the connection, ``hard`` without a word; the server rolls back. Never raises."""
+        """Close the connection, ``hard`` without telling the server. Never raises."""
         if hard:
             self.abort()
         _end(self._connection)
@@ -309,21 +306,20 @@ class Session(AbstractContextManager["Session", None]):
         sock = getattr(self._connection, "_sock", None)
         if isinstance(sock, socket.socket):
             with suppress(OSError):  # not connected any more
-                # Not sock.shutdown(): on a TLS socket that also drops state another thread is
-                # using.
+                # Not sock.shutdown(): on a TLS socket it drops state that another thread uses.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def interrupt(self) -> None:
-        """From another thread, have the statement under way, and all that follow, end with
-        ReadInterrupted. Never raises.
+        """End the running statement and all later ones with ReadInterrupted, from another thread.
+        Never raises.
 
-        As its own user, so it needs no right. What comes between two statements may end none:
-        until the session is closed, call it again.
+        It logs in as the session's user, so it needs no further right. A call between two
+        statements may have no effect: call it again until the session is closed.
         """
         self.interrupted = True
         try:
             with connect(self.where, database=False) as other:
-                if other.server != self.server:  # behind one name: there the number is another's
+                if other.server != self.server:  # where the number is another connection's
                     raise Unavailable("another server answers to this name")
                 other.execute(f"KILL QUERY {self.connection_id:d}")
         except StoreError:
@@ -347,7 +343,7 @@ class Session(AbstractContextManager["Session", None]):
                 self.close(hard=True)
             raise ours from error
         except BaseException:
-            # Interrupted, maybe in mid-reply: nothing more can be said on this connection.
+            # Interrupted, maybe within a reply: the connection cannot be used any more.
             self.close(hard=True)
             raise
         finally:
@@ -355,15 +351,14 @@ class Session(AbstractContextManager["Session", None]):
 
 
 class SessionOptions(TypedDict, total=False):
-    """Arguments of :func:`connect` on how a session is.
+    """Options of a session, for :func:`connect`.
 
     Attributes:
-        isolation: of every transaction on it.
-        read_timeout: seconds until a silent server counts as gone.
-        lock_wait: seconds a statement waits for a lock.
-        idle_seconds: the server ends the session after so many idle seconds.
-        to_read: nothing will be written on it, so that a node of Galera will do that is not the one
-            which takes writes.
+        isolation: isolation level of its transactions.
+        read_timeout: seconds until a silent server counts as unavailable.
+        lock_wait: seconds that a statement waits for a lock.
+        idle_seconds: idle seconds after which the server ends the session.
+        to_read: the session will not write, so any node of a Galera cluster may serve it.
     """
 
     isolation: Isolation
@@ -376,18 +371,18 @@ class SessionOptions(TypedDict, total=False):
 def connect(
     where: Settings | str, *, database: bool = True, **options: Unpack[SessionOptions]
 ) -> Session:
-    """Log in and pin the session's settings; of several hosts to the first one that takes writes.
+    """Log in, and set the session's variables; of several hosts, the first that takes writes.
 
     Args:
-        where: a URL (see :meth:`Settings.parse`) or what was read from one.
+        where: a URL (see :meth:`Settings.parse`), or its settings.
         database: whether to use the URL's database; False where it may not exist yet.
-        options: how the session is.
+        options: options of the session.
 
     Raises:
-        Misconfigured: the URL, or that it names no database.
+        Misconfigured: the URL cannot be used, or names no database.
         SchemaMismatch: the database does not exist.
         Refused: wrong password, a certificate that does not verify, too old a server.
-        Unavailable: nobody answers, or none of several hosts takes writes.
+        Unavailable: no server answers, or none of several hosts takes writes.
     """
     settings = Settings.parse(where) if isinstance(where, str) else where
     if database and settings.database is None:
@@ -395,14 +390,14 @@ def connect(
     log_in = partial(_log_in, database=database, **options)
     if not settings.others:
         return log_in(settings)
-    session = hosts.first_of(settings, partial(log_in, to_write=True))
+    session = hosts.first_writable(settings, partial(log_in, to_write=True))
     session.keep_until = time.monotonic() + MOVE_S
     _watch.add(session, settings)
     return session
 
 
 def _probe(host: Settings) -> Session:
-    """A session on a host that takes writes, in little time."""
+    """A session on a host that takes writes, with short time limits."""
     limit = hosts.PROBE_S
     return _log_in(host, database=False, read_timeout=limit, connect_timeout=limit, to_write=True)
 
@@ -423,12 +418,14 @@ def _log_in(
     to_write: bool = False,
     connect_timeout: float | None = None,
 ) -> Session:
-    """A session on one host; with ``to_write`` Unavailable if the host takes no writes.
+    """A session on one host.
 
-    On a node of Galera always, and OtherWriter where another node takes them; ``former`` is the one
-    that did, and does not any more.
+    Raises:
+        Unavailable: the host takes no writes; only with ``to_write``, or on a node of Galera.
+        OtherWriter: another node of the Galera cluster takes the writes. If that was raised for
+            each host, its error is passed as ``former``.
     """
-    # Whether a replica has the database means nothing: only who takes writes is asked for it.
+    # With to_write the database is selected later: a replica need not have it.
     connection = _open(settings, database and not to_write, connect_timeout or CONNECT_TIMEOUT)
     cursor = connection.cursor()
 
@@ -437,18 +434,18 @@ def _log_in(
         return list(cursor.fetchall())
 
     try:
-        # First, and by itself: the server's own limit would cut off the answer to what follows.
+        # First, as the server's default limit would truncate the next reply.
         cursor.execute(_NO_LIMIT)
-        names = (*_ASKED, *(hosts.READ_ONLY if to_write else ()))
+        names = (*_LOGIN_VARIABLES, *(hosts.READ_ONLY if to_write else ()))
         found: dict[str, str] = dict(ask(show("VARIABLES", names)))
-        if to_write and (why_not := hosts.why_not(found, ask)):
-            raise Unavailable(why_not)
+        if to_write and (reason := hosts.why_read_only(found, ask)):
+            raise Unavailable(reason)
         if database and not to_read and has_several_primaries(found):
             raise Refused(SEVERAL_PRIMARIES)
         if (packet := int(found.get("max_allowed_packet", 0))) < MIN_PACKET:
             raise Refused(
-                f"the server's max_allowed_packet is {packet:,} bytes: SET GLOBAL"
-                f" max_allowed_packet = {MIN_PACKET}, and in my.cnf"
+                f"the server's max_allowed_packet is {packet:,} bytes: run SET GLOBAL"
+                f" max_allowed_packet = {MIN_PACKET}, and set the same in my.cnf"
             )
         dialect = parse_version(found.get("version", ""))
         pinned = (SQL_MODE, isolation.replace(" ", "-"), idle_seconds, lock_wait, lock_wait)
@@ -458,18 +455,17 @@ def _log_in(
     except Exception as error:
         _end(connection)
         raise translate(error) from error
-    # Logging in is bounded by the short timeout (the driver reads with read_timeout there too),
-    # work by the long one.
+    # The login had the short timeout (the driver uses read_timeout there, too).
     driver: Any = connection
     driver._read_timeout = driver._write_timeout = read_timeout
     server = (found.get("hostname", ""), found.get("port", ""))
-    of = connection, dialect, _SNAPSHOT_ISOLATION in found, settings, server
+    fields = connection, dialect, _SNAPSHOT_ISOLATION in found, settings, server
     if not is_galera(found):
-        return Session(*of)
+        return Session(*fields)
     from countersink.database import galera  # noqa: PLC0415  # only where it is needed
 
-    session = galera.GaleraSession(*of)
-    return galera.opened(session, database and not to_read, to_write or to_read, former)
+    session = galera.GaleraSession(*fields)
+    return galera.admit(session, database and not to_read, to_write or to_read, former)
 
 
 _SPARE_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -477,7 +473,7 @@ _SPARE_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 @cache
 def _unverified_tls() -> ssl.SSLContext:
-    """TLS without a certificate check: for whoever asks for no more than what there is."""
+    """TLS without a certificate check, for URLs without TLS options."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -486,27 +482,27 @@ def _unverified_tls() -> ssl.SSLContext:
 
 def _end(connection: "pymysql.connections.Connection[Any]") -> None:
     """Close a connection, which may be broken or closed. Never raises."""
-    with suppress(Exception):  # whatever it is, the socket is closed
+    with suppress(Exception):  # after any error the socket is closed
         if connection.open:
             connection.close()
     _forget_tls_errors()
 
 
 def _forget_tls_errors() -> None:
-    """Keep the error of a broken TLS connection from the other connections of this thread.
+    """Clear the thread's OpenSSL error queue after a broken TLS connection.
 
-    Python 3.13 leaves it in OpenSSL's queue of the thread, where the next read of any connection
-    takes it for its own. What a refused list of ciphers leaves in that queue Python does clear.
+    Python 3.13 leaves the error in the queue, where the next read of any connection of this thread
+    takes it for its own. Python does clear the queue after a refused list of ciphers.
     """
     with suppress(ssl.SSLError):
         _SPARE_TLS.set_ciphers("NONE")
 
 
 class _Connection(pymysql.connections.Connection):
-    """The driver's, but where no TLS option is given all share one context.
+    """The driver's connection, with one TLS context for all connections without TLS options.
 
-    The driver makes one for each connection then, and reads all certificates of the machine's
-    authorities for it, of which it checks none: 28 ms.
+    The driver would make a context for each connection, and load all certificates of the machine's
+    authorities, of which it checks none: 28 ms.
     """
 
     def _create_ssl_ctx(self, options: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:
@@ -517,7 +513,7 @@ class _Connection(pymysql.connections.Connection):
 
 
 def _number(text: str) -> int | Decimal:
-    """A DECIMAL, of which sums and amounts are whole numbers."""
+    """The value of a DECIMAL: an int where it is a whole number."""
     try:
         return int(text)
     except ValueError:
@@ -525,7 +521,7 @@ def _number(text: str) -> int | Decimal:
 
 
 _CONVERSIONS: Final = conversions | {NEWDECIMAL: _number}
-"""The driver's, but whole numbers of any size are ints."""
+"""The driver's conversions, with whole DECIMAL numbers as ints."""
 
 
 def _open(
@@ -560,7 +556,7 @@ def _open(
     # Older drivers go on without encryption where the server offers none.
     if context is not None and not isinstance(getattr(connection, "_sock", None), ssl.SSLSocket):
         _end(connection)
-        raise Refused("the URL asks for TLS (SSL), which the server does not offer")
+        raise Refused("the MySQL URL asks for TLS (SSL), which the server does not offer")
     return connection
 
 
@@ -582,8 +578,8 @@ def _pin(found: dict[str, str]) -> str:
         # With dirty reads no read waits for what the cluster has committed.
         pins.append("wsrep_dirty_reads = OFF")
     if found.get(_CONSISTENCY) == "EVENTUAL":
-        # A new primary would serve before it has applied what the old one committed: settings and
-        # sums that are read there would be old ones.
+        # A new primary would serve old settings and sums before it has applied the old primary's
+        # commits.
         pins.append(f"{_CONSISTENCY} = BEFORE_ON_PRIMARY_FAILOVER")
     return "SET " + ", ".join(f"SESSION {pin}" for pin in pins)
 
@@ -594,12 +590,12 @@ def rerun(
     attempts: int = ATTEMPTS,
     pause: Callable[[float], object] = time.sleep,
 ) -> Result:
-    """Call ``work``, a whole transaction that undoes itself if it raises, until it has its way.
+    """Call ``work``, a transaction that rolls back if it raises, until it raises no Conflict.
 
-    The pauses, up to half a second, are random, so that two that met do not meet again.
+    The pauses, up to half a second, are random, so that the same two do not conflict again.
 
     Raises:
-        Conflict: the last of ``attempts``.
+        Conflict: raised by the last of ``attempts`` calls.
     """
     longest = _FIRST_PAUSE
     for _ in range(attempts - 1):
@@ -612,12 +608,12 @@ def rerun(
 
 
 @contextmanager
-def held(what: str, then: str) -> Iterator[None]:
-    """A Conflict within says what others held all the time, and what to do."""
+def explained(reason: str, advice: str) -> Iterator[None]:
+    """Give a Conflict within the block a message with its reason and advice."""
     try:
         yield
     except Conflict as error:
-        raise Conflict(f"{what} ({error}): {then}", code=error.code) from error
+        raise Conflict(f"{reason} ({error}): {advice}", code=error.code) from error
 
 
 def rerun_transaction(

@@ -1,6 +1,5 @@
-"""Sessions kept and opened again: that of one thread (``KeptSession``: waiting while the database
-is away, ``PATIENCE_S``, pauses), those shared by threads (``Pool``: how many idle ones), short
-time-outs, the check of the tables' version, and cancelling reads."""
+"""Reused sessions: one for a thread (``KeptSession``, which waits while the database is away),
+several for threads (``Pool``), the check of the tables' version, and ``Cancellation`` of reads."""
 
 import math
 import os
@@ -32,31 +31,31 @@ from countersink.database.session import (
 from countersink.database.url import Settings
 
 PATIENCE_S: Final = 60.0
-"""Seconds to wait for a server that was there before."""
+"""Seconds that :meth:`KeptSession.run` waits for a server that does not answer."""
 PATIENT_ATTEMPTS: Final = 20
-"""How often some work is tried where others are in the way."""
+"""Attempts of :meth:`KeptSession.run` at work that conflicts with other transactions."""
 _PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 BRIEF_READ_TIMEOUT_S: Final = 3.0
-"""Seconds that MySQL has to answer where whoever waits for it loses its turn."""
+"""Seconds until a silent server counts as unavailable for a :func:`brief_session`."""
 BRIEF_LOCK_WAIT_S: Final = 2
-"""Seconds that others may hold up such a statement."""
+"""Seconds that a statement of a :func:`brief_session` waits for a lock."""
 
 _FRESH_SECONDS: Final = IDLE_SECONDS / 2
-"""A session idle for longer is not trusted: the server is about to end it."""
+"""Longest idle time of a reused session: after more the server may be about to end it."""
 
 Result = TypeVar("Result")
 Params = ParamSpec("Params")
 Ready = Callable[[Session], None]
-"""Makes a session ready for a snapshot; raises StoreError where it cannot be."""
+"""Prepares a session for a snapshot; raises StoreError."""
 
 
 def open_tables(where: Settings | str, **options: Unpack[SessionOptions]) -> Session:
-    """Log in as :func:`countersink.database.session.connect` does, and check the tables.
+    """Log in as :func:`countersink.database.session.connect` does, and check the tables' version.
 
     Raises:
-        SchemaMismatch: there are none, or others.
-        StoreError: as connecting.
+        SchemaMismatch: there are no tables, or they have another version.
+        StoreError: as ``connect``.
     """
     session = connect(where, **options)
     try:
@@ -66,16 +65,16 @@ def open_tables(where: Settings | str, **options: Unpack[SessionOptions]) -> Ses
         raise
     if session.checked or options.get("to_read", False):
         return session
-    session.close()  # the tables were made since it logged in
+    session.close()  # the tables were created after the login
     return open_tables(where, **options)
 
 
 VERSION: Final = 1
-"""The schema's version that this program works with: that of the last migration."""
+"""The schema version that this program needs: that of its last migration."""
 
 
 def schema_version(session: Session) -> int:
-    """The version of the tables; 0 where there are none."""
+    """The version of the tables; 0 where there are no tables."""
     try:
         rows = session.query("SELECT COALESCE(MAX(version), 0) FROM schema_version")
     except SchemaMismatch as error:
@@ -86,7 +85,7 @@ def schema_version(session: Session) -> int:
 
 
 def require_schema(session: Session) -> None:
-    """Check that the tables are of the version that this program knows.
+    """Check that the tables have the version that this program needs.
 
     Raises:
         SchemaMismatch: older (run ``countersink migrate``) or newer (upgrade countersink).
@@ -94,25 +93,25 @@ def require_schema(session: Session) -> None:
     found = schema_version(session)
     if found > VERSION:
         raise SchemaMismatch(
-            f"the tables have version {found}, this countersink knows up to {VERSION}:"
+            f"the tables have version {found}, this countersink knows versions up to {VERSION}:"
             " upgrade countersink",
             newer=True,
         )
     if found < VERSION:
-        what = f"the tables have version {found}" if found else "there are no tables yet"
+        state = f"the tables have version {found}" if found else "there are no tables yet"
         raise SchemaMismatch(
-            f"{what}, this countersink needs version {VERSION}: run `countersink migrate`"
+            f"{state}, this countersink needs version {VERSION}: run `countersink migrate`"
         )
 
 
 class KeptSession(AbstractContextManager["KeptSession", None]):
-    """A session that is opened when it is needed, and again after it was lost, or not used for
-    long. A context manager; for one thread, but for :meth:`abort`.
+    """A session that is opened at its first use, and again after it was lost or idle for long. For
+    one thread, except :meth:`abort`.
 
     Args:
-        connect: opens one.
-        stop: asked while the server is away; true: :meth:`run` waits no longer.
-        attempts: how often :meth:`run` tries what meets another transaction.
+        connect: opens the session.
+        stop: called while the server is unavailable; true ends the wait of :meth:`run`.
+        attempts: attempts of :meth:`run` at work that conflicts with other transactions.
     """
 
     def __init__(
@@ -132,10 +131,10 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
         self.close()
 
     def __call__(self) -> Session:
-        """The session. To be asked for anew for each transaction.
+        """The open session; to be called for each transaction.
 
         Raises:
-            StoreError: as opening it.
+            StoreError: the session cannot be opened.
         """
         now = time.monotonic()
         if now - self._used_at > _FRESH_SECONDS:
@@ -147,14 +146,14 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a session now."""
+        """Whether a session is open now."""
         return self._session is not None and not self._session.closed
 
     def open(self) -> Self:
-        """Connect, without patience.
+        """Connect, without waiting for an unavailable server.
 
         Raises:
-            StoreError: it cannot be.
+            StoreError: the session cannot be opened.
         """
         self()
         return self
@@ -165,14 +164,13 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
         *args: Params.args,
         **kwargs: Params.kwargs,
     ) -> Result:
-        """What ``work`` returns, given the session and ``args``; it is run again where another
-        transaction was in the way or the server was lost: so it must look first what it has done
-        already.
+        """The result of ``work`` for the session and ``args``. After a Conflict or a lost server it
+        is run again, so it must check first whether it was done already.
 
         Raises:
-            Conflict: others were in the way at each attempt.
-            Unavailable: the server has been away for :data:`PATIENCE_S`.
-            StoreError, and whatever ``work`` raises.
+            Conflict: each attempt conflicted with another transaction.
+            Unavailable: the server has not answered for :data:`PATIENCE_S`.
+            StoreError, and the exceptions of ``work``.
         """
         deadline: float | None = None
         pause = _PAUSE_S
@@ -189,40 +187,33 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
                 pause = min(2.0 * pause, _LONGEST_PAUSE_S)
 
     def used(self) -> None:
-        """Note that a transaction has ended which may have taken long."""
+        """Note the end of a transaction that may have taken long."""
         self._used_at = time.monotonic()
 
     def abort(self) -> None:
-        """Break the connection, from any thread: whoever waits on it gets Unavailable."""
+        """Break the connection, from any thread: a waiting call raises Unavailable."""
         session = self._session
         if session is not None:
             session.abort()
 
     def close(self) -> None:
-        """Close it; it can be opened again."""
+        """Close the session; it can be opened again."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
 
 
 def brief_session(where: Settings | str) -> KeptSession:
-    """A session with short time-outs: a server that hangs soon counts as gone."""
-    return KeptSession(
-        partial(
-            open_tables,
-            where,
-            read_timeout=BRIEF_READ_TIMEOUT_S,
-            lock_wait=BRIEF_LOCK_WAIT_S,
-        )
-    )
+    """A session with short timeouts, for callers that lose their turn while they wait."""
+    options = SessionOptions(read_timeout=BRIEF_READ_TIMEOUT_S, lock_wait=BRIEF_LOCK_WAIT_S)
+    return KeptSession(partial(open_tables, where, **options))
 
 
-def passes(error: Exception) -> bool:
-    """Whether ``error`` may go away by itself or by an operator's hand, so that one waits.
+def is_temporary(error: Exception) -> bool:
+    """Whether ``error`` may end by itself or by an operator's action, so that waiting makes sense.
 
-    BadData and DuplicateKey are none of these: rows are checked before they are sent, and the store
-    deals with the other, so one that gets out is a bug. Nor are tables that are too new: this
-    program has to be upgraded.
+    BadData and DuplicateKey are bugs: rows are checked before they are sent, and duplicates are
+    handled where they can occur. Tables of a newer version need an upgrade of this program.
     """
     if isinstance(error, SchemaMismatch):
         return not error.newer
@@ -230,22 +221,22 @@ def passes(error: Exception) -> bool:
 
 
 _KEEP: Final = 8
-"""Idle sessions kept; any number can be in use."""
+"""Idle sessions that a pool keeps; any number can be in use."""
 
 
 def _is_fresh(session: Session, idle: float) -> bool:
-    # Of several hosts another one may take writes by now: what was counted there is missing here,
-    # and who only reads gets no error.
+    # Of several hosts another one may take writes by now: this one lacks the counts of that one,
+    # and reads on it raise no error.
     return idle < _FRESH_SECONDS and (session.keep_until == math.inf or session.takes_writes())
 
 
 class Pool:
-    """Sessions shared by threads, some of which are kept between two uses; a forked child makes its
-    own.
+    """Sessions shared by threads, of which a few are kept between two uses. A forked child opens
+    its own sessions.
 
     Args:
-        connect: makes a new one.
-        usable: whether one is good still that has been idle for so many seconds.
+        connect: opens a session.
+        usable: whether a kept session can be used after so many idle seconds.
     """
 
     def __init__(
@@ -261,10 +252,10 @@ class Pool:
 
     @contextmanager
     def lent(self) -> Iterator[Session]:
-        """A session, outside a transaction, and left so.
+        """A session outside a transaction; the block ends each transaction that it begins.
 
         Raises:
-            StoreError: there is none, and none can be made: nothing was sent.
+            StoreError: no session can be opened: nothing was sent.
         """
         session = self._take() or self._connect()
         try:
@@ -273,27 +264,21 @@ class Pool:
             self._give_back(session)
 
     def read(self, work: Callable[[Session], Result]) -> Result:
-        """Run ``work`` in one snapshot of the database.
-
-        A kept session may have died unnoticed (a restarted server): then once more on a new one.
-        ``work`` only reads.
+        """Run ``work``, which only reads, in one snapshot of the database; twice where a kept
+        session turns out to be broken, as after a restart of the server.
 
         Raises:
-            ReadInterrupted: it took too long, or :mod:`countersink.database.sessions` ended it.
+            ReadInterrupted: it took too long, or a :class:`Cancellation` ended it.
         """
         return self.read_after(lambda session: None, work)
 
-    def read_after(self, first: Ready, work: Callable[[Session], Result]) -> Result:
-        """As :meth:`read`; ``first`` is run on the session before the snapshot is taken.
-
-        Raises:
-            ReadInterrupted: it took too long, or :mod:`countersink.database.sessions` ended it.
-        """
+    def read_after(self, ready: Ready, work: Callable[[Session], Result]) -> Result:
+        """As :meth:`read`; ``ready`` is called with the session before the snapshot is taken."""
         kept = self._take()
         if kept is not None:
             with suppress(Unavailable):
-                return self._read(kept, first, work)
-        return self._read(self._connect(), first, work)
+                return self._read(kept, ready, work)
+        return self._read(self._connect(), ready, work)
 
     def close(self) -> None:
         """Close the kept sessions. The pool can be used again."""
@@ -303,10 +288,10 @@ class Pool:
         for _, session in kept:
             session.close()
 
-    def _read(self, session: Session, first: Ready, work: Callable[[Session], Result]) -> Result:
+    def _read(self, session: Session, ready: Ready, work: Callable[[Session], Result]) -> Result:
         cancellation = _CURRENT.get()
         try:
-            first(session)
+            ready(session)
             with (
                 nullcontext() if cancellation is None else cancellation.reading(session),
                 session.transaction(snapshot=True),
@@ -316,7 +301,7 @@ class Pool:
             self._give_back(session)
 
     def _take(self) -> Session | None:
-        """Of the kept sessions the one that was used last, if it is usable; others are closed."""
+        """The usable kept session that was used last, or None; unusable ones are closed."""
         self._check_fork()
         while True:
             with self._lock:
@@ -329,19 +314,19 @@ class Pool:
             session.close()
 
     def _give_back(self, session: Session) -> None:
-        """Keep a session, if there is room for one more and it is not closed; nor is one that was
-        interrupted: the server may still have it in mind.
+        """Keep a session, or close it where there are enough, or where it was interrupted: a late
+        KILL QUERY may still come.
         """
         self._check_fork()
-        fit = not (session.closed or session.interrupted)
+        usable = not (session.closed or session.interrupted)
         with self._lock:
-            if fit and len(self._kept) < _KEEP:
+            if usable and len(self._kept) < _KEEP:
                 self._kept.append((time.monotonic(), session))
                 return
         session.close(hard=session.interrupted)
 
     def _check_fork(self) -> None:
-        """In a forked child forget the parent's sessions, and the lock a thread may have held."""
+        """In a forked child, drop the parent's sessions, and its lock, which a thread may hold."""
         if self._pid != os.getpid():
             self._lock = threading.Lock()
             self._kept = []
@@ -349,14 +334,13 @@ class Pool:
 
 
 _AGAIN_S: Final = 0.1
-"""Seconds until the next KILL QUERY: one that comes between two statements ends none."""
+"""Seconds between two KILL QUERY: one that comes between two statements has no effect."""
 
 _CURRENT: ContextVar["Cancellation | None"] = ContextVar("cancellation", default=None)
 
 
 class Cancellation:
-    """Ends the reads of one thread: those of a :class:`countersink.database.sessions.Pool` within
-    :meth:`applied`.
+    """Cancellation of a thread's reads by a :class:`Pool` within :meth:`applied`.
 
     Attributes:
         cancelled: :meth:`cancel` was called.
@@ -370,7 +354,7 @@ class Cancellation:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Reads within the block, in this thread, are those to end."""
+        """Apply to the reads of this thread within the block."""
         token = _CURRENT.set(self)
         try:
             yield
@@ -378,13 +362,12 @@ class Cancellation:
             _CURRENT.reset(token)
 
     def cancel(self) -> None:
-        """End them; returns once they have ended, and no statement of another can be hit.
-
-        In another thread than theirs. Never raises.
+        """End the reads, from another thread; returns when they have ended, so that no KILL QUERY
+        can end the statement of another read. Never raises.
         """
         self.cancelled = True
         while True:
-            with self._lock:  # until the server has answered, the session is nobody else's
+            with self._lock:  # until the server has answered, no other read gets the session
                 if self._session is None:
                     return
                 self._ended.clear()
@@ -393,10 +376,10 @@ class Cancellation:
 
     @contextmanager
     def reading(self, session: Session) -> Iterator[None]:
-        """A session that reads within the block.
+        """Note the session that reads within the block.
 
         Raises:
-            ReadInterrupted: it was cancelled before.
+            ReadInterrupted: the reads were cancelled before.
         """
         with self._lock:
             if self.cancelled:
@@ -411,6 +394,6 @@ class Cancellation:
 
 
 def is_cancelled() -> bool:
-    """Whether the reads of this thread are to end."""
+    """Whether the reads of this thread were cancelled."""
     found = _CURRENT.get()
     return found is not None and found.cancelled

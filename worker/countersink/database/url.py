@@ -1,4 +1,4 @@
-"""The database's URL: its form, one host or several, options, TLS, and error messages."""
+"""``Settings``: the parsed URL of the database, with one host or several, options, and TLS."""
 
 import re
 import ssl
@@ -17,34 +17,34 @@ _VERIFY: Final = {
     **dict.fromkeys(_NO, "require"),
     "ca": "verify_ca",
 }
-"""What is checked, by the option ``ssl_verify``."""
+"""Value of the option ``ssl_verify`` → ``Settings.tls``."""
 _PORT: Final = 3306
 _FORM: Final = "mysql://user:password@host:3306/database"
 _HOSTS: Final = re.compile(
     r"(?P<before>[^:/?#]*://(?:[^/?#]*@)?)(?P<hosts>[^/?#]*)(?P<after>.*)", re.DOTALL
 )
-"""A URL, around its hosts."""
+"""A URL in three parts: before, in and after its list of hosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Where the database is and how to log in. ``repr`` and ``str`` show no password.
+    """Address of the database, and login. ``repr`` and ``str`` show no password.
 
     Attributes:
-        host: name or address, the first one of the URL; not used with ``unix_socket``.
+        host: name or address of the URL's first host; not used with ``unix_socket``.
         port: TCP port.
-        others: the further hosts of the URL, each with its port, in its order.
+        others: further hosts of the URL with their ports, in the URL's order.
         user: the login; None for the operating system's user name.
         password: may be empty.
-        database: the database that holds the tables; None where the URL names none.
+        database: the database that has the tables; None where the URL names none.
         unix_socket: path of a socket to use instead of TCP.
         tls: ``prefer`` (encrypt if the server can, verify nothing: against eavesdroppers only),
-            ``verify`` (encrypt, check the certificate and the host's name), ``verify_ca`` (the
-            certificate only: for the ones that MySQL makes for itself), ``require`` (encrypt, check
-            nothing) or ``off``.
+            ``verify`` (encrypt, check the certificate and the host's name), ``verify_ca`` (check
+            the certificate only: for those that MySQL makes for itself), ``require`` (encrypt,
+            check nothing) or ``off``.
         ssl_ca: file with the certificates to trust; None for the system's.
         ssl_cert: file with the client's certificate.
-        ssl_key: file with the key for it.
+        ssl_key: file with the certificate's key.
     """
 
     host: str = "localhost"
@@ -63,7 +63,7 @@ class Settings:
     def parse(cls, url: str) -> "Settings":
         """Read ``mysql://user:password@host:3306/database?option=value&…``, percent-encoded.
 
-        Several hosts are divided by commas: ``h1:3306,h2:3306``, an IPv6 address is in brackets.
+        Several hosts are separated by commas: ``h1:3306,h2:3306``; an IPv6 address is in brackets.
 
         Options: ``unix_socket`` (a path); ``ssl`` (``true``: encrypt and verify; ``false``: never
         encrypt); ``ssl_ca``, ``ssl_cert``, ``ssl_key`` (files; each of them means ``ssl=true``);
@@ -74,14 +74,14 @@ class Settings:
             Misconfigured: says what is wrong, never with the password in it.
         """
         try:
-            # One URL for each host: the parser knows no lists of them.
+            # One URL for each host, as the parser knows no lists of hosts.
             several = [urlsplit(each) for each in _with_one_host(url)]
             ports = [each.port or _PORT for each in several]
             parts = several[0]
             strict = bool(parts.query)
             options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=strict))
             if "@" in parts.path or "@" in parts.query:
-                # What stands before the @ is the rest of a login: / or ? began it too early.
+                # A / or ? in the password has ended the login too early.
                 raise ValueError
         except ValueError:
             # The parser's own message may quote a piece of the password.
@@ -92,7 +92,7 @@ class Settings:
         if parts.scheme not in ("mysql", "mariadb"):
             raise Misconfigured(f"not a MySQL URL: it has the form {_FORM}")
         if parts.fragment:
-            raise Misconfigured("the MySQL URL holds a '#': write %23 for it")
+            raise Misconfigured("the MySQL URL has a '#': write %23 instead")
         unknown = sorted(set(options) - set(_OPTIONS))
         if unknown:
             raise Misconfigured(
@@ -100,7 +100,7 @@ class Settings:
             )
         database = unquote(parts.path.removeprefix("/"))
         if "/" in database or "\0" in database or len(database) > 64:
-            raise Misconfigured("the MySQL URL's path is not the name of a database")
+            raise Misconfigured("the path of the MySQL URL is not the name of a database")
         names = [unquote(each.hostname or "") for each in several]
         hosts = list(zip(names, ports, strict=True))
         if len(hosts) > 1:
@@ -118,16 +118,16 @@ class Settings:
 
     @property
     def where(self) -> str:
-        """Host and port of the first host, or the socket: for messages."""
+        """The first host and its port, or the socket's path: for messages."""
         return self.unix_socket or _shown(self.host, self.port)
 
     def each_host(self) -> "list[Settings]":
-        """The same for each host alone, in the URL's order."""
+        """Settings of one host each, in the URL's order."""
         hosts = [(self.host, self.port), *self.others]
         return [replace(self, host=host, port=port, others=()) for host, port in hosts]
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """What to check the server's certificate with; None for ``off`` and ``prefer``.
+        """The TLS context that checks the server's certificate; None for ``off`` and ``prefer``.
 
         Raises:
             Misconfigured: a file that the URL names cannot be read.
@@ -144,7 +144,7 @@ class Settings:
             raise Misconfigured(
                 f"the TLS file {used} of the MySQL URL cannot be used: {error}"
             ) from error
-        # Python 3.13 asks for extensions that the certificates MySQL makes for itself do not have.
+        # Python 3.13 requires extensions that MySQL's self-made certificates do not have.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         context.check_hostname = self.tls == "verify"
         context.verify_mode = ssl.CERT_NONE if self.tls == "require" else ssl.CERT_REQUIRED
@@ -156,7 +156,7 @@ class Settings:
 
 
 def _with_one_host(url: str) -> list[str]:
-    """The URL for each of its hosts, in their order."""
+    """A URL for each host, in the URL's order."""
     found = _HOSTS.fullmatch(url)
     if found is None:
         return [url]
@@ -164,10 +164,10 @@ def _with_one_host(url: str) -> list[str]:
 
 
 def _check_hosts(hosts: list[tuple[str, int]], options: dict[str, str]) -> None:
-    """Of several hosts: each is named, and named once."""
+    """Check that several hosts have different, non-empty names, and no socket is given."""
     if not all(name and name == name.strip() for name, _ in hosts):
         raise Misconfigured(
-            "the MySQL URL has an empty host, or a blank beside one: write host1:3306,host2:3306"
+            "the MySQL URL has an empty host, or a space beside one: write host1:3306,host2:3306"
         )
     if len(set(hosts)) < len(hosts):
         raise Misconfigured("the MySQL URL names the same host twice")

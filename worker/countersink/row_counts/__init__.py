@@ -1,5 +1,5 @@
-"""``TrackedTables`` for programs: plan, track, untrack, list, repair, check; the triggers are in
-``triggers.py``, ``row_count()`` in ``row_count.py``."""
+"""``TrackedTables``: plan, track, untrack, list, repair and check tables whose rows triggers count.
+See ``triggers.py`` for the triggers, and ``row_count.py`` for ``row_count()``."""
 
 import builtins
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ from countersink.row_counts.check import Progress, RowDifference
 from countersink.row_counts.definitions import TrackedTable
 from countersink.row_counts.lifecycle import Plan
 from countersink.row_counts.recount import Repaired
-from countersink.row_counts.triggers import Notice, quiet
+from countersink.row_counts.triggers import Notice, ignore
 
 
 class TrackedTables:
-    """The tables whose rows are counted. Thread-safe and fork-safe.
+    """The tracked tables. Thread-safe and fork-safe.
 
-    ``progress(done, about)`` is told how many rows were counted so far and about how many there
-    are; ``notice(sentence)`` what is being waited for. Every method raises what
-    :mod:`countersink.database.errors` lists.
+    ``progress(done, about)`` is called with the number of rows counted so far and an estimate of
+    all rows; ``notice(sentence)`` with warnings and reasons to wait. Every method raises the errors
+    of :mod:`countersink.database.errors`.
 
     Args:
-        connect: makes sessions at REPEATABLE READ whose tables were checked; a server may be silent
-            on them for :data:`countersink.row_counts.check.COUNT_SECONDS`.
-        pool: for reading.
-        database: where the tables of countersink are.
+        connect: opens sessions at REPEATABLE READ, with the tables' version checked, whose server
+            may be silent for :data:`countersink.row_counts.check.COUNT_SECONDS`.
+        pool: sessions for reading.
+        database: countersink's database.
     """
 
     def __init__(self, connect: Connect, pool: Pool, database: str) -> None:
@@ -46,7 +46,7 @@ class TrackedTables:
         day: str | None = None,
         app_slots: int = DEFAULT_APP_SLOTS,
     ) -> Plan:
-        """What :meth:`track` would do; checks everything that can be, and changes nothing."""
+        """The plan of :meth:`track`, with all its checks; changes nothing."""
         with self._connect() as session:
             return lifecycle.make_plan(session, self._database, table, counter, by, day, app_slots)
 
@@ -58,33 +58,34 @@ class TrackedTables:
         by: Sequence[str] = (),
         day: str | None = None,
         app_slots: int = DEFAULT_APP_SLOTS,
-        progress: Progress = quiet,
-        notice: Notice = quiet,
+        progress: Progress = ignore,
+        notice: Notice = ignore,
     ) -> TrackedTable:
-        """Count a table's rows from now on, beside whoever writes them and without locking it.
+        """Count a table's rows from now on, while it is written to, and without locking it.
 
-        Run it again if it was interrupted: it goes on.
+        Run it again if it was interrupted: it continues.
 
         Args:
-            table: ``name`` (in the database of countersink), ``schema.name``, or either part in
+            table: ``name`` (in countersink's database), ``schema.name``, or either part in
                 backquotes.
-            counter: the counter to count in, which nobody has used; else the table's name.
+            counter: an unused counter; by default the table's name.
             by: columns whose values make the key, in this order; see
                 :mod:`countersink.row_counts.encoding`.
-            day: a DATE, DATETIME or TIMESTAMP whose date (UTC) is the day; see
+            day: a DATE, DATETIME or TIMESTAMP column whose date (UTC) is the day; see
                 :mod:`countersink.row_counts.encoding`.
-            app_slots: 1 to 256; over how many slots the triggers spread: about as many as
-                connections write at once.
-            progress: told how far the counting is.
-            notice: told the plan's warnings, and what is being waited for.
+            app_slots: number of slots of the triggers, 1 to 256: about the number of connections
+                that write at once.
+            progress: called during the counting.
+            notice: called with the plan's warnings and reasons to wait.
 
         Returns:
-            how the table is tracked.
+            the tracked table.
 
         Raises:
-            ValueError: it cannot be tracked so; says why, and what can. Nothing was changed.
-            Refused: a right is missing; says what to grant. Nothing was changed.
-            Conflict: a transaction has been using the table all the time, or somebody else is
+            ValueError: the table cannot be tracked so; the message has the reason, and what can be
+                done. Nothing was changed.
+            Refused: a right is missing; the message has the GRANT. Nothing was changed.
+            Conflict: a transaction has been using the table all the time, or another process is
                 counting it.
         """
         with self._connect() as session:
@@ -97,35 +98,35 @@ class TrackedTables:
             lifecycle.count(self._connect, self._database, name, progress, notice)
         except (StoreError, ValueError):
             if claimed:
-                lifecycle.withdraw(self._connect, plan.definition)
+                lifecycle.undo_claim(self._connect, plan.definition)
             raise
-        return self._of(name)
+        return self._of_counter(name)
 
     def untrack(
         self,
         table_or_counter: str | None = None,
         *,
         counter: str | None = None,
-        notice: Notice = quiet,
+        notice: Notice = ignore,
     ) -> TrackedTable:
-        """Drop the triggers of a table and delete its counter; how it was tracked.
+        """Drop the triggers of a table and delete its counter; returns the former tracked table.
 
-        It drops what :meth:`track` has made, also if some of it is gone or :meth:`track` was
-        interrupted, and nothing else. Run it again if it was interrupted itself.
+        Removes exactly the things that :meth:`track` has created, also if some are missing or
+        :meth:`track` was interrupted. Run it again if it was interrupted itself.
 
         Args:
-            table_or_counter: a table that is tracked in one counter, or a counter whose name is
-                that of no other tracked table.
-            counter: instead: the counter, whatever tables are called.
-            notice: told what is being waited for.
+            table_or_counter: a table that is tracked in one counter, or a counter whose name is not
+                the name of another tracked table.
+            counter: the counter, in place of ``table_or_counter``.
+            notice: called with reasons to wait.
 
         Raises:
-            UnknownCounter: nothing is tracked under this name.
-            ValueError: the table is tracked in several counters, one of which is to be named.
+            UnknownCounter: no tracked table or its counter has this name.
+            ValueError: the table is tracked in several counters: name one of them.
             Conflict: a transaction has been using the table all the time.
         """
-        tracked = self._named(table_or_counter, counter)
-        lifecycle.forget(self._connect, tracked, notice)
+        tracked = self._find(table_or_counter, counter)
+        lifecycle.untrack(self._connect, tracked, notice)
         return tracked
 
     def list(self) -> builtins.list[TrackedTable]:
@@ -137,27 +138,27 @@ class TrackedTables:
         table_or_counter: str | None = None,
         *,
         counter: str | None = None,
-        progress: Progress = quiet,
-        notice: Notice = quiet,
+        progress: Progress = ignore,
+        notice: Notice = ignore,
     ) -> Repaired:
-        """Make missing triggers anew, and count the rows again, beside whoever writes them.
+        """Create missing triggers again, and count the rows again, while the table is written to.
 
         Args:
-            table_or_counter, counter, notice: as for :meth:`untrack`.
-            progress: told how far the counting is.
+            table_or_counter, counter, notice: as of :meth:`untrack`.
+            progress: called during the counting.
 
         Raises:
-            UnknownCounter: nothing is tracked under this name.
-            ValueError: the table is tracked in several counters, one of which is to be named; or
-                it cannot be tracked any more.
+            UnknownCounter: no tracked table or its counter has this name.
+            ValueError: the table is tracked in several counters: name one of them; or it cannot be
+                tracked any more.
             Conflict: as :meth:`track`.
         """
-        name = self._named(table_or_counter, counter).counter
+        name = self._find(table_or_counter, counter).counter
         done = lifecycle.count(self._connect, self._database, name, progress, notice)
-        return replace(done, tracked=self._of(name))
+        return replace(done, tracked=self._of_counter(name))
 
     def check(self, session: Session, tracked: TrackedTable) -> builtins.list[RowDifference]:
-        """What is wrong with a tracked table; as :func:`countersink.row_counts.check.check`.
+        """Problems of a tracked table: see :func:`countersink.row_counts.check.check`.
 
         Args:
             session: at REPEATABLE READ, outside a transaction.
@@ -165,14 +166,14 @@ class TrackedTables:
         """
         return check.check(session, tracked)
 
-    def _named(self, table_or_counter: str | None, counter: str | None) -> TrackedTable:
+    def _find(self, table_or_counter: str | None, counter: str | None) -> TrackedTable:
         if (table_or_counter is None) == (counter is None):
-            raise TypeError("name a table or a counter, one of them")
+            raise TypeError("name either a table or a counter")
         if table_or_counter is not None:
             return definitions.find_one(self.list(), table_or_counter, self._database)
-        return self._of(counter)
+        return self._of_counter(counter)
 
-    def _of(self, counter: str | None) -> TrackedTable:
+    def _of_counter(self, counter: str | None) -> TrackedTable:
         found = next((each for each in self.list() if each.counter == counter), None)
         if found is None:
             raise UnknownCounter(

@@ -1,13 +1,12 @@
-"""Compares a tracked table with its counter and triggers for ``verify``: kinds of problems, their
-sentences, rows per query, time limit.
+"""Comparison of a tracked table with its counter and triggers, for ``verify`` and recounts.
 
-Table and counter are compared cell by cell. A cell is a bucket's label and a key. Both sides are
-read by plain SELECTs in the caller's snapshot, in which they agree if all is right: the triggers
-count in the transactions that write. The differences are kept in memory, about 300 bytes for each
-cell that the table has or had: 300 MB for a million different (day, key).
+Table and counter are compared cell by cell (day and key). Both are read by SELECTs without locks in
+the caller's snapshot, in which they are equal, as the triggers count in the transactions that
+write. The differences are kept in memory, about 300 bytes for each cell that the table has or had:
+300 MB for a million different (day, key).
 
-A table is read by ranges of its primary key, so that progress can be told and no answer takes long.
-Where that cannot be it is one statement, for which :data:`COUNT_SECONDS` are allowed.
+A table is read by ranges of its primary key, so that progress can be reported and no reply takes
+long. Other tables are read by one statement, which may take :data:`COUNT_SECONDS`.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,17 +24,18 @@ from countersink.row_counts.errors import HiddenTriggers, TableChanged
 from countersink.row_counts.table import AppTable, read_table
 from countersink.row_counts.triggers import SQL_MODE as TRIGGER_MODE
 from countersink.runtime.limits import key_text
+from countersink.runtime.texts import plural
 
-MOST: Final = 100
-"""Cells of a table that are told one by one; the last one says how many more there are."""
+MAX_CELLS: Final = 100
+"""Cells of a table that are reported one by one; the last one has the number of further cells."""
 
 Cell = tuple[int, bytes]
 """A bucket's label and a key."""
 Progress = Callable[[int, int], object]
-"""Is told how many rows of the table were counted, and about how many there are."""
+"""Called with the number of rows counted so far and an estimate of all rows."""
 
 TABLE_CHANGED: Final = 1412
-"""Table definition has changed, please retry transaction: TRUNCATE or ALTER TABLE came between."""
+"""Table definition has changed, please retry transaction: after TRUNCATE or ALTER TABLE."""
 COUNT_SECONDS: Final = 3600.0
 """Seconds that a server may be silent while rows are counted."""
 ROWS_PER_QUERY: Final = 100_000
@@ -54,21 +54,20 @@ RowProblem = Literal[
 
 @dataclass(frozen=True, slots=True)
 class RowDifference:
-    """Something that is wrong with a tracked table.
+    """A problem of a tracked table.
 
     Attributes:
-        tracked: how the table is counted.
-        problem: ``row_count``: counter and table differ; ``no_trigger``: a trigger is missing, or
-            is not as it was made; ``hidden_trigger``: this user may not see whether they are right;
-            ``stray_trigger``: a copy of the table in another database counts here, too;
-            ``no_definer``: who they run as is gone, so that the application's writes fail;
-            ``no_table``: there is no such table, or it cannot be tracked any
-            more; ``no_column``: a column that it is counted by is missing, or has become another
-            one; ``not_counted``: its rows were not counted to the end.
-        day: the day of the rows; None where it is not about one.
-        key: the key of the rows as text; None where it is not about one.
-        in_counter: how many the counter says there are.
-        in_table: how many there are.
+        tracked: the tracked table.
+        problem: ``row_count``: counter and table differ; ``no_trigger``: a trigger is missing or
+            was changed; ``hidden_trigger``: this user may not see the triggers; ``stray_trigger``:
+            a copy of the table in another database counts here, too; ``no_definer``: the user that
+            the triggers run as does not exist, so the application's writes fail; ``no_table``: the
+            table does not exist, or cannot be tracked any more; ``no_column``: a column of the key
+            or day is missing or was changed; ``not_counted``: the rows were not counted to the end.
+        day: the day of the rows; None: the problem is not about a day.
+        key: the key of the rows as text; None: the problem is not about a key.
+        in_counter: number of rows by the counter.
+        in_table: number of rows in the table.
         detail: a sentence for people.
     """
 
@@ -82,7 +81,7 @@ class RowDifference:
 
 
 def check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
-    """What is wrong with a tracked table; nothing, as long as nobody goes past its triggers.
+    """Problems of a tracked table; none as long as every change of rows fires its triggers.
 
     Args:
         session: at REPEATABLE READ, outside a transaction.
@@ -93,20 +92,20 @@ def check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
         StoreError: as any query.
     """
     found = rerun(lambda: _check(session, tracked))
-    return _not_in_work(session, tracked, found) if found else []
+    return _unexplained(session, tracked, found) if found else []
 
 
-def _not_in_work(
+def _unexplained(
     session: Session, tracked: TrackedTable, found: list[RowDifference]
 ) -> list[RowDifference]:
     """Problems of a tracked table, without those that an operation in progress explains."""
     try:
-        there = read(session, tracked.counter, " FOR UPDATE NOWAIT")
-        return found if there is not None and there.triggers == tracked.triggers else []
+        current = read(session, tracked.counter, " FOR UPDATE NOWAIT")
+        return found if current is not None and current.triggers == tracked.triggers else []
     except Conflict:
-        # Whoever is at it makes its triggers and counts its rows, or deletes them.
-        in_work = ("no_trigger", "not_counted", "row_count")
-        return [one for one in found if one.problem not in in_work]
+        # Another process is creating its triggers and counting its rows, or deleting them.
+        explained = ("no_trigger", "not_counted", "row_count")
+        return [one for one in found if one.problem not in explained]
 
 
 def _check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
@@ -118,17 +117,17 @@ def _check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
             f"the trigger {stray.name} on {stray.schema}.{stray.table}, a copy of the table, counts"
             " here, too",
         )
-        for stray in triggers.strays(session, tracked)
+        for stray in triggers.stray_triggers(session, tracked)
     ]
     try:
         table = read_table(session, tracked.schema, tracked.table, database)
     except ValueError as error:
-        detail = f"{error}; if it was renamed: untrack this, then track that"
+        detail = f"{error}; if it was renamed: untrack the old name, then track the new one"
         return [RowDifference(tracked, "no_table", detail), *strays]
     try:
         table.counted_by(tracked.by, tracked.day)
     except ValueError as error:
-        detail = f"{error}; if a column is gone, writes that fire its triggers fail: untrack it"
+        detail = f"{error}; if a column is missing, writes that fire its triggers fail: untrack it"
         return [RowDifference(tracked, "no_column", detail), *strays]
     found = [*_triggers(session, tracked, table, database), *strays]
     if tracked.counted is None:
@@ -143,19 +142,19 @@ def _triggers(
     session: Session, tracked: TrackedTable, table: AppTable, database: str
 ) -> Iterator[RowDifference]:
     try:
-        there = triggers.existing(session, tracked)
+        installed = triggers.installed_triggers(session, tracked)
     except HiddenTriggers as error:
         yield RowDifference(tracked, "hidden_trigger", f"{error}")
         return
-    should_be = triggers.wanted(tracked, table, database)
-    for trigger in triggers.split(there, should_be)[1]:
+    expected = triggers.expected_triggers(tracked, table, database)
+    for trigger in triggers.needed_changes(installed, expected)[1]:
         detail = (
-            f"the trigger {trigger.name} is missing, or it, its table or a column that it goes by"
-            " was changed (if that is gone, writes that fire it fail)"
+            f"the trigger {trigger.name} is missing, or it, its table or one of its columns was"
+            " changed (if a column was dropped, writes that fire it fail)"
         )
         yield RowDifference(tracked, "no_trigger", detail)
-    for definer in sorted({trigger.definer for trigger in there}):
-        if triggers.is_gone(session, definer):
+    for definer in sorted({trigger.definer for trigger in installed}):
+        if triggers.is_missing_user(session, definer):
             detail = (
                 f"its triggers run as {definer}, who does not exist any more: writes that fire"
                 " them fail (error 1449)"
@@ -164,20 +163,20 @@ def _triggers(
 
 
 def _cells(session: Session, tracked: TrackedTable, wrong: dict[Cell, int]) -> list[RowDifference]:
-    """The cells that differ, in order; of very many the first ones."""
+    """Problems for the first :data:`MAX_CELLS` cells that differ, in order."""
     ordered = sorted(wrong.items())
-    more = len(ordered) - MOST
+    more = len(ordered) - MAX_CELLS
     found = list[RowDifference]()
-    for (label, key), difference in ordered[:MOST]:
+    for (label, key), difference in ordered[:MAX_CELLS]:
         ((counted,),) = session.query(
             "SELECT COALESCE(SUM(amount), 0) FROM counter_slot FORCE INDEX (PRIMARY)"
             " WHERE counter = %s AND bucket = %s AND counter_key = %s AND width = %s",
             (tracked.counter, label_time(label), key, width_number(label)),
         )
         rows = int(counted) + difference
-        detail = f"{int(counted):,} counted, {rows:,} rows"
-        if len(found) == MOST - 1 and more > 0:
-            detail += f"; and {more:,} more days and keys like this"
+        detail = f"{int(counted):,} counted, {plural(rows, 'row')}"
+        if len(found) == MAX_CELLS - 1 and more > 0:
+            detail += f"; {more:,} further pairs of day and key differ"
         day = label_time(label).date()
         found.append(
             RowDifference(tracked, "row_count", detail, day, key_text(key), int(counted), rows)
@@ -186,18 +185,19 @@ def _cells(session: Session, tracked: TrackedTable, wrong: dict[Cell, int]) -> l
 
 
 def differences(
-    session: Session, tracked: TrackedTable, table: AppTable, progress: Progress = triggers.quiet
+    session: Session, tracked: TrackedTable, table: AppTable, progress: Progress = triggers.ignore
 ) -> tuple[dict[Cell, int], int]:
-    """Rows of the table minus what is counted, for each cell where they differ; also all rows.
+    """Rows of the table minus rows by the counter, for each cell where they differ; and the number
+    of all rows.
 
     Args:
-        session: in a transaction at REPEATABLE READ; the snapshot begins here, or did before.
-        tracked: how the table is counted.
-        table: the table.
-        progress: told after each part.
+        session: in a transaction at REPEATABLE READ; its snapshot begins here, if not before.
+        tracked: the tracked table.
+        table: its columns.
+        progress: called after each part.
 
     Raises:
-        TableChanged: it was truncated or altered meanwhile.
+        TableChanged: the table was truncated or altered meanwhile.
         StoreError: as any query.
     """
     counted = session.stream(
@@ -209,9 +209,9 @@ def differences(
     done = 0
     progress(0, table.rows)
     try:
-        # Under the ``sql_mode`` of triggers: in another one MySQL finds no text for broken UCS-2.
+        # Under the triggers' ``sql_mode``: in another mode MySQL cannot convert broken UCS-2.
         with session.variable("sql_mode", TRIGGER_MODE, SQL_MODE):
-            for part in _in_table(session, tracked, table):
+            for part in _table_cells(session, tracked, table):
                 for number, key, rows in part:
                     cell = (label_of_number(int(number)), bytes(key))
                     found[cell] = found.get(cell, 0) + int(rows)
@@ -230,15 +230,15 @@ def differences(
     return found, done
 
 
-def _in_table(
+def _table_cells(
     session: Session, tracked: TrackedTable, table: AppTable
 ) -> Iterator[list[tuple[Any, ...]]]:
-    """(number of the day, key, rows) of parts of the table, by ranges of its primary key."""
+    """(number of the day, key, rows) for ranges of the table's primary key."""
     by, day = table.counted_by(tracked.by, tracked.day)
     source = _plain(f"{quoted(table.schema)}.{quoted(table.name)} AS t")
     values = _plain(f"{number_sql(day, 't.')}, {key_sql(by, 't.')}")
     select = f"SELECT {values}, COUNT(*) FROM {source}"
-    if not table.primary_key or not table.primary_key[0].finds_its_place:
+    if not table.primary_key or not table.primary_key[0].is_comparable:
         yield session.query(f"{select} WHERE %s GROUP BY 1, 2", (1,))
         return
     column = _plain(f"t.{quoted(table.primary_key[0].name)}")
@@ -256,5 +256,5 @@ def _in_table(
 
 
 def _plain(sql: str) -> str:
-    """SQL with names in it, for a statement with arguments: no ``%`` of a name marks one."""
+    """SQL with names, for a statement with arguments: a ``%`` in a name is no placeholder."""
     return sql.replace("%", "%%")

@@ -1,5 +1,5 @@
-"""Rows of ``tracked_table``, and names of tables as people write them, with the errors for unknown
-or ambiguous ones."""
+"""``TrackedTable``, a row of ``tracked_table``: read, write, and find by a name that a person has
+written."""
 
 import json
 import re
@@ -25,17 +25,17 @@ class TrackedTable:
     """A table whose rows are counted by triggers.
 
     Attributes:
-        counter: the counter that they are counted in.
-        schema: the database that the table is in.
-        table: its name.
+        counter: the counter of its rows.
+        schema: the table's database.
+        table: the table's name.
         by: the columns whose values make the key, in this order; see
             :mod:`countersink.row_counts.encoding`.
         day: the column whose date is the day; None: all rows are on 1970-01-01.
-        app_slots: over how many slots the triggers spread.
-        triggers: how the names of its triggers begin.
-        created: since when it is tracked, UTC.
-        counted: when its rows were last counted, UTC; None: not yet, or not since
-            somebody began to untrack or to repair it, so the counter is not right.
+        app_slots: number of slots of the triggers.
+        triggers: the beginning of its triggers' names.
+        created: time since which it is tracked, UTC.
+        counted: time at which its rows were last counted, UTC; None: they were not, or an untrack
+            or repair has begun since, so the counter is not right.
     """
 
     counter: str
@@ -55,28 +55,28 @@ class TrackedTable:
 
 
 def parse(table: str, database: str) -> tuple[str, str]:
-    """The database and the name that ``table`` says.
+    """Database and name of a table.
 
     Args:
-        table: ``name``, ``schema.name``, or with backquotes around either part, and then with each
-            backquote within doubled.
-        database: which one is meant where none is said.
+        table: ``name``, ``schema.name``, or either part in backquotes, with backquotes within it
+            doubled.
+        database: the default database.
 
     Raises:
-        ValueError: it cannot be a table's name.
+        ValueError: ``table`` cannot be a table's name.
     """
     found = _NAME.fullmatch(table)
     if found is None or "\0" in table:
         raise ValueError(
-            f"{table!r} is no table's name: write name, schema.name or `schema`.`name`, with each"
-            " backquote within backquotes doubled"
+            f"{table!r} is not a table's name: write name, schema.name or `schema`.`name`, with"
+            " backquotes within a name doubled"
         )
     schema, name = found.groups()
     return (database if schema is None else _plain(schema)), _plain(name)
 
 
 def default_counter(table: str) -> str | None:
-    """The counter's name for a table, as it was written; None where that cannot be one."""
+    """The name of a table as a counter's name; None where it is no valid counter name."""
     name = ".".join(map(_plain, re.findall(_PART, table)))
     return name if is_name(name) else None
 
@@ -84,39 +84,39 @@ def default_counter(table: str) -> str | None:
 def find(
     tracked: Sequence[TrackedTable], table_or_counter: str, database: str
 ) -> list[TrackedTable]:
-    """What is tracked under a name: all trackings of this table, or else that by this counter.
+    """The tracked tables of a name: all of this table, or else the table of this counter.
 
     Args:
-        tracked: all that are.
-        table_or_counter: a counter, or a table as for :func:`parse`.
-        database: which one is meant where none is said.
+        tracked: all tracked tables.
+        table_or_counter: a counter, or a table as of :func:`parse`.
+        database: the default database.
 
     Raises:
-        ValueError: it is the counter of one table, and the name of another one that is tracked.
+        ValueError: the name is the counter of one tracked table, and the name of another one.
     """
-    own = [each for each in tracked if each.counter == table_or_counter]
+    by_counter = [each for each in tracked if each.counter == table_or_counter]
     try:
-        place = parse(table_or_counter, database)
+        name = parse(table_or_counter, database)
     except ValueError:
-        place = None
-    alike = [each for each in tracked if (each.schema, each.table) == place]
-    if own and alike and own[0] not in alike:
-        counters = ", ".join(each.counter for each in alike)
+        name = None
+    by_name = [each for each in tracked if (each.schema, each.table) == name]
+    if by_counter and by_name and by_counter[0] not in by_name:
+        counters = ", ".join(each.counter for each in by_name)
         raise ValueError(
-            f"{table_or_counter!r} is the counter of {own[0].name}, and table {alike[0].name} is"
-            f" tracked as {counters}: name that counter, or the table with its database"
+            f"{table_or_counter!r} is the counter of {by_counter[0].name}, and also a table tracked"
+            f" as {counters}: name that counter, or the table with its database"
         )
-    return alike or own
+    return by_name or by_counter
 
 
 def find_one(tracked: Sequence[TrackedTable], table_or_counter: str, database: str) -> TrackedTable:
-    """The one that is tracked under a name.
+    """The only tracked table of a name.
 
     Args:
-        tracked, table_or_counter, database: as for :func:`find`.
+        tracked, table_or_counter, database: as of :func:`find`.
 
     Raises:
-        UnknownCounter: nothing is.
+        UnknownCounter: no tracked table or its counter has this name.
         ValueError: as :func:`find`; or the table is tracked in several counters.
     """
     found = find(tracked, table_or_counter, database)
@@ -127,28 +127,28 @@ def find_one(tracked: Sequence[TrackedTable], table_or_counter: str, database: s
     if len(found) > 1:
         counters = ", ".join(each.counter for each in found)
         raise ValueError(
-            f"{table_or_counter} is tracked in several counters: name one of {counters} as the"
-            " counter (--counter)"
+            f"{table_or_counter} is tracked in several counters: name one of them (--counter):"
+            f" {counters}"
         )
     return found[0]
 
 
 def in_words(tracked: TrackedTable) -> str:
-    """By what a table is counted: `` by tenant, status by day of placed``; nothing for all rows."""
+    """Text of key and day columns: `` by tenant, status by day of placed``; empty: neither."""
     by = f" by {', '.join(tracked.by)}" if tracked.by else ""
     return by if tracked.day is None else f"{by} by day of {tracked.day}"
 
 
 def read_all(session: Session) -> list[TrackedTable]:
-    """All tracked tables, by counter; in the caller's transaction, if any."""
+    """All tracked tables, sorted by counter."""
     rows = session.query(f"SELECT {_COLUMNS} FROM tracked_table ORDER BY counter")
     return [_tracked(row) for row in rows]
 
 
 def read(session: Session, counter: str, lock: str = "") -> TrackedTable | None:
-    """What a counter tracks; None for nothing.
+    """The tracked table of a counter; None: it has none.
 
-    With `` FOR UPDATE`` its row is locked until the transaction ends; that reads what is there now,
+    ``lock`` `` FOR UPDATE`` locks its row until the transaction ends; this reads the present row,
     and does not begin the transaction's snapshot.
     """
     select = f"SELECT {_COLUMNS} FROM tracked_table WHERE counter = %s{lock}"
@@ -162,10 +162,10 @@ def tracked_names(session: Session) -> frozenset[str]:
 
 
 def insert(session: Session, tracked: TrackedTable) -> None:
-    """Write the row of a table that was not counted yet; ``created`` is by the server's clock.
+    """Insert the row of a table that was not counted yet; ``created`` is the server's time.
 
     Raises:
-        DuplicateKey: the counter tracks a table already.
+        DuplicateKey: the counter has a tracked table already.
     """
     session.execute(
         f"INSERT INTO tracked_table ({_COLUMNS})"
@@ -183,7 +183,7 @@ def insert(session: Session, tracked: TrackedTable) -> None:
 
 
 def set_counted(session: Session, counter: str, counted: bool) -> None:
-    """Note that the counter is right from now on; or that it is not, or may not be in a moment."""
+    """Note that the counter is right from now on; or that it is not, or may become wrong."""
     now = "UTC_TIMESTAMP(3)" if counted else "NULL"
     session.execute(f"UPDATE tracked_table SET counted = {now} WHERE counter = %s", (counter,))
 

@@ -16,4 +16,4 @@ class TableChanged(Conflict):
 
 
 class HiddenTriggers(Refused):
-    """There are triggers of a tracked table that this user may not see."""
+    """Triggers of a tracked table exist that this user may not see."""

@@ -1,10 +1,8 @@
-"""Steps of track, untrack and repair, and the plan of ``--dry-run``: what ``track`` alone refuses
-(counters in use or with settings), warnings about foreign keys, partitions and missing primary
-keys.
+"""Steps of track, untrack and repair, and the plan of ``--dry-run`` with its checks and warnings.
 
-What is killed between two of them is found by the row of ``tracked_table``, which is the first
-thing to come and the last to go: running track again goes on, and untrack tidies up. Whoever
-changes triggers or counts holds that row; see :func:`countersink.row_counts.recount.turn`.
+The row of ``tracked_table`` is inserted first and deleted last, so after an interruption ``track``
+continues and ``untrack`` removes the rest. Every change of triggers or counts locks that row: see
+:func:`countersink.row_counts.recount.locked`.
 """
 
 from collections.abc import Sequence
@@ -33,18 +31,19 @@ from countersink.row_counts.definitions import TrackedTable
 from countersink.row_counts.recount import Repaired
 from countersink.row_counts.table import AppTable, read_table
 from countersink.row_counts.triggers import InstalledTrigger, Notice, Trigger, change, changing
+from countersink.runtime.texts import plural
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a table will be counted: definition, SQL statements, warnings.
+    """The plan to track a table: definition, SQL statements, warnings.
 
     Attributes:
-        definition: as it will be, or as it is, where it is tracked just so already.
-        statements: the SQL that makes its triggers, in order.
-        warnings: sentences on what makes the count wrong, so that a recount is needed.
-        reads: the columns that they read: without one of them the application's writes fail, so
-            untrack before one is dropped or renamed. On MariaDB the primary key is among them.
+        definition: the tracked table, new or as it is tracked already.
+        statements: the SQL that creates its triggers, in order.
+        warnings: sentences on changes that make the count wrong, after which a recount is needed.
+        reads: the columns that the triggers read: if one is dropped or renamed, the application's
+            writes fail, so untrack before. On MariaDB the primary key is among them.
     """
 
     definition: TrackedTable
@@ -62,19 +61,20 @@ def make_plan(
     day: str | None,
     app_slots: int,
 ) -> Plan:
-    """Check what is asked for, and say what would be done.
+    """The plan to track a table; arguments as of :meth:`TrackedTables.track`.
 
     Raises:
-        ValueError: it cannot be; says why, and what can.
-        Refused: a right is missing; says what to grant.
+        ValueError: the table cannot be tracked so; the message has the reason, and what can be
+            done.
+        Refused: a right is missing; the message has the GRANT.
     """
     schema, name = definitions.parse(table, database)
     if counter is None:
         counter = definitions.default_counter(table)
     if counter is None:
-        raise ValueError(f"{table} cannot be the name of a counter: give one (--counter)")
+        raise ValueError(f"{table} is no valid counter name: give a counter (--counter)")
     found = read_table(session, schema, name, database)
-    # First: columns that this user may not see are not in the table.
+    # Before the columns are used: without rights some of them are invisible.
     triggers.require_before(session, found.schema, found.name, database)
     columns, of_day = found.counted_by(by, day)
     wanted = TrackedTable(
@@ -95,26 +95,26 @@ def make_plan(
         session.query(f"SELECT {read} FROM {quoted(found.schema)}.{quoted(found.name)} LIMIT 0")
     return Plan(
         definition,
-        [trigger.create for trigger in triggers.wanted(definition, found, database)],
+        [each.create for each in triggers.expected_triggers(definition, found, database)],
         _warnings(found, definition),
         reads,
     )
 
 
 def claim(session: Session, wanted: TrackedTable) -> bool:
-    """Write the row of ``wanted``, unless it is there; whether it was written.
+    """Insert the row of ``wanted``, unless it exists; whether it was inserted.
 
-    From then on nobody but triggers may count this counter.
+    From then on only triggers may count this counter.
 
     Raises:
-        ValueError: the counter is something else by now.
-        Conflict: others were in the way all the time.
+        ValueError: the counter is in use by now.
+        Conflict: each attempt conflicted with another transaction.
     """
 
     def work(_: Control) -> bool:
         if same_or_free(session, wanted, lock=" FOR UPDATE") is not wanted:
             return False
-        # What is left of a deleted counter: rows of a table are counted by UTC day.
+        # The time zone of a deleted counter goes: rows of tables are counted by UTC day.
         session.execute(
             "DELETE FROM counter WHERE name = %s AND created IS NULL", (wanted.counter,)
         )
@@ -128,22 +128,22 @@ def claim(session: Session, wanted: TrackedTable) -> bool:
 def count(
     connect: Connect, database: str, counter: str, progress: Progress, notice: Notice
 ) -> Repaired:
-    """Make the triggers that are missing, then count.
+    """Create missing triggers, then count.
 
     Raises:
-        UnknownCounter: nothing is tracked as ``counter``.
-        ValueError: the table cannot be tracked any more, as a column is gone.
-        Conflict: others were in the way all the time; or the table was truncated or altered
-            while it was counted.
+        UnknownCounter: ``counter`` has no tracked table.
+        ValueError: the table cannot be tracked any more, as a column is missing.
+        Conflict: a transaction has been using the table all the time, or another process is
+            counting it; or the table was truncated or altered meanwhile.
         Refused: a right is missing.
     """
-    with recount.turn(connect, counter) as (session, tracked):
+    with recount.locked(connect, counter) as (session, tracked):
         with changing(connect) as changer:
-            recount.same_server(session, changer)
-            table, changes = _look(changer, tracked, database)
+            recount.require_same_server(session, changer)
+            table, changes = _needed_changes(changer, tracked, database)
             if changes:
-                tracked = recount.uncounted(session, tracked)
-                table, changes = _look(changer, tracked, database)
+                tracked = recount.mark_uncounted(session, tracked)
+                table, changes = _needed_changes(changer, tracked, database)
             for trigger in changes:
                 change(changer, trigger, notice)
         made = sum(isinstance(trigger, Trigger) for trigger in changes)
@@ -151,65 +151,67 @@ def count(
         return replace(done, triggers=made)
 
 
-def forget(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
+def untrack(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
     """Drop the triggers, delete the counter, and at last the row of ``tracked``.
 
     Raises:
-        Conflict: others were in the way all the time; run it again.
+        Conflict: a transaction has been using the table all the time, or another process is
+            counting it: run it again.
     """
     try:
         with (
-            recount.turn(connect, tracked.counter) as (held, there),
+            recount.locked(connect, tracked.counter) as (holder, current),
             changing(connect) as changer,
         ):
-            recount.same_server(held, changer)
-            drop = _all(changer, there)
-            recount.uncounted(held, there)
+            recount.require_same_server(holder, changer)
+            drop = _all_triggers(changer, current)
+            recount.mark_uncounted(holder, current)
             for trigger in drop:
                 change(changer, trigger, notice)
             with connect() as session:
-                recount.same_server(held, session)
-                recount.empty(session, tracked.counter)
+                recount.require_same_server(holder, session)
+                recount.delete_all_rows(session, tracked.counter)
     except UnknownCounter:
-        return  # somebody else has just done it
+        return  # another process has just done it
     with connect() as session:
-        if not exclusive(session, partial(_let_go, session, tracked)):
+        if not exclusive(session, partial(_delete_unused, session, tracked)):
             raise Conflict(
-                f"somebody else is counting the rows of {tracked.name}: run this again later"
+                f"another process is counting the rows of {tracked.name}: run this again later"
             )
 
 
-def withdraw(connect: Connect, tracked: TrackedTable) -> None:
-    """Undo :func:`claim` where no trigger was made. Never raises a StoreError."""
-    # Else the row stays, which list shows and untrack deletes.
+def undo_claim(connect: Connect, tracked: TrackedTable) -> None:
+    """Undo :func:`claim` where no trigger was created. Never raises a StoreError."""
+    # After an error the row stays; list shows it, and untrack deletes it.
     with suppress(StoreError), connect() as session:
-        exclusive(session, partial(_let_go, session, tracked))
+        exclusive(session, partial(_delete_unused, session, tracked))
 
 
 def same_or_free(session: Session, wanted: TrackedTable, lock: str = "") -> TrackedTable:
-    """What is tracked just so already, or else ``wanted``, whose counter nobody has used.
+    """The tracked table with the definition of ``wanted``, or ``wanted`` if its counter is unused.
 
     Raises:
-        ValueError: the counter is something else already.
+        ValueError: the counter is in use otherwise.
     """
     counter = wanted.counter
-    there = definitions.read(session, counter)
-    if there is not None:
+    current = definitions.read(session, counter)
+    if current is not None:
         same = replace(
-            wanted, triggers=there.triggers, created=there.created, counted=there.counted
+            wanted, triggers=current.triggers, created=current.created, counted=current.counted
         )
-        if there == same:
-            return there
+        if current == same:
+            return current
         raise ValueError(
-            f"{counter} tracks {there.name}{definitions.in_words(there)} on {there.app_slots} slots"
-            " already: untrack that first, or give another counter (--counter)"
+            f"{counter} tracks {current.name}{definitions.in_words(current)} on"
+            f" {plural(current.app_slots, 'slot')} already: untrack that first, or give another"
+            " counter (--counter)"
         )
     if is_used(session, counter) or (lock and is_posted(session, counter)):
         raise ValueError(
-            f"{counter} is a counter that has been counted already: give another one (--counter),"
-            f" or delete it first (`countersink counter delete {counter}`)"
+            f"the counter {counter} has counts already: give another counter (--counter), or delete"
+            f" it first (`countersink counter delete {counter}`)"
         )
-    # Locked, as whoever is about to count it in a transaction of his own writes this row first.
+    # Locked, as an application's transaction that is about to count writes this row first.
     settings = session.query(
         "SELECT created IS NOT NULL AND (time_zone <> 'UTC' OR resolution <> 'day'"
         " OR keep_steps IS NOT NULL OR dimensions IS NOT NULL),"
@@ -220,14 +222,14 @@ def same_or_free(session: Session, wanted: TrackedTable, lock: str = "") -> Trac
     for has_settings, may_be_counted in settings:
         if has_settings:
             raise ValueError(
-                f"{counter} has a time zone, resolution, keep or dimensions of its own, which a"
-                " tracked table cannot have: give another counter (--counter), or delete it first"
-                f" (`countersink counter delete {counter}`)"
+                f"the counter {counter} has a time zone, resolution, keep or dimensions, which the"
+                " counter of a table cannot have: give another counter (--counter), or delete it"
+                f" first (`countersink counter delete {counter}`)"
             )
         if may_be_counted:
             raise ValueError(
-                f"{counter} was counted by an application, or deleted, a moment ago: run this again"
-                " in ten minutes, or give another counter (--counter)"
+                f"the counter {counter} was used by an application, or deleted, within the last ten"
+                " minutes: run this again ten minutes later, or give another counter (--counter)"
             )
     return wanted
 
@@ -245,19 +247,19 @@ def _warnings(table: AppTable, tracked: TrackedTable) -> list[str]:
     found = [f"{each}; {again}" for each in table.untriggered]
     if table.updates_ignored and not table.primary_key and _reads(table, tracked):
         found.append(
-            "it has no primary key, so rows that an UPDATE IGNORE leaves as they were are counted"
-            f" as if it had changed them; {again}"
+            "the table has no primary key, so rows that an UPDATE IGNORE leaves unchanged are"
+            f" counted as changed; {again}"
         )
     return found
 
 
-def _let_go(session: Session, tracked: TrackedTable, _: Control) -> bool:
-    """Delete the row if nothing is left behind it; whether it is gone."""
-    there = definitions.read(session, tracked.counter, " FOR UPDATE")
-    # While the row is locked nobody makes triggers for it, nor counts.
-    if there is None or there.triggers != tracked.triggers:
+def _delete_unused(session: Session, tracked: TrackedTable, _: Control) -> bool:
+    """Delete the row, if the table has no triggers; whether the row does not exist any more."""
+    current = definitions.read(session, tracked.counter, " FOR UPDATE")
+    # While the row is locked, no process creates triggers or counts.
+    if current is None or current.triggers != tracked.triggers:
         return True
-    if triggers.existing(session, tracked):
+    if triggers.installed_triggers(session, tracked):
         return False
     delete_rows(session, "counter = %s", (tracked.counter,), EVERYTHING)
     for table in ("counter_ledger", "tracked_table"):
@@ -266,18 +268,18 @@ def _let_go(session: Session, tracked: TrackedTable, _: Control) -> bool:
     return True
 
 
-def _all(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
-    return [*triggers.existing(session, tracked), *triggers.strays(session, tracked)]
+def _all_triggers(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
+    return triggers.installed_triggers(session, tracked) + triggers.stray_triggers(session, tracked)
 
 
-def _look(
+def _needed_changes(
     session: Session, tracked: TrackedTable, database: str
 ) -> tuple[AppTable, list[Trigger | InstalledTrigger]]:
-    """The table, and which triggers to drop, then to make, so that all run as this user."""
+    """The table, and the triggers to drop, then to create, so that all run as this user."""
     table = read_table(session, tracked.schema, tracked.table, database)
     table.counted_by(tracked.by, tracked.day)
     triggers.require_before(session, table.schema, table.name, database)
     ((user,),) = session.query("SELECT CURRENT_USER()")
-    should_be = triggers.wanted(tracked, table, database)
-    drop, make = triggers.split(_all(session, tracked), should_be, user)
-    return table, [*drop, *make]
+    expected = triggers.expected_triggers(tracked, table, database)
+    drop, create = triggers.needed_changes(_all_triggers(session, tracked), expected, user)
+    return table, [*drop, *create]

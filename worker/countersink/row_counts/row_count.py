@@ -1,15 +1,14 @@
-"""``Store.row_count()``: chooses the counter that knows the columns asked for, adds up its keys,
-and words the errors for unknown columns, days and cut keys; values of columns are checked in
-``condition.py``.
+"""``Store.row_count()``: the choice of a counter by its columns, and the sum of its matching keys.
+See ``encoding.py`` for the conditions on single columns.
 
-Where every column's value is known byte by byte, so is the key; where the first columns' values
-are, the keys are one range of the index. Else the keys are looked through from the first to the
-last, some entries of the index at a time: after a key the next one is looked for behind all those
-that are like it, since they begin with a value that is not asked for, or all belong to the answer.
-So a key that has many days, or a value that has many keys, is one step.
+Where the text of every column's value is known, so is the key; where those of the first columns
+are, the keys are one range of the index. Otherwise the keys are scanned in order, some index
+entries at a time: after each key the scan skips all keys that begin with the same wrong value, or
+that belong to the same part of the result. So a key with many days, or a value with many keys, is
+one step.
 
-Of a key that was cut, since its values were too long, only the first ones are known. Where those do
-not decide, it cannot be told whether its rows are asked for: that is an error.
+A key that was cut, as its values were too long, has only its first values. Where these do not
+decide whether its rows match, the result is an error.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,13 +36,13 @@ from countersink.row_counts.table import Column, read_columns
 from countersink.runtime.limits import MAX_KEY_BYTES, cut_bytes
 
 ENTRIES: Final = 500
-"""Entries of the index that are read in a step: that takes about as long as asking for it."""
-MOST_ENTRIES: Final = 10_000
-"""The same where few of them are of the same key."""
+"""Index entries that are read in a step, in about the time of the query's round trip."""
+MAX_ENTRIES: Final = 10_000
+"""The same where few entries have the same key."""
 _KEYS_PER_SUM: Final = 5_000
 _RANGES_PER_SUM: Final = 100
 CUT_FROM: Final = 235
-"""Bytes from which on the beginning of a key may have been cut."""
+"""Least number of bytes in the beginning of a cut key."""
 Values = tuple[str | None, ...]
 
 
@@ -55,27 +54,27 @@ def row_count(
     start: date | None = None,
     end: date | None = None,
 ) -> int:
-    """How many rows a tracked table has, by its counter; as ``COUNT(*)`` in the same snapshot.
+    """Number of rows of a tracked table, by its counter: equal to COUNT(*) in the same snapshot.
 
     Args:
         session: in a snapshot.
-        database: where a table is that is named without a database.
-        table: as it was given when it was tracked, or its counter.
-        where: values of columns that it is tracked by, None for NULL; compared as the column's own
-            collation does. Types as for :func:`countersink.row_counts.encoding.condition`.
+        database: the default database of ``table``.
+        table: the table as it was given to ``track``, or its counter.
+        where: values of columns that it is tracked by, None for NULL; compared by the column's
+            collation. Types as of :func:`countersink.row_counts.encoding.condition`.
         start, end: days of its day column, both inclusive. Rows without a day, or with one before
             1970, are on 1969-12-31.
 
     Raises:
         UnknownCounter: no such table or counter is tracked.
-        ValueError: it is not counted by such a column or by day; the name means two tables; a range
-            that ends before it begins, or that tells days apart that are counted as one.
+        ValueError: it is not counted by such a column or by day; the name means two tables; the
+            range ends before it begins, or separates days that are counted as one.
         TypeError: a value that the column cannot be compared with; a day that is no ``date``.
-        Refused: its rows are not counted yet, or its columns cannot be seen by this user.
+        Refused: its rows are not counted yet, or this user may not see its columns.
         StoreError: as any query.
     """
     check_days(start, end)
-    _check_told_apart(start, end)
+    _check_separable(start, end)
     asked = {name.lower(): value for name, value in where.items()}
     if len(asked) != len(where):
         raise ValueError("a column is given twice")
@@ -87,7 +86,7 @@ def row_count(
     return _Selection(session, tracked.counter, conditions, start, end).sum()
 
 
-def _check_told_apart(start: date | None, end: date | None) -> None:
+def _check_separable(start: date | None, end: date | None) -> None:
     wrong = None
     if start is not None and not NO_DAY <= start <= LATE_DAY:
         wrong = f"start on {start}"
@@ -95,15 +94,15 @@ def _check_told_apart(start: date | None, end: date | None) -> None:
         wrong = f"end on {end}"
     if wrong is not None:
         raise ValueError(
-            f"no range can {wrong}: days before 1970 are counted as {NO_DAY}, together with rows"
-            f" that have none, and those from {LATE_DAY} on as that day"
+            f"no range can {wrong}: days before 1970, and rows without a day, are counted as"
+            f" {NO_DAY}, and all days from {LATE_DAY} on as that day"
         )
 
 
 def _choose(
     found: Sequence[TrackedTable], table: str, asked: Mapping[str, object], day: date | None
 ) -> TrackedTable:
-    """The one of the fewest rows that knows what is asked for."""
+    """The tracked table whose counter has the columns, and the fewest rows."""
     able = [
         each
         for each in found
@@ -111,15 +110,15 @@ def _choose(
         and (day is None or each.day is not None)
     ]
     if not able:
-        what = ["day"] * (day is not None) + sorted(asked)
+        names = ["day"] * (day is not None) + sorted(asked)
         ways = "; ".join(f"{each.counter} counts{in_words(each) or ' all rows'}" for each in found)
-        raise ValueError(f"{table} is not counted by {' and '.join(what)}: {ways}")
+        raise ValueError(f"{table} is not counted by {' and '.join(names)}: {ways}")
     counted = [each for each in able if each.counted is not None]
     if not counted:
         raise Refused(
-            f"the rows of {able[0].name} are not counted just now as {able[0].counter}: it is being"
-            " tracked, repaired or untracked, or that was interrupted. Wait until it is done; if"
-            " nobody is at it, countersink verify with --repair counts them, untrack tidies up"
+            f"the counter {able[0].counter} of {able[0].name} is not right now: the table is being"
+            " tracked, repaired or untracked, or one of these was interrupted. Wait for its end;"
+            " after an interruption run countersink verify with --repair, or untrack"
         )
     return min(counted, key=lambda each: (len(each.by), each.day is not None, each.counter))
 
@@ -127,7 +126,7 @@ def _choose(
 def _conditions(
     session: Session, tracked: TrackedTable, asked: Mapping[str, object]
 ) -> list[Condition]:
-    """What is asked of each column of the keys."""
+    """The condition on each column of the keys."""
     known: dict[str, Column] = {}
     if any(value is not None for value in asked.values()):
         known = read_columns(session, tracked.schema, tracked.table)
@@ -140,21 +139,21 @@ def _conditions(
             conditions.append(condition(session, known[name], value))
         else:
             raise Refused(
-                f"column {name} of {tracked.name} is gone, or this user may not see it: grant it"
-                " SELECT on that table; countersink verify says what is the matter"
+                f"column {name} of {tracked.name} is missing, or this user may not see it: grant"
+                " SELECT on the table, or run countersink verify for the reason"
             )
     return conditions
 
 
 class KeyRange(NamedTuple):
-    """Keys from the first on, and before the end."""
+    """Keys from ``first`` (inclusive) to ``end`` (exclusive)."""
 
     first: bytes
     end: bytes
 
 
 _WITHIN: Final = "counter_key >= %s AND counter_key < %s"
-"""The condition of a range of keys."""
+"""SQL condition for a :class:`KeyRange`."""
 _ALL_KEYS: Final = KeyRange(b"", b"\xff" * (MAX_KEY_BYTES + 1))
 
 
@@ -177,7 +176,7 @@ class _Selection:
         given = {sign: label_time(day_label(day)) for sign, day in ends if day is not None}
         self._days = "".join(f" AND bucket {sign} %s" for sign in given)
         self._moments = tuple(given.values())
-        # The keys of one day are together in the primary key, those of several in the other index.
+        # Keys of one day are adjacent in the primary key, keys of several days in the other index.
         self._index = "PRIMARY" if self._single_day else "by_key"
 
     def sum(self) -> int:
@@ -194,36 +193,36 @@ class _Selection:
         return total
 
     def _found(self) -> Iterator[bytes | KeyRange]:
-        """Keys, and ranges of keys, that meet the conditions, in order."""
+        """Keys and key ranges that meet the conditions, in order."""
         leading = self._leading()
         if len(leading) == len(self._asked):
-            yield self._whole(leading)
+            yield self._keys_with(leading)
             return
-        here = self._beginning_with(leading)
-        most = ENTRIES
-        while keys := self._keys(here, most):
+        rest = self._beginning_with(leading)
+        limit = ENTRIES
+        while keys := self._keys(rest, limit):
             known = self._decoded(keys)
-            first = here.first
+            first = rest.first
             for key in keys:
                 if key < first:
-                    continue  # like the one before
+                    continue  # in the part that was skipped
                 first = key + b"\0"
-                values = known.get(key)  # None: no trigger has written it, so no row is behind it
+                values = known.get(key)  # None: no trigger has written it, so it has no rows
                 if (cut := cut_values(key)) is not None:
-                    if self._meets_cut(*cut):
+                    if self._matches_cut(*cut):
                         yield key
                 elif values is not None and (wrong := self._first_wrong(values)) is not None:
-                    first = self._behind(key, values, wrong)
+                    first = self._next_after(key, values, wrong)
                 elif values is not None:
-                    found = self._whole(values[: len(self._asked)])
+                    found = self._keys_with(values[: len(self._asked)])
                     yield found
                     if isinstance(found, KeyRange):
                         first = found.end
-            here = KeyRange(first, here.end)
-            most = min(2 * most, MOST_ENTRIES) if len(keys) > most // 2 else ENTRIES
+            rest = KeyRange(first, rest.end)
+            limit = min(2 * limit, MAX_ENTRIES) if len(keys) > limit // 2 else ENTRIES
 
     def _leading(self) -> Values:
-        """The values of the first columns, as far as they are known."""
+        """The values of the first columns, up to the first that is not known exactly."""
         known = list[str | None]()
         for one in self._asked:
             if not isinstance(one, Exactly):
@@ -231,8 +230,8 @@ class _Selection:
             known.append(one.text)
         return tuple(known)
 
-    def _whole(self, values: Values) -> bytes | KeyRange:
-        """All keys with these values of the columns that are asked for."""
+    def _keys_with(self, values: Values) -> bytes | KeyRange:
+        """All keys with these values of the first columns."""
         if len(values) == self._columns:
             return cut_bytes(encoding.encode(values))
         return self._beginning_with(values)
@@ -242,69 +241,68 @@ class _Selection:
             return _ALL_KEYS
         begin = encoding.encode(values)
         if len(begin) >= CUT_FROM and self._any_cut(begin[:CUT_FROM]):
-            raise _untold()
-        # No value has a bare | in it; } is the byte after it.
+            raise _undecided()
+        # No value has an unescaped |; } is the next byte.
         return KeyRange(begin + b"|", begin + b"}")
 
     def _first_wrong(self, values: Values) -> int | None:
-        """The place of the first value that does not meet its condition."""
-        asked = enumerate(zip(self._asked, values, strict=False))
-        return next((place for place, (one, own) in asked if one and not one.meets(own)), None)
+        """Index of the first value that does not meet its condition; None: all do."""
+        pairs = enumerate(zip(self._asked, values, strict=False))
+        return next((i for i, (one, value) in pairs if one and not one.matches(value)), None)
 
-    def _behind(self, key: bytes, values: Values, wrong: int) -> bytes:
-        """Where to look on, after a key whose value at this place is not what is asked for."""
+    def _next_after(self, key: bytes, values: Values, wrong: int) -> bytes:
+        """The first key that may match, after a key whose value with index ``wrong`` does not."""
         last = wrong + 1 == self._columns
         one = self._asked[wrong]
         if isinstance(one, Exactly):
-            there = encoding.encode((*values[:wrong], one.text)) + (b"" if last else b"|")
-            if there > key and len(there) < CUT_FROM:
-                return there
+            match = encoding.encode((*values[:wrong], one.text)) + (b"" if last else b"|")
+            if match > key and len(match) < CUT_FROM:
+                return match
         return key + b"\0" if last else encoding.encode(values[: wrong + 1]) + b"}"
 
-    def _meets_cut(self, values: Values, begun: str) -> bool:
-        """Whether a key that was cut is asked for: of its values these are known, and how the next
-        one begins.
+    def _matches_cut(self, values: Values, beginning: str) -> bool:
+        """Whether a cut key matches, by its complete values and the beginning of the next value.
 
         Raises:
-            ValueError: it cannot be told.
+            ValueError: these do not decide.
         """
         for one, value in zip(self._asked, values, strict=False):
             if isinstance(one, Alike):
-                one.ask([value])
-            if one is not None and not one.meets(value):
+                one.compare([value])
+            if one is not None and not one.matches(value):
                 return False
         rest = self._asked[len(values) :]
-        if rest and not _may_begin(rest[0], begun):
+        if rest and not _may_begin(rest[0], beginning):
             return False
         if any(one is not None for one in rest):
-            raise _untold()
+            raise _undecided()
         return True
 
     def _decoded(self, keys: Sequence[bytes]) -> dict[bytes, Values]:
-        """The values of those keys that have some."""
+        """The values of each valid key, compared with the conditions."""
         found: dict[bytes, Values] = {}
         for key in keys:
             with suppress(ValueError):
                 found[key] = encoding.decode(key, self._columns)
         for place, one in enumerate(self._asked):
             if isinstance(one, Alike):
-                one.ask([values[place] for values in found.values()])
+                one.compare([values[place] for values in found.values()])
         return found
 
-    def _keys(self, within: KeyRange, most: int) -> list[bytes]:
-        """The keys of the first entries of a range, in order."""
+    def _keys(self, within: KeyRange, limit: int) -> list[bytes]:
+        """The keys of the first ``limit`` index entries of a range, in order."""
         days, day = (self._days, self._moments) if self._single_day else ("", ())
         rows = self._session.query(
             "SELECT DISTINCT counter_key FROM ("
             f"SELECT counter_key FROM counter_slot FORCE INDEX ({self._index})"
-            f" WHERE counter = %s{days} AND {_WITHIN} ORDER BY counter_key LIMIT {most:d}"
+            f" WHERE counter = %s{days} AND {_WITHIN} ORDER BY counter_key LIMIT {limit:d}"
             ") AS entries",
             (self._counter, *day, *within),
         )
         return sorted(bytes(key) for (key,) in rows)
 
     def _any_cut(self, begin: bytes) -> bool:
-        """Whether a key that begins so was cut."""
+        """Whether any key with this beginning was cut."""
         keys = self._session.query(
             "SELECT DISTINCT counter_key FROM counter_slot FORCE INDEX (by_key)"
             f" WHERE counter = %s AND {_WITHIN} AND LENGTH(counter_key) > {CUT_FROM:d}",
@@ -321,19 +319,19 @@ class _Selection:
         return int(amount or 0)
 
 
-def _may_begin(one: Condition, begun: str) -> bool:
-    """Whether a value that begins so, and is longer, can be what is asked for."""
+def _may_begin(one: Condition, beginning: str) -> bool:
+    """Whether a longer value with this beginning can meet a condition."""
     if isinstance(one, Exactly):
         text = "\\N" if one.text is None else one.text
-        return text.startswith(begun.rstrip("\ufffd"))
+        return text.startswith(beginning.rstrip("\ufffd"))
     if isinstance(one, Alike):
-        # Collations ignore cases, accents and blanks: not that the other is twice as long.
-        return 2 * len(one.text) >= len(begun)
+        # Collations ignore case, accents and spaces, but make no text equal to one twice as long.
+        return 2 * len(one.text) >= len(beginning)
     return True
 
 
-def _untold() -> ValueError:
+def _undecided() -> ValueError:
     return ValueError(
-        "there are rows whose values are too long for a key, which is cut: it cannot be told which"
-        " of them are meant; give the values of all columns, of a column with a binary collation"
+        "some rows have values that are too long for a key, which is cut, so it is unknown which of"
+        " these rows match: give the values of all columns, with binary collations"
     )

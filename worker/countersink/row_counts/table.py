@@ -1,6 +1,5 @@
-"""Which tables and columns can be tracked at all, checked by track, repair and verify alike: types
-of columns, width of keys (``MAX_WIDTH``), and the refusals with their reasons; what ``track`` alone
-refuses: ``tracked/lifecycle.py``."""
+"""Tables and columns of the application, with the checks whether they can be tracked, for track,
+repair and verify. See ``lifecycle.py`` for the checks of ``track`` alone."""
 
 import re
 from collections.abc import Sequence
@@ -17,25 +16,25 @@ TEXT_TYPES: Final = frozenset(
     {"char", "varchar", "enum", "set", "tinytext", "text", "mediumtext", "longtext"}
 )
 DAY_TYPES: Final = frozenset({"date", "datetime", "timestamp"})
-OWN_TEXT: Final = frozenset({"uuid", "inet4", "inet6"})
-"""Types of MariaDB whose values can be written in several ways."""
-_ORDERED_TYPES: Final = (INTEGER_TYPES - {"bit"}) | BINARY_TYPES | DAY_TYPES | OWN_TEXT
+NORMALIZED_TYPES: Final = frozenset({"uuid", "inet4", "inet6"})
+"""Types of MariaDB that normalize the texts of their values."""
+_ORDERED_TYPES: Final = (INTEGER_TYPES - {"bit"}) | BINARY_TYPES | DAY_TYPES | NORMALIZED_TYPES
 _ORDERED_CHARSETS: Final = frozenset({"ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"})
-_SHORT_TYPES: Final = frozenset({"date", "datetime", "time", "year"}) | OWN_TEXT
+_SHORT_TYPES: Final = frozenset({"date", "datetime", "time", "year"}) | NORMALIZED_TYPES
 _SHORT_BYTES: Final = 45
 """Bytes of the longest value of these types, an INET6."""
 _CHARACTER_BYTES: Final = {
-    "ascii": 2,  # one byte; but a backslash or a bar is written with another one before it
+    "ascii": 2,  # one byte, and one more before a backslash or a bar
     **dict.fromkeys(("utf8mb4", "utf16", "utf16le", "utf32", "gb18030"), 4),
 }
-"""Bytes of UTF-8 that a character takes at most in a key; of other character sets three."""
+"""Maximum of bytes of a character in a key, by character set; of other sets 3."""
 _NULL_BYTES: Final = 2
 MAX_WIDTH: Final = 131_072
-"""Bytes that the values of a row may take: any VARCHAR can be counted by, no TEXT."""
+"""Maximum of bytes of a row's key before it is cut: it allows any VARCHAR, and no TEXT."""
 _SYSTEM: Final = frozenset({"mysql", "sys", "performance_schema", "information_schema"})
 _VERSION_TABLE: Final = "schema_version"
 _GENERATED: Final = (
-    "a generated column can hold what is to be counted by, as in"
+    "or count by a generated column, as in"
     " ALTER TABLE … ADD COLUMN status_group VARCHAR(20) AS (LEFT(status, 20))"
 )
 
@@ -47,11 +46,11 @@ class Column:
     Attributes:
         name: as it was created.
         type: such as ``varchar``, in lower case.
-        length: characters of a text, or bytes of a binary value, at most.
-        digits: of a number.
+        length: maximum of characters of a text, or of bytes of a binary value.
+        digits: maximum of digits of a number.
         fraction: digits of a time's fraction of a second.
-        charset: of a text; None for what is none.
-        collation: of a text; None for what is none.
+        charset: character set of a text; None for other types.
+        collation: collation of a text; None for other types.
     """
 
     name: str
@@ -63,8 +62,8 @@ class Column:
     collation: str | None
 
     @property
-    def finds_its_place(self) -> bool:
-        """Whether a value that was read, bound again, is in the same place of an index."""
+    def is_comparable(self) -> bool:
+        """Whether a value that was read and is bound again has the same place in an index."""
         if self.type in TEXT_TYPES:
             return self.type in ("char", "varchar") and self.charset in _ORDERED_CHARSETS
         return self.type in _ORDERED_TYPES
@@ -75,15 +74,15 @@ class AppTable:
     """A table that can have triggers.
 
     Attributes:
-        schema: the database that it is in.
+        schema: its database.
         name: its name, as it was created.
-        columns: by name, in their order.
-        rows: about how many there are, by the server's statistics.
-        primary_key: its columns; none where there is none.
-        updates_ignored: whether the server runs AFTER UPDATE triggers also for the rows that an
-            UPDATE IGNORE leaves as they were, as MariaDB does.
+        columns: name → column, in their order.
+        rows: estimate of its rows by the server's statistics.
+        primary_key: columns of the primary key; none where there is no primary key.
+        updates_ignored: whether the server, as MariaDB does, also runs AFTER UPDATE triggers for
+            rows that an UPDATE IGNORE leaves unchanged.
         snapshot_isolation: whether the server has ``innodb_snapshot_isolation``.
-        untriggered: sentences on what changes its rows and fires no trigger.
+        untriggered: sentences on changes of rows that fire no trigger.
     """
 
     schema: str
@@ -96,40 +95,40 @@ class AppTable:
     untriggered: tuple[str, ...]
 
     def column(self, name: str) -> Column:
-        """A column by its name, in whatever case.
+        """A column by its name, in any case.
 
         Raises:
-            ValueError: there is none; says which there are.
+            ValueError: there is no such column; the message has all names.
         """
-        for own in self.columns.values():
-            if own.name.casefold() == name.casefold():
-                return own
+        for column in self.columns.values():
+            if column.name.casefold() == name.casefold():
+                return column
         raise ValueError(
             f"{self.schema}.{self.name} has no column {name!r}; it has {', '.join(self.columns)}"
         )
 
     def counted_by(self, by: Sequence[str], day: str | None) -> tuple[list[Column], Column | None]:
-        """The columns that make the key of a row's count, and the one whose date is its day.
+        """The columns of the key, and the day column, if they can be these.
 
         Raises:
-            ValueError: there is no such column, one comes twice, or their values cannot make a key;
-                or the day's column holds no dates.
+            ValueError: there is no such column, a column is given twice, the type of a column has
+                no exact text, the key may be too long, or the day column has no dates.
         """
         found = [self.column(name) for name in by]
         for column in found:
             if found.count(column) > 1:
                 raise ValueError(f"column {column.name} is given twice")
         if width(found) > MAX_WIDTH:
-            said = ", ".join(f"{column.name} up to {widest(column):,}" for column in found)
+            widths = ", ".join(f"{column.name} up to {widest(column):,}" for column in found)
             raise ValueError(
-                f"the values may not fit the {MAX_WIDTH:,} bytes that are read of a row ({said}"
-                f" bytes of UTF-8): count by fewer or narrower columns; {_GENERATED}"
+                f"the values of a row may have more than {MAX_WIDTH:,} bytes of UTF-8 ({widths}):"
+                f" count by fewer or narrower columns, {_GENERATED}"
             )
         of_day = None if day is None else self.column(day)
         if of_day is not None and of_day.type not in DAY_TYPES:
             raise ValueError(
-                f"column {of_day.name} is of type {of_day.type.upper()}: a day is taken from a"
-                " DATE, DATETIME or TIMESTAMP"
+                f"column {of_day.name} is of type {of_day.type.upper()}: the day must be a DATE,"
+                " DATETIME or TIMESTAMP"
             )
         return found, of_day
 
@@ -139,22 +138,23 @@ def read_table(session: Session, schema: str, name: str, database: str) -> AppTa
 
     Args:
         session: outside a transaction.
-        schema: the database that it is in.
+        schema: its database.
         name: its name.
-        database: where the tables of countersink are.
+        database: countersink's database.
 
     Raises:
-        ValueError: there is no such table, or it cannot be tracked; says why, and what can be done.
+        ValueError: there is no such table, or it cannot be tracked; the message has the reason, and
+            what can be done.
     """
     if schema.casefold() in _SYSTEM:
-        raise ValueError(f"{schema}.{name} is the server's own: it cannot have triggers")
+        raise ValueError(f"{schema}.{name} is a system table, which cannot have triggers")
     rows = session.query(
         "SELECT table_schema, table_name, table_type, engine, COALESCE(table_rows, 0),"
         " COALESCE(create_options, ''), @@lower_case_table_names FROM information_schema.tables"
         " WHERE table_schema = %s AND table_name = %s",
         (schema, name),
     )
-    # Where names differ by case alone the one that was written; elsewhere the only one.
+    # Where names are case-sensitive the exact name; elsewhere the only row.
     found = next((row for row in rows if row[-1] or row[:2] == (schema, name)), None)
     if found is None:
         raise ValueError(
@@ -162,7 +162,7 @@ def read_table(session: Session, schema: str, name: str, database: str) -> AppTa
             " table cannot be tracked: it belongs to one connection, and cannot have triggers)"
         )
     schema, name, kind, engine, estimate, options, _ = found
-    _refuse(database, schema, name, kind, engine)
+    _check_kind(database, schema, name, kind, engine)
     columns = read_columns(session, schema, name)
     untriggered = _cascades(session, schema, name)
     if "partitioned" in options.lower():
@@ -180,7 +180,7 @@ def read_table(session: Session, schema: str, name: str, database: str) -> AppTa
 
 
 def read_columns(session: Session, schema: str, table: str) -> dict[str, Column]:
-    """The columns of a table by name, in their order; none where there is no such table."""
+    """Name → column of a table, in their order; empty where there is no such table."""
     rows = session.query(
         "SELECT column_name, data_type, character_maximum_length, numeric_precision,"
         " datetime_precision, character_set_name, collation_name"
@@ -203,19 +203,19 @@ def read_columns(session: Session, schema: str, table: str) -> dict[str, Column]
 
 
 def width(columns: Sequence[Column]) -> int:
-    """Bytes that the longest key of these columns has, before it is cut.
+    """Maximum of bytes of a key of these columns, before it is cut.
 
     Raises:
-        ValueError: a column cannot be counted by; says what can be done.
+        ValueError: the type of a column has no exact text; the message has what can be done.
     """
     return sum(widest(column) for column in columns) + max(0, len(columns) - 1)
 
 
 def widest(column: Column) -> int:
-    """Bytes that the column's longest value takes in a key.
+    """Maximum of bytes of the column's value in a key.
 
     Raises:
-        ValueError: it is of a type that cannot be counted by; says what can be done.
+        ValueError: its type has no exact text; the message has what can be done.
     """
     if column.type in TEXT_TYPES:
         return max(_CHARACTER_BYTES.get(column.charset or "", 3) * column.length, _NULL_BYTES)
@@ -227,30 +227,30 @@ def widest(column: Column) -> int:
         return _SHORT_BYTES
     if column.type == "timestamp":
         raise ValueError(
-            f"column {column.name} is a TIMESTAMP, whose text is another one in each time zone:"
-            " take it as the day, or count by a DATETIME column"
+            f"column {column.name} is a TIMESTAMP, whose text depends on the time zone: give it as"
+            " the day, or count by a DATETIME column"
         )
     raise ValueError(
-        f"column {column.name} is of type {column.type.upper()}, which has no exact text to count"
-        f" by: {_GENERATED}"
+        f"column {column.name} is of type {column.type.upper()}, whose values have no exact text:"
+        f" count by another column, {_GENERATED}"
     )
 
 
-def _refuse(database: str, schema: str, name: str, kind: str, engine: str | None) -> None:
+def _check_kind(database: str, schema: str, name: str, kind: str, engine: str | None) -> None:
     full = f"{schema}.{name}"
-    if schema == database and name in _own_tables():
-        raise ValueError(f"{full} is countersink's own: it cannot be tracked")
-    if kind.upper() != "BASE TABLE":  # of one that is system-versioned, past rows fire them, too
+    if schema == database and name in _countersink_tables():
+        raise ValueError(f"{full} is a table of countersink: it cannot be tracked")
+    if kind.upper() != "BASE TABLE":  # past rows of a system-versioned table fire triggers, too
         raise ValueError(f"{full} is no plain table ({kind.lower()}): it cannot be tracked")
     if (engine or "").lower() != "innodb":
         raise ValueError(
-            f"{full} is of the engine {engine}, whose rows do not commit and roll back with their"
-            " count: ALTER TABLE … ENGINE = InnoDB first"
+            f"{full} has the engine {engine}, whose rows do not commit and roll back with their"
+            " count: run ALTER TABLE … ENGINE = InnoDB first"
         )
 
 
 @cache
-def _own_tables() -> frozenset[str]:
+def _countersink_tables() -> frozenset[str]:
     statements = "\n".join(each for migration in migrations() for each in migration.statements)
     made = re.findall(r"^CREATE TABLE (?:IF NOT EXISTS )?(\w+)", statements, re.MULTILINE)
     return frozenset({_VERSION_TABLE, *made})
@@ -264,12 +264,12 @@ def _primary_key(
         " AND table_name = %s AND index_name = 'PRIMARY' ORDER BY seq_in_index",
         (schema, name),
     )
-    # A user who may not see all columns sees a part of the key, which is none.
+    # A user who may not see all columns sees only a part of the primary key, which is useless.
     return tuple(columns[key] for (key,) in rows) if all(row[0] in columns for row in rows) else ()
 
 
 def _cascades(session: Session, schema: str, name: str) -> list[str]:
-    """Sentences on the foreign keys by which rows change without a trigger."""
+    """Sentences on foreign keys that change rows without firing triggers."""
     rows = session.query(
         "SELECT constraint_name, referenced_table_name, delete_rule, update_rule"
         " FROM information_schema.referential_constraints"
@@ -277,8 +277,8 @@ def _cascades(session: Session, schema: str, name: str) -> list[str]:
         (schema, name),
     )
     return [
-        f"foreign key {constraint} to {parent}: ON DELETE {deleted}, ON UPDATE {updated}: what it"
-        " deletes or changes fires no trigger"
+        f"foreign key {constraint} to {parent} (ON DELETE {deleted}, ON UPDATE {updated}): its"
+        " deletions and changes of rows fire no trigger"
         for constraint, parent, deleted, updated in rows
         if {deleted, updated} & {"CASCADE", "SET NULL", "SET DEFAULT"}
     ]

@@ -1,27 +1,26 @@
-"""The SQL of the triggers that count a table's rows: which rows and changes count (``check.py``
-reads the same rows); comparing them with those that exist; changing them: lock wait, tries, pauses
-and error messages. Rights that triggers need, and the sentences that say what to GRANT where one is
-missing.
+"""Triggers that count a table's rows: their SQL, the comparison with the installed triggers, their
+creation and dropping, and the rights that they need.
 
-They run after the row was written, so that neither a row that an INSERT IGNORE leaves out nor what
-another trigger still changes is counted wrongly. Each adds 1 or -1 in the application's own
-transaction, into a slot by its connection, so that transactions do not wait for each other. An
-UPDATE that leaves key and day alone writes nothing; where nothing is counted by, it has no trigger.
+They run after the row was written, so that rows that an INSERT IGNORE omits, and values that
+another trigger changes, are counted correctly. Each adds 1 or -1 in the application's own
+transaction, to the slot of its connection, so that transactions do not wait for each other. An
+UPDATE that does not change key or day writes nothing; a table without key and day columns has no
+UPDATE trigger.
 
-MariaDB runs the trigger also for a row that UPDATE IGNORE leaves as it was, since it met a
-duplicate key or a missing parent. So there it looks, by the primary key, whether the row still is
-what it was; without one it cannot tell.
+MariaDB runs the trigger also for a row that UPDATE IGNORE leaves unchanged, because of a duplicate
+key or a missing parent. There the trigger reads the row by the primary key and compares; without a
+primary key it cannot.
 
 A trigger must never fail the application's write. It runs under the ``sql_mode`` and the character
-set of the session that made it: that has an empty ``sql_mode``, so a value that was not foreseen
-becomes a warning (and a difference that verification finds) instead of an error.
+set of the session that created it, whose ``sql_mode`` is empty, so an unexpected value causes a
+warning (and a difference that ``verify`` finds) instead of an error.
 
-A statement that makes or drops a trigger waits until no transaction uses the table, and whoever
-comes to use it meanwhile waits behind it, readers too. So it waits for a second at most, lets the
-others pass for at least as long, and tries again.
+A statement that creates or drops a trigger waits until no transaction uses the table, and all other
+statements on the table, also of readers, wait behind it. So it waits for a second at most, pauses
+for at least as long, and tries again.
 
-The server is asked by trying: what triggers read and write is tried beforehand, without a row;
-whether they may be made is what it says to CREATE TRIGGER.
+Rights are checked by trying: the triggers' reads and writes are executed before, without a row, and
+the server checks the rest at CREATE TRIGGER.
 """
 
 import random
@@ -51,18 +50,18 @@ _DENIED: Final = frozenset(
 
 
 def require_before(session: Session, schema: str, table: str, database: str) -> None:
-    """Check that triggers made by this user can read a table, and can count.
+    """Check that triggers created by this user can read a table, and count its rows.
 
     Args:
-        session: of the user whose triggers they will be.
-        schema: the database that the table is in.
-        table: its name.
-        database: where the tables of countersink are.
+        session: a session of the user who creates the triggers.
+        schema: the table's database.
+        table: the table's name.
+        database: countersink's database.
 
     Raises:
-        Refused: they cannot; says what to grant.
+        Refused: a right is missing; the message has the GRANT.
     """
-    # With no rights but those that a trigger has: on MariaDB none of a role.
+    # Without rights that a trigger does not have: on MariaDB those of a role.
     ((role,),) = session.query("SELECT CURRENT_ROLE()")
     by_role = role is not None and session.dialect.name == "mariadb"
     if by_role:
@@ -85,23 +84,23 @@ def require_before(session: Session, schema: str, table: str, database: str) -> 
 def explaining(
     session: Session, schema: str, table: str, needed: Sequence[str] = ("SELECT", "TRIGGER")
 ) -> Iterator[None]:
-    """An error within that is about a missing right says what to grant."""
+    """Give errors within the block that are about a missing right a message with the GRANT."""
     try:
         yield
     except StoreError as error:
         if error.code not in _DENIED:
             raise
-        # Without what a general advice would say behind it.
-        said, _, _ = str(error).partition(" (error ")
+        # Without the general advice at the message's end.
+        answer, _, _ = str(error).partition(" (error ")
         raise Refused(
-            f"triggers on {schema}.{table} need rights of their own, which a role does not give:"
-            f" {grant(session, schema, table, needed)}; the server said: {said}",
+            f"triggers on {schema}.{table} need rights of the user itself, not of a role:"
+            f" {grant(session, schema, table, needed)}; the server said: {answer}",
             code=error.code,
         ) from error
 
 
 def grant(session: Session, schema: str, table: str, needed: Sequence[str]) -> str:
-    """What an administrator has to run for this user, in words."""
+    """Text with the GRANT statement that an administrator has to run for this user."""
     ((user,),) = session.query("SELECT CURRENT_USER()")
     name, _, host = user.rpartition("@")
     return (
@@ -110,9 +109,9 @@ def grant(session: Session, schema: str, table: str, needed: Sequence[str]) -> s
     )
 
 
-def is_gone(session: Session, definer: str) -> bool:
-    """Whether there is no user ``definer`` (``user@host``) any more, as whom triggers run; False
-    where this user may not look at others.
+def is_missing_user(session: Session, definer: str) -> bool:
+    """Whether the user ``definer`` (``user@host``) does not exist; False where this user may not
+    see other users.
     """
     accounts = {
         account
@@ -120,36 +119,36 @@ def is_gone(session: Session, definer: str) -> bool:
     }
     ((user,),) = session.query("SELECT CURRENT_USER()")
     name, _, host = definer.rpartition("@")
-    # Whoever may not read the grants sees only its own.
+    # A user without the right to read grants sees only its own.
     return f"'{name}'@'{host}'" not in accounts and (len(accounts) > 1 or definer == user)
 
 
 SQL_MODE: Final = ""
-"""Of the session that makes triggers, and so of the triggers."""
+"""``sql_mode`` of the session that creates triggers, and so of the triggers."""
 LOCK_WAIT: Final = 1
-"""Seconds that others may have to wait behind a statement."""
+"""Seconds that a statement, and other statements behind it, wait for the table."""
 ATTEMPTS: Final = 15
 PAUSES: Final = (1.0, 2.0)
-"""Seconds between two attempts, at least and at most."""
+"""Minimum and maximum of seconds between two attempts."""
 _UNKNOWN_DATABASE: Final = 1049
 _NO_SUCH_TRIGGER: Final = 1360
 _HIDDEN: Final = 1227
-"""What SHOW CREATE TRIGGER says of a trigger that is there, to a user who may not see it."""
+"""Error of SHOW CREATE TRIGGER for an existing trigger that this user may not see."""
 Event = Literal["INSERT", "UPDATE", "DELETE"]
 Notice = Callable[[str], object]
-"""Is told, in a sentence, what is being waited for."""
+"""Called with a sentence: a warning, or a reason to wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A trigger as it should be.
+    """A trigger to be created.
 
     Attributes:
-        schema: the database that it and its table are in.
-        table: what it is on.
-        name: its own.
-        event: after what it runs.
-        body: what it does, as SQL.
+        schema: the database of the trigger and its table.
+        table: the table's name.
+        name: the trigger's name.
+        event: the statement after which it runs.
+        body: its SQL.
     """
 
     schema: str
@@ -160,7 +159,7 @@ class Trigger:
 
     @property
     def create(self) -> str:
-        """The statement that makes it."""
+        """The statement that creates it."""
         return (
             f"CREATE TRIGGER {quoted(self.schema)}.{quoted(self.name)}"
             f" AFTER {self.event} ON {quoted(self.schema)}.{quoted(self.table)}"
@@ -170,15 +169,15 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class InstalledTrigger:
-    """A trigger as the server has it.
+    """A trigger of the server.
 
     Attributes:
-        schema: the database that it and its table are in.
-        table: what it is on.
-        name: its own.
+        schema: the database of the trigger and its table.
+        table: the table's name.
+        name: the trigger's name.
         definer: ``user@host`` with whose rights it runs.
-        sql_mode: under which it runs.
-        statement: what the server says made it.
+        sql_mode: ``sql_mode`` under which it runs.
+        statement: its SHOW CREATE TRIGGER statement.
     """
 
     schema: str
@@ -190,30 +189,30 @@ class InstalledTrigger:
 
     @property
     def drop(self) -> str:
-        """The statement that takes it away, wherever it is by now."""
+        """The statement that drops it, on any table of its database."""
         return f"DROP TRIGGER IF EXISTS {quoted(self.schema)}.{quoted(self.name)}"
 
-    def does(self, wanted: Trigger) -> bool:
-        """Whether it is as it should be. (The server changes what stands before the body.)"""
+    def matches(self, expected: Trigger) -> bool:
+        """Whether it equals ``expected``. (The server changes the SQL before the body.)"""
         return (
-            (self.table, self.name, self.sql_mode) == (wanted.table, wanted.name, SQL_MODE)
-            and f" AFTER {wanted.event} ON " in self.statement
-            and self.statement.endswith(wanted.body)
+            (self.table, self.name, self.sql_mode) == (expected.table, expected.name, SQL_MODE)
+            and f" AFTER {expected.event} ON " in self.statement
+            and self.statement.endswith(expected.body)
         )
 
 
 def trigger_names(tracked: TrackedTable) -> list[str]:
-    """The names that its triggers have, or would have."""
+    """Names of a tracked table's triggers, existing or not."""
     return [f"{tracked.triggers}_{event}" for event in ("insert", "update", "delete")]
 
 
-def wanted(tracked: TrackedTable, table: AppTable, database: str) -> list[Trigger]:
+def expected_triggers(tracked: TrackedTable, table: AppTable, database: str) -> list[Trigger]:
     """The triggers that count a table.
 
     Args:
-        tracked: how it is counted.
-        table: the table.
-        database: where the tables of countersink are.
+        tracked: the tracked table.
+        table: its columns.
+        database: countersink's database.
     """
     by, day = table.counted_by(tracked.by, tracked.day)
     slots = f"{quoted(database)}.counter_slot"
@@ -232,7 +231,7 @@ def wanted(tracked: TrackedTable, table: AppTable, database: str) -> list[Trigge
     }
     if by or day is not None:
         less, more = add("old_bucket", "old_key", -1), add("new_bucket", "new_key", 1)
-        # In the order of the primary key, as everybody writes several rows.
+        # In the order of the primary key, as in all transactions that write several rows.
         moved = "old_bucket <> new_bucket OR old_key <> new_key"
         if table.updates_ignored and table.primary_key:
             moved = f"({moved}) AND NOT EXISTS ({_unchanged(tracked, table)})"
@@ -257,14 +256,14 @@ def wanted(tracked: TrackedTable, table: AppTable, database: str) -> list[Trigge
     ]
 
 
-def existing(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
-    """Those of its triggers that there are, on whatever table of its database they are by now.
+def installed_triggers(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
+    """The existing triggers of a tracked table, on any table of its database.
 
     Raises:
-        HiddenTriggers: this user may not see them; says what to grant.
+        HiddenTriggers: this user may not see them; the message has the GRANT.
     """
     found = _visible(session, tracked, "trigger_schema = %s")
-    # The server leaves out what a user may not see, without a word; by name it says so.
+    # Lists of the server omit triggers that a user may not see; a query by name raises an error.
     for name in {*trigger_names(tracked)} - {trigger.name for trigger in found}:
         try:
             _shown(session, tracked.schema, name)
@@ -272,18 +271,18 @@ def existing(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
             if error.code != _HIDDEN:
                 raise
             raise HiddenTriggers(
-                f"this user may not see the triggers of {tracked.name}, which are there:"
+                f"this user may not see the existing triggers of {tracked.name}:"
                 f" {grant(session, tracked.schema, tracked.table, ('TRIGGER',))}",
                 code=error.code,
             ) from error
     return found
 
 
-def strays(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
-    """Triggers of the same names in other databases, which came there with a copy of the table.
+def stray_triggers(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
+    """Triggers with the same names in other databases, which came there with a copy of the table,
+    count in this database of countersink, and are visible to this user.
 
-    Only those that count in these tables of countersink, and that this user may see. On MariaDB
-    this takes longer the more tables the server has.
+    On MariaDB the time of this query grows with the number of tables on the server.
     """
     ((database,),) = session.query("SELECT DATABASE()")
     counts = f"INSERT INTO {quoted(database)}.counter_slot "
@@ -291,33 +290,33 @@ def strays(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
     return [trigger for trigger in copies if counts in trigger.statement]
 
 
-def split(
-    there: Sequence[InstalledTrigger], should_be: Sequence[Trigger], definer: str | None = None
+def needed_changes(
+    installed: Sequence[InstalledTrigger], expected: Sequence[Trigger], definer: str | None = None
 ) -> tuple[list[InstalledTrigger], list[Trigger]]:
-    """Of triggers that are there and that should be: which to drop, and which to make.
+    """The installed triggers to drop, and the expected triggers to create.
 
     Args:
-        there: as they are.
-        should_be: as they should be.
-        definer: ``user@host`` that they should run as; None: any.
+        installed: the installed triggers.
+        expected: the expected triggers.
+        definer: ``user@host`` that they should run as; None: any user.
     """
 
     def right(found: InstalledTrigger, trigger: Trigger) -> bool:
-        return found.does(trigger) and definer in (None, found.definer)
+        return found.matches(trigger) and definer in (None, found.definer)
 
     return (
-        [found for found in there if not any(right(found, trigger) for trigger in should_be)],
-        [trigger for trigger in should_be if not any(right(found, trigger) for found in there)],
+        [found for found in installed if not any(right(found, trigger) for trigger in expected)],
+        [trigger for trigger in expected if not any(right(found, trigger) for found in installed)],
     )
 
 
-def quiet(*_: object) -> None:
-    """Tell nobody."""
+def ignore(*_: object) -> None:
+    """A :data:`Notice` that does nothing."""
 
 
 @contextmanager
 def changing(connect: Connect) -> Iterator[Session]:
-    """A session for making and dropping triggers."""
+    """A session for creating and dropping triggers."""
     with connect() as session:
         session.execute(
             "SET SESSION lock_wait_timeout = %s, SESSION sql_mode = %s", (LOCK_WAIT, SQL_MODE)
@@ -326,17 +325,16 @@ def changing(connect: Connect) -> Iterator[Session]:
 
 
 def change(session: Session, trigger: Trigger | InstalledTrigger, notice: Notice) -> None:
-    """Make a trigger, or drop one that is installed: a statement that needs the table for itself,
-    in short waits.
+    """Create a trigger, or drop an installed one, in repeated short waits for the table.
 
     Args:
-        session: one of :func:`changing`.
+        session: from :func:`changing`.
         trigger: the trigger.
-        notice: is told that it waits.
+        notice: called before each pause.
 
     Raises:
-        Conflict: others used the table all the time; says how to find them.
-        Refused: a right is missing; says what to grant.
+        Conflict: transactions used the table all the time; the message says how to find them.
+        Refused: a right is missing; the message has the GRANT.
         StoreError: as any statement.
     """
     statement = trigger.create if isinstance(trigger, Trigger) else trigger.drop
@@ -350,8 +348,8 @@ def change(session: Session, trigger: Trigger | InstalledTrigger, notice: Notice
             if attempt == ATTEMPTS:
                 raise Conflict(
                     f"a transaction has been using {table} all the time, so its triggers could not"
-                    f" be changed ({error}): end it (SHOW PROCESSLIST shows who is connected, KILL"
-                    " and that number ends one), then run this again",
+                    f" be changed ({error}): end it (SHOW PROCESSLIST lists the connections, KILL"
+                    " with its number ends one), then run this again",
                     code=error.code,
                 ) from error
             notice(f"waiting for a transaction that uses {table} (attempt {attempt} of {ATTEMPTS})")
@@ -359,7 +357,7 @@ def change(session: Session, trigger: Trigger | InstalledTrigger, notice: Notice
 
 
 def _unchanged(tracked: TrackedTable, table: AppTable) -> str:
-    """Finds the row that an UPDATE was about if it still is counted where it was."""
+    """SQL that selects the row of an UPDATE, if its key and day are the old ones."""
     by, day = table.counted_by(tracked.by, tracked.day)
     same = " AND ".join(
         f"kept.{quoted(column.name)} = OLD.{quoted(column.name)}" for column in table.primary_key
@@ -367,7 +365,7 @@ def _unchanged(tracked: TrackedTable, table: AppTable) -> str:
     return (
         f"SELECT 1 FROM {quoted(table.schema)}.{quoted(table.name)} AS kept WHERE {same}"
         f" AND {bucket_sql(day, 'kept.')} = old_bucket AND {key_sql(by, 'kept.')} = old_key"
-        # As it is now, not as it was when the application's transaction began to read.
+        # Reads the present row, not that of the application's snapshot.
         " LOCK IN SHARE MODE"
     )
 
@@ -378,7 +376,7 @@ def _visible(session: Session, tracked: TrackedTable, where: str) -> list[Instal
         f" FROM information_schema.triggers WHERE {where} AND trigger_name IN (%s, %s, %s)",
         (tracked.schema, *trigger_names(tracked)),
     )
-    # Not action_statement, where MySQL spoils names that have a backquote in them.
+    # Not action_statement, where MySQL damages names with a backquote.
     return [
         InstalledTrigger(schema, table, name, definer, sql_mode, statement)
         for schema, table, name, definer in rows

@@ -1,12 +1,9 @@
-"""Sequences: numbers handed out once, in one statement. ``Sequences``, for programs: ``next``,
-``next_block``, ``next_in``, ``peek``, ``set``, ``reset``, ``configure``; checks are in
-``options.py``, refusals of changes in ``records.py``. Hands out values of sequences: which MySQL
-errors leave the outcome uncertain, and idle sessions.
+"""Sequences: numbers that are handed out once. ``Sequences`` is their interface for programs. See
+``options.py`` for the options and their checks, and ``records.py`` for the SQL.
 
-The table ``sequence`` has a base row per sequence, which is made when it is first used and holds
-its options, and a row per period. Whoever hands out a value locks the base row.
-
-One statement does where there are no periods; a first value, and others, take a transaction.
+The table ``sequence`` has a base row per sequence, which is created at its first use and has its
+options, and a row per period. Handing out a value locks the base row: by one statement where the
+sequence has no periods; a first value, a period or the end of a cycle takes a transaction.
 """
 
 import builtins
@@ -15,7 +12,7 @@ from datetime import date
 from functools import partial
 from typing import Final, TypeVar, Unpack
 
-from countersink.database.app_connection import AppConnection, as_one, execute, query
+from countersink.database.app_connection import AppConnection, all_or_nothing, execute, query
 from countersink.database.errors import (
     HELD,
     Conflict,
@@ -36,7 +33,7 @@ from countersink.sequences.options import (
     name_bytes,
     number,
 )
-from countersink.sequences.records import ADDED, TABLE, Period, Sequence, add, hand_out
+from countersink.sequences.records import ADDED, TABLE, Period, Sequence, add_sql, hand_out
 
 NOT_BEGUN: Final = frozenset(
     {
@@ -49,62 +46,64 @@ NOT_BEGUN: Final = frozenset(
         *HELD,
     }
 )
-"""Answers of a server that will not write, so nothing was handed out."""
+"""Errors of a server that does not write, so nothing was handed out."""
 HANDING_IDLE_SECONDS: Final = 8 * 3600
-"""The server ends such a session after so many idle seconds: they never hold a lock while idle."""
+"""Idle seconds after which the server ends a session for handing out, which never holds a lock
+while idle."""
 PING_AFTER: Final = 10.0
-"""Seconds of idleness after which a session is asked whether it is there: what lies between it and
-the server may have forgotten it without a word."""
+"""Idle seconds after which the server is asked before a session is used again: a firewall between
+may have dropped the connection."""
 
 
 def take(sessions: Pool, table: str, name: bytes, asked: ValueRequest) -> range:
-    """The values asked for, on a session of ours, at READ COMMITTED; a Conflict has done nothing.
+    """Hand out the requested values on a session of the pool, at READ COMMITTED. After a Conflict
+    nothing was handed out.
 
     Raises:
         SequenceUncertain, SequenceExhausted, StoreError: as :meth:`Sequences.next`.
     """
     with sessions.lent() as session:
         try:
-            done = session.hand_out(add(table, name, asked))
+            done = session.hand_out(add_sql(table, name, asked))
             if done.rows == ADDED:
                 return _values(done.insert_id, asked)
             with session.transaction():
                 return hand_out(session.hand_out, session.query, table, name, asked)
         except StoreError as error:
-            if not _leaves_it_open(error):
+            if not _is_uncertain(error):
                 raise
             session.close(hard=True)
             raise SequenceUncertain(
-                "the connection broke, or the statement was interrupted, so the server may have"
-                f" handed out a value of which it could not tell ({error}). It will not hand it out"
-                " again: ask for the next one",
+                "the connection broke, or the statement was interrupted, before the server's reply"
+                f" ({error}). If a value was handed out, it is lost, as none is handed out twice:"
+                " ask for the next one",
                 code=error.code,
             ) from error
 
 
 def take_in(connection: AppConnection, table: str, name: bytes, asked: ValueRequest) -> range:
-    """The same in the transaction of ``connection``.
+    """Hand out the requested values in the transaction of ``connection``.
 
     Raises:
         SequenceExhausted, StoreError: as :meth:`Sequences.next_in`. And the driver's errors.
     """
-    done = execute(connection, add(table, name, asked))
+    done = execute(connection, add_sql(table, name, asked))
     if done.rows == ADDED:
         return _values(done.insert_id, asked)
-    with as_one(connection):
+    with all_or_nothing(connection):
         return hand_out(
             partial(execute, connection), partial(query, connection), table, name, asked
         )
 
 
 def _values(last: int, asked: ValueRequest) -> range:
-    """The values, from the last one; a step that is not given is 1 where there are several."""
+    """The values that end with ``last``. For several values the step is known: 1 by default."""
     step = asked.step or 1
     return range(last - (asked.n - 1) * step, last + step, step)
 
 
-def _leaves_it_open(error: StoreError) -> bool:
-    """Whether a value may have been handed out, for all that the error says."""
+def _is_uncertain(error: StoreError) -> bool:
+    """Whether a value may have been handed out in spite of the error."""
     match error:
         case ReadInterrupted():
             return True
@@ -112,11 +111,11 @@ def _leaves_it_open(error: StoreError) -> bool:
             return False
         case Unavailable():
             return error.code not in NOT_BEGUN
-    return not error.code  # not the server's answer: the driver could not make sense of it
+    return not error.code  # raised by the driver, which could not read the reply
 
 
 def is_alive(session: Session, idle: float) -> bool:
-    """Whether a session that was idle for so many seconds was alive a moment ago."""
+    """Whether a session can be used after so many idle seconds."""
     return (idle < PING_AFTER and session.silent()) or session.answers()
 
 
@@ -126,50 +125,47 @@ Result = TypeVar("Result")
 class Sequences:
     """Numbers that are handed out once. Thread-safe and fork-safe.
 
-    A sequence comes into being when it is first used. Within a period no value is handed out twice,
-    unless somebody sets or resets it, or it cycles; where a connection breaks before the reply a
-    value may be lost, so there may be gaps.
+    A sequence is created at its first use. Within a period no value is handed out twice, unless the
+    sequence is set or reset, or cycles. A value is lost where a connection breaks before the reply,
+    so there may be gaps.
 
-    Names are any text of at most 255 bytes of UTF-8, compared byte by byte. Values and steps have
-    64 bits; 0 and negative values are values like any other. Every method raises TypeError and
-    ValueError for a name, value or step that cannot be, and what :mod:`countersink.database.errors`
-    lists.
+    Names are texts of at most 255 bytes of UTF-8, compared byte by byte. Values and steps have 64
+    bits; 0 and negative values are valid. Every method raises TypeError and ValueError for an
+    invalid name, value or step, and the errors of :mod:`countersink.database.errors`.
 
     Args:
-        connect: makes sessions at READ COMMITTED for handing out, which the server should leave
-            open for long.
-        connect_to_change: makes sessions at READ COMMITTED for changes, with a short lock wait.
-        pool: for reading.
-        database: where the table is, for statements on the application's connections.
+        connect: opens sessions at READ COMMITTED for handing out, with a long idle time.
+        connect_to_change: opens sessions at READ COMMITTED for changes, with a short lock wait.
+        pool: sessions for reading.
+        database: countersink's database, for statements on the application's connections.
     """
 
     def __init__(
         self, connect: Connect, connect_to_change: Connect, pool: Pool, database: str
     ) -> None:
         self._table = f"{quoted(database)}.{TABLE}"
-        # A value whose reply is lost is lost. So that a connection that the server has ended costs
-        # none, it is found out before anything is sent.
+        # A value whose reply is lost is lost, so each kept connection is checked before its use.
         self._handing_out = Pool(connect, is_alive)
         self._changing = Pool(connect_to_change, is_alive)
         self._pool = pool
 
     def next(self, name: str, step: int | None = None, *, start: int | None = None) -> int:
-        """Add, and get your own value: one statement, and one round trip, but for the first value
-        and for sequences with periods.
+        """The next value: one statement and one round trip, except for the first value and for
+        sequences with periods.
 
         Args:
-            name: of the sequence.
-            step: to add to the last value; not 0. None: the configured one, else 1.
-            start: the first value, where the sequence has none yet in its period. None: the
-                configured one, else the step.
+            name: the sequence's name.
+            step: number to add to the last value; not 0. None: the configured step, else 1.
+            start: the first value, where the sequence has none in its period. None: the configured
+                start, else the step.
 
         Raises:
             SequenceUncertain: the connection broke before the reply, or the statement was
-                interrupted (KILL QUERY, ``max_statement_time``). The value, if one was handed out,
-                is lost: nobody will get it. Asking again gets another one.
-            SequenceExhausted: the value would be beyond the sequence's limits or 64 bits. It is
-                unchanged.
-            Unavailable: no connection could be made; nothing was handed out.
+                interrupted (KILL QUERY, ``max_statement_time``). If a value was handed out, it is
+                lost: no caller gets it. Call again for another value.
+            SequenceExhausted: the value would be beyond the sequence's limits or 64 bits. The
+                sequence is unchanged.
+            Unavailable: no connection could be opened; nothing was handed out.
             Conflict: an application's transaction held the sequence for too long; nothing was
                 handed out.
         """
@@ -178,11 +174,10 @@ class Sequences:
     def next_block(
         self, name: str, n: int, step: int | None = None, *, start: int | None = None
     ) -> range:
-        """The next ``n`` values at once, ``step`` apart: for a busy caller.
+        """The next ``n`` values in one statement, ``step`` apart.
 
-        They are all handed out, whether they are used or not. In a sequence that cycles a block
-        that does not fit before the end begins again at the start as a whole; in others it is
-        refused as a whole.
+        All are handed out, used or not. A block that does not fit before the end of the sequence
+        begins at the start if the sequence cycles, and is refused otherwise.
 
         Raises:
             as :meth:`next`; ValueError also for ``n`` below 1.
@@ -197,103 +192,102 @@ class Sequences:
         *,
         start: int | None = None,
     ) -> int:
-        """As :meth:`next`, in the transaction of the application's ``connection``: without gaps.
+        """The next value, in the transaction of the application's ``connection``: without gaps.
 
-        The value comes back if the transaction rolls back, so nobody else gets one until it has
-        ended: all users of the sequence wait for each other. Keep it short, and make this its last
-        statement where you can.
+        A rollback returns the value, so all other users of the sequence wait until the transaction
+        ends. Keep it short, and make this its last statement where possible.
 
-        What the driver raises goes up as it is, deadlocks (1213, 1020) and lock waits (1205)
-        included: roll back, and run the transaction again.
+        The driver's exceptions are passed on unchanged. After a deadlock (1213, 1020) or a lock
+        wait (1205), roll back and run the transaction again.
 
-        The connection's ``LAST_INSERT_ID()`` may be another one afterwards: read the id of an
-        AUTO_INCREMENT row of yours before. A period is that of the connection's clock, which is the
-        server's unless you ``SET timestamp``.
+        The connection's ``LAST_INSERT_ID()`` may have changed afterwards: read the id of an
+        AUTO_INCREMENT row before. Periods go by the connection's clock, which is the server's
+        unless you ``SET timestamp``.
 
         Args:
-            connection: to the server of the store, by any driver with a DB-API cursor; its user has
-                SELECT, INSERT and UPDATE on the table ``sequence``.
-            name: as of :meth:`next`, and so are the others.
+            connection: DB-API connection to the server of the store; its user has SELECT, INSERT
+                and UPDATE on the table ``sequence``.
+            name, step, start: as of :meth:`next`.
 
         Raises:
             SequenceExhausted: as :meth:`next`; the transaction is still open.
-            Refused: the sequence's time zone is unknown on this machine.
+            UnknownZone: the sequence's time zone is unknown on this machine.
         """
         asked = ValueRequest(step, start)
         return take_in(connection, self._table, name_bytes(name), asked)[-1]
 
     def peek(self, name: str, *, period: date | None = None) -> int | None:
-        """The last value handed out, which is not taken by that; None if there is none.
+        """The last value handed out, without handing out one; None: there is none.
 
         Args:
-            name: of the sequence.
-            period: a local date in the period that is meant. None: the current one.
+            name: the sequence's name.
+            period: a local date within the period. None: the current period.
 
         Raises:
-            ValueError: a period, but the sequence has none.
+            ValueError: a period is given, and the sequence has no periods.
         """
         return self._pool.read(partial(records.peek, name=name_bytes(name), day=period))
 
     def set(self, name: str, value: int) -> None:
-        """Let ``value`` be the last one of the current period: the next one is a step further.
+        """Set the last value of the current period; the next value is a step further.
 
         Raises:
-            ValueError: it is beyond the sequence's limits.
+            ValueError: ``value`` is beyond the sequence's limits.
         """
         checked = number(value, "a value")
         self._change(partial(records.set_value, name=name_bytes(name), value=checked))
 
     def reset(self, name: str) -> int | None:
-        """Begin the current period again: the next value is the start.
+        """Delete the value of the current period: the next value is the start.
 
         Returns:
-            the last value that it had; None if it had none.
+            the deleted value; None: there was none.
         """
         return self._change(partial(records.reset, name=name_bytes(name)))
 
     def reset_all(self) -> int:
-        """Reset every sequence, one after another; how many had a value.
+        """Reset every sequence, one after another; number of sequences that had a value.
 
         Raises:
-            Conflict: one was held by others all the time; run it again.
+            Conflict: transactions of applications held a sequence all the time; run it again.
         """
         with self._changing.lent() as session:
             return records.reset_all(session)
 
     def configure(self, name: str, **options: Unpack[OptionChanges]) -> Sequence:
-        """Make a sequence, or change what is given of one; what is not given stays.
+        """Create a sequence, or change the given options of one.
 
-        Nobody goes by the old options once this has returned. None stands for the default.
+        Every value is handed out by the new options once this has returned. None sets the default.
 
         Args:
-            name: of the sequence.
+            name: the sequence's name.
             start: first value of each period. By default the step.
-            step: from a value to the next one. By default 1.
+            step: difference between a value and the next one. By default 1.
             minimum: smallest value. By default that of 64 bits.
             maximum: largest value. By default that of 64 bits.
             cycle: begin again at the start where the next value would be beyond the limits, instead
                 of raising SequenceExhausted. By default False.
-            period: ``none``, ``day``, ``month`` or ``year``: begin again with each, whoever asks
-                first, and keep what the past ones came to. By default ``none``.
-            time_zone: IANA name; whose midnights begin the periods. By default UTC.
+            period: ``none``, ``day``, ``month`` or ``year``: each period begins at the start, and
+                the last value of each past period is kept. By default ``none``.
+            time_zone: IANA name of the zone whose midnights begin the periods. By default UTC.
 
         Returns:
-            the sequence as it is now.
+            the sequence with its new options.
 
         Raises:
-            ValueError: a value that cannot be; or a period or time zone that would change although
-                the sequence has handed out values; or limits that its value is beyond.
+            ValueError: an option is invalid; or period or time zone would change after values were
+                handed out; or the present value is beyond the new limits.
             Conflict: applications' transactions held the sequence all the time; nothing changed.
         """
         changes = check_changes(options)
         return self._change(partial(records.configure, name=name_bytes(name), changes=changes))
 
     def periods(self, name: str) -> "builtins.list[Period]":
-        """What the sequence came to in each period that it was used in, the earliest first."""
+        """The last value of each period in which the sequence was used, the earliest first."""
         return self._pool.read(partial(records.periods, name=name_bytes(name)))
 
     def total(self, name: str) -> int:
-        """The sum of the last values of all periods; 0 where there is none."""
+        """The sum of the last values of all periods; 0 where there are no values."""
         return sum(period.value for period in self.periods(name))
 
     def list(self, prefix: str = "") -> "builtins.list[Sequence]":
@@ -301,7 +295,7 @@ class Sequences:
         return self._pool.read(partial(records.read_all, prefix=name_bytes(prefix)))
 
     def delete(self, name: str) -> bool:
-        """Delete a sequence, its options and all its periods; False if there was none.
+        """Delete a sequence, its options and all its periods; False: there was no such sequence.
 
         Raises:
             Conflict: applications' transactions held it all the time; nothing was deleted.
@@ -309,7 +303,7 @@ class Sequences:
         return self._change(partial(records.delete, name=name_bytes(name)))
 
     def close(self) -> None:
-        """Close the connections. More are made when they are needed."""
+        """Close the connections. They are opened again at the next use."""
         self._handing_out.close()
         self._changing.close()
 

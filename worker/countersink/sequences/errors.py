@@ -3,7 +3,7 @@
 ::
 
     StoreError
-    ├── SequenceUncertain  a statement broke off before its reply: its value, if any, is lost;
+    ├── SequenceUncertain  a statement ended without a reply: its value, if any, is lost;
     │                      ask for the next one
     └── SequenceExhausted  no value is left; also a ValueError
 """
@@ -13,8 +13,7 @@ from countersink.database.errors import StoreError
 
 class SequenceUncertain(StoreError):
     """The connection broke before the server's reply, or the statement was interrupted (KILL QUERY,
-    ``max_statement_time``), so it may have handed out a value that nobody got. It is not handed out
-    again: ask for the next one."""
+    ``max_statement_time``): a value may have been handed out, and is lost. Ask for the next one."""
 
 
 class SequenceExhausted(StoreError, ValueError):

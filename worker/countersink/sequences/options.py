@@ -1,7 +1,8 @@
-"""Options of a sequence (start, step, minimum, maximum, cycle, period, time zone): checks with
-error messages, limits of names and numbers, where its periods begin, and which values come next.
+"""Options of a sequence (start, step, minimum, maximum, cycle, period, time zone): their checks,
+the periods' beginnings, and the next values by them.
 
-A period is known by its first day, a local date; the column ``period`` holds that day's midnight.
+A period is identified by its first day, a local date; the column ``period`` has that day's
+midnight.
 """
 
 from collections.abc import Mapping
@@ -19,21 +20,21 @@ MAX_NAME_BYTES: Final = 255
 PeriodLength = Literal["none", "day", "month", "year"]
 PERIODS: Final[tuple[PeriodLength, ...]] = get_args(PeriodLength)
 ALL_TIME: Final = date(1970, 1, 1)
-"""The one period of a sequence without periods, and of each sequence's base row."""
+"""The period of each base row, and the only one of a sequence without periods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceOptions:
-    """A sequence's options. The defaults are those of a sequence that nobody has configured.
+    """A sequence's options, by default those of a sequence that was never configured.
 
     Attributes:
         start: first value of each period; None: the step.
-        step: from a value to the next one, unless the caller gives another.
+        step: difference between a value and the next one, unless the caller gives another.
         minimum: smallest value; None: that of 64 bits.
         maximum: largest value; None: that of 64 bits.
         cycle: begin again at ``start`` where the next value would be beyond the limits.
-        period: ``none``, ``day``, ``month`` or ``year``: when it begins anew.
-        time_zone: IANA name; whose midnights begin the periods.
+        period: length of a period: ``none``, ``day``, ``month`` or ``year``.
+        time_zone: IANA name of the zone whose midnights begin the periods.
     """
 
     start: int | None = None
@@ -50,7 +51,7 @@ class SequenceOptions:
         return self.step if self.start is None else self.start
 
     def period_of(self, day: date) -> date:
-        """The first day of the period that a local date lies in."""
+        """The first day of the period of a local date."""
         month = day.replace(day=1)
         begins = {"none": ALL_TIME, "day": day, "month": month, "year": month.replace(month=1)}
         return begins[self.period]
@@ -67,10 +68,10 @@ class SequenceOptions:
             day = buckets.date_at(self.time_zone, instant)
         except ValueError as error:
             raise UnknownZone(
-                f"the sequence's periods begin in {self.time_zone}, a time zone that is unknown"
-                " here: install a newer tzdata (pip install --upgrade tzdata)"
+                f"the sequence's time zone {self.time_zone} is unknown on this machine: install a"
+                " newer tzdata (pip install --upgrade tzdata)"
             ) from error
-        # Where clocks are put back across midnight, a date comes again: what has begun has begun.
+        # Where clocks are put back across midnight, a date comes twice: a day that has begun stays.
         following = day + timedelta(days=1)
         begun = buckets.day_begins(self.time_zone, following) <= instant
         return self.period_of(following if begun else day)
@@ -100,16 +101,16 @@ FIELDS: Final = tuple(field.name for field in fields(SequenceOptions))
 
 @dataclass(frozen=True, slots=True)
 class ValueRequest:
-    """What a caller asks of a sequence: step, start, number of values.
+    """A request for values of a sequence.
 
     Attributes:
-        step: None: the configured one.
-        start: the first value, where there is none yet; None: the configured one, else the step.
-        n: how many values.
+        step: None: the configured step.
+        start: the first value, where there is none; None: the configured start, else the step.
+        n: number of values.
 
     Raises:
-        TypeError, ValueError: as :func:`number`; or a step of 0, or no value at all, or a block
-            wider than 64 bits.
+        TypeError, ValueError: as :func:`number`; or a step of 0, or ``n`` below 1, or a block wider
+            than 64 bits.
     """
 
     step: int | None = None
@@ -130,7 +131,7 @@ class ValueRequest:
 def next_values(
     name: bytes, options: SequenceOptions, last: int | None, asked: ValueRequest
 ) -> range:
-    """The values that follow ``last``, which is None where the period has none yet.
+    """The values that follow ``last``, which is None where the period has no value.
 
     Raises:
         SequenceExhausted: they would be beyond the sequence's limits or 64 bits.
@@ -146,20 +147,20 @@ def next_values(
         block = range(first, first + asked.n * step, step)
         if options.allow(block[0]) and options.allow(block[-1]):
             return block
-    what = "value" if asked.n == 1 else f"block of {asked.n} values"
+    values = "value" if asked.n == 1 else f"block of {asked.n:,} values"
     raise SequenceExhausted(
-        f"the sequence {name_text(name)!r} has no {what} left within its limits: set or reset it"
-        " (if it has no value yet: give another start), or configure other limits"
+        f"the sequence {name_text(name)!r} has no {values} left within its limits: set or reset it"
+        " (or give another start, if it has no value), or configure other limits"
     )
 
 
 def check_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Values for fields of SequenceOptions, with the default where None was given.
+    """Checked values for fields of SequenceOptions; None becomes the default.
 
     Raises:
-        TypeError, ValueError: one that can never be, or no such field.
+        TypeError, ValueError: a value is invalid by itself, or there is no such field.
     """
-    replace(DEFAULTS, **changes)  # raises for a name that is no field
+    replace(DEFAULTS, **changes)  # raises for an unknown field
     return {
         field: getattr(DEFAULTS, field) if value is None else _option(field, value)
         for field, value in changes.items()
@@ -172,7 +173,7 @@ def _option(field: str, value: Any) -> Any:
     if field in ("start", "minimum", "maximum"):
         return number(value, field)
     if field == "period" and value not in PERIODS:
-        raise ValueError(f"period {value!r}: one of {', '.join(PERIODS)}")
+        raise ValueError(f"period {value!r} is none of {', '.join(PERIODS)}")
     if field == "time_zone":
         if not isinstance(value, str):
             raise TypeError(f"a time zone is a str, not {type(value).__name__}")
@@ -183,10 +184,10 @@ def _option(field: str, value: Any) -> Any:
 
 
 def changed(before: SequenceOptions, changes: Mapping[str, Any]) -> SequenceOptions:
-    """The options after ``changes``, which :func:`check_changes` has checked.
+    """The options with ``changes``, which :func:`check_changes` has checked.
 
     Raises:
-        ValueError: they contradict each other; says which one to change.
+        ValueError: they contradict each other; the message names the option to change.
     """
     after = replace(before, **changes)
     if after.minimum is not None and after.maximum is not None and after.minimum > after.maximum:
@@ -194,23 +195,23 @@ def changed(before: SequenceOptions, changes: Mapping[str, Any]) -> SequenceOpti
     if not after.allow(after.first):
         raise ValueError(
             f"the start (by default the step) {after.first} is not within the limits"
-            f" {limits(after)}: give a start that is"
+            f" {limits(after)}: give another start"
         )
     if after.cycle and (after.maximum if after.step > 0 else after.minimum) is None:
         missing = "maximum" if after.step > 0 else "minimum"
-        raise ValueError(f"a sequence that cycles needs an end to begin again at: give a {missing}")
+        raise ValueError(f"a sequence that cycles needs a {missing}, after which it begins again")
     return after
 
 
 def limits(options: SequenceOptions) -> str:
-    """The limits, for messages."""
+    """Text of the limits, for messages."""
     least = "-2**63" if options.minimum is None else options.minimum
     most = "2**63-1" if options.maximum is None else options.maximum
     return f"{least} to {most}"
 
 
 def name_bytes(name: str) -> bytes:
-    """A sequence's name as the table has it.
+    """A sequence's name in UTF-8, as in the table.
 
     Raises:
         TypeError: not a ``str``. ValueError: more than 255 bytes of UTF-8, or no valid text.
@@ -230,25 +231,29 @@ def name_bytes(name: str) -> bytes:
 
 
 def name_text(name: bytes) -> str:
-    """A name of the table as text, also one that somebody has put there and that is no UTF-8."""
+    """The text of a name in the table; bytes that are not UTF-8 become surrogates."""
     return bytes(name).decode("utf-8", "surrogateescape")
 
 
-def number(value: int, what: str) -> int:
+def number(value: int, noun: str) -> int:
     """``value``, if it is a whole number of 64 bits.
 
+    Args:
+        value: the number.
+        noun: its meaning, for messages.
+
     Raises:
-        TypeError: not an ``int`` (a ``bool`` is none here). ValueError: beyond 64 bits.
+        TypeError: not an ``int``, or a ``bool``. ValueError: beyond 64 bits.
     """
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{what} is an int, not {type(value).__name__}")
+        raise TypeError(f"{noun} is an int, not {type(value).__name__}")
     if not MIN_VALUE <= value <= MAX_VALUE:
-        raise ValueError(f"{what} is beyond 64 bits: it is a number from -2**63 to 2**63-1")
+        raise ValueError(f"{noun} is beyond 64 bits: it is a number from -2**63 to 2**63-1")
     return int(value)
 
 
 def step_number(step: int) -> int:
-    """``step``, if it leads anywhere.
+    """``step``, if it is a valid step.
 
     Raises:
         TypeError, ValueError: as :func:`number`; or it is 0.

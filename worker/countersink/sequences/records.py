@@ -1,18 +1,18 @@
-"""Rows of sequences: the SQL statements that hand out values; peek, list, set, reset, configure,
-delete, with lock waits, tries and refusals.
+"""Rows of the table ``sequence``: the SQL to hand out values, and to peek, list, set, reset,
+configure and delete.
 
-The row of a sequence with the period 1970-01-01 is its base row: it holds the options and, where
-the sequence has no periods, the value. Whoever hands out or changes anything of a sequence locks
-that row first. So nobody goes by options that have changed, and nobody deadlocks.
+The row of a sequence with the period 1970-01-01 is its base row: it has the options and, where the
+sequence has no periods, the value. Every handing out and every change locks that row first, so no
+old options are used, and there are no deadlocks.
 
-Most values are handed out by :func:`add`, one statement that adds and tells what came of it:
+Most values are handed out by :func:`add_sql`, one statement that adds to the value and returns it:
 ``LAST_INSERT_ID(expr)`` makes the new value the insert id of the server's reply ("Information
-Functions" in the MySQL manual). It is cast, since its type is unsigned and the column's is not.
-What that cannot decide (a first value, periods, the end of a cycle) is computed here while the base
-row is locked: :func:`hand_out`.
+Functions" in the MySQL manual). It is cast, since its type is unsigned and the column's is not. The
+other cases (a first value, periods, the end of a cycle) are computed here while the base row is
+locked: :func:`hand_out`.
 
-Statements that hand out values come without arguments, since some run on the application's own
-connections: names are hex literals, and numbers are of 64 bits.
+Statements that hand out values have no arguments, since some run on the application's own
+connections: names are hex literals, and numbers have 64 bits.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,17 +42,17 @@ from countersink.sequences.options import (
 Execute = Callable[[str], object]
 Query = Callable[[str], list[tuple[Any, ...]]]
 CHANGE_LOCK_WAIT: Final = 1
-"""Seconds to wait for a lock: meanwhile nobody gets a value, so give way and try again."""
+"""Seconds that a change waits for a lock: meanwhile no value is handed out."""
 ATTEMPTS: Final = 20
 TABLE: Final = "sequence"
 _LOCK: Final = "FOR UPDATE"
 _COLUMNS: Final = tuple("period_length" if name == "period" else name for name in FIELDS)
-"""Of the options, in the order of their fields; NULL stands for the default."""
+"""Columns of the options, in the order of their fields; NULL stands for the default."""
 _BASE: Final = (
     "TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP()), value, updated_at,"
     f" {', '.join(_COLUMNS)}"
 )
-"""Columns of which :class:`_Base` is made."""
+"""Columns of a :class:`_Base`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +61,10 @@ class Sequence:
 
     Attributes:
         name: its name.
-        value: the last one handed out (or set) in its current period; None: none was.
+        value: the last value handed out (or set) in its current period; None: there is none.
         period_start: the local date on which its current period began; None: it has no periods.
-        updated_at: aware; when ``value`` was handed out or set; None where there is none.
-        options: how it goes on.
+        updated_at: aware time of the handing out or setting; None: there is no value.
+        options: its options.
     """
 
     name: str
@@ -79,9 +79,9 @@ class Period:
     """The last value of a sequence in a period.
 
     Attributes:
-        start: the local date on which the period began; None: for all time.
-        value: the last one handed out or set in it.
-        updated_at: aware; when that was.
+        start: the local date on which the period began; None: the sequence has no periods.
+        value: the last value handed out or set.
+        updated_at: aware time of the handing out or setting.
     """
 
     start: date | None
@@ -91,7 +91,7 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """A base row, read at a moment of the server's clock (Unix seconds)."""
+    """A base row, with the Unix seconds of the server's clock at which it was read."""
 
     seconds: int
     value: int | None
@@ -99,8 +99,8 @@ class _Base:
     options: SequenceOptions
 
     @classmethod
-    def of(cls, seconds: Any, value: Any, updated_at: Any, *options: Any) -> "_Base":
-        """From :data:`_BASE`. An application's driver may read everything as bytes, or as text."""
+    def from_row(cls, seconds: Any, value: Any, updated_at: Any, *options: Any) -> "_Base":
+        """From the columns :data:`_BASE`, which drivers may return as bytes, or as texts."""
         given: dict[str, Any] = {}
         for name, option in zip(FIELDS, options, strict=True):
             if option is not None:
@@ -111,26 +111,27 @@ class _Base:
 
 
 ADDED: Final = 2
-"""Rows that :func:`add` changes, as servers count them, where it has handed out values."""
+"""Changed rows, as servers count them, of an :func:`add_sql` statement that has handed out
+values."""
 
 
-def add(table: str, name: bytes, asked: ValueRequest) -> str:
-    """Add to a value without periods, so that the insert id is the last value handed out.
+def add_sql(table: str, name: bytes, asked: ValueRequest) -> str:
+    """SQL that adds to the value of a sequence without periods; the insert id is the new value.
 
-    Changes nothing where there is no value yet, there are periods, or the sum would be beyond the
-    limits. Where there is no sequence, it makes one without a value.
+    The statement changes nothing where there is no value, where there are periods, or where the sum
+    would be beyond the limits. It creates a missing sequence, without a value.
     """
     added, simple = f"{asked.n * (asked.step or 1):d}", "period_length IS NULL"
     if asked.step is None and asked.n == 1:
         added = "COALESCE(step, 1)"
     elif asked.step is None:
-        simple += " AND step IS NULL"  # only the last value is told: the step must be known
+        simple += " AND step IS NULL"  # only the last value is returned: the step must be known
     simple += (
         f" AND CAST(value AS DECIMAL(20)) + {added} BETWEEN COALESCE(minimum, {MIN_VALUE:d})"
         f" AND COALESCE(maximum, {MAX_VALUE:d})"
     )
     return (
-        f"{_made(table, name)} updated_at = IF({simple}, UTC_TIMESTAMP(3), updated_at),"
+        f"{_upsert_base(table, name)} updated_at = IF({simple}, UTC_TIMESTAMP(3), updated_at),"
         f" value = IF({simple}, CAST(LAST_INSERT_ID(value + {added}) AS SIGNED), value)"
     )
 
@@ -139,28 +140,28 @@ def hand_out(execute: Execute, query: Query, table: str, name: bytes, asked: Val
     """Hand out values of any sequence, in a transaction.
 
     Raises:
-        SequenceExhausted, UnknownZone: nothing was done.
-        Conflict: there is no such sequence; :func:`add` had made one if there was none.
+        SequenceExhausted, UnknownZone: nothing was handed out.
+        Conflict: the sequence was deleted after :func:`add_sql`, which creates a missing one.
     """
     base = _read_base(query, name, _LOCK, table)
     if base is None:
         raise Conflict(f"the sequence {name_text(name)!r} was deleted meanwhile: try again")
     period, last = _read_current(query, name, base, _LOCK, table)
     block = next_values(name, base.options, last, asked)
-    execute(_put(name, period, block[-1], table))
+    execute(_set_sql(name, period, block[-1], table))
     return block
 
 
 def literal(name: bytes) -> str:
-    """A text as a literal, in any character set and ``sql_mode``."""
+    """SQL literal of a text, valid in any character set and ``sql_mode``."""
     return f"X'{name.hex()}'"
 
 
 def peek(session: Session, name: bytes, day: date | None) -> int | None:
-    """The last value of the current period, or of that in which ``day`` lies.
+    """The last value of the current period, or of the period of ``day``; None: there is none.
 
     Raises:
-        ValueError: a day, but the sequence has no periods.
+        ValueError: a day is given, and the sequence has no periods.
     """
     base = _read_base(session.query, name)
     if base is None:
@@ -195,40 +196,40 @@ def read_all(session: Session, prefix: bytes) -> list[Sequence]:
 
 
 def set_value(session: Session, name: bytes, value: int) -> None:
-    """Let ``value`` be the last one handed out in the current period.
+    """Set the last value of the current period.
 
     Raises:
-        ValueError: it is beyond the sequence's limits.
+        ValueError: ``value`` is beyond the sequence's limits.
     """
-    base = _locked_or_made(session, name)
+    base = _lock_or_create(session, name)
     if not base.options.allow(value):
         raise ValueError(
             f"{value} is not within the limits of {name_text(name)!r}, {limits(base.options)}:"
-            " configure others first"
+            " configure other limits first"
         )
-    session.execute(_put(name, base.options.period_at(base.seconds), value))
+    session.execute(_set_sql(name, base.options.period_at(base.seconds), value))
 
 
 def reset(session: Session, name: bytes) -> int | None:
-    """Take the current period's value away; None if there was none."""
+    """Delete the value of the current period; the value, or None if there was none."""
     base = _read_base(session.query, name, _LOCK)
     if base is None:
         return None
     period, value = _read_current(session.query, name, base, _LOCK)
     session.execute(
-        f"UPDATE sequence SET value = NULL, updated_at = NULL WHERE {_at(name, period)}"
+        f"UPDATE sequence SET value = NULL, updated_at = NULL WHERE {_is_row(name, period)}"
     )
     return value
 
 
 def reset_all(session: Session) -> int:
-    """Reset every sequence; how many had a value.
+    """Reset every sequence; number of sequences that had a value.
 
-    One short transaction for each: a sequence that an application's transaction holds keeps none of
-    the others waiting.
+    Each has a short transaction of its own, so that the reset of a sequence that an application's
+    transaction holds does not block other sequences.
 
     Raises:
-        Conflict: a sequence was held all the time; those before it by name were reset.
+        Conflict: a sequence was held all the time; the sequences before it by name were reset.
     """
     done = 0
     for (name,) in session.query("SELECT name FROM sequence WHERE period = %s", (ALL_TIME,)):
@@ -238,15 +239,15 @@ def reset_all(session: Session) -> int:
 
 
 def configure(session: Session, name: bytes, changes: Mapping[str, Any]) -> Sequence:
-    """Change the options given, which were checked one by one.
+    """Change the given options, each of which was checked by itself.
 
     Raises:
-        ValueError: together, or with what was handed out already, they cannot be.
+        ValueError: they contradict each other, or the values that were handed out.
     """
-    base = _locked_or_made(session, name)
+    base = _lock_or_create(session, name)
     before, after = base.options, changed(base.options, changes)
     if (before.period, before.time_zone) != (after.period, after.time_zone):
-        # A plain read will do: whoever could add a value locks the base row, which is ours now.
+        # A read without a lock is enough: every other change waits for the locked base row.
         if periods(session, name):
             raise ValueError(
                 f"the sequence {name_text(name)!r} has handed out values, so its period and time"
@@ -256,7 +257,7 @@ def configure(session: Session, name: bytes, changes: Mapping[str, Any]) -> Sequ
         value = _read_current(session.query, name, base)[1]
         if value is not None and not after.allow(value):
             raise ValueError(
-                f"the sequence {name_text(name)!r} stands at {value}, which is not within"
+                f"the value {value} of the sequence {name_text(name)!r} is not within"
                 f" {limits(after)}: set or reset it first"
             )
     kept = [
@@ -264,23 +265,23 @@ def configure(session: Session, name: bytes, changes: Mapping[str, Any]) -> Sequ
         for option, default in zip(astuple(after), astuple(DEFAULTS), strict=True)
     ]
     assignments = ", ".join(f"{column} = %s" for column in _COLUMNS)
-    session.execute(f"UPDATE sequence SET {assignments} WHERE {_at(name, ALL_TIME)}", kept)
+    session.execute(f"UPDATE sequence SET {assignments} WHERE {_is_row(name, ALL_TIME)}", kept)
     return _read(session, name, name)[0]
 
 
 def delete(session: Session, name: bytes) -> bool:
-    """Delete a sequence with its options and all its periods; False if there was none."""
-    # Its base row comes first, by the key in whose order they are locked.
+    """Delete a sequence with its options and all its periods; False: there was no such sequence."""
+    # Rows are locked in the order of the primary key, in which the base row is the first.
     return session.execute("DELETE FROM sequence WHERE name = %s", (name,)) > 0
 
 
 def _read(session: Session, first: bytes, last: bytes) -> list[Sequence]:
-    """The sequences of a range of names, both ends included."""
+    """The sequences in a range of names, both ends included."""
     within = "FROM sequence WHERE name BETWEEN %s AND %s AND period"
     rows = session.query(
         f"SELECT name, {_BASE} {within} = %s ORDER BY name", (first, last, ALL_TIME)
     )
-    bases = {bytes(name): _Base.of(*row) for name, *row in rows}
+    bases = {bytes(name): _Base.from_row(*row) for name, *row in rows}
     current = {name: base.options.period_at(base.seconds) for name, base in bases.items()}
     periods = list({ALL_TIME, *current.values()})
     rows = session.query(
@@ -306,8 +307,8 @@ def _read(session: Session, first: bytes, last: bytes) -> list[Sequence]:
 
 
 def _read_base(query: Query, name: bytes, lock: str = "", table: str = TABLE) -> _Base | None:
-    rows = query(f"SELECT {_BASE} FROM {table} WHERE {_at(name, ALL_TIME)} {lock}")
-    return _Base.of(*rows[0]) if rows else None
+    rows = query(f"SELECT {_BASE} FROM {table} WHERE {_is_row(name, ALL_TIME)} {lock}")
+    return _Base.from_row(*rows[0]) if rows else None
 
 
 def _read_current(
@@ -327,27 +328,27 @@ def _read_current(
 def _read_value(
     query: Query, name: bytes, period: date, lock: str = "", table: str = TABLE
 ) -> int | None:
-    rows = query(f"SELECT value FROM {table} WHERE {_at(name, period)} {lock}")
+    rows = query(f"SELECT value FROM {table} WHERE {_is_row(name, period)} {lock}")
     return _number(rows[0][0]) if rows else None
 
 
-def _locked_or_made(session: Session, name: bytes) -> _Base:
-    session.execute(f"{_made(TABLE, name)} name = name")  # where it is there, it is locked alone
+def _lock_or_create(session: Session, name: bytes) -> _Base:
+    session.execute(f"{_upsert_base(TABLE, name)} name = name")  # locks an existing row
     base = _read_base(session.query, name, _LOCK)
     assert base is not None
     return base
 
 
-def _made(table: str, name: bytes) -> str:
-    """Make a base row; what to do with one that is there is to follow."""
+def _upsert_base(table: str, name: bytes) -> str:
+    """SQL that inserts a base row; the assignments for an existing row are to be appended."""
     return (
         f"INSERT INTO {table} (name, period) VALUES ({literal(name)}, {_midnight(ALL_TIME)})"
         " ON DUPLICATE KEY UPDATE"
     )
 
 
-def _put(name: bytes, period: date, value: int, table: str = TABLE) -> str:
-    """Give a period its value; the base row must be locked."""
+def _set_sql(name: bytes, period: date, value: int, table: str = TABLE) -> str:
+    """SQL that sets the value of a period; the base row must be locked."""
     return (
         f"INSERT INTO {table} (name, period, value, updated_at) VALUES ({literal(name)},"
         f" {_midnight(period)}, {value:d}, UTC_TIMESTAMP(3))"
@@ -355,7 +356,7 @@ def _put(name: bytes, period: date, value: int, table: str = TABLE) -> str:
     )
 
 
-def _at(name: bytes, period: date) -> str:
+def _is_row(name: bytes, period: date) -> str:
     return f"name = {literal(name)} AND period = {_midnight(period)}"
 
 

@@ -1,6 +1,5 @@
-"""The database, for applications and processes: ``Store``, totals, counters, sequences, migrations,
-applying of entries. ``Store``, what an application opens to read totals, count in its own
-transactions and set counters: its URL variable with the errors, and time limits of reads.
+"""``Store``, the database for an application: totals, counters, sequences, tracked tables,
+increments in the application's own transactions, and migrations.
 
 ::
 
@@ -81,35 +80,35 @@ __all__ = [
 ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
 READ_ENVIRONMENT: Final = "COUNTERSINK_MYSQL_READ_URL"
 READ_SECONDS: Final = 300.0
-"""How long a read may take: a sum over years is no frozen server."""
+"""Seconds that a read may take: the server is silent while it adds up years."""
 
 LONG_READ_SECONDS: Final = 3600.0
-"""How long the server may take for the first row of what is read for long."""
+"""Seconds that the server may take for the first row of :meth:`Store.reading`."""
 PAUSE_SECONDS: Final = 600
-"""For how long whoever reads row by row may pause."""
+"""Seconds for which a caller of :meth:`Store.reading` may pause between two rows."""
 SUMS_BYTES: Final = 64 * 1024 * 1024
-"""Bytes that the sums of one question may take in the server's memory, before they go to disk."""
+"""Bytes of the server's memory that the sums of a query may take before they go to disk."""
 
 Result = TypeVar("Result")
 
 
 class Store(AbstractContextManager["Store", None]):
-    """The database of counts. Connects when first used; thread-safe and fork-safe."""
+    """The database of counts. Connects at its first use; thread-safe and fork-safe."""
 
     def __init__(
         self, url: str, *, read_url: str | None = None, statement_seconds: float | None = None
     ) -> None:
-        """``url``: ``mysql://user:password@host:3306/database``; more in :meth:`Settings.parse`.
+        """Read the URLs; does not connect.
 
         Args:
-            url: the database.
-            read_url: replicas of it, which answer for totals as long as they have what the database
-                has committed; None: there are none.
-            statement_seconds: after which the server gives up a query that reads, with
-                ReadInterrupted; None: it does not.
+            url: ``mysql://user:password@host:3306/database``; see :meth:`Settings.parse`.
+            read_url: replicas, on which totals are read while they have everything committed; None:
+                there are none.
+            statement_seconds: time limit of a query, after which ReadInterrupted is raised; None:
+                no limit.
 
         Raises:
-            Misconfigured: the URL cannot be used.
+            Misconfigured: a URL cannot be used.
         """
         self._settings = Settings.parse(url)
         if self._settings.database is None:
@@ -132,23 +131,24 @@ class Store(AbstractContextManager["Store", None]):
 
     @classmethod
     def from_env(cls) -> "Store":
-        """The store at ``COUNTERSINK_MYSQL_URL``, or in the file ``COUNTERSINK_MYSQL_URL_FILE``;
-        its replicas at ``COUNTERSINK_MYSQL_READ_URL``, where that is set.
+        """The store at the URL in ``COUNTERSINK_MYSQL_URL``, or in the file that
+        ``COUNTERSINK_MYSQL_URL_FILE`` names; with replicas at ``COUNTERSINK_MYSQL_READ_URL``, if
+        that is set.
 
         Raises:
-            Misconfigured: neither or both are set, or it cannot be used.
+            Misconfigured: neither or both variables are set, or a URL cannot be used.
         """
         url = _from_environment(ENVIRONMENT)
         if not url:
-            raise Misconfigured(f"set {ENVIRONMENT}, such as mysql://user:password@host/database")
+            raise Misconfigured(f"set {ENVIRONMENT} to mysql://user:password@host:3306/database")
         return cls(url, read_url=_from_environment(READ_ENVIRONMENT))
 
-    # Each part is made when it is first asked for. Two threads that ask at the same moment may each
-    # get one of their own: that costs a connection, and nothing else.
+    # Each of these is created at its first use; two threads may create one each at the same time,
+    # which costs a connection and nothing else.
 
     @cached_property
     def totals(self) -> Totals:
-        """What was counted."""
+        """Totals of counters."""
         return Totals(self._replicas or self._pool)
 
     @cached_property
@@ -158,11 +158,11 @@ class Store(AbstractContextManager["Store", None]):
 
     @property
     def sequences(self) -> Sequences:
-        """Numbers that are handed out once."""
+        """Sequences: numbers that are handed out once."""
         return self.sequences_waiting(LOCK_WAIT)
 
     def sequences_waiting(self, lock_wait: int) -> Sequences:
-        """The same, with a number of seconds for which a try to hand out waits for a lock."""
+        """Sequences; an attempt to hand out a value waits ``lock_wait`` seconds for a lock."""
         found = self._sequences.get(lock_wait)
         if found is None:
             idle = HANDING_IDLE_SECONDS
@@ -185,7 +185,7 @@ class Store(AbstractContextManager["Store", None]):
         return Increments(partial(_connect, self._settings), self._pool, self._database)
 
     def migrate(self) -> list[str]:
-        """Create the database and bring its tables up to date; what was applied."""
+        """Create the database and bring its tables up to date; names of the applied migrations."""
         return migrations.migrate(self._settings)
 
     def increment(
@@ -199,26 +199,26 @@ class Store(AbstractContextManager["Store", None]):
     ) -> None:
         """Add ``amount`` to ``key`` of ``counter``, in the transaction of ``connection``.
 
-        The count is there when the application's own rows are, and rolled back with them.
-        ``docs/transactions.md`` says which errors to retry, and which rights it takes.
+        The count is committed and rolled back together with the application's own rows. See
+        ``docs/transactions.md`` for the errors to retry and the rights that it needs.
 
         Args:
-            connection: the application's, of any DB-API driver, to the server of this store.
+            connection: the application's DB-API connection to the server of this store.
             counter: 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
-            key: any text. One of more than 255 bytes of UTF-8 is counted under its beginning and a
-                digest of the whole: :func:`countersink.runtime.limits.cut_key`. Or dimensions that
-                the counter has declared: ``{"page": "/home", "country": "DE"}``.
-            amount: a signed 64-bit integer; 0 makes the key without counting.
-            at: when it happened, an aware datetime, at most 366 days ahead. Default: now on the
+            key: any text. A key of more than 255 bytes of UTF-8 is counted under its beginning and
+                a digest: :func:`countersink.runtime.limits.cut_key`. Or dimensions that the counter
+                has declared: ``{"page": "/home", "country": "DE"}``.
+            amount: a signed 64-bit integer; 0 creates the key without counting.
+            at: time of the event, an aware datetime, at most 366 days ahead. Default: now on the
                 database server's clock, in whole minutes.
 
         Raises:
             TypeError, ValueError: an argument is not as above. Nothing was sent.
-            UnknownCounter: strict mode is on, and the counter was neither made nor ever counted.
-            TrackedCounter: it is the row count of a tracked table.
+            UnknownCounter: strict mode is on, and the counter was neither created nor ever counted.
+            TrackedCounter: the counter is the row count of a tracked table.
             UnknownDimension: the counter has not declared a dimension.
             StoreError: the counter's settings could not be read.
-            Exception: the driver's own, as it is: roll back, and retry a deadlock (1213, 1020) or a
+            Exception: of the driver, unchanged: roll back, and retry a deadlock (1213, 1020) or a
                 lock wait (1205).
         """
         self._increments.add(connection, counter, [(key, amount)], at)
@@ -233,19 +233,18 @@ class Store(AbstractContextManager["Store", None]):
     ) -> None:
         """Add ``amounts[key]`` to each key of ``counter``, in the transaction of ``connection``.
 
-        All or nothing, and in one order whatever that of ``amounts`` is. Arguments and errors are
-        those of :meth:`increment`.
+        Adds all or nothing, in a fixed order of keys. Arguments and errors as of :meth:`increment`.
         """
         if not isinstance(amounts, Mapping):
             raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
-        # A list of it: another thread may be changing it.
+        # A copy, as another thread may change the mapping.
         self._increments.add(connection, counter, list(amounts.items()), at)
 
     def delete(self, connection: AppConnection, counter: str, key: str) -> None:
-        """Take away all that a key was ever counted, in the transaction of ``connection``.
+        """Delete all counts of a key, in the transaction of ``connection``.
 
-        Others that count the key wait until the transaction ends. Arguments and errors are those of
-        :meth:`increment`, but of an unknown counter there is nothing to delete.
+        Other transactions that count the key wait until this one ends. Arguments and errors as of
+        :meth:`increment`, except that an unknown counter is no error.
         """
         self._increments.delete(connection, counter, key)
 
@@ -258,21 +257,20 @@ class Store(AbstractContextManager["Store", None]):
         where: Mapping[str, object] | None = None,
         **values: object,
     ) -> int:
-        """How many rows a tracked table has: what COUNT(*) gives, without counting.
+        """Number of rows of a tracked table: the result of COUNT(*), read from its counter.
 
         ``store.row_count("shop.orders", status="paid")`` is ``SELECT COUNT(*) FROM shop.orders
-        WHERE status = 'paid'``; more in
-        :func:`countersink.row_counts.row_count.row_count`, which says what is raised, too.
+        WHERE status = 'paid'``. Raises as :func:`countersink.row_counts.row_count.row_count`.
 
         Args:
-            table: as it was given when it was tracked, or its counter.
+            table: the table as it was given to ``track``, or its counter.
             start, end: days of its day column, both inclusive.
-            where: values of columns that it is tracked by, None for NULL.
-            values: the same, for columns whose names are Python's, too.
+            where: values of columns that it is tracked by; None for NULL.
+            values: more of these, for columns whose names are Python identifiers.
         """
         given = {**(where or {}), **values}
         if twice := sorted(values.keys() & (where or {}).keys()):
-            raise ValueError(f"{', '.join(twice)}: given in where, too")
+            raise ValueError(f"{', '.join(twice)}: given as an argument and in where")
 
         def work(session: Session) -> int:
             return row_count.row_count(session, self._database, table, given, start, end)
@@ -280,33 +278,32 @@ class Store(AbstractContextManager["Store", None]):
         return self._pool.read(work)
 
     def snapshot(self, work: Callable[[Session], Result]) -> Result:
-        """What ``work`` reads, with the functions of :mod:`countersink.counting.totals.sums` and
-        others, in one snapshot of the database. It may be run twice, where a connection was lost.
+        """The result of ``work``, which reads in one snapshot of the database. It is run twice
+        where a kept connection turns out to be broken.
 
         Raises:
-            StoreError: MySQL did not do its part.
+            StoreError: a query failed.
         """
         return self._pool.read(work)
 
     def replica_snapshot(self, work: Callable[[Session], Result]) -> Result:
-        """As :meth:`snapshot`, maybe on a replica, which has all that was committed before."""
+        """As :meth:`snapshot`, if possible on a replica that has caught up with the database."""
         return (self._pool if self._replicas is None else self._replicas).read(work)
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """A session of its own in one snapshot of the database, or of a replica that has all that
-        was committed, for what reads for long, and may pause while it writes down what it has read.
-        Nothing is run twice.
+        """A new session in one snapshot of the database, or of a replica that has caught up, for a
+        long read, which may pause between two rows. Nothing is run twice.
 
-        Old versions of rows are kept by the server until it ends.
+        The server keeps old versions of rows until the block ends.
 
         Raises:
-            StoreError: MySQL did not do its part.
+            StoreError: a query failed.
         """
         long = partial(_connect, read_timeout=LONG_READ_SECONDS, idle_seconds=PAUSE_SECONDS)
         found = None
         if self._replicas is not None:
-            found = self._replicas.opened(partial(long, to_read=True))
+            found = self._replicas.open_session(partial(long, to_read=True))
         with found or long(self._settings) as session:
             session.execute(f"SET SESSION net_write_timeout = {PAUSE_SECONDS}")
             with session.transaction(snapshot=True):
@@ -333,7 +330,7 @@ def _connect(
     options: SessionOptions = {"isolation": "REPEATABLE READ", "read_timeout": READ_SECONDS}
     options.update(given)
     session = open_tables(settings, **options)
-    # MariaDB keeps 16 MB of sums by key in memory, and is ten times slower beyond.
+    # By default MariaDB keeps 16 MB of sums by key in memory, and is ten times slower beyond.
     session.execute(
         f"SET SESSION tmp_table_size = {SUMS_BYTES}, SESSION max_heap_table_size = {SUMS_BYTES}"
     )
@@ -343,7 +340,7 @@ def _connect(
 
 
 def _from_environment(variable: str) -> str | None:
-    """What a variable says, or the file that ``<VARIABLE>_FILE`` names; None: neither is set."""
+    """Value of a variable, or of the file that ``<VARIABLE>_FILE`` names; None: neither is set."""
     value, file = os.environ.get(variable), os.environ.get(f"{variable}_FILE")
     if value and file:
         raise Misconfigured(f"{variable} and {variable}_FILE are both set: unset one")

@@ -1,12 +1,9 @@
-"""API keys and logins in the database: form of keys and of links' tokens, scopes (``SCOPES``),
-limits of names, patterns and counters, expiry, revoking, logins per key, with error messages;
-``store/links.py`` has links, which are rows of the same table.
+"""API keys, with their scopes (``SCOPES``), and logins to the dashboard: create, list, check and
+revoke them. See ``store/links.py`` for links, which are rows of the same table.
 
-Only hashes are kept of the keys' secrets, and of the random tokens that logins have in a cookie.
-
-A key reads ``ck_<id>_<secret>``, a link's token ``cl_<id>_<secret>``. The id names it and is no
-secret; the secret has 256 random bits, so that a plain SHA-256 of it is enough: there is nothing to
-guess that a slow hash would protect.
+A key has the form ``ck_<id>_<secret>``, a link's token ``cl_<id>_<secret>``. The id is public. The
+database has only hashes of the secrets, and of the tokens in the cookies of logins. A secret has
+256 random bits, so a plain SHA-256 is enough: a slow hash protects secrets that can be guessed.
 """
 
 import hashlib
@@ -24,16 +21,16 @@ from countersink.store.errors import NoSuchKey
 
 Scope = Literal["ingest", "read", "admin", "share"]
 SCOPES: Final[tuple[Scope, ...]] = ("ingest", "read", "admin")
-"""Scopes of keys. ``ingest``: add to counters and take numbers. ``read``: see totals and the
-system's state. ``admin``: both, and change what is there, such as dead letters. A link has the
-scope ``share`` alone."""
+"""Scopes of keys. ``ingest``: add to counters and take numbers of sequences. ``read``: see totals
+and the system's state. ``admin``: both, and changes, such as of dead letters. A link has only the
+scope ``share``."""
 
 MAX_NAME: Final = 255
 MAX_PATTERNS: Final = 100
 MAX_COUNTERS: Final = 1_000_000
-"""Counters to which a key can be bound at most."""
+"""Maximum of ``max_counters``: counters that a key may create."""
 _ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
-"""Without those that look like another one."""
+"""Without letters and digits that look alike."""
 _ID_LENGTH: Final = 10
 _SECRET_BYTES: Final = 32
 _KEY: Final = re.compile(r"c[kl]_([a-z0-9]{1,16})_([A-Za-z0-9_-]{43})", re.ASCII)
@@ -41,9 +38,9 @@ _PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*?!\[\]-]{1,64}", re.ASCII)
 _COLUMNS: Final = "id, name, scopes, counters, max_counters, created, expires, revoked, last_used"
 _IS_KEY: Final = "scopes <> 'share'"
 LIVE: Final = "revoked IS NULL AND (expires IS NULL OR expires > UTC_TIMESTAMP(3))"
-"""Condition: rows that are neither revoked nor expired."""
+"""SQL condition for rows that are neither revoked nor expired."""
 VALID: Final = f"{LIVE} AND (parent = '' OR parent IN (SELECT id FROM api_key WHERE {LIVE}))"
-"""Condition: the same, without links whose key is revoked or expired."""
+"""SQL condition for the rows of :data:`LIVE` without links whose key is revoked or expired."""
 _NO_KEY: Final = f"NOT EXISTS (SELECT 1 FROM api_key WHERE {_IS_KEY} AND {LIVE})"
 
 
@@ -52,12 +49,12 @@ class ApiKey:
     """A key, or a link, without its secret. All times are naive UTC.
 
     Attributes:
-        id: names it.
+        id: its public part.
         name: for people.
-        scopes: what it is for; none where its row cannot be read, since somebody has edited it.
-        counters: shell patterns of the counters it may name; empty: all.
-        max_counters: how many counters it may make at most; None: as many as the server allows.
-        created, revoked, last_used: None: never; the last one is right to a minute or so.
+        scopes: its rights; none where its row was edited by hand and cannot be read.
+        counters: shell patterns of the counters that it may use; empty: all.
+        max_counters: number of counters that it may create; None: as many as the server allows.
+        created, revoked, last_used: None: never; ``last_used`` is exact to about a minute.
         expires: None: never.
     """
 
@@ -73,7 +70,7 @@ class ApiKey:
 
     @property
     def is_link(self) -> bool:
-        """Whether it is a link to the one counter in ``counters``."""
+        """Whether it is a link that shows the only counter in ``counters``."""
         return self.scopes == ("share",)
 
 
@@ -82,9 +79,9 @@ class LiveKey:
     """A valid key or link with the hash of its secret.
 
     Attributes:
-        key: the rest of it.
+        key: the key or link.
         hash: SHA-256 of the secret.
-        expires_in: seconds, on the database's clock; None: never.
+        expires_in: seconds until it expires, by the database's clock; None: never.
     """
 
     key: ApiKey
@@ -92,14 +89,14 @@ class LiveKey:
     expires_in: float | None
 
 
-def split(text: str) -> tuple[str, bytes] | None:
-    """The id in a key or a link's token, and the hash of its secret; None where it is neither."""
+def parse(text: str) -> tuple[str, bytes] | None:
+    """The id of a key or a link's token, and the hash of its secret; None for other texts."""
     match = _KEY.fullmatch(text)
     return None if match is None else (match[1], hash_of(match[2]))
 
 
 def hash_of(secret: str) -> bytes:
-    """What is kept of a secret, or of a login's token."""
+    """SHA-256 of a secret, or of a login's token."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -112,19 +109,19 @@ def create(
     max_counters: int | None = None,
     expires: datetime | None = None,
 ) -> tuple[ApiKey, str]:
-    """Make a key.
+    """Create a key.
 
     Args:
         session: outside a transaction.
         name: for people: 1 to 255 printable characters.
         scopes: one or more of :data:`SCOPES`.
-        counters: shell patterns of the counters that it may name; none: all.
-        max_counters: how many counters it may make, up to :data:`MAX_COUNTERS`; None: as many as
-            the server allows.
-        expires: aware, and to come.
+        counters: shell patterns of the counters that it may use; none: all.
+        max_counters: number of counters that it may create, up to :data:`MAX_COUNTERS`; None: as
+            many as the server allows.
+        expires: aware, and in the future.
 
     Returns:
-        the key, and the text that is shown to its owner once and kept nowhere.
+        the key, and its text, which is shown to its owner once and kept nowhere.
 
     Raises:
         ValueError: an argument is not as above.
@@ -133,16 +130,16 @@ def create(
     chosen = tuple(scope for scope in SCOPES if scope in wanted)
     if not 1 <= len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
         raise ValueError(
-            f"a key's name has 1 to {MAX_NAME} printable characters, and no space at its ends"
+            f"a key's name has 1 to {MAX_NAME} printable characters, without spaces at its ends"
         )
     if not wanted or not wanted <= set(SCOPES):
         raise ValueError(f"a key has one or more of the scopes {', '.join(SCOPES)}")
     if len(counters) > MAX_PATTERNS:
-        raise ValueError(f"a key has at most {MAX_PATTERNS} patterns of counters")
+        raise ValueError(f"a key has at most {MAX_PATTERNS} patterns of counter names")
     for pattern in counters:
         check_pattern(pattern)
     if max_counters is not None and not 1 <= max_counters <= MAX_COUNTERS:
-        raise ValueError(f"a key may make 1 to {MAX_COUNTERS:,} counters")
+        raise ValueError(f"a key may create 1 to {MAX_COUNTERS:,} counters")
     if expires is not None and expires <= datetime.now(UTC):
         raise ValueError("the time at which a key expires is in the past")
     id, shown, _ = insert(session, name, chosen, counters, expires, max_counters=max_counters)
@@ -151,7 +148,7 @@ def create(
 
 
 def create_first(session: Session, name: str) -> str | None:
-    """Make a key that may do everything, if no key is valid; its text, None where one is."""
+    """Create a key with the scope ``admin``; its text, or None where a valid key exists."""
     _, shown, made = insert(session, name, ("admin",), (), None, condition=_NO_KEY)
     return f"ck_{shown}" if made else None
 
@@ -167,10 +164,10 @@ def insert(
     parent: str = "",
     condition: str = "TRUE",
 ) -> tuple[str, str, bool]:
-    """Make a row with a secret, if ``condition`` (SQL) holds.
+    """Insert a row with a new secret, if ``condition`` (SQL) holds.
 
     Returns:
-        Its id; ``<id>_<secret>``, of which only the hash is kept; whether it was made.
+        its id; ``<id>_<secret>``, of which only the hash is kept; whether it was inserted.
     """
     id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
     secret = secrets.token_urlsafe(_SECRET_BYTES)
@@ -189,36 +186,36 @@ def insert(
 
 
 def list_keys(session: Session) -> list[ApiKey]:
-    """All keys that were ever made, the newest first."""
+    """All keys that were ever created, the newest first."""
     rows = session.query(
         f"SELECT {_COLUMNS} FROM api_key WHERE {_IS_KEY} ORDER BY created DESC, id"
     )
     return [_key(row) for row in rows]
 
 
-def revoke(session: Session, which: str) -> ApiKey:
-    """End a key, and the logins that were made with it, for good.
+def revoke(session: Session, id_or_name: str) -> ApiKey:
+    """End a key, and its logins, for good.
 
     Args:
         session: outside a transaction.
-        which: its id, or its name.
+        id_or_name: the key's id, or its name.
 
     Raises:
-        NoSuchKey: no key that is not revoked has it, or more than one has the name.
+        NoSuchKey: no key that is not revoked has this id or name, or several have the name.
     """
     with session.transaction():
         rows = session.query(
             f"SELECT {_COLUMNS} FROM api_key WHERE (id = %s OR name = %s) AND {_IS_KEY}"
             " AND revoked IS NULL ORDER BY id FOR UPDATE",
-            (which if which.isascii() else "", which),
+            (id_or_name if id_or_name.isascii() else "", id_or_name),
         )
         keys = [_key(row) for row in rows]
-        found = [key for key in keys if key.id == which] or keys
+        found = [key for key in keys if key.id == id_or_name] or keys
         if not found:
             raise NoSuchKey("no key in use has this id or name: see countersink key list")
         if len(found) > 1:
             ids = ", ".join(key.id for key in found)
-            raise NoSuchKey(f"{len(found)} keys have this name: say which by its id ({ids})")
+            raise NoSuchKey(f"{len(found)} keys have this name: give the id of one of them ({ids})")
         id = found[0].id
         session.execute("UPDATE api_key SET revoked = UTC_TIMESTAMP(3) WHERE id = %s", (id,))
         session.execute("DELETE FROM web_session WHERE api_key = %s", (id,))
@@ -226,20 +223,19 @@ def revoke(session: Session, which: str) -> ApiKey:
 
 
 def any_valid(session: Session) -> bool:
-    """Whether there is a key that is neither revoked nor expired."""
+    """Whether any key is neither revoked nor expired."""
     return bool(session.query(f"SELECT 1 FROM api_key WHERE {_IS_KEY} AND {LIVE} LIMIT 1"))
 
 
 def is_valid(session: Session, text: str) -> bool:
     """Whether ``text`` is a key that is neither revoked nor expired."""
     query = f"SELECT 1 FROM api_key WHERE id = %s AND hash = %s AND {_IS_KEY} AND {LIVE}"
-    parts = split(text)
+    parts = parse(text)
     return parts is not None and bool(session.query(query, parts))
 
 
-def live(session: Session) -> list[LiveKey]:
-    """All keys that are neither revoked nor expired, and the links of which the same is true, and
-    of the key that each was made with."""
+def live_keys(session: Session) -> list[LiveKey]:
+    """All valid keys and links: neither they, nor a link's key, are revoked or expired."""
     rows = session.query(
         f"SELECT {_COLUMNS}, hash, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), expires)"
         f" FROM api_key WHERE {VALID}"
@@ -251,37 +247,37 @@ def live(session: Session) -> list[LiveKey]:
 
 
 def note_use(session: Session, ids: Iterable[str]) -> None:
-    """Write down that these keys were used about now."""
+    """Set the time of the last use of these keys to now."""
     for id in sorted(ids):
         session.execute("UPDATE api_key SET last_used = UTC_TIMESTAMP(3) WHERE id = %s", (id,))
 
 
 def check_pattern(pattern: str) -> None:
-    """Whether counters can fit a shell pattern.
+    """Check a shell pattern of counters' names.
 
     Raises:
-        ValueError: none can.
+        ValueError: no counter's name can match it.
     """
     if _PATTERN.fullmatch(pattern) is None:
         raise ValueError(
-            f"{pattern!r} fits no counter: a pattern has 1 to 64 of A-Z a-z 0-9 _ . : -"
-            " and of * ? [ ] !"
+            f"{pattern!r} matches no counter: a pattern has 1 to 64 characters of"
+            " A-Z a-z 0-9 _ . : - * ? [ ] !"
         )
 
 
 def _key(row: Sequence[Any]) -> ApiKey:
     id, name, scopes, counters, *others = row
-    patterns = json.loads(counters)  # the column takes nothing but JSON
-    # Anything else than texts must not end up as no restriction at all.
+    patterns = json.loads(counters)  # the column accepts only JSON
+    # Other values than texts must not mean "no restriction".
     readable = isinstance(patterns, list) and all(isinstance(each, str) for each in patterns)
     allowed = tuple(scope for scope in SCOPES if readable and scope in scopes.split(","))
     if scopes == "share" and readable and len(patterns) == 1 and is_name(patterns[0]):
-        allowed = ("share",)  # a name has no letters of patterns: it fits itself alone
+        allowed = ("share",)  # a name has no special characters of patterns: it matches only itself
     return ApiKey(id, name, allowed, tuple(patterns) if readable else (), *others)
 
 
 LOGINS_PER_KEY: Final = 100
-"""Logins with one key at a time; the oldest end when there are more."""
+"""Maximum of logins with one key; the oldest end when there are more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,8 +286,8 @@ class LiveSession:
 
     Attributes:
         token_hash: SHA-256 of the token.
-        api_key: id of the key that it was made with; it ends with that.
-        expires_in: seconds, on the database's clock.
+        api_key: id of its key, with which it ends.
+        expires_in: seconds until it expires, by the database's clock.
     """
 
     token_hash: bytes = field(repr=False)
@@ -300,17 +296,17 @@ class LiveSession:
 
 
 def begin_login(session: Session, api_key: str, seconds: float) -> str:
-    """Begin a login, and forget those that have ended; the token, which is kept nowhere.
+    """Begin a login, and delete expired ones; returns its token, which is kept nowhere.
 
     Args:
         session: outside a transaction.
-        api_key: id of the key that was shown.
-        seconds: how long it lasts at most.
+        api_key: id of the key of the login.
+        seconds: duration of the login.
     """
     token = secrets.token_urlsafe(_SECRET_BYTES)
     session.execute("DELETE FROM web_session WHERE expires <= UTC_TIMESTAMP(3)")
-    there = session.query("SELECT COUNT(*) FROM web_session WHERE api_key = %s", (api_key,))
-    surplus = int(there[0][0]) - (LOGINS_PER_KEY - 1)
+    ((logins,),) = session.query("SELECT COUNT(*) FROM web_session WHERE api_key = %s", (api_key,))
+    surplus = int(logins) - (LOGINS_PER_KEY - 1)
     if surplus > 0:
         session.execute(
             "DELETE FROM web_session WHERE api_key = %s ORDER BY created, token_hash LIMIT %s",
@@ -325,12 +321,12 @@ def begin_login(session: Session, api_key: str, seconds: float) -> str:
 
 
 def end_login(session: Session, token_hash: bytes) -> bool:
-    """End a login; False where there was none."""
+    """End a login; False where no login has this token."""
     return session.execute("DELETE FROM web_session WHERE token_hash = %s", (token_hash,)) == 1
 
 
 def live_logins(session: Session) -> list[LiveSession]:
-    """All that have not ended; the keys that they were made with may have."""
+    """All logins that have not expired; their keys may be revoked or expired."""
     rows = session.query(
         "SELECT token_hash, api_key, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), expires)"
         " FROM web_session WHERE expires > UTC_TIMESTAMP(3)"

@@ -12,18 +12,18 @@ from countersink.runtime.errors import ExplainedError
 
 
 class NoSuchKey(ExplainedError, LookupError):
-    """No key that is still valid has this id or name, or several have the name."""
+    """No valid key has this id or name, or several keys have the name."""
 
 
 class NoSuchLink(ExplainedError, LookupError):
-    """No link that is valid has this id."""
+    """No valid link has this id."""
 
     advice = "see countersink link list"
 
 
 class TooManyLinks(ExplainedError, ValueError):
-    """There are as many valid links as there may be."""
+    """The maximum of valid links is reached."""
 
 
 class TooManyNotes(ValueError):
-    """A counter has as many notes as it may have."""
+    """The maximum of notes on a counter is reached."""

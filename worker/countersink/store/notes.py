@@ -1,5 +1,5 @@
-"""Notes on days of a counter, one for each day (a second replaces it): longest note, most notes,
-with the errors, and the SQL of ``day_note``."""
+"""Notes on the days of a counter, or of all counters, in the table ``day_note``: at most one note
+for each day, of at most :data:`MAX_NOTE` characters."""
 
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -10,11 +10,11 @@ from countersink.database.sql import marks
 from countersink.store.errors import TooManyNotes
 
 MAX_NOTE: Final = 500
-"""Characters of a note."""
-MOST_NOTES: Final = 5_000
-"""Notes on one counter, and on all."""
-EVERY: Final = ""
-"""In place of a counter's name: all counters."""
+"""Maximum of characters in a note."""
+MAX_NOTES: Final = 5_000
+"""Maximum of notes on a counter, and of those on all counters."""
+ALL_COUNTERS: Final = ""
+"""Stands for all counters in place of a counter's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class DayNote:
     """A note on a day of a counter, or of all counters.
 
     Attributes:
-        counter: whose day; :data:`EVERY`: that of all counters.
+        counter: the counter's name, or :data:`ALL_COUNTERS`.
         day: in the time zone of the counter.
         note: one line.
         author: the name of the key that wrote it; empty: no key was needed.
@@ -37,33 +37,33 @@ class DayNote:
 
 
 def checked_note(text: object) -> str:
-    """``text`` without spaces at its ends.
+    """``text`` without leading and trailing spaces.
 
     Raises:
         ValueError: it is empty, longer than :data:`MAX_NOTE` characters, or not printable.
     """
     note = text.strip() if isinstance(text, str) else ""
     if not 1 <= len(note) <= MAX_NOTE or not note.isprintable():
-        raise ValueError(f"a note is a text of 1 to {MAX_NOTE} printable characters, in one line")
+        raise ValueError(f"a note is one line of 1 to {MAX_NOTE} printable characters")
     return note
 
 
 def put(session: Session, counter: str, day: date, note: str, author: str) -> DayNote:
-    """Write a note on a day, in place of one that is there.
+    """Write the note on a day, in place of an older one.
 
     Args:
         session: outside a transaction.
-        counter: a valid name, or :data:`EVERY`.
-        day: whichever.
+        counter: a valid name, or :data:`ALL_COUNTERS`.
+        day: any day.
         note: from :func:`checked_note`.
-        author: who writes.
+        author: name of the key, or empty.
 
     Raises:
-        TooManyNotes: it would be one more than :data:`MOST_NOTES`.
+        TooManyNotes: there are :data:`MAX_NOTES` on other days.
     """
-    there = notes(session, [counter])
-    if len(there) >= MOST_NOTES and day not in {each.day for each in there}:
-        raise TooManyNotes(f"there are {MOST_NOTES:,} notes already: delete some")
+    present = notes(session, [counter])
+    if len(present) >= MAX_NOTES and day not in {each.day for each in present}:
+        raise TooManyNotes(f"the maximum of {MAX_NOTES:,} notes is reached: delete some")
     session.execute(
         "INSERT INTO day_note (counter, day, note, author, changed)"
         " VALUES (%s, %s, %s, %s, UTC_TIMESTAMP(3))"
@@ -82,8 +82,8 @@ def delete(session: Session, counter: str, day: date) -> bool:
 def notes(
     session: Session, counters: list[str], start: date | None = None, end: date | None = None
 ) -> list[DayNote]:
-    """The notes on the days of a range, both ends included, in order; those on all counters after
-    that on one.
+    """The notes of some counters on the days of a range, both ends included, by day; notes on all
+    counters last.
     """
     rows = session.query(
         "SELECT counter, day, note, author, changed FROM day_note"

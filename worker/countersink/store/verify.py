@@ -1,21 +1,19 @@
-"""What ``verify`` compares (counters with the ledger, breakdowns, sketches, backfills, tracked
-tables) and the sentences of differences; kinds of problems: ``ledger/__init__.py``; output and exit
-status: ``cli/commands/operate/verify.py``.
+"""``verify``: comparison of counters with the ledger, their breakdowns, sketches and backfills, and
+of tracked tables with their counters. See ``ledger/__init__.py`` for the kinds of problems, and
+``cli/commands/operate/verify.py`` for output and exit status.
 
-For every counter: its rows = what was posted to the ledger, in amounts and in checksums, by which
-it is noticed that a key, a bucket or two amounts were exchanged (see
-:mod:`countersink.counting.ledger`). Everything that moves, adds or deletes rows posts it in the
-same transaction, so both sides are equal in any snapshot, however much is going on; each group of
-counters is looked at in one of its own. The same holds of what backfills wrote down, see
-:mod:`countersink.counting.ledger.balance`.
+Counters: the rows of a counter must equal its postings to the ledger, in amounts and in checksums,
+which also change where keys, buckets or amounts are exchanged (see
+:mod:`countersink.counting.ledger`). Every transaction that adds, moves or deletes rows posts that,
+so both sides are equal in any snapshot; each group of counters is compared in a snapshot of its
+own. The records of backfills are compared likewise: :mod:`countersink.counting.ledger.balance`.
 
-Of each day the sum of a breakdown = that of the events with dimensions in its counter, which are
-under the key ``''``. Left out are days that are in months of either, and those before the first
-that a breakdown holds. Buckets of a day may have been rolled up to wider ones in the one
-and not in the other, so days are compared, and not buckets.
+Breakdowns: the sum of a breakdown must equal that of its counter's key ``''``, which has the events
+with dimensions, for each day, but for days before the breakdown's first one, and days that either
+has in months. Days are compared and not buckets, as only one of the two may be rolled up.
 
-And for every tracked table, in a snapshot of its own: the rows that its counter says = the rows it
-has, which is what stands for a ledger there.
+Tracked tables: the number of rows must equal the counter's, in a snapshot of its own for each
+table. The table replaces the ledger here.
 """
 
 from collections import Counter
@@ -41,25 +39,26 @@ from countersink.database.sql import LABEL, label_time, marks
 from countersink.database.url import Settings
 from countersink.row_counts.check import RowDifference, check
 from countersink.row_counts.definitions import find, read_all, tracked_names
+from countersink.runtime.texts import plural
 
 READ_SECONDS: Final = 3600.0
-"""How long the sums of one group may take."""
+"""Seconds that the sums of one group may take."""
 _ROWS: Final = 10_000
-"""Rows of a snapshot's counters, of all but one, which may be large by itself: the server keeps
-what others change while a snapshot is open."""
+"""Rows of the counters of a snapshot, except the last counter, which may have more: the server
+keeps old versions of changed rows while a snapshot is open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What ``verify`` looked at, and the differences that it found.
+    """The result of ``verify``: numbers of compared things, and differences.
 
     Attributes:
-        counters: how many.
-        rows: of theirs.
-        differences: what is wrong, by counter.
-        finished: False if ``stop`` said so before all of them were looked at.
-        tables: how many tracked tables.
-        row_differences: what is wrong with these, by counter.
+        counters: number of compared counters.
+        rows: number of their rows.
+        differences: differences of counters, by counter.
+        finished: False where ``stop`` ended the comparison early.
+        tables: number of compared tracked tables.
+        row_differences: problems of tracked tables, by counter.
     """
 
     counters: int = 0
@@ -71,7 +70,7 @@ class Verified:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing is wrong with what was looked at."""
+        """Whether no difference was found."""
         return not (self.differences or self.row_differences)
 
 
@@ -90,25 +89,25 @@ def verify(
     *,
     table: str | None = None,
     stop: Callable[[], bool] = lambda: False,
-    looking: Callable[[str], object] = lambda what: None,
+    progress: Callable[[str], object] = lambda subject: None,
 ) -> Verified:
-    """Look at every counter and every tracked table, or at one.
+    """Compare every counter and every tracked table, or one of them.
 
     Args:
         session: at REPEATABLE READ, outside a transaction.
-        counter: the name of the only one; if it is that of a tracked table, with the table.
-        table: the only tracked table, as it was given when it was tracked, or its counter; in all
-            the ways in which it is tracked.
-        stop: asked between two groups of counters, and between two tables.
-        looking: told, in some words, what is looked at next.
+        counter: name of the only counter; with its tracked table, if it has one.
+        table: the only tracked table, as it was given to ``track``, or its counter; with all its
+            counters.
+        stop: called between two groups of counters, and between two tables; true ends early.
+        progress: called with a description of the next comparison.
 
     Raises:
-        UnknownCounter: nothing in the tables has this name, or no such table is tracked.
+        UnknownCounter: no counter has this name, or no such table is tracked.
         ValueError: ``table`` is the counter of one table, and the name of another one.
-        Refused: the row of ``control`` is gone.
+        Refused: the control row is missing.
         StoreError: as any query.
     """
-    read_control(session, lock="")  # which says so where its row is lost
+    read_control(session, lock="")  # raises where the control row is missing
     tracked = read_all(session)
     if table is not None:
         ((database,),) = session.query("SELECT DATABASE()")
@@ -121,7 +120,7 @@ def verify(
         require(session, counter, ("backfill_source",))
         tracked = [each for each in tracked if each.counter == counter]
     if table is None and counter is None:
-        done = _verify_all(session, stop, looking)
+        done = _verify_all(session, stop, progress)
     else:
         names = [counter] if counter is not None else [each.counter for each in tracked]
         done = _verify_some(session, names)
@@ -131,7 +130,7 @@ def verify(
     for each in tracked:
         if stop():
             break
-        looking(f"{tables:,} of {len(tracked):,} tracked tables, the rows of {each.name}")
+        progress(f"{tables:,} of {plural(len(tracked), 'tracked table')}, rows of {each.name}")
         row_differences += check(session, each)
         tables += 1
     return replace(
@@ -143,15 +142,15 @@ def verify(
 
 
 def _verify_all(
-    session: Session, stop: Callable[[], bool], looking: Callable[[str], object]
+    session: Session, stop: Callable[[], bool], progress: Callable[[str], object]
 ) -> Verified:
-    """Look at every counter, at one window of them after the other."""
+    """Compare every counter, in groups by name."""
     counters, rows, differences = 0, 0, list[Difference]()
     after: str | None = None
     while True:
         if stop():
             return Verified(counters, rows, differences, finished=False)
-        looking(f"{counters:,} counters so far")
+        progress(f"{plural(counters, 'counter')} so far")
         last = last_of_next(session, after, _ROWS)
         with session.transaction(snapshot=True):
             found = _sides(session, *between(after, last))
@@ -165,7 +164,7 @@ def _verify_all(
     for name in sorted({*dimensioned, *sketched(session)}):
         if stop():
             return Verified(counters, rows, differences, finished=False)
-        looking(f"the breakdowns and different members of {name}")
+        progress(f"breakdowns and different members of {name}")
         with session.transaction(snapshot=True):
             if name in dimensioned:
                 differences += _of_breakdowns(session, name)
@@ -174,7 +173,7 @@ def _verify_all(
 
 
 def _verify_some(session: Session, names: Sequence[str]) -> Verified:
-    """Look at some counters, in one snapshot."""
+    """Compare some counters, in one snapshot."""
     with session.transaction(snapshot=True):
         broken_down = [each for name in names for each in breakdowns.names_of(session, name)]
         every = [*names, *broken_down]
@@ -188,7 +187,7 @@ def _verify_some(session: Session, names: Sequence[str]) -> Verified:
 
 
 def _of_sketches(session: Session, name: str) -> Iterator[Difference]:
-    """What is wrong with the different members of a counter; in the caller's snapshot."""
+    """Faults of a counter's sketches as one difference; in the caller's snapshot."""
     found = list(faults(session, name))
     if found:
         label, first = found[0]
@@ -198,13 +197,13 @@ def _of_sketches(session: Session, name: str) -> Iterator[Difference]:
 
 
 def _sides(session: Session, where: str, args: Sequence[object]) -> Verified:
-    """What is wrong with the rows of some counters, and with what their backfills wrote down; in
-    the snapshot that the caller began.
+    """Differences of some counters from the ledger, and from the records of backfills; in the
+    caller's snapshot.
     """
     found = read(session, where, args)
     differences, tracked = list[Difference](), tracked_names(session)
     for name, (tables, ledger) in found.items():
-        # A tracked table is what its counter is held against, not the ledger.
+        # The counter of a tracked table is compared with the table, not with the ledger.
         if name not in tracked:
             differences += _against_ledger(name, tables, ledger)
     differences += balance.mismatches(session, where, args)
@@ -214,54 +213,53 @@ def _sides(session: Session, where: str, args: Sequence[object]) -> Verified:
 def _against_ledger(name: str, tables: Side, ledger: Side) -> Iterator[Difference]:
     held, posted = tables.sum, ledger.sum
     if tables.rows and not ledger.rows:
-        detail = f"{tables.rows:,} rows, though nothing was ever applied to this counter"
+        detail = f"{plural(tables.rows, 'row')}, though the ledger has nothing of this counter"
         yield Difference(name, "no_ledger", held.amount, 0, detail)
     elif held != posted:
         surplus = held.amount - posted.amount
         problem: Problem = "sum" if surplus else "checksum"
-        detail = f"the tables hold {surplus:+,} against the ledger"
+        direction = "more" if surplus > 0 else "less"
+        detail = f"the tables hold {abs(surplus):,} {direction} than the ledger"
         if not surplus:
-            detail = "the sums agree, but rows were exchanged"
+            detail = "the sums agree, but keys, buckets or amounts of rows were exchanged"
         yield Difference(name, problem, held.amount, posted.amount, detail)
 
 
-_WHOLE: Final = "counter_key = ''"
-"""Of a counter the events that its breakdowns hold too."""
+_BROKEN_DOWN: Final = "counter_key = ''"
+"""SQL condition for a counter's rows of events with dimensions, which its breakdowns have, too."""
 
 
 def _of_breakdowns(session: Session, counter: str) -> Iterator[Difference]:
-    """The breakdowns of a counter that differ from it, in the snapshot that the caller began, as
-    far as the time zone is known here and the buckets are such as there may be; else that is found
-    in another way.
+    """Differences of a counter's breakdowns from it, in the caller's snapshot; none where the time
+    zone is unknown here, or a bucket is invalid, which other checks report.
     """
-    own = breakdowns.read_dimensioned(session, counter).get(counter)
-    if own is None or not own.breakdowns:
+    dimensioned = breakdowns.read_dimensioned(session, counter).get(counter)
+    if dimensioned is None or not dimensioned.breakdowns:
         return
     with suppress(Refused, LookupError, ValueError, OverflowError):
-        schemes = read_schemes(session, [counter, *(each.name for each in own.breakdowns)])
+        schemes = read_schemes(session, [counter, *(each.name for each in dimensioned.breakdowns)])
         scheme = schemes.get(counter, DEFAULT)
-        whole = _days(session, counter, scheme, _WHOLE)
-        for each in own.breakdowns:
+        expected = _days(session, counter, scheme, _BROKEN_DOWN)
+        for each in dimensioned.breakdowns:
             both = scheme, schemes.get(each.name, DEFAULT)
             rolled = (one.rolled_to("month") or 0 for one in both)
             since = date_at(scheme.known_zone(), max(each.since * 60, *rolled))
             days = _days(session, each.name, scheme)
-            wrong = sorted(
-                day for day in {*whole, *days} if whole[day] != days[day] and day >= since
-            )
+            days_of_both = {*expected, *days}
+            wrong = sorted(d for d in days_of_both if expected[d] != days[d] and d >= since)
             if wrong:
                 detail = (
                     f"its breakdown {each.text} ({each.name}) differs from its key '' on"
-                    f" {len(wrong):,} days, the first of which is {wrong[0]}:"
-                    f" {days[wrong[0]]:,} against {whole[wrong[0]]:,}"
+                    f" {plural(len(wrong), 'day')}, first on {wrong[0]}:"
+                    f" {days[wrong[0]]:,} instead of {expected[wrong[0]]:,}"
                 )
-                held, there = (sum(found[day] for day in wrong) for found in (days, whole))
-                yield Difference(counter, "breakdown", held, there, detail, day=wrong[0])
+                held, should_be = (sum(found[day] for day in wrong) for found in (days, expected))
+                yield Difference(counter, "breakdown", held, should_be, detail, day=wrong[0])
 
 
 def _days(session: Session, name: str, scheme: Scheme, where: str = "TRUE") -> Counter[date]:
-    """The sums of the days of a counter, in its own time zone, of some of its rows."""
-    index = "by_key" if where == _WHOLE else "PRIMARY"
+    """The sums of a counter's days, in its time zone, of the rows of a condition."""
+    index = "by_key" if where == _BROKEN_DOWN else "PRIMARY"
     days: Counter[date] = Counter()
     for label, amount in session.query(
         f"SELECT {LABEL}, SUM(amount) FROM counter_slot FORCE INDEX ({index})"

@@ -21,8 +21,8 @@ from countersink.database.session import Session
 from countersink.database.sessions import (
     BRIEF_READ_TIMEOUT_S,
     KeptSession,
+    is_temporary,
     open_tables,
-    passes,
     require_schema,
 )
 from countersink.database.url import Settings
@@ -138,7 +138,7 @@ class Loop:
         self._heartbeat = heartbeat(self._brief_client, self._consumer, self._figures)
         self._report = BatchReport(self._figures, self._log)
         self._redis = Patience("Redis", _is_stream_error, self._stop, self._log, self._note_failure)
-        self._mysql = Patience("MySQL", passes, self._stop, self._log, self._note_failure)
+        self._mysql = Patience("MySQL", is_temporary, self._stop, self._log, self._note_failure)
         # With a short timeout: the renewal of a lease must not wait for a frozen MySQL.
         brief = partial(open_tables, self._settings, read_timeout=BRIEF_READ_TIMEOUT_S)
         self._slot = Slot(brief, self._consumer, self._log)

@@ -195,7 +195,7 @@ def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
 
 def key_of(text: str, register: Register) -> Credential | None:
     """The valid key, or link, with the id and secret in ``text``; None: there is none."""
-    parts = api_keys.split(text)
+    parts = api_keys.parse(text)
     id, shown = parts or ("", _NO_HASH)
     known = register.key(id)
     same = hmac.compare_digest(shown, _NO_HASH if known is None else known.hash)
@@ -220,7 +220,7 @@ async def find_credential(
         return known
     wait = failures.wait(client)
     if not wait:
-        if api_keys.split(text) is not None:
+        if api_keys.parse(text) is not None:
             with places.needed(client):
                 read = await register.refresh()
             known = key_of(text, register)

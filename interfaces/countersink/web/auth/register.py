@@ -231,7 +231,7 @@ class Register:
 
 
 def _everything(session: Session) -> tuple[list[api_keys.LiveKey], list[api_keys.LiveSession]]:
-    return api_keys.live(session), api_keys.live_logins(session)
+    return api_keys.live_keys(session), api_keys.live_logins(session)
 
 
 def _known_key(live: api_keys.LiveKey, now: float) -> Credential:

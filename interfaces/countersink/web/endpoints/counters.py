@@ -31,7 +31,7 @@ from countersink.runtime.limits import MAX_COUNTER_LENGTH
 from countersink.runtime.texts import iso, read_day
 from countersink.store import notes
 from countersink.store.errors import TooManyNotes
-from countersink.store.notes import EVERY, DayNote
+from countersink.store.notes import ALL_COUNTERS, DayNote
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import Route
@@ -291,7 +291,7 @@ async def listed(request: Request, services: Services, who: Identity) -> Respons
     given = request.scope["countersink.given"]
     counter = await _existing_counter(request, services, who)
     # A link gives access to its counter's own notes only.
-    names = [EVERY] if counter == EVERY else [counter] if who.link else [counter, EVERY]
+    names = [ALL_COUNTERS] if counter == ALL_COUNTERS else [counter] if who.link else [counter, ALL_COUNTERS]
     found = await services.run_in_session(notes.notes, names, given["from"], given["to"])
     return JSONResponse({"rows": [_document(note) for note in found]})
 
@@ -323,13 +323,13 @@ async def delete(request: Request, services: Services, who: Identity) -> Respons
 
 def _counter(request: Request, who: Identity) -> str:
     if "counter" not in request.path_params:
-        return EVERY
+        return ALL_COUNTERS
     return permitted_counter(request, who)
 
 
 async def _existing_counter(request: Request, services: Services, who: Identity) -> str:
     counter = _counter(request, who)
-    if counter != EVERY:
+    if counter != ALL_COUNTERS:
         await require_counter(request, services, who, counter)
     return counter
 

@@ -34,7 +34,7 @@ class LinkAsked(Closed):
     """The link to create."""
 
     counter: Annotated[str, Meta(pattern=COUNTER_NAME["pattern"])]
-    days: Annotated[int, Meta(ge=1, le=links.MOST_DAYS)] = DEFAULT_DAYS
+    days: Annotated[int, Meta(ge=1, le=links.MAX_DAYS)] = DEFAULT_DAYS
 
 
 class Link(Closed):

@@ -239,7 +239,7 @@ def connect_for(mysql_url: str) -> Connect:
         )
         # Wait for a lagging node of Galera: a commit of another node that is missing from the sum
         # would count on top of the correction.
-        session.read_all()
+        session.see_all_commits()
         return session
 
     return opened

@@ -15,7 +15,7 @@ from countersink.counting.counters.buckets import Resolution
 from countersink.counting.counters.deletion import Deleted
 from countersink.counting.counters.settings import Counter, MaxKeys, SettingsChange
 from countersink.counting.visitors import check_salt_days
-from countersink.database.session import Connect, Session, held
+from countersink.database.session import Connect, Session, explained
 from countersink.database.sessions import Pool
 
 __all__ = ["Counter", "Counters", "Deleted"]
@@ -191,5 +191,5 @@ class Counters:
     def _alone(self, work: Callable[[Session, Control], Result]) -> Result:
         """Run ``work`` in a transaction while no worker is counting."""
         unchanged = "nothing was changed, since others held what it takes all the time"
-        with self._connect() as session, held(unchanged, "try again"):
+        with self._connect() as session, explained(unchanged, "try again"):
             return exclusive(session, partial(work, session))

@@ -28,7 +28,7 @@ from countersink.counting.counters.breakdowns import names_of
 from countersink.counting.counters.catalog import ZONE_STAYS, load
 from countersink.counting.counters.deletion_sql import Deleted as Deleted
 from countersink.database.errors import Conflict
-from countersink.database.session import Session, held, rerun
+from countersink.database.session import Session, explained, rerun
 from countersink.runtime.limits import key_bytes
 
 ROWS: Final = 1000
@@ -143,7 +143,7 @@ class _Deleting:
         return deleted
 
     def _held(self) -> AbstractContextManager[None]:
-        return held(
+        return explained(
             f"another transaction holds rows of {self.counter} all the time",
             "end it, or run this again later, which goes on where this stopped",
         )

@@ -32,7 +32,7 @@ from operator import itemgetter
 from typing import Final, Literal
 from zlib import crc32
 
-from countersink.database.app_connection import FIRST_OWN, AppConnection, execute, own_slot
+from countersink.database.app_connection import FIRST_PRIVATE, AppConnection, execute, private_slot
 from countersink.database.session import Session
 from countersink.database.sql import label_text, width_number
 
@@ -85,7 +85,7 @@ _ROWS_PER_STATEMENT: Final = 500
 
 ROWS_PER_FOLD: Final = 100
 """Rows of a counter that are folded in one transaction."""
-_UNTOUCHED: Final = f"slot >= {FIRST_OWN:d} AND posted_at < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
+_UNTOUCHED: Final = f"slot >= {FIRST_PRIVATE:d} AND posted_at < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
 """Which rows are folded: an open transaction has hardly been idle for so long."""
 
 
@@ -196,7 +196,7 @@ def post_in(connection: AppConnection, database: str, counter: str, posting: Pos
     execute(
         connection,
         f"INSERT INTO {database}.counter_ledger (counter, slot, amount, checksum, posted_at)"
-        f" VALUES ('{counter}', {own_slot()}, {amount:d}, {checksum:d}, UTC_TIMESTAMP(3))"
+        f" VALUES ('{counter}', {private_slot()}, {amount:d}, {checksum:d}, UTC_TIMESTAMP(3))"
         f" ON DUPLICATE KEY UPDATE amount = amount + {amount:d},"
         f" checksum = checksum + {checksum:d}, posted_at = UTC_TIMESTAMP(3)",
     )

@@ -18,7 +18,7 @@ from typing import Any, Final
 from countersink.counting.apply.cells import FIRST_SLOT
 from countersink.counting.counters.breakdowns import is_breakdown
 from countersink.counting.ledger import CHECKSUM, MODULUS, Difference, Posting
-from countersink.database.app_connection import FIRST_OWN
+from countersink.database.app_connection import FIRST_PRIVATE
 from countersink.database.session import Session
 from countersink.database.sql import marks
 
@@ -155,7 +155,7 @@ def mismatches(session: Session, where: str, args: Sequence[object]) -> Iterator
     ledger = session.query(
         "SELECT counter, SUM(amount) FROM counter_ledger"
         f" WHERE counter IN ({marks(names)}) AND slot BETWEEN %s AND %s GROUP BY counter",
-        (*names, FIRST_SLOT, FIRST_OWN - 1),
+        (*names, FIRST_SLOT, FIRST_PRIVATE - 1),
     )
     in_ledger: dict[str, Any] = dict(ledger)
     uncovered = _broken_sources(session, names)
@@ -164,7 +164,7 @@ def mismatches(session: Session, where: str, args: Sequence[object]) -> Iterator
         details = []
         if said != held:
             details.append(
-                f"the ledger of slots {FIRST_SLOT} to {FIRST_OWN - 1} holds {held - said:+,}"
+                f"the ledger of slots {FIRST_SLOT} to {FIRST_PRIVATE - 1} holds {held - said:+,}"
                 " against what backfills wrote down"
             )
         if sources := uncovered.get(name):

@@ -99,9 +99,9 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
         try:
             with connect(host, database=False) as session:
                 variables = _variables(session)
-                why_not = hosts.why_not(variables, session.query)
+                why_not = hosts.why_read_only(variables, session.query)
                 if is_galera(variables):
-                    why_not = galera.look(session).trouble
+                    why_not = galera.read_node(session).trouble
                 cluster = _cluster(session, variables)
         except StoreError as error:
             advice = "start it, or remove it from COUNTERSINK_MYSQL_URL"
@@ -179,7 +179,7 @@ def _durability(variables: dict[str, str]) -> Iterator[Finding]:
 
 def _galera(session: galera.GaleraSession) -> Iterator[Finding]:
     """Findings on a Galera cluster: its size, the node for writes, and pauses by flow control."""
-    node = galera.look(session)
+    node = galera.read_node(session)
     status = _status(session)
     size = int(status.get("wsrep_cluster_size", 0))
     where = node.address or session.where.where

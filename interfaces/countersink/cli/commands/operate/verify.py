@@ -71,7 +71,7 @@ def command(table: str | None, counter: str | None, repair: bool) -> int:
 
 def _verify(url: str, counter: str | None, table: str | None) -> Verified:
     with open_session(url) as session, output.progress_bar("verifying") as show:
-        return verify(session, counter, table=table, looking=partial(show, None))
+        return verify(session, counter, table=table, progress=partial(show, None))
 
 
 def _repair(url: str, found: Verified) -> RepairResult:
