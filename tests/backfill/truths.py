@@ -115,7 +115,7 @@ class Scene:
         with self.session.transaction():
             read_control(self.session)
             target = TruthTarget(run, _resolution_of(self.session, run))
-            scheme = target.scheme(load(self.session).of(counter))
+            scheme = target.scheme(load(self.session).scheme(counter))
             amounts = Amounts()
             for (when, key), amount in _by_minute(said):
                 amounts.add(counter, scheme.label(when), key, amount)

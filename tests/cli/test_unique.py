@@ -64,7 +64,7 @@ def test_the_table_says_what_is_an_estimate_and_adds_nothing_up(seen: Servers) -
     top = seen.call("top", "visitors", "--unique", "--format", "csv")
     assert top.out.splitlines()[0] == "key,total,estimate,low,high"
     refused = seen.call("totals", "--all", "--unique")
-    assert "different members are not told of several counters" in one_sentence(refused)
+    assert "different members cannot be counted for several counters" in one_sentence(refused)
 
 
 def test_days_of_several_salts_are_told_one_by_one(

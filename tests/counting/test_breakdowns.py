@@ -168,7 +168,7 @@ def test_the_key_of_the_events_that_breakdowns_hold_is_not_deleted_alone(
     db: Database, views: str
 ) -> None:
     count(db.applier, ({"page": "/home"}, 2), ("/old", 1))
-    with pytest.raises(ValueError, match="breakdowns hold too"):
+    with pytest.raises(ValueError, match="also counted in its breakdowns"):
         db.store.counters.delete(views, "")
     assert db.store.counters.delete(views, "/old").amount == 1
 
@@ -182,7 +182,7 @@ def test_what_cannot_be_declared(store: Store) -> None:
         (["page"], ["country"], "needs the dimension country"),
         (["page"], ["page", "page"], "each once"),
         (["page"], ["page"] * 33, "at most 32"),
-        (["page"], [[]], "one dimension or more"),  # type: ignore[list-item]
+        (["page"], [[]], "at least one dimension"),  # type: ignore[list-item]
     ]
     for dimensions, breakdowns, message in wrong:
         with pytest.raises(ValueError, match=message):

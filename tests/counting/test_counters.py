@@ -60,7 +60,9 @@ def test_setting_what_is_in_force_changes_nothing(store: Store, applier: Applier
 def test_what_is_refused_changes_nothing_of_a_counted_counter(store: Store, db: Database) -> None:
     db.count(("/a", 0))
     before = version(db.session)
-    with pytest.raises(ValueError, match="views has been counted in UTC, and its time zone stays"):
+    with pytest.raises(
+        ValueError, match="been counted in UTC, and its time zone cannot be changed"
+    ):
         store.counters.set("views", time_zone="Europe/Berlin", keep="day=3d")
     assert version(db.session) == before
     assert store.counters.show("views").keep == ()

@@ -215,7 +215,7 @@ def test_a_row_that_an_application_holds_is_waited_for_without_holding_up_others
         app.begin()
         app.execute("UPDATE counter_slot SET amount = amount + 0 WHERE slot = 511")
         monkeypatch.setattr(deletion, "ATTEMPTS", 1)
-        with pytest.raises(Conflict, match=r"holds rows of views all the time.*run this again"):
+        with pytest.raises(Conflict, match=r"keeps holding rows of views.*run this again"):
             delete_key(deleting, "views", "/app", pause=pauses.append)
     assert deleting.query("SELECT @@innodb_lock_wait_timeout") == [(5,)]
     assert verify(deleting).differences == []

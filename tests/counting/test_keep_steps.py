@@ -246,13 +246,13 @@ NO_WIDTH = (
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
-        *((steps, "is no width with a time") for steps in NO_WIDTH),
-        ("second=2d", "'second' is none of minute, quarter, hour, day"),
-        ("month=400d", "'month' is none of minute, quarter, hour, day"),
+        *((steps, "is not WIDTH=TIME with m") for steps in NO_WIDTH),
+        ("second=2d", "'second' is not one of minute, quarter, hour, day"),
+        ("month=400d", "'month' is not one of minute, quarter, hour, day"),
         ("day=30d,hour=40d", "day comes before hour"),
         ("minute=31d,day=30d", "is not shorter than day=30d"),
-        ("minute=0d", "buckets are kept for 1m to 100000d"),
-        ("minute=100001d", "buckets are kept for 1m to 100000d"),
+        ("minute=0d", "buckets can be kept for 1m to 100000d"),
+        ("minute=100001d", "buckets can be kept for 1m to 100000d"),
         ("minute=2d,minute=3d", "minute comes before minute"),
         ("hour=2d,minute=3d", "hour comes before minute"),
         ("minute=2d,hour=2d", "is not shorter than hour=2d"),
@@ -283,10 +283,10 @@ def refused(store: Store, session: Session, said: str, **settings: Any) -> None:
 
 
 def test_steps_have_to_fit_the_other_settings(store: Store, session: Session) -> None:
-    refused(store, session, "by day at the finest", keep="minute=2d")
+    refused(store, session, "its finest are day buckets", keep="minute=2d")
     store.counters.set("v", resolution="quarter", keep="quarter=29d,day=30d")
-    refused(store, session, "by quarter at the finest", keep="minute=2d")
-    refused(store, session, "by hour at the finest", resolution="hour")
+    refused(store, session, "its finest are quarter buckets", keep="minute=2d")
+    refused(store, session, "its finest are hour buckets", resolution="hour")
     store.counters.set("v", resolution="hour", keep="day=1d")
 
 
@@ -311,7 +311,7 @@ def test_steps_go_on_for_what_was_counted_in_finer_buckets(
 def test_hours_need_a_time_zone_of_whole_hours(store: Store, session: Session) -> None:
     kolkata: dict[str, Any] = {"time_zone": "Asia/Kolkata", "resolution": "minute"}
     for steps in ("minute=2d,hour=90d", "quarter=2d,hour=90d"):
-        refused(store, session, "name quarter instead of hour", keep=steps, **kolkata)
+        refused(store, session, "write quarter instead of hour", keep=steps, **kolkata)
     store.counters.set("v", keep="minute=2d,quarter=90d", **kolkata)
     store.counters.set("v", time_zone="UTC", keep="minute=2d,hour=90d")
-    refused(store, session, "name quarter", time_zone="Asia/Kathmandu")
+    refused(store, session, "write quarter", time_zone="Asia/Kathmandu")

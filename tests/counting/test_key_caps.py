@@ -318,10 +318,10 @@ def test_memory_of_keys_is_bounded() -> None:
     memory = KeyMemory(most=10)
     memory.add("a", TODAY, ["1", "2", "3", "4"])
     memory.add("b", TODAY, ["1", "2", "3", "4"])
-    assert memory.of("a", TODAY) == {"1", "2", "3", "4"}
+    assert memory.keys("a", TODAY) == {"1", "2", "3", "4"}
     memory.add("c", TODAY, ["1", "2", "3"])
-    assert memory.of("b", TODAY) == memory.of("a", TODAY) == set()
-    assert memory.of("c", TODAY) == {"1", "2", "3"}
+    assert memory.keys("b", TODAY) == memory.keys("a", TODAY) == set()
+    assert memory.keys("c", TODAY) == {"1", "2", "3"}
 
 
 def test_records_of_days_that_are_rolled_up_are_forgotten_and_made_again(db: Database) -> None:

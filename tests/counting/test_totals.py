@@ -72,7 +72,7 @@ def test_an_unknown_counter_is_said_to_be_so_and_one_that_only_the_slots_know_is
 
 
 def test_nonsense_is_refused(totals: Totals) -> None:
-    with pytest.raises(ValueError, match="1 key or more"):
+    with pytest.raises(ValueError, match="at least 1 key"):
         totals.top("views", n=0)
     with pytest.raises(TypeError, match="key="):
         totals.total("views", keys="abc")

@@ -70,7 +70,7 @@ def test_a_day_counter_has_hours_from_the_day_after_it_got_them(
         {"key": "none", "start": day, "end": day},
     ]
     for options in ranges:
-        with pytest.raises(RolledUp, match="no single hours before 2026-11-22 00:00Z") as raised:
+        with pytest.raises(RolledUp, match=r"hours of .* before 2026-11-22 00:00Z") as raised:
             totals.hourly("c", **options)
         assert raised.value.rolled_up_to == date(2026, 11, 22)
     told = series(Snapshot(db.session), Selection("c"), "hour")
@@ -164,7 +164,9 @@ def test_hours_of_a_zone_that_was_off_by_half_an_hour_do_not_tell_its_days_then(
     asks: list[Callable[..., Any]] = [*(partial(each, "c") for each in series), totals.counters]
     for ask in asks:
         for zone in (None, "America/Caracas"):
-            with pytest.raises(InexactZone, match=r"ask for the time zone UTC;.*quarter") as raised:
+            with pytest.raises(
+                InexactZone, match=r"ask for the time zone UTC, .*quarter"
+            ) as raised:
                 ask(start=second, end=second + timedelta(days=60), time_zone=zone)
             assert "time zone America/Caracas" not in str(raised.value)
     with pytest.raises(InexactZone):

@@ -110,7 +110,7 @@ def test_top_ranks_what_both_add_up_to(reads: Asking, ground: Ground) -> None:
     for n in (1, 2, 3, 5, 8, 20, 21, 100):
         assert reads.top("views", n=n, include_pending=True).value == everything[:n]
     assert reads.top("views", n=2).value == [("k0", 100), ("k1", 99)]
-    with pytest.raises(ValueError, match="1 key or more"):
+    with pytest.raises(ValueError, match="at least 1 key"):
         reads.top("views", n=0, include_pending=True)
 
 

@@ -105,7 +105,7 @@ def test_before_a_day_takes_its_buckets_whole_and_no_others(tables: Tables) -> N
 @pytest.mark.parametrize("name", ["nothing", "v ", "V"])
 def test_an_unknown_counter_is_an_error(tables: Tables, name: str) -> None:
     tables.plant(spread([b"a"], (1, 2)))
-    with pytest.raises(UnknownCounter, match="neither made nor ever counted"):
+    with pytest.raises(UnknownCounter, match="neither created nor ever counted"):
         run(tables.url, counter=name)
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import redis
 
+from countersink.counting.totals import selection_of
 from countersink.counting.totals.answer import rows
 from countersink.counting.totals.query import DIMENSIONS, Answer, Query
-from countersink.counting.totals.selection import Selection, selection_of
+from countersink.counting.totals.selection import Selection
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.database.session import Session
 from countersink.reads import ANYTHING, UNBOUNDED, Bounds, Reads

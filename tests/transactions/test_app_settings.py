@@ -240,7 +240,7 @@ def test_settings_are_read_again_by_whichever_clock_says_so(
     clocks.monotonic += monotonic
     clocks.wall += wall
     found, _ = db.store._increments._settings.for_event("orders", None)
-    assert found.catalog.of("orders").resolution == "minute"
+    assert found.catalog.scheme("orders").resolution == "minute"
 
 
 def test_events_are_in_each_breakdown_that_has_begun_whatever_is_remembered(

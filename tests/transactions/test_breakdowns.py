@@ -72,7 +72,7 @@ def test_a_change_of_the_breakdowns_is_followed_at_once(db: Database, store: Sto
 def test_the_key_of_events_with_dimensions_is_not_deleted_alone(db: Database, store: Store) -> None:
     store.increment(db.app, "views", {"page": "/a"})
     commit_one(store, db.app, "views", "/plain")
-    with pytest.raises(ValueError, match="breakdowns hold too"):
+    with pytest.raises(ValueError, match="also counted in its breakdowns"):
         store.delete(db.app, "views", "")
     store.delete(db.app, "views", "/plain")
     db.app.commit()

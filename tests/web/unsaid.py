@@ -26,7 +26,7 @@ UNSAID: Final = re.compile(
             "this name is reserved for",
             "choose by keys, or by the values of dimensions",
             "with dimensions have no keys",
-            "by dimensions are of one counter",
+            "by dimensions need the name of one counter",
             # of bytes, which are no characters
             "at most 255 bytes",
             # of the server's clock, and of a second 60

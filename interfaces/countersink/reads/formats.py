@@ -34,9 +34,10 @@ import pandas as pd
 from countersink.counting.counters.breakdowns import Breakdown
 from countersink.counting.counters.keep_steps import by_width
 from countersink.counting.counters.settings import Counter
+from countersink.counting.totals import selection_of
 from countersink.counting.totals.answer import rows
 from countersink.counting.totals.query import EXPORTED, Answer, Query, Row, documents, read_by
-from countersink.counting.totals.selection import ANY, KeyMatch, Selection, selection_of
+from countersink.counting.totals.selection import ANY, KeyMatch, Selection
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.database.sql import datetime_of
 from countersink.reads.errors import TotalTooLarge

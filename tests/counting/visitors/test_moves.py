@@ -176,7 +176,7 @@ def test_verify_finds_damaged_sketches_and_those_beside_no_row(
             ("visitors", "sketch", 3),
             ("visitors#1", "sketch", 1),
         ]
-        assert "'visitors', 'k'" in found[0].detail or "lies beside no row" in found[0].detail
+        assert "'visitors', 'k'" in found[0].detail or "has no row" in found[0].detail
         assert found[0].detail.endswith("; and 2 more")
         assert "'visitors#1', '/'" in found[1].detail
 

@@ -144,7 +144,7 @@ def test_what_is_not_told_of_members_is_422(visited: Web) -> None:
     for path, more in questions:
         answer = get(visited, path, unique="true", **more)
         assert answer.status_code == 422, path
-        assert "Different members are not told" in answer.text
+        assert "Different members cannot be counted" in answer.text
 
 
 def test_a_counter_without_members_is_422_and_says_what_to_do(visited: Web) -> None:

@@ -142,7 +142,7 @@ class Trial(Sources):
         for sample in found.samples.kept(found.start.offset):
             self._samples.add(sample, source)
         amounts = BucketAmounts(work.counter, found.amounts, ahead.catalog)
-        for label, keys in amounts.of(work.counter).items():
+        for label, keys in amounts.by_bucket(work.counter).items():
             if work.target.truth_of:
                 self.truth[label].update(keys)
             else:

@@ -83,7 +83,7 @@ class BackfillRun:
             if began is None:
                 return report(options, None, "stopped", failed)
             t0 = began
-        resolution = work.catalog.of(options.counter).resolution
+        resolution = work.catalog.scheme(options.counter).resolution
         if self.trial is None:
             names = [source.name for source in found]
             holder = process_name()

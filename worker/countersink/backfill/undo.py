@@ -112,7 +112,7 @@ def _delete_empty(session: Session, taken: Amounts) -> None:
     not of cells with members.
     """
     for counter in taken.counters:
-        for label, keys in taken.of(counter).items():
+        for label, keys in taken.by_bucket(counter).items():
             for part in sql.parts(sorted(map(key_bytes, keys)), sql.KEYS_PER_STATEMENT):
                 _delete_empty_keys(session, counter, label, part)
 
@@ -382,7 +382,7 @@ def _take_chunks_back(
             chunks += 1
             cells += taken.cells
             amount += sum(taken.sums().values())
-            labels.update(taken.of(runs[0].counter))
+            labels.update(taken.by_bucket(runs[0].counter))
             on_progress(chunks, max(chunks, int(total)))
     return TakenBack(chunks, cells, amount, frozenset(labels))
 

@@ -3,24 +3,23 @@
 ::
 
     StoreError
-    ├── RefusedMembers   members that cannot be united with those in a cell: roll back, and run
-    │                    again without the rows that bring them
-    ├── TrackedCounter   a counter that a table's triggers count: nobody else may; also a ValueError
-    ├── UnknownCounter   a counter under whose name nothing was ever counted; also a LookupError
-    ├── RolledUp         days that were rolled up into months; also a ValueError
-    ├── UnknownDimension  a dimension that a counter has not declared, or a question that no
-    │                    breakdown of it answers; also a ValueError
-    ├── IncompleteBreakdown  a range that begins before the breakdown that answers; also a
-    │                    ValueError
-    ├── InexactZone      buckets that do not add up to the time asked for; also a ValueError
-    ├── DamagedSketch    bytes that are no sketch, or not those that were written
-    ├── NoSketches       a library for sketches that is not installed
-    └── NotUnique        different members of a counter that counts none, or by several salts; also
-                         a ValueError
+    ├── RefusedMembers   members of rows cannot be united with those of a cell: roll back, and run
+    │                    the transaction again without these rows
+    ├── TrackedCounter   the counter belongs to a tracked table; also a ValueError
+    ├── UnknownCounter   nothing was ever counted under this name; also a LookupError
+    ├── RolledUp         the days were rolled up into months; also a ValueError
+    ├── UnknownDimension  the counter has not declared the dimension, or has no breakdown by these
+    │                    dimensions; also a ValueError
+    ├── IncompleteBreakdown  the range begins before the breakdown was declared; also a ValueError
+    ├── InexactZone      the buckets do not add up to the days asked for; also a ValueError
+    ├── DamagedSketch    the bytes of a stored sketch are damaged
+    ├── NoSketches       datasketches is not installed
+    └── NotUnique        the counter does not count different members, or several salts were used;
+                         also a ValueError
 
-    SeriesTooLong        a ValueError: a series of too many days, hours or months
-    AnswerTooLarge       a ValueError: an answer of more rows than the caller accepts
-    RowsMissing          rows of counter_keys that the caller makes before it runs again
+    SeriesTooLong        a ValueError: the series has too many days, hours or months
+    AnswerTooLarge       a ValueError: the answer has more rows than the caller accepts
+    RowsMissing          rows of counter_keys are missing: make them and run the transaction again
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,7 +34,7 @@ class RefusedMembers(StoreError):
     """Members of some rows cannot be united with those of their cells.
 
     Attributes:
-        refused: what brings them, and why not.
+        refused: the reason for each refused row or cell.
     """
 
     def __init__(self, refused: Mapping[Any, RowRefusal]) -> None:
@@ -44,7 +43,7 @@ class RefusedMembers(StoreError):
 
 
 class TrackedCounter(StoreError, ValueError):
-    """The counter is that of a tracked table: its triggers count, and nobody else does."""
+    """The counter belongs to a tracked table: only the table's triggers count it."""
 
 
 class UnknownCounter(StoreError, LookupError):
@@ -54,15 +53,15 @@ class UnknownCounter(StoreError, LookupError):
 
 
 class UnknownDimension(StoreError, ValueError):
-    """A counter has not declared a dimension, or no breakdown that holds those asked for."""
+    """The counter has not declared the dimension, or has no breakdown by these dimensions."""
 
 
 class IncompleteBreakdown(StoreError, ValueError):
-    """The range begins before the breakdown that answers holds the events.
+    """The range begins before the breakdown counts events.
 
     Attributes:
-        since: the time from which on it holds them; ``start`` may be this time, or, where the
-            counter is counted by day, the day after.
+        since: time from which on the breakdown counts events. ``start`` may be this time or, where
+            the counter is counted by day, the day after.
     """
 
     def __init__(self, message: str, *, since: datetime) -> None:
@@ -71,10 +70,10 @@ class IncompleteBreakdown(StoreError, ValueError):
 
 
 class RolledUp(StoreError, ValueError):
-    """What was asked for cuts through months into which retention has rolled up the days.
+    """The range cuts through months into which retention has rolled up the days.
 
     Attributes:
-        rolled_up_to: the first day that still has totals of its own.
+        rolled_up_to: first day that still has buckets of its own.
     """
 
     def __init__(self, message: str, *, rolled_up_to: date) -> None:
@@ -83,43 +82,43 @@ class RolledUp(StoreError, ValueError):
 
 
 class InexactZone(StoreError, ValueError):
-    """The counter's buckets cannot be added up to the days, hours or months asked for."""
+    """The counter's buckets do not add up to the days, hours or months asked for."""
 
 
 class DamagedSketch(StoreError):
-    """A sketch of different members is not what was written."""
+    """The bytes of a stored sketch are damaged."""
 
     reason: Final = DeadReason.BAD_SKETCH
 
 
 class NoSketches(StoreError):
-    """It takes datasketches (the extra ``[sketches]``), which is not installed."""
+    """The library datasketches (the extra ``[sketches]``) is not installed."""
 
     reason: Final = DeadReason.NO_SKETCHES
 
 
 class NotUnique(StoreError, ValueError):
-    """How many different members there are cannot be told of what was asked for: the counter counts
-    none, or they were hashed with several salts."""
+    """The number of different members is unknown: the counter does not count them, or they were
+    hashed with several salts."""
 
 
 class AnswerTooLarge(ValueError):
-    """The answer would have more rows than were wanted at most."""
+    """The answer has more rows than the caller accepts."""
 
 
 class SeriesTooLong(ValueError):
-    """A series would have more members than there may be: days, hours or months.
+    """A series has more days, hours or months than are allowed.
 
     Attributes:
-        whole_days: how many days a range can have.
-        fits_from, fits_to: the part of it that is short enough and has the most days with counts,
-            of several the latest; both ends have counts. None where only the range is known.
+        whole_days: maximum number of days of a range.
+        fits_from, fits_to: first and last day of the allowed part that has the most days with
+            counts (the latest of several); both have counts. None where only the range is known.
     """
 
     def __init__(
         self, message: str, *, whole_days: int, part: tuple[date, date] | None = None
     ) -> None:
-        hint = f"; {part[0]} to {part[1]} has most of what was counted" if part else ""
+        hint = f"; {part[0]} to {part[1]} has the most days with counts" if part else ""
         super().__init__(message + hint)
         self._message = message
         self.whole_days = whole_days
@@ -127,7 +126,7 @@ class SeriesTooLong(ValueError):
         self.fits_to = part[1] if part else None
 
     def fitting(self, counted: Iterable[date]) -> "SeriesTooLong":
-        """This error, when these are the days with counts."""
+        """This error with ``fits_from`` and ``fits_to``, given the days with counts."""
         days = sorted(counted)
         first, best = 0, (0, -1)
         for last, day in enumerate(days):
@@ -140,10 +139,10 @@ class SeriesTooLong(ValueError):
 
 
 class RowsMissing(Exception):
-    """Rows of ``counter_keys`` have to be made first: roll back, make them, and run again.
+    """Rows of ``counter_keys`` are missing: roll back, make them, and run the transaction again.
 
     Attributes:
-        places: the (counter, day) of each.
+        places: (counter, day) of each row.
     """
 
     def __init__(self, places: Iterable[tuple[str, date]]) -> None:

@@ -301,7 +301,7 @@ def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
         at = int(delivery.stream_id.partition("-")[0])
         entry = Decoded(entry_id_of(delivery), at, [], [_internal_error(payload)])
     name = bytes.fromhex(entry.id)
-    dead = [DeadRow.of(name, delivery.stream, entry.at, bad) for bad in entry.bad]
+    dead = [DeadRow.from_bad(name, delivery.stream, entry.at, bad) for bad in entry.bad]
     return entry.id, Incoming(
         name, entry.at, entry.rows, dead, delivery.stream, payload, entry.seen, checked=True
     )
@@ -309,7 +309,7 @@ def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
 
 def as_dead_letter(entry: Incoming) -> Incoming:
     """``entry`` without rows, and with one dead letter of the whole entry: ``internal_error``."""
-    dead = DeadRow.of(entry.id, entry.stream, entry.at, _internal_error(entry.payload))
+    dead = DeadRow.from_bad(entry.id, entry.stream, entry.at, _internal_error(entry.payload))
     return Incoming(entry.id, entry.at, (), (dead,), entry.stream, entry.payload)
 
 

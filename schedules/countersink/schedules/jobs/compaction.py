@@ -240,7 +240,7 @@ class Pass:
             self._rest()
 
     def _takes_all_keys(self, name: str, label: int) -> bool:
-        scheme = self.catalog.of(name)
+        scheme = self.catalog.scheme(name)
         if self._options.before is not None:
             return scheme.local_day(label) < self._options.before
         return scheme.ends_at(label) + self._options.grace_s <= self.now

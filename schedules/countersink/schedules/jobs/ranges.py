@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from countersink.counting.counters.buckets import NUMBER, WIDTHS
-from countersink.counting.counters.catalog import Catalog, Reached, Scheme, load
+from countersink.counting.counters.catalog import Catalog, Scheme, WidthTimes, load
 from countersink.database.session import Session
 from countersink.database.sql import (
     COMPACTED,
@@ -160,7 +160,7 @@ def page(
                 beyond = unix_seconds(bucket)
                 if first == beyond:
                     # Without reading its rows, which are many.
-                    widths = catalog.of(name).widths
+                    widths = catalog.scheme(name).widths
                     whole = [(name, first + NUMBER[width], None) for width in widths]
                     return Page(0, whole, first + 1)
             where, values = _where(counters[: done or 1], start, end if beyond is None else beyond)
@@ -198,7 +198,7 @@ def finer_buckets(session: Session, schemes: Sequence[Scheme]) -> dict[str, list
         session: outside a transaction.
         schemes: of the counters, each with a rolled up width.
     """
-    alike: dict[Reached, list[str]] = {}
+    alike: dict[WidthTimes, list[str]] = {}
     for scheme in schemes:
         alike.setdefault(scheme.rolled, []).append(scheme.counter)
     where, values = [], list[object]()

@@ -119,7 +119,7 @@ class _RollUp:
         return [name for name, _ in kept if self._scheme(name).rolled]
 
     def _scheme(self, counter: str) -> Scheme:
-        return self._pass.catalog.of(counter)
+        return self._pass.catalog.scheme(counter)
 
     def _counter(self, counter: str, labels: list[int]) -> bool:
         """Move the counter's buckets; False: a counter was changed meanwhile, read them again."""

@@ -181,7 +181,7 @@ class ReadAhead:
             if self._cut is None:
                 return
             cut, self._cut = self._cut, None
-            wanted, scheme = self.opened.wanted, self.catalog.of(self.opened.wanted.counter)
+            wanted, scheme = self.opened.wanted, self.catalog.scheme(self.opened.wanted.counter)
             recipe = wanted.recipe, wanted.counter, scheme, self.opened.head
             read = partial(_read_in_child, *recipe, cut, self.bucket, wanted.scope)
             self._ready.append(self._pool.submit(read))

@@ -199,7 +199,7 @@ class Work:
     @property
     def scheme(self) -> Scheme:
         """The scheme of the lines: the target's, from the counter's in the catalog."""
-        return self.target.scheme(self.catalog.of(self.counter))
+        return self.target.scheme(self.catalog.scheme(self.counter))
 
     def locked_catalog(self, session: Session) -> Catalog:
         """The current catalog; it cannot change until the transaction ends.
@@ -261,7 +261,7 @@ def open_source(work: Work, source: Input) -> Iterator[OpenSource | None]:
                 head=head[:KNOWN_BYTES],
                 count_repeats=options.count_repeats,
             )
-            scheme = work.catalog.of(options.counter)
+            scheme = work.catalog.scheme(options.counter)
             reader = reader_of(recipe, options.counter, scheme, head)
             check_head(recipe, reader, head)
             # Exports are written once, and often without a last newline.

@@ -226,7 +226,7 @@ def _covered_text(work: Work, found: Iterable[Input]) -> str:
                 minutes |= _minutes(work, source)
     if not minutes:
         return ""
-    zone = work.catalog.of(work.options.counter).known_zone()
+    zone = work.catalog.scheme(work.options.counter).known_zone()
     first, last = min(minutes), max(minutes)
     after = date_at(zone, first * 60 - 60) + ONE_DAY
     before = date_at(zone, last * 60 + 60) - ONE_DAY
@@ -252,7 +252,7 @@ def _minutes(work: Work, source: Input) -> set[int]:
         content, counter = opened.content, work.options.counter
         recipe = opened.wanted.recipe
         every = replace(recipe, where=(), exclude_keys=(), counter_column="", start=None, end=None)
-        reader = reader_of(every, counter, work.catalog.of(counter), opened.head)
+        reader = reader_of(every, counter, work.catalog.scheme(counter), opened.head)
         content.seek(_END)
         start = max(0, content.offset - _BYTES)
         whole_line = start + content.read_at(_BYTES, start).find(b"\n") + 1 if start else 0

@@ -1,2 +1,1 @@
-"""Applying entries to the counters, each exactly once, and dead letters of what cannot be
-counted."""
+"""Applying each entry to the counters exactly once; dead letters."""

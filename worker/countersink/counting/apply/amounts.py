@@ -1,5 +1,4 @@
-"""Adds up the rows of entries to one amount per cell (counter, bucket, key), in primary-key
-order."""
+"""Amounts per cell (counter, bucket, key): sums of the rows of entries, in primary-key order."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +11,7 @@ from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Seen
 
 Row = tuple[int, str, RowKey, int, int]
-"""(position in its entry from 0, counter, key or dimensions, event time in whole Unix minutes,
-amount)."""
+"""(position in its entry, counter, key or dimensions, event time in Unix minutes, amount)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +19,15 @@ class Incoming:
     """A stream entry to be counted.
 
     Attributes:
-        id: 16 bytes; the same at every delivery of the entry.
+        id: 16 bytes; equal at every delivery of the entry.
         at: Unix ms of the first attempt to send it.
-        rows: what it adds.
-        dead: what of it could not be read; stored with the guard.
-        stream: the stream's key, for whoever looks at a dead row.
-        payload: the entry's ``rows`` field as it came, for the dead letter of an entry that is too
+        rows: rows to be counted.
+        dead: dead letters of rows that could not be decoded; stored with the guard.
+        stream: the stream's key, shown with dead letters.
+        payload: the entry's ``rows`` field as received, for the dead letter of an entry that is too
             old; without it each row gets a dead letter of its own.
-        seen: the members that some of its rows bring, by the row's position.
-        checked: its rows, and these members, were read by ``countersink.stream.decode``, and are
-            not looked at once more.
+        seen: hashed members of rows, by the row's position.
+        checked: ``countersink.stream.decode`` has validated rows and members already.
     """
 
     id: bytes
@@ -44,28 +41,24 @@ class Incoming:
 
 
 Cell = tuple[str, int, str, int]
-"""(counter, bucket, key, amount): the bucket's label; the sum, however large it is."""
+"""(counter, bucket's label, key, amount); the amount may exceed 64 bits."""
 
 
 class Amounts:
-    """One amount per (counter, bucket, key).
-
-    Attributes:
-        cells: how many there are.
-    """
+    """One amount per cell (counter, bucket, key)."""
 
     def __init__(self) -> None:
         self._amounts: dict[str, dict[int, dict[str, int]]] = {}
 
     @property
     def cells(self) -> int:
-        """How many cells there are."""
+        """Number of cells."""
         return sum(
             len(amounts) for buckets in self._amounts.values() for amounts in buckets.values()
         )
 
     def bucket(self, counter: str, bucket: int) -> dict[str, int]:
-        """The amounts of one bucket by key, to be added to; 0 makes a cell, too."""
+        """The amounts of one bucket by key, as a dict to add to; an amount of 0 is a cell, too."""
         return self._amounts.setdefault(counter, {}).setdefault(bucket, {})
 
     def add(self, counter: str, bucket: int, key: str, amount: int) -> None:
@@ -79,7 +72,7 @@ class Amounts:
         return list(self._amounts)
 
     def move(self, counter: str, bucket: int, keys: Iterable[str], to: str) -> None:
-        """Add the amounts of some cells of a bucket to that of another key, whose they are then."""
+        """Move the amounts of ``keys`` of a bucket to the key ``to``."""
         amounts = self._amounts[counter][bucket]
         moved = sum([amounts.pop(key) for key in keys])
         amounts[to] = amounts.get(to, 0) + moved
@@ -87,8 +80,7 @@ class Amounts:
     def chunks(self, size: int) -> Iterator[list[Cell]]:
         """The cells in primary-key order, ``size`` at a time.
 
-        The order of code points is the order of their UTF-8 bytes, so keys need no encoding to be
-        sorted.
+        Keys are sorted without being encoded: code points sort like their UTF-8 bytes.
         """
         chunk: list[Cell] = []
         for counter in sorted(self._amounts):
@@ -108,18 +100,18 @@ class Amounts:
             yield chunk
 
     def sums(self) -> dict[str, int]:
-        """What is added to each counter in all."""
+        """The sum of the amounts of each counter."""
         return {
             counter: sum(sum(amounts.values()) for amounts in buckets.values())
             for counter, buckets in self._amounts.items()
         }
 
-    def of(self, counter: str) -> Mapping[int, Mapping[str, int]]:
-        """A counter's amounts: bucket's label → key → amount."""
+    def by_bucket(self, counter: str) -> Mapping[int, Mapping[str, int]]:
+        """The amounts of a counter: bucket's label → key → amount."""
         return self._amounts.get(counter, {})
 
     def without(self, names: Container[str]) -> "Amounts":
-        """The same without those of some counters."""
+        """A copy without the counters ``names``."""
         kept = Amounts()
         kept._amounts = {
             name: buckets for name, buckets in self._amounts.items() if name not in names
@@ -127,44 +119,43 @@ class Amounts:
         return kept
 
     def negated(self) -> "Amounts":
-        """What takes all of this back."""
-        taken = Amounts()
-        taken._amounts = {
+        """A copy with each amount negated."""
+        negated = Amounts()
+        negated._amounts = {
             counter: {
                 bucket: {key: -amount for key, amount in amounts.items()}
                 for bucket, amounts in buckets.items()
             }
             for counter, buckets in self._amounts.items()
         }
-        return taken
+        return negated
 
 
 def merged(entries: Iterable[Incoming], catalog: Catalog) -> Amounts:
-    """The amounts of the rows of entries, those of their breakdowns included."""
+    """The sums of the rows of entries per cell, cells of breakdowns included."""
     found = Amounts()
     last_counter, last_minute = "", -1
     amounts: dict[Any, int] = {}
     fan: _Fan | None = None
     for entry in entries:
         for _, counter, key, minute, amount in entry.rows:
-            # Rows of one flush mostly share counter and minute: two comparisons instead of two
-            # lookups.
+            # Rows of one flush mostly share counter and minute: comparing saves two lookups.
             if minute != last_minute or counter != last_counter:
                 amounts = found.bucket(counter, catalog.bucket(counter, minute))
                 declared = catalog.dimensioned.get(counter)
                 fan = None
                 if declared is not None:
                     fan = [
-                        (one.composed, found.bucket(one.name, catalog.bucket(one.name, minute)))
-                        for one in declared.breakdowns
-                        if minute >= one.since
+                        (each.composed, found.bucket(each.name, catalog.bucket(each.name, minute)))
+                        for each in declared.breakdowns
+                        if minute >= each.since
                     ]
                 last_counter, last_minute = counter, minute
             if fan is not None and (not key or not isinstance(key, str)):
                 values = dict(key) if key else {}
-                for composed, own in fan:
+                for composed, sums in fan:
                     composite = composed(values)
-                    own[composite] = own.get(composite, 0) + amount
+                    sums[composite] = sums.get(composite, 0) + amount
                 key = ""
             if key in amounts:
                 amounts[key] += amount
@@ -174,16 +165,16 @@ def merged(entries: Iterable[Incoming], catalog: Catalog) -> Amounts:
 
 
 _Fan = list[tuple[Callable[[Mapping[str, str]], str], dict[str, int]]]
-"""How the key of some values is composed, and the amounts that it is one of; of each breakdown."""
+"""Of each breakdown: function that composes the key of values, and amounts of the bucket by key."""
 
 
 class BucketAmounts(Amounts):
-    """The amounts of some buckets of one counter, those of its breakdowns included.
+    """Amounts of one counter and its breakdowns.
 
     Args:
-        counter: its name.
+        counter: the counter's name.
         found: bucket's label → key or dimensions → amount.
-        catalog: that in force.
+        catalog: the catalog in force.
 
     Raises:
         UnknownDimension: the counter has not declared a dimension.
@@ -193,22 +184,22 @@ class BucketAmounts(Amounts):
         self, counter: str, found: Mapping[int, Mapping[Any, int]], catalog: Catalog
     ) -> None:
         super().__init__()
-        self._own = catalog.dimensioned.get(counter, Dimensioned(counter, ()))
+        self._counter = catalog.dimensioned.get(counter, Dimensioned(counter, ()))
         self._catalog = catalog
         for label, keys in found.items():
-            if not self._own.dimensions and set(map(type, keys)) <= {str}:
+            if not self._counter.dimensions and set(map(type, keys)) <= {str}:
                 self.bucket(counter, label).update(keys)
                 continue
             for key, amount in keys.items():
-                self._own.require(key)
-                for name, own in self.cells_of(label, key):
-                    self.add(name, label, own, amount)
+                self._counter.require(key)
+                for name, cell_key in self.cells_of(label, key):
+                    self.add(name, label, cell_key, amount)
 
     def cells_of(self, label: int, key: RowKey) -> Iterator[tuple[str, str]]:
-        """The (counter, key) of each cell that a key or dimensions of a bucket are counted in."""
-        yield self._own.counter, key if isinstance(key, str) else ""
+        """(counter, key) of each cell that counts a key or dimensions in a bucket."""
+        yield self._counter.counter, key if isinstance(key, str) else ""
         if key and isinstance(key, str):
             return
-        for breakdown in self._own.breakdowns:
-            if self._catalog.holds(breakdown, self._own.counter, label):
+        for breakdown in self._counter.breakdowns:
+            if self._catalog.holds(breakdown, self._counter.counter, label):
                 yield breakdown.name, breakdown.key(key)

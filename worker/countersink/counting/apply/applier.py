@@ -1,11 +1,10 @@
-"""The transaction that applies a batch of entries: its order, what is done with entries older than
-the guards (``too_old``), and running it again; statements are in ``cells.py`` and ``guards.py``.
+"""The transaction that applies a batch of entries, its reruns, and dead letters of entries older
+than the guards (``too_old``). See ``cells.py`` and ``guards.py`` for the statements.
 
-One READ COMMITTED transaction does it all: the share lock on control, a guard row per entry, the
-sums into the worker's own slot (of new keys only as many as a counter's cap has room for), the
-ledger, the dead rows. Whatever goes wrong, everything is
-undone and can simply be run again, even where the outcome of the COMMIT is unknown: the guards
-decide what is new.
+One READ COMMITTED transaction takes the share lock on control, inserts a guard per entry, adds the
+sums to the worker's slot (of new keys only as many as the counter's cap allows) and to the ledger,
+and inserts dead rows. After any error it is rolled back and can be run again, even where the
+outcome of the COMMIT is unknown: the guards decide which entries are new.
 """
 
 import time
@@ -28,22 +27,22 @@ from countersink.database.sessions import KeptSession, open_tables
 from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason, RowRefusal
 
 POINTS: Final = ("begun", "guarded", "upserted", "before_commit", "committed")
-"""Where ``reached`` is called, in this order; for tests that kill the process there."""
+"""Points of the transaction at which ``reached`` is called, in this order; for tests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of a batch; all of it is committed, and may be acknowledged.
+    """Outcome of a batch; it is committed, and all its entries may be acknowledged.
 
     Attributes:
         applied: entries counted now.
-        duplicates: entries that were counted before, or twice in the batch.
+        duplicates: entries that were counted before, or are twice in the batch.
         rows: rows counted.
-        cells: rows of counter_slot that were written: one per (counter, bucket, key).
-        dead: rows, and entries as a whole, that could not be counted.
-        too_old: entries put among the dead rows because they may have been counted before.
-        overflown: new keys beyond their counter's cap, those of each bucket.
-        not_kept: of the dead ones, those that are only a number, as there is no room for more.
+        cells: rows of counter_slot written: one per (counter, bucket, key).
+        dead: dead letters (of rows, or of entries).
+        too_old: entries that became dead letters because they may have been counted before.
+        overflown: new keys beyond their counter's cap, added up over buckets.
+        not_kept: dead letters that were only added to a number, as the table had no room.
     """
 
     applied: int = 0
@@ -60,11 +59,11 @@ class Applier:
     """Applies batches on a connection of its own. For one thread.
 
     Args:
-        connect: a URL, or how to get a session (READ COMMITTED) whose tables were checked, as by
-            :func:`countersink.database.sessions.require_schema`.
-        slot: where to add; affects speed only. May be changed between two batches.
+        connect: a URL, or a function that opens a session (READ COMMITTED) whose tables were
+            checked, as by :func:`countersink.database.sessions.require_schema`.
+        slot: slot to add to; affects speed only. May be changed between two batches.
         reached: called with each of :data:`POINTS`.
-        pause: how to wait before a rerun, in seconds.
+        pause: sleeps for some seconds before a rerun.
     """
 
     def __init__(
@@ -85,13 +84,14 @@ class Applier:
     def apply(self, entries: Sequence[Incoming]) -> Applied:
         """Count the entries that were not counted before; committed when it returns.
 
-        Reruns by itself what met another transaction. After any error nothing is lost by calling it
-        again with the same entries, and more: it reconnects.
+        A transaction that conflicts with another one is rerun. After any error it is safe to call
+        this again with these and more entries; the next call reconnects.
 
         Raises:
-            Unavailable: no server, or lost; the outcome is unknown.
-            Conflict: others were in the way at every attempt.
-            Refused: the server will not, for a reason somebody has to look into.
+            Unavailable: the server does not answer, or the connection was lost; the outcome is
+                unknown.
+            Conflict: every attempt conflicted with other transactions.
+            Refused: the server refuses, for a reason that an operator has to remove.
             SchemaMismatch: the tables do not fit this program.
         """
         unique: dict[bytes, Incoming] = {}
@@ -105,12 +105,12 @@ class Applier:
         except StoreError as error:
             self._session.close()
             if isinstance(error, UnknownZone):
-                self._catalog = None  # it may be put right
+                self._catalog = None  # an operator may correct the zone
             raise
         return replace(applied, duplicates=len(entries) - applied.applied - applied.too_old)
 
     def close(self) -> None:
-        """Close the connection, and forget what was read; the next :meth:`apply` begins anew."""
+        """Close the connection and drop the catalog; :meth:`apply` opens and reads both again."""
         self._session.close()
         self._catalog = None
 
@@ -120,8 +120,8 @@ class Applier:
         pending: dict[bytes, Incoming],
         left_out: Mapping[RowName, RowRefusal],
     ) -> Applied:
-        """Transaction over ``pending``, once what was counted before is taken out of it; the rows
-        ``left_out`` are dead.
+        """Apply ``pending``, without entries that were counted before; the rows ``left_out`` become
+        dead letters.
         """
         while pending:
             try:
@@ -132,12 +132,12 @@ class Applier:
                 capped.remember()
                 return applied
             except DuplicateKey as error:
-                # Rolled back. What is there now stays there; the others are tried again.
+                # Rolled back. Guards that exist now are committed; other entries are tried again.
                 counted = guards.known(session, list(pending))
                 for entry_id in counted:
                     del pending[entry_id]
                 if not counted:
-                    raise Conflict("a guard was there, and then was not") from error
+                    raise Conflict("a guard existed, and was deleted meanwhile") from error
         return Applied()
 
     def _work(
@@ -145,7 +145,7 @@ class Applier:
     ) -> tuple[Applied, Capped]:
         control = read_control(session)
         if self._catalog is None or self._catalog.version != control.catalog_version:
-            # The lock on control keeps it so until the transaction ends.
+            # The lock on control keeps the catalog unchanged until the transaction ends.
             self._catalog = load(session)
         self._reached("begun")
         guards.insert(session, [(entry.id, entry.at) for entry in entries], control)
@@ -172,20 +172,19 @@ class Applier:
 
 
 def _too_old(entry: Incoming, control: Control) -> list[DeadRow]:
-    """Dead letters for an entry whose guard, if it had one, may be gone.
+    """Dead letters for an entry whose guard, if there was one, may have been pruned.
 
-    It gets a new guard all the same: a later delivery must not put it here again after somebody
-    retried it.
+    The entry gets a new guard: a later delivery must not make dead letters again after a retry.
     """
     detail = (
-        f"first sent at {entry.at} (Unix ms), and guards are kept from {control.watermark} on:"
-        " it may have been counted already"
+        f"first sent at {entry.at} (Unix ms), before {control.watermark}, from which on guards are"
+        " kept: it may have been counted already"
     )
     if any(row.position == WHOLE_ENTRY for row in entry.dead):
         return list(entry.dead)
-    # A payload that would be cut off could not be retried: its rows can, one by one.
+    # A payload that is cut off cannot be retried, but each of its rows can.
     if entry.payload is not None and len(entry.payload) <= dead.MAX_PAYLOAD:
-        whole = Bad(WHOLE_ENTRY, DeadReason.TOO_OLD, detail, entry.payload)
-        return [DeadRow.of(entry.id, entry.stream, entry.at, whole)]
+        letter = Bad(WHOLE_ENTRY, DeadReason.TOO_OLD, detail, entry.payload)
+        return [DeadRow.from_bad(entry.id, entry.stream, entry.at, letter)]
     refusal = RowRefusal(DeadReason.TOO_OLD, detail)
     return [dead_row(entry, row, refusal) for row in entry.rows] + list(entry.dead)

@@ -1,9 +1,9 @@
-"""The statement that adds amounts to ``counter_slot``, the slots of backfills, the rows of entries
-on their way there (``upsert``), and running a transaction again without those whose members cannot
-be united, or once rows of ``counter_keys`` are there (``run_again``).
+"""Writing of cells: the statement that adds amounts to ``counter_slot``, slots of backfills, rows
+of entries (``upsert``), and reruns of a transaction without rows whose members cannot be united, or
+after rows of ``counter_keys`` were made (``run_again``).
 
-In a transaction that the caller began. Each row was checked before: what the server does not take
-is an error of the whole transaction.
+The caller begins the transaction, and has validated each row: a value that the server refuses fails
+the whole transaction.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ from countersink.runtime.limits import text_bytes
 
 FIRST_SLOT: Final = 512
 SLOTS: Final = 512
-"""Backfills and their undoing add to the slots from :data:`FIRST_SLOT` on."""
+"""Number of slots, from :data:`FIRST_SLOT` on, to which backfills and undo add."""
 
 _INSERT: Final = (
     "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount) VALUES "
@@ -39,18 +39,18 @@ Result = TypeVar("Result")
 
 
 class CellWriter:
-    """Writes cells into one slot, and posts what it wrote; for one transaction."""
+    """Writes cells into one slot, and posts their sums to the ledger; for one transaction."""
 
     def __init__(self, session: Session, slot: int) -> None:
         self._session = session
         self._clause = session.dialect.upsert_add("counter_slot", "amount")
-        self._ends: dict[tuple[str, int], tuple[str, str]] = {}
+        self._literals: dict[tuple[str, int], tuple[str, str]] = {}
         self._written = BucketSums()
         self.slot = slot
 
     def write(self, cells: Sequence[Cell]) -> None:
-        """Upsert cells by one statement: at most
-        :data:`countersink.database.sql.CELLS_PER_STATEMENT`.
+        """Upsert at most :data:`countersink.database.sql.CELLS_PER_STATEMENT` cells by one
+        statement.
 
         Raises:
             StoreError: as any statement.
@@ -64,11 +64,11 @@ class CellWriter:
         self._session.execute(f"{_INSERT}{', '.join(values)}{self._clause}")
 
     def post(self) -> None:
-        """Post what was written, one row of the ledger per counter."""
+        """Post the sums of the cells written, one row of the ledger per counter."""
         post(self._session, self.slot, self._written.postings().items())
 
     def _add_bucket(self, cells: Sequence[Cell], values: list[str]) -> None:
-        """Add the literals of one bucket's cells to ``values``, and what they add up to."""
+        """Append the SQL literals of one bucket's cells to ``values``, and note their sum."""
         counter, bucket, key, amount = cells[0]
         head, tail = self._around(counter, bucket)
         if len(cells) == 1:
@@ -81,25 +81,25 @@ class CellWriter:
         values += [
             f"{head}{key.hex()}{tail}{amount:d})" for key, amount in zip(keys, amounts, strict=True)
         ]
-        # A key's weight is a square plus one: key_weight, called for each, would cost five times
-        # as much.
+        # A key's weight is a square plus one; calling key_weight for each key costs five times as
+        # much.
         crcs = [*map(crc32, keys)]
         total = sum(amounts)
         weighed = sum(map(mul, map(mul, crcs, crcs), amounts)) + total
         self._written.add(counter, bucket, total, weighed)
 
     def _around(self, counter: str, bucket: int) -> tuple[str, str]:
-        """What comes before the hex digits of a key in a cell's literal, and behind them."""
-        found = self._ends.get((counter, bucket))
+        """The parts of a cell's SQL literal before and after the hex digits of its key."""
+        found = self._literals.get((counter, bucket))
         if found is None:
             head = sql.head(self._session.literal, counter, bucket)
             found = head, f"', {sql.width_number(bucket):d}, {self.slot:d}, "
-            self._ends[counter, bucket] = found
+            self._literals[counter, bucket] = found
         return found
 
 
 def slot_of(session: Session) -> int:
-    """Where a backfill on this connection adds, so that hardly two wait for each other."""
+    """The slot of a backfill on this connection; two backfills rarely share one."""
     return FIRST_SLOT + session.connection_id % SLOTS
 
 
@@ -110,11 +110,12 @@ def add(
     members: Mapping[CellPlace, Sequence[bytes]] = NO_MEMBERS,
     upserted: Callable[[], object] = lambda: None,
 ) -> None:
-    """Add ``amounts`` to a slot, in primary-key order, and to the ledger; and unite ``members``,
-    hashes of 8 bytes, with those of these cells. ``upserted`` is called before the ledger's turn.
+    """Add ``amounts`` to a slot, in primary-key order, and to the ledger; unite ``members`` (hashes
+    of 8 bytes) with the members of their cells. ``upserted`` is called before the ledger is
+    written.
 
     Raises:
-        RefusedMembers: some of the members cannot be united: roll back.
+        RefusedMembers: some members cannot be united: roll back.
         StoreError: as any statement.
     """
     writer = CellWriter(session, slot)
@@ -136,45 +137,47 @@ def upsert(
     catalog: Catalog,
     upserted: Callable[[], object] = lambda: None,
 ) -> tuple[Amounts, Capped]:
-    """Add the rows of some entries to a slot, in a transaction that the caller began; new keys
-    beyond a counter's cap as one. The rows as cells, and what became of new keys. ``upserted`` is
-    called before the ledger's turn.
+    """Add the rows of entries to a slot, in the caller's transaction; new keys beyond a counter's
+    cap are added to the overflow key. ``upserted`` is called before the ledger is written.
+
+    Returns:
+        The amounts by cell, and the new and the overflown keys.
 
     Raises:
-        RowsMissing, RefusedMembers: roll back; see :func:`run_again`. The latter names rows by
+        RowsMissing, RefusedMembers: roll back; see :func:`run_again`. RefusedMembers names rows by
             :data:`RowName`: a row is counted with its members, in all its cells, or not at all.
         StoreError: as any statement.
     """
     amounts = merged(entries, catalog)
     capped = key_caps.cap(session, amounts, catalog)
     members: dict[CellPlace, list[bytes]] = {}
-    bringing: dict[CellPlace, list[RowName]] = {}
+    rows_of: dict[CellPlace, list[RowName]] = {}
     for entry in entries:
         for position, counter, key, minute, _ in entry.rows if entry.seen else ():
             if position in entry.seen:
-                for name, bucket, own in catalog.cells(counter, key, minute):
-                    place = name, bucket, capped.key(name, bucket, own)
+                for name, bucket, cell_key in catalog.cells(counter, key, minute):
+                    place = name, bucket, capped.key(name, bucket, cell_key)
                     members.setdefault(place, []).append(entry.seen[position].hashes)
-                    bringing.setdefault(place, []).append((entry.id, position))
+                    rows_of.setdefault(place, []).append((entry.id, position))
     try:
         add(session, slot, amounts, members, upserted)
     except RefusedMembers as error:
-        refused = {row: why for place, why in error.refused.items() for row in bringing[place]}
+        refused = {row: why for place, why in error.refused.items() for row in rows_of[place]}
         raise RefusedMembers(refused) from error
     return amounts, capped
 
 
 def run_again(session: Session, attempt: Callable[[Mapping[Any, RowRefusal]], Result]) -> Result:
-    """Run ``attempt``, a whole transaction that undoes itself if it raises, again where rows of
-    ``counter_keys`` were missing, once they are made; and where members could not be united,
-    without what brings them.
+    """Run ``attempt``, a transaction that rolls back if it raises, until it succeeds. After
+    RowsMissing the rows of ``counter_keys`` are made; after RefusedMembers the refused rows are
+    left out.
 
     Args:
         session: outside a transaction.
-        attempt: is given what it is to leave out, and why, as its own RefusedMembers names it.
+        attempt: is given the rows to leave out, and why, keyed as in its RefusedMembers.
 
     Raises:
-        RefusedMembers: of something that was to be left out.
+        RefusedMembers: ``attempt`` refused only rows that it was told to leave out.
     """
     left_out: dict[Any, RowRefusal] = {}
     while True:
@@ -191,5 +194,5 @@ def run_again(session: Session, attempt: Callable[[Mapping[Any, RowRefusal]], Re
 def _encoded(keys: Sequence[str]) -> list[bytes]:
     try:
         return [key.encode() for key in keys]
-    except UnicodeEncodeError:  # a key of the tables that is no UTF-8, which a reconcile sets
+    except UnicodeEncodeError:  # a reconcile may set stored keys that are not UTF-8
         return [*map(text_bytes, keys)]

@@ -1,8 +1,8 @@
-"""The one row of ``control`` (watermark, version of the catalog, strict): its share lock in every
-batch, the exclusive lock for changes, how long and how often that is tried.
+"""The control row (watermark, version of the catalog, strict, max_keys): its share lock in every
+batch, and the exclusive lock for changes, with its attempts and waits.
 
-It is read under a share lock that lasts as long as the transaction. So whoever changes it, under an
-exclusive lock, knows that no transaction that went by the old values is still to be committed.
+Every batch reads it under a share lock that lasts as long as the transaction. A change takes the
+exclusive lock, so no transaction that has read the old values is still to be committed.
 """
 
 import time
@@ -16,7 +16,7 @@ from countersink.database.session import LOCK_WAIT, Session, rerun
 from countersink.database.sql import NOW_MS
 
 EXCLUSIVE_LOCK_WAIT: Final = 1
-"""Seconds to wait for the exclusive lock: meanwhile no worker gets the shared one."""
+"""Seconds to wait for the exclusive lock: meanwhile no worker gets the share lock."""
 EXCLUSIVE_ATTEMPTS: Final = 20
 
 Result = TypeVar("Result")
@@ -24,15 +24,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The values of the one row of ``control``.
+    """The values of the control row.
 
     Attributes:
-        watermark: Unix ms; the guards of entries that were first sent before it may have been
-            pruned.
-        now: Unix ms, on the server's clock.
-        catalog_version: grows with every change of what counters count by.
-        strict: rows of counters that nobody has made are refused.
-        max_keys: keys that a day may have of counters without a cap of their own; None: any number.
+        watermark: Unix ms; guards of entries first sent before it may have been pruned.
+        now: Unix ms on the server's clock.
+        catalog_version: grows with every change of the settings of counters.
+        strict: rows of counters that were not created are refused.
+        max_keys: maximum keys per day of a counter without a cap of its own; None: any number.
     """
 
     watermark: int
@@ -45,11 +44,11 @@ class Control:
 def read_control(session: Session, lock: str = "LOCK IN SHARE MODE") -> Control:
     """Read the row under a lock that lasts until the transaction ends.
 
-    While an applying transaction holds the share lock the watermark stays where it is, so an entry
-    that was found young enough is still so when its guard is inserted; and so does the catalog.
+    Under the share lock watermark and catalog do not change, so an entry that is young enough is
+    still young enough when its guard is inserted.
 
     Raises:
-        Refused: the row is gone.
+        Refused: the row is missing.
     """
     rows = session.query(
         f"SELECT pruned_before, {NOW_MS}, catalog_version, strict, max_keys FROM control"
@@ -57,7 +56,7 @@ def read_control(session: Session, lock: str = "LOCK IN SHARE MODE") -> Control:
     )
     if not rows:
         raise Refused(
-            "table control has lost its row: restore it, with its pruned_before, from a backup"
+            "the row of table control is missing: restore it, with its pruned_before, from a backup"
         )
     watermark, now, version, strict, max_keys = rows[0]
     return Control(int(watermark), int(now), int(version), bool(strict), max_keys)
@@ -71,21 +70,21 @@ def exclusive(
     pause: Callable[[float], object] = time.sleep,
     before: Callable[[], object] = lambda: None,
 ) -> Result:
-    """Run ``work`` in a transaction that holds the row alone; committed when it returns.
+    """Run ``work`` in a transaction that holds the exclusive lock on the control row; committed
+    when it returns.
 
-    Whoever waits for the lock keeps new readers out, so it waits for a second at most, gives way,
-    and tries again.
+    A request for the exclusive lock blocks new readers, so an attempt waits for one second at most.
 
     Args:
         session: outside a transaction.
-        work: is given the row; may be run again where it met another transaction.
-        attempts: how often to ask for the lock.
-        pause: how to wait between attempts, in seconds.
-        before: called in the transaction before the row is asked for: waits for other locks, while
-            nobody waits for this one.
+        work: is given the row; may be run again after a conflict with another transaction.
+        attempts: maximum number of attempts to get the lock.
+        pause: sleeps for some seconds between attempts.
+        before: called in the transaction before the lock is requested: takes other locks, so that
+            nobody waits for the control row meanwhile.
 
     Raises:
-        Conflict: others held the row at each of the attempts; nothing was done.
+        Conflict: other transactions held the row at each attempt; nothing was done.
     """
 
     def attempt() -> Result:
@@ -98,10 +97,10 @@ def exclusive(
 
 
 def bump(session: Session) -> None:
-    """Let every worker see, before it counts again, that something has changed."""
+    """Increase the version of the catalog: each worker reads the catalog before its next batch."""
     session.execute("UPDATE control SET catalog_version = catalog_version + 1 WHERE id = 1")
 
 
 def short_waits(session: Session) -> AbstractContextManager[None]:
-    """Let a session wait for a lock for a second only, as others wait behind it."""
+    """Limit lock waits of a session to one second, as other transactions wait behind it."""
     return session.variable("innodb_lock_wait_timeout", EXCLUSIVE_LOCK_WAIT, LOCK_WAIT)

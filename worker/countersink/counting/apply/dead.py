@@ -1,11 +1,9 @@
-"""The table ``dead_row``: insert, list, count, delete, prune; how many rows of a reason and counter
-are kept (``MOST_ROWS``, ``MOST_BYTES``, ``MOST_COUNTERS``); selection by name (REF), reason or all;
-longest payload and detail; members of its JSON; retrying is in ``dead_retry.py``.
+"""Dead letters in the table ``dead_row``: insert, list, count, delete, prune; selection by name
+(REF) or reason; limits of rows, payload and detail; their JSON. See ``dead_retry.py`` for retries.
 
-A dead row is written in the transaction that writes its entry's guard, so it is there exactly once
-however often the entry comes back. (entry_id, position) names it; position -1 stands for a whole
-entry. A row for which there is no room is added to a number in ``dead_group``, in the same
-transaction.
+A dead row is inserted in the transaction of its entry's guard, so it exists exactly once however
+often the entry is delivered. Its primary key is (entry_id, position); position -1 is the whole
+entry. A row for which there is no room is added to a number in ``dead_group``.
 """
 
 import re
@@ -23,19 +21,17 @@ from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason
 from countersink.runtime.texts import iso, iso_ms
 
 MAX_PAYLOAD: Final = 4 * 1024 * 1024
-"""Bytes of a payload that are kept."""
+"""Bytes of a payload that are stored."""
 MAX_DETAIL: Final = 1000
-"""Characters of a detail that are kept."""
-
+"""Characters of a detail that are stored."""
 MOST_ROWS: Final = 10_000
-"""Dead rows of a reason and counter, beyond which further ones are only counted."""
+"""Dead rows stored per reason and counter; further ones are only counted."""
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""The same in bytes of their payloads."""
+"""Bytes of payloads stored per reason and counter."""
 MOST_COUNTERS: Final = 20
-"""Counters of a reason, each with room of its own; those of all others share that of no counter."""
+"""Counters per reason with room of their own; all further counters share the room of ``""``."""
 UNBOUNDED: Final = frozenset((DeadReason.NEWER_VERSION, DeadReason.NO_SKETCHES, DeadReason.TOO_OLD))
-"""Reasons of which every row is kept: an operator mends the cause and retries them, and only who
-writes to Redis can bring them about."""
+"""Reasons without limit: only writers to Redis cause them, and operators fix and retry them."""
 
 _COLUMNS: Final = (
     "entry_id, position, stream, at, reason, detail, payload, truncated, created, counter"
@@ -46,12 +42,10 @@ _INSERT_GROUP: Final = "INSERT INTO dead_group (reason, counter, not_kept, last_
 _THIS: Final = "entry_id = %s AND position = %s"
 _KEEP: Final = " ON DUPLICATE KEY UPDATE reason = reason"
 _SMALL_PAYLOAD: Final = 32 * 1024
-"""Bytes of a payload up to which several rows are written by one statement: it stays below 8 MB, as
-the driver may write two characters for a byte."""
+"""Largest payload (bytes) of rows that share an INSERT: below 8 MB at 2 characters per byte."""
 _ROWS_PER_STATEMENT: Final = 100
 _ROWS_PER_PAGE: Final = 500
 _PRUNED_AT_ONCE: Final = 100  # of up to 4 MiB each, which go to the binary log as well
-
 
 Key = tuple[bytes, int]
 """(entry id, position): the primary key of a dead row."""
@@ -59,20 +53,20 @@ Key = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class DeadRow:
-    """One row, or one whole entry, that could not be counted.
+    """A dead letter: a row, or a whole entry, that could not be counted.
 
     Attributes:
-        entry_id: the entry's 16 bytes.
-        position: the row's place in the entry from 0; -1 for the whole entry.
-        stream: key of the stream it came from.
-        at: Unix ms of the entry's first attempt to be sent.
-        reason: the code of a :class:`~countersink.runtime.dead_letter.DeadReason`, or one that a
-            newer version has written; ASCII, at most 64 characters.
-        detail: a sentence for people.
+        entry_id: the entry's id, 16 bytes.
+        position: the row's position in the entry from 0; -1 for the whole entry.
+        stream: key of the stream.
+        at: Unix ms of the first attempt to send the entry.
+        reason: code of a :class:`~countersink.runtime.dead_letter.DeadReason`, or of a newer
+            version; ASCII, at most 64 characters.
+        detail: an explanation for people.
         payload: the row as a JSON array, or the entry's ``rows`` field.
         truncated: the payload was cut off, so it cannot be retried.
-        created: naive UTC; None for one that was not read from the table.
-        counter: a valid name; empty if the row has none, or if many counters share its room.
+        created: naive UTC; None if the row was not read from the table.
+        counter: a valid name; empty if the row has none, or shares the room of other counters.
     """
 
     entry_id: bytes
@@ -87,43 +81,27 @@ class DeadRow:
     counter: str = ""
 
     @staticmethod
-    def of(name: bytes, stream: str, at: int, bad: Bad) -> "DeadRow":
-        """The dead row for a part of an entry.
-
-        Args:
-            name: the entry's 16 bytes.
-            stream: key of the stream it came from.
-            at: Unix ms of the entry's first attempt to be sent.
-            bad: the part.
-        """
+    def from_bad(name: bytes, stream: str, at: int, bad: Bad) -> "DeadRow":
+        """The dead row for a bad part of an entry; ``name``: the entry's id."""
         return DeadRow(
             name, bad.position, stream, at, bad.reason, bad.detail, bad.payload, counter=bad.counter
         )
 
     @property
     def ref(self) -> str:
-        """Its name for people, ``<hex id>:<position>``; the id alone names all of the entry's."""
+        """Name shown to users: ``<hex id>:<position>``."""
         return f"{self.entry_id.hex()}:{self.position}"
 
     @property
     def primary_key(self) -> Key:
-        """The primary key of its row."""
+        """(entry id, position)."""
         return self.entry_id, self.position
 
 
 def record(session: Session, rows: Iterable[DeadRow]) -> int:
-    """Store the dead rows for which there is room, and count the others, in the open transaction.
-
-    Whoever does holds the first row of each reason's ``dead_group`` from then on until the
-    transaction ends, so that no two take the same room. It is the last thing to do in a
-    transaction: others wait.
-
-    Args:
-        session: at READ COMMITTED, so that it sees what others have stored before.
-        rows: that are not in the table.
-
-    Returns:
-        How many were only counted.
+    """Store new dead rows for which there is room, in the open transaction (READ COMMITTED); count
+    the others, and return their number. Call it last in a transaction: others wait, as the first
+    row of each reason's ``dead_group`` stays locked until it ends, so that room is not used twice.
     """
     given: dict[str, list[DeadRow]] = {}
     for row in rows:
@@ -136,7 +114,7 @@ def record(session: Session, rows: Iterable[DeadRow]) -> int:
 
 
 def _with_room(session: Session, reason: str, rows: Iterable[DeadRow]) -> list[DeadRow]:
-    """The rows of a reason for which there is room; the others are counted in ``dead_group``."""
+    """The rows of a reason for which there is room; adds the others to ``dead_group``."""
     session.execute(f"{_INSERT_GROUP}(%s, '', 0, UTC_TIMESTAMP(3)){_KEEP}", (reason,))
     found = session.query("SELECT counter FROM dead_group WHERE reason = %s", (reason,))
     known = {counter for (counter,) in found}
@@ -177,9 +155,7 @@ def _with_room(session: Session, reason: str, rows: Iterable[DeadRow]) -> list[D
 
 
 def insert(session: Session, rows: Iterable[DeadRow]) -> None:
-    """Store dead rows in the open transaction, whether there is room or not; those that are there
-    already stay as they are.
-    """
+    """Store dead rows in the open transaction, without limit; rows that exist stay unchanged."""
     small: list[tuple[object, ...]] = []
     large: list[tuple[object, ...]] = []
     for row in sorted(rows, key=attrgetter("primary_key")):
@@ -196,11 +172,7 @@ def list_rows(
     refs: Sequence[str] | None = None,
     limit: int = 100,
 ) -> list[DeadRow]:
-    """Dead rows, newest first: all, those with a reason, or those named by :func:`parse_ref`.
-
-    Raises:
-        ValueError: not a ref.
-    """
+    """Dead rows, newest first: all, or by reason, or by refs; ValueError: not a ref."""
     if refs is None:
         return _read(session, *_where(("reason = %s", reason)), limit)
     keys = _named(session, refs, reason)
@@ -209,16 +181,14 @@ def list_rows(
 
 
 def count(session: Session, *, up_to: datetime | None = None) -> dict[str, int]:
-    """How many dead rows there are, by reason; with ``up_to`` of those created by then (UTC)."""
+    """Number of dead rows by reason; ``up_to``: only rows created until then (UTC)."""
     return counted(session, up_to=up_to)[0]
 
 
 def counted(
     session: Session, *, up_to: datetime | None = None
 ) -> tuple[dict[str, int], datetime | None]:
-    """The same, and when the newest of them was created, or of those that were not kept the last
-    one came.
-    """
+    """Number of dead rows by reason, and the time of the newest row, stored or only counted."""
     ((last,),) = session.query("SELECT MAX(last_at) FROM dead_group WHERE not_kept > 0")
     where, args = _where(("created <= %s", up_to))
     rows = session.query(
@@ -227,12 +197,11 @@ def counted(
         args,
     )
     times = [created for _, _, created in rows] + [last] * (last is not None)
-    newest = max(times, default=None)
-    return {reason: int(number) for reason, number, _ in rows}, newest
+    return {reason: int(number) for reason, number, _ in rows}, max(times, default=None)
 
 
 def not_kept(session: Session) -> dict[tuple[str, str], int]:
-    """How many dead rows were only counted, by reason and counter."""
+    """Number of dead rows that were only counted, by reason and counter."""
     found = session.query(
         "SELECT reason, counter, not_kept FROM dead_group WHERE not_kept > 0"
         " ORDER BY reason, counter"
@@ -241,7 +210,7 @@ def not_kept(session: Session) -> dict[tuple[str, str], int]:
 
 
 def not_kept_by_reason(session: Session) -> dict[str, int]:
-    """The same by reason."""
+    """Number of dead rows that were only counted, by reason."""
     found: Counter[str] = Counter()
     for (reason, _), number in not_kept(session).items():
         found[reason] += number
@@ -255,13 +224,8 @@ def drop(
     refs: Sequence[str] | None = None,
     up_to: datetime | None = None,
 ) -> int:
-    """Delete dead rows for good: all, those with a reason, or those named. Returns how many.
-
-    But for those named, the numbers of those that were not kept are forgotten as well. ``up_to`` is
-    as for :func:`pages`.
-
-    Raises:
-        ValueError: not a ref.
+    """Delete dead rows, selected as by :func:`pages`, and return their number; without refs the
+    numbers of rows that were not kept, too. ValueError: not a ref.
     """
     dropped = 0
     for page in pages(session, reason=reason, refs=refs, up_to=up_to):
@@ -283,16 +247,13 @@ def prune(
     stop: Callable[[], bool] = lambda: False,
     rest: Callable[[], object] = lambda: None,
 ) -> tuple[int, bool]:
-    """Delete dead rows that were set aside more than ``days`` ago, and forget numbers of those that
-    were not kept for as long; 0 days: none. How many rows, and whether these were all.
-
-    Raises:
-        StoreError: as any statement.
+    """Delete dead rows, and numbers of rows that were not kept, older than ``days`` (0: none); the
+    number of dead rows deleted, and whether these were all.
     """
     seconds, deleted = round(days * 86_400), 0
     before = "UTC_TIMESTAMP(3) - INTERVAL %s SECOND"
     while seconds:
-        # Looked up first: a DELETE of a range waits for whoever writes the row behind it.
+        # A SELECT first: a DELETE of a range waits for transactions that insert the next row.
         oldest = f"WHERE created < {before} ORDER BY created LIMIT %s"
         page = sorted(_keys(session, oldest, (seconds, _PRUNED_AT_ONCE)))
         deleted += rerun_transaction(session, partial(_drop_page, session, page))
@@ -303,7 +264,7 @@ def prune(
         rest()
     over = "not_kept = 0" + (f" OR last_at < {before}" if seconds else "")
     ages = (seconds,) if seconds else ()
-    # Empty groups go whatever their age: other counters may have their room.
+    # Empty groups are deleted at any age: other counters may use their room.
     for group in session.query(
         f"SELECT reason, counter FROM dead_group WHERE ({over}) AND NOT EXISTS (SELECT 1"
         " FROM dead_row WHERE dead_row.reason = dead_group.reason"
@@ -316,12 +277,12 @@ def prune(
 
 
 def delete(session: Session, key: Key) -> int:
-    """Delete one dead row in the open transaction; 0 if somebody else did."""
+    """Delete a dead row in the open transaction; the number deleted: 1, or 0 if it is missing."""
     return session.execute(f"DELETE FROM dead_row WHERE {_THIS}", key)
 
 
 def lock(session: Session, key: Key) -> DeadRow | None:
-    """Read one dead row and lock it for the open transaction; None if it is gone."""
+    """Read a dead row and lock it for the open transaction; None if it is missing."""
     rows = session.query(f"SELECT {_COLUMNS} FROM dead_row WHERE {_THIS} FOR UPDATE", key)
     return _row(rows[0]) if rows else None
 
@@ -335,19 +296,17 @@ def pages(
     up_to: datetime | None = None,
     size: int = _ROWS_PER_PAGE,
 ) -> Iterator[Sequence[Key]]:
-    """The keys of the chosen dead rows in order, page by page; each is met once.
-
-    Without refs, ``but`` are reasons to leave out, and ``up_to`` leaves out what was created after
-    it (UTC).
+    """Pages of the primary keys of dead rows, in order: all, or by reason, or by refs; without refs
+    except rows with the reasons ``but``, and rows created after ``up_to`` (UTC).
     """
     if refs is not None:
         yield from parts(_named(session, refs, reason), size)
         return
-    left_out = [("reason <> %s", one) for one in but]
+    left_out = [("reason <> %s", each) for each in but]
     where, args = _where(("reason = %s", reason), ("created <= %s", up_to), *left_out)
     after: Key = (b"", WHOLE_ENTRY)
     while True:
-        # Not by a row constructor, (a, b) > (x, y), which would read the whole table.
+        # A row constructor, (a, b) > (x, y), would read the whole table.
         page = _keys(
             session,
             "FORCE INDEX (PRIMARY) WHERE (entry_id > %s OR entry_id = %s AND position > %s)"
@@ -361,19 +320,15 @@ def pages(
 
 
 def parse_ref(ref: str) -> tuple[bytes, int | None]:
-    """``<32 hex digits>`` (all dead rows of that entry) or ``<32 hex digits>:<position>``.
-
-    Raises:
-        ValueError: neither.
-    """
+    """(entry id, position) of a ref; None: all positions of the entry. ValueError: not a ref."""
     match = re.fullmatch(r"([0-9a-fA-F]{32})(?::(-1|\d{1,9}))?", ref)
     if match is None:
-        raise ValueError(f"{ref!r} names no dead row: write 32 hex digits, or those and :POSITION")
+        raise ValueError(f"{ref!r} names no dead row: write 32 hex digits, or 32 and :POSITION")
     return bytes.fromhex(match[1]), None if match[2] is None else int(match[2])
 
 
 def _named(session: Session, refs: Iterable[str], reason: str | None) -> list[Key]:
-    """The keys, in order, of the rows that are named, and have the reason."""
+    """The primary keys, in order, of the dead rows that the refs name and that have the reason."""
     keys: set[Key] = set()
     for entry_id, position in map(parse_ref, refs):
         named = ("entry_id = %s", entry_id), ("position = %s", position), ("reason = %s", reason)
@@ -383,7 +338,7 @@ def _named(session: Session, refs: Iterable[str], reason: str | None) -> list[Ke
 
 
 def _where(*conditions: tuple[str, object]) -> tuple[str, list[object]]:
-    """Those of the conditions that have a value, and the values."""
+    """SQL of the conditions whose value is not None, and their values."""
     given = [(condition, value) for condition, value in conditions if value is not None]
     return " AND ".join(["TRUE", *(text for text, _ in given)]), [value for _, value in given]
 
@@ -408,7 +363,7 @@ def _row(columns: Sequence[Any]) -> DeadRow:
 
 
 def _values(row: DeadRow) -> tuple[object, ...]:
-    """Values that no server refuses: a dead row that cannot be stored would hold up its batch."""
+    """Values that every server accepts: a dead row that cannot be stored would block its batch."""
     return (
         row.entry_id,
         row.position,
@@ -432,10 +387,7 @@ def _text(text: str, length: int) -> str:
 
 
 def document(row: DeadRow) -> dict[str, object]:
-    """Its members, in order; times are ISO 8601 in UTC, the payload is text.
-
-    Bytes of the payload that are no UTF-8 are shown as ``\\xNN``.
-    """
+    """JSON members of a dead row; bytes of the payload that are not UTF-8 become ``\\xNN``."""
     return {
         "ref": row.ref,
         "reason": row.reason,

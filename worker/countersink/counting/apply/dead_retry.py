@@ -1,5 +1,6 @@
-"""``countersink dead retry``: counts dead rows and deletes them in one transaction (``PAGE`` at a
-time), leaves out ``too_old`` and ``reconciled`` unless asked for; selection is in ``dead.py``."""
+"""Retries of dead letters (``countersink dead retry``): one transaction counts and deletes ``PAGE``
+dead rows; ``too_old`` and ``reconciled`` are left out unless named. See ``dead.py`` for selection.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,20 +25,20 @@ PAGE: Final = 25
 
 
 Decode = Callable[[bytes], tuple[Sequence[Row], Mapping[int, Seen], Sequence[Bad]]]
-"""Reads the ``rows`` field of an entry: its good rows, the members that some of them bring, by the
-row's position, and the bad rows."""
+"""Decodes the ``rows`` field of an entry: good rows, hashed members by the row's position, and bad
+rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """What became of the dead rows.
+    """Outcome of a retry.
 
     Attributes:
-        retried: dead rows that are gone, having been counted (a whole entry at least in part).
-        failed: dead rows that stay, or that a whole entry left behind.
+        retried: dead rows counted and deleted (a whole entry at least in part).
+        failed: dead rows that stay, or that a partly counted entry left.
         rows: rows counted.
-        left_out: dead rows that are ``too_old`` or ``reconciled``, where neither a reason nor refs
-            were given.
+        left_out: dead rows not retried as ``too_old`` or ``reconciled``, where neither a reason nor
+            refs were given.
     """
 
     retried: int = 0
@@ -56,30 +57,29 @@ def retry(
     up_to: datetime | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Retried:
-    """Count dead rows after all: those with a reason, those named, or all but the ``too_old`` and
-    the ``reconciled``.
+    """Count dead rows: by reason, by refs, or all but ``too_old`` and ``reconciled``.
 
-    What fails again stays, with its new reason. What was too old to prove new may be counted
-    already, and what was reconciled is, if its sources were the whole truth: so these have to be
-    asked for, and whoever does has decided that they are new. Rows that another retry takes
-    meanwhile are left to it.
+    Dead rows that fail again stay, with their new reason. ``too_old`` ones may have been counted
+    already, and ``reconciled`` ones are counted if the reconcile's sources were complete: so an
+    operator has to name them, and decides that they are new. Dead rows that a concurrent retry
+    takes are left to it.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
-        slot: where to add.
-        decode: reads payloads; ``countersink.stream.decode.decode_payload``.
-        up_to: without refs, leaves out what was created after it (UTC).
-        pause: how to wait before a rerun, in seconds.
+        slot: slot to add to.
+        decode: ``countersink.stream.decode.decode_payload``.
+        up_to: without refs, leaves out dead rows created after it (UTC).
+        pause: sleeps for some seconds before a rerun.
 
     Raises:
         ValueError: not a ref.
-        StoreError: what is reported as retried before it is committed.
+        StoreError: as any statement; pages retried before it are committed.
     """
     retried = failed = rows = 0
     failed_now: set[Key] = set()
     but = MAYBE_COUNTED if reason is None and refs is None else ()
     for page in dead.pages(session, reason=reason, refs=refs, but=but, up_to=up_to, size=PAGE):
-        # What a whole entry has left behind comes after it in the order of the pages: not again.
+        # Rows that a partly counted entry left come after it in the order of the pages.
         keys = [key for key in page if key not in failed_now]
         attempt = partial(_retry_page, session, slot, decode, (reason, but), keys)
         part, stay = rerun(partial(run_again, session, attempt), pause=pause)
@@ -88,7 +88,7 @@ def retry(
         rows += part.rows
         failed_now |= stay
     left = dead.count(session, up_to=up_to) if but else {}
-    left_out = sum(left.get(one, 0) for one in but)
+    left_out = sum(left.get(each, 0) for each in but)
     return Retried(retried, failed, rows, left_out)
 
 
@@ -100,22 +100,30 @@ def _retry_page(
     page: Sequence[Key],
     left_out: Mapping[RowName, RowRefusal],
 ) -> tuple[Retried, set[Key]]:
-    """One transaction over the dead rows of a page; also the keys of those that are left.
+    """Retry a page of dead rows in one transaction.
 
-    ``reasons``: the one wanted, None for any, and those to leave out. ``left_out``: rows that are
-    not to be counted.
+    Args:
+        session: outside a transaction.
+        slot: slot to add to.
+        decode: as for :func:`retry`.
+        reasons: the reason to retry (None: any), and the reasons to leave out.
+        page: primary keys of dead rows.
+        left_out: rows that are not to be counted, and why.
+
+    Returns:
+        The outcome, and the primary keys of dead rows that stay.
     """
     reason, but = reasons
     with session.transaction():
         found = [row for row in (dead.lock(session, key) for key in page) if row is not None]
         chosen = [row for row in found if reason in (None, row.reason) and row.reason not in but]
         attempts = [(row, *_read(row, decode)) for row in chosen]
-        read_control(session)  # its lock keeps the catalog as it is read
+        read_control(session)  # its lock keeps the catalog unchanged
         in_force = load(session, old_marks=True)
         entries: list[Incoming] = []
         not_counted: list[DeadRow] = []
         for late in False, True:
-            # What is reconciled was asked for: it is not refused for that once more.
+            # Rows retried as reconciled are not refused as reconciled again.
             part = [
                 Incoming(row.entry_id, row.at, rows, stream=row.stream, seen=seen, checked=True)
                 for row, rows, seen, _ in attempts
@@ -132,7 +140,7 @@ def _retry_page(
             keys = [(row.entry_id, position) for position, *_ in rows]
             left = [*bad, *(refused.pop(key) for key in keys if key in refused)]
             if left and len(left) == len(rows) + len(bad):
-                # nothing of it was counted: it stays as it came, with the new reason
+                # No row was counted: the dead row stays, with the new reason.
                 stay.append(replace(row, reason=left[0].reason, detail=left[0].detail))
             else:
                 parts += left
@@ -142,25 +150,25 @@ def _retry_page(
         if parts:
             dead.record(session, parts)
         left_keys = {row.primary_key for row in (*stay, *parts)}
-        gone = {row.primary_key for row in chosen} - left_keys
+        deleted = {row.primary_key for row in chosen} - left_keys
         counted = sum(len(entry.rows) for entry in entries)
-        return Retried(len(gone), len(left_keys), counted), left_keys
+        return Retried(len(deleted), len(left_keys), counted), left_keys
 
 
 def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], Mapping[int, Seen], list[DeadRow]]:
-    """The rows of a dead row's payload, the members that they bring, and what of it stays dead."""
+    """The rows of a dead row's payload, their hashed members, and the parts that stay dead."""
     if row.truncated:
         return [], {}, [row]
-    whole = row.position == WHOLE_ENTRY
-    rows, seen, bad = decode(row.payload if whole else b"[" + row.payload + b"]")
-    if whole:
-        left = [DeadRow.of(row.entry_id, row.stream, row.at, fault) for fault in bad]
+    is_entry = row.position == WHOLE_ENTRY
+    rows, seen, bad = decode(row.payload if is_entry else b"[" + row.payload + b"]")
+    if is_entry:
+        left = [DeadRow.from_bad(row.entry_id, row.stream, row.at, fault) for fault in bad]
         return list(rows), seen, left
     if bad:
         return [], {}, [replace(row, reason=bad[0].reason, detail=bad[0].detail)]
     if len(rows) != 1:
         detail = "the payload is not one row"
         return [], {}, [replace(row, reason=DeadReason.NOT_A_ROW, detail=detail)]
-    at, counter, key, minute, amount = rows[0]
-    members = {row.position: seen[at]} if at in seen else {}
+    place, counter, key, minute, amount = rows[0]
+    members = {row.position: seen[place]} if place in seen else {}
     return [(row.position, counter, key, minute, amount)], members, []

@@ -1,5 +1,5 @@
-"""Guard rows (``applied_entry``), which keep an entry from counting twice: insert, look up, prune
-with the watermark, and the refusal if the clocks of MySQL and Redis differ too much."""
+"""Guards (rows of ``applied_entry``), which keep an entry from being counted twice: insert, look
+up, prune by the watermark, and the refusal to prune while the clocks of MySQL and Redis differ."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ _MAX_BIGINT: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What :func:`prune` did.
+    """Outcome of :func:`prune`.
 
     Attributes:
-        watermark: Unix ms; where it is now.
-        deleted: guard rows deleted.
-        finished: False if it was stopped; what is left is deleted the next time.
+        watermark: Unix ms; the new watermark.
+        deleted: guards deleted.
+        finished: False if it was stopped; the next run deletes the rest.
     """
 
     watermark: int
@@ -34,28 +34,28 @@ class Pruned:
 
 
 def watermark(session: Session) -> int:
-    """Unix ms: the guards of entries first sent before it may have been pruned. Takes no lock."""
+    """The watermark in Unix ms: guards of older entries may have been pruned. Takes no lock."""
     return read_control(session, lock="").watermark
 
 
 def insert(session: Session, entries: Sequence[tuple[bytes, int]], control: Control) -> None:
     """Insert the guards of (id, at) in the order of the ids.
 
-    A plain INSERT: it waits for a rival that is inserting the same id and then fails. (A SELECT
-    first, or an INSERT IGNORE, would let both go on and count.)
+    A plain INSERT waits for another transaction that is inserting the same id, and then fails.
+    (After a SELECT, or with INSERT IGNORE, both transactions would count the entry.)
 
     Raises:
-        DuplicateKey: at least one is there; roll back and ask :func:`known` which.
+        DuplicateKey: at least one guard exists; roll back and ask :func:`known` which.
     """
-    # Never below `at`: once this guard is pruned the watermark is above `at`, and the entry is
-    # known as old.
+    # Not less than `at`: once this guard is pruned the watermark is above `at`, so the entry counts
+    # as too old.
     least = max(control.now, control.watermark)
     guards = [(entry_id, min(max(at, least), _MAX_BIGINT)) for entry_id, at in sorted(entries)]
     session.insert_rows("applied_entry (entry_id, keep_from)", guards, IDS_PER_STATEMENT)
 
 
 def known(session: Session, ids: Sequence[bytes]) -> set[bytes]:
-    """Which of these entries have a guard, so were counted or put among the dead rows."""
+    """The ids of ``ids`` that have a guard: these entries were counted, or are dead letters."""
     found: set[bytes] = set()
     for part in parts(sorted(ids), IDS_PER_STATEMENT):
         rows = session.query(
@@ -77,32 +77,31 @@ def prune(
     stop: Callable[[], bool] = lambda: False,
     rest: Callable[[], object] = lambda: None,
 ) -> Pruned:
-    """Forget the entries of more than ``keep_ms`` milliseconds ago.
+    """Delete the guards of entries first sent more than ``keep_ms`` milliseconds ago.
 
-    The watermark moves first and is committed: from then on an entry from before it is too old to
-    be counted, so that its guard is no longer needed. It never moves down: a clock that jumped
-    ahead would bury every entry until it is that late. So the earlier of two clocks decides, that
-    of Redis, by which entries are dated, and that of MySQL.
+    The watermark is raised and committed first: from then on older entries are too old to be
+    counted, so their guards are not needed. The watermark never decreases: a clock that jumped
+    ahead would make all entries too old until that time. So the earlier of two clocks decides:
+    Redis's, by which entries are dated, and MySQL's.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
         keep_ms: age below which guards stay.
         now_ms: Unix ms on Redis's clock.
-        not_above_ms: Unix ms; the time of the oldest entry that is still in a stream or pending,
-            None if there is none.
+        not_above_ms: Unix ms of the oldest entry that is in a stream or pending; None: no entry.
         chunk: rows deleted per transaction.
-        attempts: how often to ask for the lock on control.
-        pause: how to wait between attempts, in seconds.
-        stop: true once it should end; asked between transactions.
-        rest: called after each transaction that leaves something to do.
+        attempts: maximum number of attempts to get the lock on control.
+        pause: sleeps for some seconds between attempts.
+        stop: returns True to end early; asked between transactions.
+        rest: called between transactions.
 
     Raises:
-        Conflict: workers held the control row at each of the attempts; nothing was pruned.
+        Conflict: workers held the control row at each attempt; nothing was pruned.
         Refused: the clocks differ by more than :data:`MAX_CLOCK_DIFFERENCE_MS`; nothing was pruned.
-        ValueError: a negative age.
+        ValueError: a negative age, or a chunk below 1.
     """
     if keep_ms < 0 or chunk < 1:
-        raise ValueError("keep_ms is not negative, and chunk is at least 1")
+        raise ValueError("keep_ms must be at least 0, and chunk at least 1")
     before = exclusive(
         session,
         partial(_move_watermark, session, keep_ms, now_ms, not_above_ms),
@@ -112,10 +111,10 @@ def prune(
     deleted = 0
     delete = "DELETE FROM applied_entry WHERE keep_from < %s ORDER BY keep_from LIMIT %s"
     while True:
-        gone = rerun(partial(session.execute, delete, (before, chunk)), pause=pause)
-        deleted += gone
-        if gone < chunk or stop():
-            return Pruned(before, deleted, finished=gone < chunk)
+        rows = rerun(partial(session.execute, delete, (before, chunk)), pause=pause)
+        deleted += rows
+        if rows < chunk or stop():
+            return Pruned(before, deleted, finished=rows < chunk)
         rest()
 
 
@@ -126,7 +125,7 @@ def _move_watermark(
     if difference > MAX_CLOCK_DIFFERENCE_MS:
         raise Refused(
             f"the clocks of MySQL and Redis differ by {difference // 1000:,} s, so nothing was"
-            " pruned: let both machines keep time by NTP, then prune again"
+            " pruned: synchronize both machines by NTP, then prune again"
         )
     wanted = min(control.now, now_ms) - keep_ms
     if not_above_ms is not None:

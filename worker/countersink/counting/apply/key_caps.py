@@ -1,28 +1,28 @@
-"""``--max-keys``: at most how many keys a day of a counter may have, how that is counted and
-locked; what goes to ``__overflow__`` instead, and how much that is: from yesterday on in UTC
-(``info``, metrics, ``doctor``), or today (``counter list``).
+"""Caps (``--max-keys``): the maximum number of keys of a counter's day, its counting and locks, the
+key ``__overflow__`` that counts further keys, and its amounts: since yesterday in UTC (``info``,
+metrics, ``doctor``), or of today (``counter list``).
 
-In the transaction that counts, before anything is added. Keys that are there already go on being
-counted, so whatever is not remembered as being there is looked up. Whoever has new keys to make
-holds the day's row of ``counter_keys`` from then on until the end of its transaction: under that
-lock it looks once more, takes what room is left, and writes down how many keys were made by now. So
-there are never more of them than may be, whoever is killed when, or runs again. Once a day is full
-it stays so, and nobody asks for the lock any more: not for an attack of a million keys either.
+The cap is applied in the transaction that counts, before anything is added. Existing keys are still
+counted, so keys that the catalog does not remember are looked up. A transaction that makes new keys
+locks the day's row of ``counter_keys`` until it ends: under that lock it looks the keys up again,
+uses the room that is left, and stores the number of keys. So a day never exceeds its cap, whatever
+process is killed or reruns. A full day stays full and its row is not locked any more, not even when
+a million further keys arrive.
 
-The number only grows: a key that is deleted gives no room back. Where there was no cap before, the
-keys that there are then are counted first (:func:`count_anew`).
+The number only grows: deleting a key gives no room back. When a counter gets its first cap, the
+existing keys are counted first (:func:`count_anew`).
 
-The rows are locked in the order of (counter, day), before any other row but guards, so that nobody
-waits in a circle. They are made in transactions of their own (:func:`make_rows`), since an INSERT
-that others wait for, and that is rolled back, lets these deadlock.
+The rows are locked in the order of (counter, day), after guards and before any other row, so that
+transactions do not deadlock. They are inserted in transactions of their own (:func:`make_rows`):
+transactions that wait for an INSERT which is rolled back can deadlock.
 
-Once retention has rolled a day up to its month, or has begun to (``rolled_month``), no key of it is
-made any more, and its row may go. The keys of the month are there as well: a late event of a key
-that the day had goes on under that key. Keys of the day itself are asked for first, then
-``rolled_month``, and then the month: a key that is moved in between is met in one or the other, as
-both change in one transaction, and ``rolled_month`` before it.
+Once retention has begun to roll a day up to its month (``rolled_month``), the day gets no new keys,
+and its row may be pruned. A late event of a key that the day had is counted under that key, which
+the month has. Keys are looked up in the day first, then ``rolled_month`` is read, then the month:
+a key that moves meanwhile is found in either, as it moves in one transaction, after
+``rolled_month`` was set.
 
-Sessions are at READ COMMITTED: each look has to see what was committed before it.
+Sessions are at READ COMMITTED: each query has to see all earlier commits.
 """
 
 from collections import Counter
@@ -54,13 +54,13 @@ from countersink.database.sql import (
 from countersink.runtime.limits import OVERFLOW as OVERFLOW
 
 Place = tuple[str, date]
-"""(counter, day of its own time zone)."""
+"""(counter, day in the counter's time zone)."""
 Cells = tuple[str, int]
-"""(counter, label of the bucket)."""
+"""(counter, bucket's label)."""
 
 _ROWS: Final = "counter_keys FORCE INDEX (PRIMARY)"
-"""By the index by which workers lock, so that nobody waits in a circle: MariaDB takes the other one
-for an UPDATE of a small table."""
+"""The table by the index by which workers lock, so that transactions do not deadlock: MariaDB uses
+the other index for an UPDATE of a small table."""
 _DAY: Final = NUMBER["day"]
 _PLACES_PER_QUERY: Final = 200
 _DAYS_PER_QUERY: Final = 1000
@@ -69,12 +69,12 @@ _COUNTERS_PER_QUERY: Final = 500
 
 @dataclass(slots=True)
 class Capped:
-    """Which amounts were moved to the overflow key, and which keys are new.
+    """Keys whose amounts were moved to the overflow key, and new keys.
 
     Attributes:
-        catalog: that in force.
-        moved: the keys that have gone to :data:`OVERFLOW`, by counter and bucket.
-        made: the keys that are new, by (counter, day): there once the transaction is committed.
+        catalog: the catalog in force.
+        moved: keys whose amounts were moved to :data:`OVERFLOW`, by counter and bucket.
+        made: new keys by (counter, day); they exist once the transaction is committed.
     """
 
     catalog: Catalog
@@ -83,37 +83,37 @@ class Capped:
 
     @property
     def keys(self) -> int:
-        """How many keys there was no room for, those of each bucket."""
+        """Number of keys without room, added up over buckets."""
         return sum(map(len, self.moved.values()))
 
     def key(self, counter: str, label: int, key: str) -> str:
-        """The key under which the amount of a key is counted."""
+        """The key that counts the amount of ``key``: itself, or :data:`OVERFLOW`."""
         return OVERFLOW if key in self.moved.get((counter, label), ()) else key
 
     def remember(self) -> None:
-        """Note which keys are there now; to be called once the transaction is committed."""
+        """Store the new keys in the catalog; call it once the transaction is committed."""
         for place, keys in self.made.items():
             self.catalog.made.add(*place, keys)
 
 
 def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
-    """Move the amounts of keys for which there is no room to :data:`OVERFLOW`.
+    """Move the amounts of keys without room to :data:`OVERFLOW`.
 
     Args:
         session: at READ COMMITTED, in a transaction that holds the share lock of control and has
             not added anything yet.
-        amounts: what is to be added; it is changed.
-        catalog: that in force.
+        amounts: amounts to be added; changed in place.
+        catalog: the catalog in force.
 
     Raises:
-        RowsMissing: roll back, make them, and begin again.
+        RowsMissing: roll back, make the rows, and run the transaction again.
         StoreError: as any query.
     """
     capped = Capped(catalog)
     days = _unknown(amounts, catalog) if catalog.capped else {}
     if not days:
         return capped
-    # First whether it is full, then which keys are there: all of them that ever will be.
+    # The number of keys first: the keys that a full day has after that are final.
     states = _states(session, days)
     over: dict[Place, list[str]] = {}
     doubtful: dict[Place, list[str]] = {}
@@ -125,12 +125,12 @@ def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
     if without := doubtful.keys() - states.keys():
         raise RowsMissing(without)
     for place, keys in sorted(doubtful.items()):
-        most, seen = days[place].most, states[place]
-        capped.made[place], over[place] = _granted(session, catalog, place, keys, most, seen)
+        most, made = days[place].most, states[place]
+        capped.made[place], over[place] = _granted(session, catalog, place, keys, most, made)
     for place, refused in over.items():
         counter = place[0]
         for label in days[place].labels:
-            moved = amounts.of(counter)[label].keys() & refused
+            moved = amounts.by_bucket(counter)[label].keys() & refused
             if moved:
                 amounts.move(counter, label, moved, OVERFLOW)
                 capped.moved[counter, label] = moved
@@ -138,7 +138,7 @@ def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
 
 
 def make_rows(session: Session, places: Iterable[Place]) -> None:
-    """Make the rows by which makers of keys take turns; each in a transaction of its own."""
+    """Insert rows of ``counter_keys``, each in a transaction of its own."""
     for counter, day in sorted(places):
         session.execute(
             "INSERT IGNORE INTO counter_keys (counter, day) VALUES (%s, %s)", (counter, day)
@@ -146,8 +146,8 @@ def make_rows(session: Session, places: Iterable[Place]) -> None:
 
 
 def count_anew(session: Session, counters: Iterable[str] | None = None) -> None:
-    """Have the keys of all days counted before the next is made, of some counters or of all: where
-    there was no cap before, with the change, which keeps everybody from counting.
+    """Have the keys of all days of some or all counters counted before the next new key; called in
+    the transaction that sets a first cap, which holds the exclusive lock on control.
     """
     if counters is None:
         session.execute("UPDATE counter_keys SET made = NULL")
@@ -158,9 +158,8 @@ def count_anew(session: Session, counters: Iterable[str] | None = None) -> None:
 
 @dataclass(slots=True)
 class _Day:
-    """Keys of a day that are not remembered as being there, the buckets that they are for, and the
-    cap.
-    """
+    """Keys of a day that the catalog does not remember, the labels of their buckets, and the
+    cap."""
 
     most: int
     labels: list[int] = field(default_factory=list)
@@ -168,35 +167,34 @@ class _Day:
 
 
 def _unknown(amounts: Amounts, catalog: Catalog) -> dict[Place, _Day]:
-    """What has to be looked up, the keys in the order in which they came."""
+    """Keys of capped counters that the catalog does not remember, in their order of arrival."""
     found: dict[Place, _Day] = {}
     for counter in amounts.counters:
         most = catalog.cap(counter)
         if most is None:
             continue
         free = _free(catalog, counter)
-        for label, keys in amounts.of(counter).items():
+        for label, keys in amounts.by_bucket(counter).items():
             day = catalog.day(counter, label)
-            known = catalog.made.of(counter, day)
+            known = catalog.made.keys(counter, day)
             unknown = [key for key in keys if key not in known and key not in free]
             if unknown:
-                one = found.setdefault((counter, day), _Day(most))
-                one.labels.append(label)
-                one.keys.update(dict.fromkeys(unknown))
+                place = found.setdefault((counter, day), _Day(most))
+                place.labels.append(label)
+                place.keys.update(dict.fromkeys(unknown))
     return found
 
 
 def _free(catalog: Catalog, counter: str) -> tuple[str, ...]:
-    """Keys that take no room of a counter's days: with dimensions that of all events which have
-    any, since what its breakdowns hold is compared with it.
+    """Keys that take no room of a counter's days: the overflow key and, of a counter with
+    dimensions, the key ``""`` of all events, with which its breakdowns are compared.
     """
     return (OVERFLOW, "") if counter in catalog.dimensioned else (OVERFLOW,)
 
 
 def _states(session: Session, places: Iterable[Place]) -> dict[Place, int | None]:
-    """How many keys the days have, as far as there are rows that say so; None: not counted.
-
-    Without a lock: a number only grows.
+    """Number of keys of each day that has a row; None: not counted. Takes no lock, as a number only
+    grows.
     """
     found: dict[Place, int | None] = {}
     for part in parts(sorted(places), _PLACES_PER_QUERY):
@@ -210,28 +208,28 @@ def _states(session: Session, places: Iterable[Place]) -> dict[Place, int | None
 
 
 def _granted(
-    session: Session, catalog: Catalog, place: Place, keys: list[str], most: int, seen: int | None
+    session: Session, catalog: Catalog, place: Place, keys: list[str], most: int, before: int | None
 ) -> tuple[list[str], list[str]]:
-    """The keys that may be made, and those that may not; the others are there by now.
+    """Keys that may be made, and keys without room; other keys exist meanwhile.
 
-    Nobody else makes keys of that day until this transaction ends.
+    The day's row stays locked until this transaction ends.
 
     Args:
-        session: as :func:`cap` has it.
-        catalog: that in force.
-        place: the counter and the day.
-        keys: those that were not there when it was looked.
+        session: as for :func:`cap`.
+        catalog: the catalog in force.
+        place: counter and day.
+        keys: keys that did not exist at the first look-up.
         most: the cap.
-        seen: how many keys the day had before that; None: not counted.
+        before: number of keys of the day before that look-up; None: not counted.
     """
     rows: list[tuple[int | None]] = session.query(
         f"SELECT made FROM {_ROWS} WHERE counter = %s AND day = %s FOR UPDATE", place
     )
     if not rows:
-        raise Conflict("a row of counter_keys was there, and then was not")
+        raise Conflict("a row of counter_keys existed, and was deleted meanwhile")
     ((made,),) = rows
-    if made is None or made != seen:
-        # Others have had the lock since it was looked which keys are there.
+    if made is None or made != before:
+        # Another transaction may have made keys since the first look-up.
         keys, _ = _missing_keys(session, catalog, place, keys)
     counted = _count_keys(session, catalog, place) if made is None else made
     room = max(0, most - counted)
@@ -247,28 +245,28 @@ def _granted(
 def _missing_keys(
     session: Session, catalog: Catalog, place: Place, keys: Iterable[str]
 ) -> tuple[list[str], bool]:
-    """Keys of these that the day does not have, the others are remembered; and, where there are
-    such, whether keys of the day may be in its month by now.
+    """The keys of ``keys`` that the day does not have (the catalog remembers the others), and
+    whether keys of the day may have moved to its month (False if all keys were found).
     """
     counter, day = place
     encoded = {key: key.encode().hex() for key in keys}
     where, args = _of_day(catalog, place)
-    # In one bucket keys are found by the primary key, in several by the other index.
+    # The primary key finds keys in one bucket, the other index finds them in several.
     index = "PRIMARY" if len(args) == 1 else "by_key"
-    there = _there(session, index, counter, where, args, encoded.values())
-    absent = [hexed for key, hexed in encoded.items() if key not in there]
-    begins = datetime_of(buckets.day_begins(catalog.of(counter).known_zone(), day))
+    existing = _existing(session, index, counter, where, args, encoded.values())
+    absent = [hexed for key, hexed in encoded.items() if key not in existing]
+    begins = datetime_of(buckets.day_begins(catalog.scheme(counter).known_zone(), day))
     rolled_up = "SELECT 1 FROM counter WHERE name = %s AND rolled_month > %s"
     is_rolled_up = bool(absent and session.query(rolled_up, (counter, begins)))
     if is_rolled_up:
         month = labels_where([month_label(day)])
-        there |= _there(session, "PRIMARY", counter, *month, absent)
-    catalog.made.add(*place, there)
-    return [key for key in encoded if key not in there], is_rolled_up
+        existing |= _existing(session, "PRIMARY", counter, *month, absent)
+    catalog.made.add(*place, existing)
+    return [key for key in encoded if key not in existing], is_rolled_up
 
 
 def _count_keys(session: Session, catalog: Catalog, place: Place) -> int:
-    """How many keys take room of the day."""
+    """Number of keys that take room of the day."""
     where, args = _of_day(catalog, place)
     free = [key.encode() for key in _free(catalog, place[0])]
     ((number,),) = session.query(
@@ -281,9 +279,9 @@ def _count_keys(session: Session, catalog: Catalog, place: Place) -> int:
 
 
 def _of_day(catalog: Catalog, place: Place) -> tuple[str, list[object]]:
-    """The condition for the rows of a day's buckets, of any width, and its values."""
+    """SQL condition for the rows of a day's buckets of all widths, and its values."""
     counter, day = place
-    scheme = catalog.of(counter)
+    scheme = catalog.scheme(counter)
     where, args = labels_where([day_label(day)])
     if scheme.widths[0] == "day":
         return where, args
@@ -295,7 +293,7 @@ def _of_day(catalog: Catalog, place: Place) -> tuple[str, list[object]]:
     return f"({where})", args
 
 
-def _there(
+def _existing(
     session: Session,
     index: str,
     counter: str,
@@ -303,8 +301,8 @@ def _there(
     args: Sequence[object],
     encoded: Iterable[str],
 ) -> set[str]:
-    """Those of some keys, given as hex digits, that are in rows of some buckets of a counter."""
-    there: set[str] = set()
+    """The keys of ``encoded`` (hex digits) that have rows of a counter under the condition."""
+    existing: set[str] = set()
     for part in parts(sorted(encoded), KEYS_PER_STATEMENT):
         literals = "', X'".join(part)
         found = session.query(
@@ -312,15 +310,15 @@ def _there(
             f" WHERE counter = %s AND {where} AND counter_key IN (X'{literals}')",
             (counter, *args),
         )
-        there.update(bytes(key).decode() for (key,) in found)
-    return there
+        existing.update(bytes(key).decode() for (key,) in found)
+    return existing
 
 
 def overflown(
     session: Session, names: Iterable[str], since: datetime = EPOCH
 ) -> dict[tuple[str, int], int]:
-    """Amounts in :data:`OVERFLOW` of these counters and breakdowns, by counter and bucket's label;
-    of the buckets from ``since`` on alone.
+    """Amounts of :data:`OVERFLOW` of counters and breakdowns in buckets from ``since`` on, by
+    counter and bucket's label.
     """
     found: dict[tuple[str, int], int] = {}
     for part in parts(sorted(names), _COUNTERS_PER_QUERY):
@@ -335,8 +333,8 @@ def overflown(
 
 
 def overflown_lately(session: Session, counter: str | None = None) -> dict[tuple[str, int], int]:
-    """Amounts in :data:`OVERFLOW` of all counters, or of one and its breakdowns, by counter and
-    bucket's label; of the buckets from yesterday (in UTC) on.
+    """Amounts of :data:`OVERFLOW` of all counters, or of one and its breakdowns, in buckets from
+    yesterday (in UTC) on, by counter and bucket's label.
     """
     ((yesterday,),) = session.query("SELECT CAST(UTC_DATE() - INTERVAL 1 DAY AS DATETIME)")
     where, args = "", tuple[object, ...]()
@@ -350,9 +348,7 @@ def overflown_lately(session: Session, counter: str | None = None) -> dict[tuple
 
 
 def overflown_by_counter(session: Session) -> dict[str, int]:
-    """Amounts of :func:`overflown_lately` by the counter whose, or whose breakdowns', they are; the
-    largest first.
-    """
+    """Amounts of :func:`overflown_lately` by counter, its breakdowns included; largest first."""
     sums: Counter[str] = Counter()
     for (name, _), amount in overflown_lately(session).items():
         sums[counter_of(name)] += amount
@@ -365,10 +361,9 @@ def prune(
     stop: Callable[[], bool] = lambda: False,
     rest: Callable[[], object] = lambda: None,
 ) -> tuple[int, bool]:
-    """Forget how many keys the days had that are rolled up by now; of how many days, and whether
-    these were all.
+    """Delete the rows of days that are rolled up; the number of rows, and whether these were all.
 
-    Each row is deleted in a transaction of its own, as workers hold several, in another order.
+    Each row is deleted in a transaction of its own, as workers lock several in another order.
 
     Raises:
         StoreError: as any statement.
@@ -378,7 +373,7 @@ def prune(
     while True:
         found = session.query(
             "SELECT counter, day FROM counter_keys JOIN counter ON name = counter"
-            # The local day of the month's begin may be one later than in UTC.
+            # The month may begin on a local day that is one later than in UTC.
             " WHERE day < rolled_month - INTERVAL 1 DAY LIMIT %s",
             (_DAYS_PER_QUERY,),
         )

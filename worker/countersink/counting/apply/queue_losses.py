@@ -1,12 +1,13 @@
-"""Entries that Redis has lost before they were applied (FLUSHALL, XTRIM, a promoted replica or a
-snapshot that is behind): compares samples of the streams with the guards (``watch``), keeps the
-samples and the losses (``queue_look``), and how long a loss is only suspected (``CERTAIN_MS``).
+"""Losses of entries in Redis before they were applied (FLUSHALL, XTRIM, a promoted replica or a
+snapshot that is behind): compares samples of the streams with the guards (``watch``), and stores
+samples and losses in ``queue_look``.
 
-An entry that waited at the last look, is not in its stream now and has no guard was never applied.
-That needs no word of Redis about itself, and holds on one server, after a failover and on a
-cluster. Who may still have it in hand (a worker with a batch, a producer that sends again) has
-:data:`CERTAIN_MS` to apply it. A look sees the two ends of a stream, and how many wait: so at least
-one or two are known to be lost, and how many more of those that waited is not known.
+An entry that was in its stream at the last sample, is not there now and has no guard was never
+applied. This needs no statement of Redis about itself, and holds on one server, after a failover
+and on a cluster. A worker that holds the entry in a batch, or a producer that sends it again, has
+:data:`CERTAIN_MS` until the loss is recorded. A sample has the oldest and the newest entry of a
+stream, and its length: so one or two entries are known to be lost, and the number of others that
+are lost is unknown.
 """
 
 import json
@@ -18,14 +19,15 @@ from typing import Any, Final, Protocol
 from countersink.counting.apply import guards
 from countersink.database.session import Session
 from countersink.database.sql import NOW_MS
+from countersink.runtime.texts import plural
 
 LOOK_EVERY_MS: Final = 1_000
-"""Milliseconds between two looks, whoever looks."""
+"""Milliseconds between two samples, by all processes together."""
 CERTAIN_MS: Final = 10_000
-"""Milliseconds for which entries have to be missing until they are lost."""
+"""Milliseconds for which entries have to be missing until they count as lost."""
 UNSEEN_MS: Final = 10_000
-"""Milliseconds without a look after which a stream that was emptied may have lost entries that
-nobody has seen: that is a loss, too, of an unknown number."""
+"""Milliseconds without a sample after which a stream that was emptied may have lost entries that
+no sample has seen: a loss of an unknown number."""
 SHOWN_DAYS: Final = 7
 """Days for which losses are shown."""
 _DAY_MS: Final = 24 * 3600 * 1000
@@ -35,11 +37,11 @@ class WatchedSample(Protocol):
     """A sample of a stream; see ``countersink.stream.progress.QueueSample``.
 
     Attributes:
-        life: changes when the consumer group is made anew.
-        length: entries that wait.
-        added: entries that were ever added.
-        entries: the oldest and the newest one: stream id, entry id.
-        gone: entry ids of the sample before that are not there any more.
+        life: changes when the consumer group is created again.
+        length: entries in the stream.
+        added: entries ever added.
+        entries: (stream id, entry id) of the oldest and of the newest entry.
+        gone: entry ids of the previous sample that are not in the stream any more.
     """
 
     life: str
@@ -50,7 +52,7 @@ class WatchedSample(Protocol):
 
 
 TakeSamples = Callable[[Mapping[str, Sequence[Sequence[str]]]], Mapping[str, WatchedSample]]
-"""Takes a sample of each stream, given the entries of those before."""
+"""Takes a sample of each stream, given the entries of the previous samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +60,12 @@ class QueueLoss:
     """Entries that a stream has lost.
 
     Attributes:
-        stream: its key.
-        entries: so many are known to be lost, of the ends of the stream, which are what a look
-            sees: there may be more; 0: none is known.
-        waited: so many were in the stream at the look before, and may be lost.
-        since: Unix ms; they arrived from then on.
-        noticed_at: Unix ms; they arrived before it.
+        stream: the stream's key.
+        entries: number of entries known to be lost, of the oldest and the newest one in a sample;
+            more may be lost. 0: the number is unknown.
+        waited: entries in the stream at the previous sample, which may be lost.
+        since: Unix ms; the lost entries arrived from then on.
+        noticed_at: Unix ms; the lost entries arrived before it.
     """
 
     stream: str
@@ -74,9 +76,10 @@ class QueueLoss:
 
     def __str__(self) -> str:
         many = f"at least {self.entries:,}" if self.entries else "an unknown number"
+        waited = plural(self.waited, "entry", "entries")
         return (
-            f"{many} of the {self.waited:,} entries that waited in {self.stream}, or came after"
-            f" them, between {_iso(self.since)} and {_iso(self.noticed_at)}"
+            f"{many} of the {waited} that waited in {self.stream}, or arrived later,"
+            f" between {_iso(self.since)} and {_iso(self.noticed_at)}"
         )
 
 
@@ -85,15 +88,15 @@ def _iso(ms: int) -> str:
 
 
 def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
-    """Look at the streams, unless somebody did so within :data:`LOOK_EVERY_MS`; the losses that
-    this look has recorded. Of processes that look at once one records them.
+    """Sample the streams, unless a process did so within :data:`LOOK_EVERY_MS`, and return the
+    losses recorded. Of concurrent calls only one records a loss.
 
     Args:
-        session: at READ COMMITTED, outside a transaction, with the server that takes writes.
-        take_samples: asks Redis.
+        session: at READ COMMITTED, outside a transaction, on the server that takes writes.
+        take_samples: samples the streams in Redis.
 
     Raises:
-        StoreError, and whatever ``take_samples`` raises: the next look finds the same.
+        StoreError, and errors of ``take_samples``: the next call finds the losses again.
     """
     rows = session.query(
         f"SELECT version, {NOW_MS}, IF({NOW_MS} - looked_at BETWEEN 0 AND %s, NULL, streams),"
@@ -132,8 +135,8 @@ def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
             "entries": sample.entries,
         }
     text = json.dumps(after, separators=(",", ":"))
-    # While something is missing all that look do: during a move from one Redis to another those at
-    # the former one still see it.
+    # While entries are missing every call takes samples: during a move from one Redis to another,
+    # processes at the former one still see the entries.
     looked_at = 0 if any("missing_at" in known for known in after.values()) else now
     written = session.execute(
         "UPDATE queue_look SET version = version + 1, looked_at = %s, streams = %s, losses = %s"
@@ -159,18 +162,18 @@ def _loss(
 
 
 def _with(known: str, losses: Sequence[QueueLoss]) -> str:
-    """The losses on record and some more: one of each stream and UTC day."""
+    """JSON of the losses on record and new ones, added up by stream and UTC day."""
     by_day = {(each.stream, _iso(each.noticed_at)[:10]): each for each in _read(known)}
-    for one in losses:
-        place = one.stream, _iso(one.noticed_at)[:10]
+    for loss in losses:
+        place = loss.stream, _iso(loss.noticed_at)[:10]
         if (before := by_day.get(place)) is not None:
-            one = replace(
-                one,
-                entries=before.entries + one.entries,
-                waited=before.waited + one.waited,
+            loss = replace(
+                loss,
+                entries=before.entries + loss.entries,
+                waited=before.waited + loss.waited,
                 since=before.since,
             )
-        by_day[place] = one
+        by_day[place] = loss
     every = [astuple(by_day[place]) for place in sorted(by_day)]
     return json.dumps(every, separators=(",", ":"))
 
@@ -180,17 +183,17 @@ def _read(losses: str) -> list[QueueLoss]:
 
 
 def _all(session: Session) -> tuple[int, list[QueueLoss]]:
-    """Unix ms, and all losses ever noticed."""
+    """The server's time in Unix ms, and all losses on record."""
     rows = session.query(f"SELECT {NOW_MS}, losses FROM queue_look WHERE id = 1")
     return (int(rows[0][0]), _read(rows[0][1])) if rows else (0, [])
 
 
 def recent(session: Session, days: int = SHOWN_DAYS) -> list[QueueLoss]:
-    """The losses that were noticed in the last ``days`` times 24 hours, by stream and day."""
+    """Losses noticed in the last ``days`` times 24 hours, by stream and day."""
     now, losses = _all(session)
     return [each for each in losses if each.noticed_at > now - days * _DAY_MS]
 
 
 def total(session: Session) -> int:
-    """All entries that are known to be lost, ever: it only grows."""
+    """Number of entries ever known to be lost."""
     return sum(each.entries for each in _all(session)[1])

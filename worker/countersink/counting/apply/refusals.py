@@ -1,10 +1,10 @@
-"""Rows that become dead letters (``RULES``, with the detail of each): malformed; of the counter of
-a tracked table or, in strict mode, of an unknown one; with an undeclared dimension; with members
-that the counter does not count, or by a wrong salt; of a day that was reconciled; of a damaged
-sketch.
+"""Rules by which rows become dead letters (``RULES``), with the detail of each: malformed rows;
+rows of the counter of a tracked table or, in strict mode, of an unknown counter; undeclared
+dimensions; members that the counter does not count, or with a wrong salt; days that were
+reconciled; damaged sketches.
 
-All of it is decided row by row, before anything is written in the transaction that counts the
-others.
+The rules decide row by row, in the transaction that counts the other rows, before it writes
+anything.
 """
 
 import json
@@ -32,14 +32,14 @@ _KEY: Final = itemgetter(2)
 
 @dataclass(frozen=True, slots=True)
 class RuleContext:
-    """What rows of some entries are judged by.
+    """The data by which rules decide.
 
     Attributes:
-        catalog: that in force.
-        late: what was accepted before its day was reconciled is counted, too.
-        counters: those of the rows that are not counted, and why not.
-        salts: periods of the salts by which members of theirs were hashed, by number.
-        left_out: rows that an attempt before was refused for, and why.
+        catalog: the catalog in force.
+        late: rows that were accepted before their day was reconciled are counted.
+        counters: counters whose rows are refused, and why.
+        salts: periods of the salts with which members were hashed, by number.
+        left_out: rows that were refused in an earlier attempt, and why.
     """
 
     catalog: Catalog
@@ -50,11 +50,11 @@ class RuleContext:
 
 
 class RefusalRule(NamedTuple):
-    """Why rows are not counted.
+    """A rule by which rows are not counted.
 
     Attributes:
-        concerns: whether an entry may have such rows: most have none, and are not gone through.
-        refusal: that of a row; None: it may be counted.
+        concerns: whether the rule may refuse rows of an entry: the rows of others are not checked.
+        refusal: the reason for a row; None: it may be counted.
     """
 
     concerns: Callable[[RuleContext, Incoming], bool]
@@ -69,17 +69,17 @@ def refuse(
     left_out: Mapping[RowName, RowRefusal],
     late: bool = False,
 ) -> tuple[list[Incoming], list[DeadRow]]:
-    """Take the rows that may not be counted out of ``entries``.
+    """Separate rows that may be counted from rows that may not.
 
     Args:
         session: in a transaction that holds the lock on control.
-        entries: what is to be counted.
-        catalog: that in force.
-        left_out: rows that are not to be counted either, and why.
-        late: count also what was accepted before its day was reconciled.
+        entries: entries to be counted.
+        catalog: the catalog in force.
+        left_out: further rows that are not to be counted, and why.
+        late: count rows that were accepted before their day was reconciled.
 
     Returns:
-        the entries with what is left of them, and a dead row for each row taken out.
+        The entries without refused rows, and a dead row for each refused row.
     """
     numbers = {seen.number for entry in entries for seen in entry.seen.values()}
     context = RuleContext(
@@ -101,7 +101,7 @@ def refuse(
 def _without(
     entry: Incoming, rules: Sequence[Callable[[Row], RowRefusal | None]], dead: list[DeadRow]
 ) -> Incoming:
-    """The entry without the rows for which one of the rules has a refusal; these go to ``dead``."""
+    """The entry without rows that a rule refuses; their dead rows are appended to ``dead``."""
     kept: list[Row] = []
     for row in entry.rows:
         found = next(filter(None, (rule(row) for rule in rules)), None)
@@ -121,7 +121,7 @@ def dead_row(entry: Incoming, row: Row, refusal: RowRefusal) -> DeadRow:
         items += [seen.number, hashes_text(seen.hashes)]
     payload = json.dumps(items, separators=(",", ":")).encode()
     bad = Bad(position, *refusal, payload, counter if is_name(counter) else "")
-    return DeadRow.of(entry.id, entry.stream, entry.at, bad)
+    return DeadRow.from_bad(entry.id, entry.stream, entry.at, bad)
 
 
 def _malformed(_: RuleContext, entry: Incoming, row: Row) -> RowRefusal | None:
@@ -131,10 +131,10 @@ def _malformed(_: RuleContext, entry: Incoming, row: Row) -> RowRefusal | None:
     if fault is not None:
         return fault
     if isinstance(key, str) and cut_key(key) != key:
-        detail = f"a key that was not cut has at most {MAX_KEY_BYTES} bytes in UTF-8"
+        detail = f"the key has more than {MAX_KEY_BYTES} bytes in UTF-8, and was not cut"
         return RowRefusal(DeadReason.BAD_KEY, detail)
     if position in entry.seen and len(entry.seen[position].hashes) % HASH_BYTES:
-        return RowRefusal(DeadReason.BAD_MEMBERS, f"hashes have {HASH_BYTES} bytes each")
+        return RowRefusal(DeadReason.BAD_MEMBERS, f"a hash does not have {HASH_BYTES} bytes")
     return None
 
 
@@ -144,9 +144,9 @@ def _has_dimensions(_: RuleContext, entry: Incoming) -> bool:
 
 def _undeclared(context: RuleContext, entry: Incoming, row: Row) -> RowRefusal | None:
     counter = row[1]
-    own = context.catalog.dimensioned.get(counter) or Dimensioned(counter, ())
+    dimensioned = context.catalog.dimensioned.get(counter) or Dimensioned(counter, ())
     try:
-        own.require(row[2])
+        dimensioned.require(row[2])
     except UnknownDimension as error:
         detail = f"{error}, then `countersink dead retry`"
         return RowRefusal(DeadReason.UNKNOWN_DIMENSION, detail)
@@ -168,14 +168,14 @@ def _wrong_members(context: RuleContext, entry: Incoming, row: Row) -> RowRefusa
     if period is None or period.counter != counter or minute not in period:
         return RowRefusal(
             DeadReason.WRONG_SALT,
-            f"its members were hashed with the salt {seen.number}, which is not one of {counter!r}"
-            " for the time of the event",
+            f"its members were hashed with salt {seen.number}, which is no salt of {counter!r} at"
+            " the time of the event",
         )
     return None
 
 
 def _accepted_before_marks(context: RuleContext, entry: Incoming) -> bool:
-    # Live traffic costs a comparison for each entry, and its rows are not looked at.
+    # New events cost one comparison per entry; their rows are not checked.
     marked_before = context.catalog.marked_before
     return marked_before > 0 and not context.late and accepted(entry.id, entry.at) < marked_before
 
@@ -187,9 +187,9 @@ def _reconciled(context: RuleContext, entry: Incoming, row: Row) -> RowRefusal |
         return None
     return RowRefusal(
         DeadReason.RECONCILED,
-        f"accepted at {when} (Unix ms), and backfill {mark.run} has set this day since then to"
-        f" what its sources say of everything before {mark.sent_before}: if they lack it,"
-        f" `countersink dead retry --reason {DeadReason.RECONCILED}`, or its ref, counts it on top",
+        f"accepted at {when} (Unix ms), and backfill {mark.run} has set this day to the counts of"
+        f" its sources since then, for entries before {mark.sent_before}: if the sources lack it,"
+        f" `countersink dead retry --reason {DeadReason.RECONCILED}`, or its ref, adds it",
     )
 
 
@@ -207,15 +207,14 @@ RULES: Final = (
         lambda context, entry, row: context.left_out.get((entry.id, row[0])),
     ),
 )
-"""The first that refuses a row says why."""
+"""Rules in order: the first that refuses a row gives the reason."""
 
 
 def _not_counted(
     session: Session, entries: Iterable[Incoming], catalog: Catalog
 ) -> dict[str, RowRefusal]:
-    """The counters of some rows that are not counted: those of the counters of tracked tables,
-    which triggers count and nobody else may, and in strict mode those of counters that nobody has
-    made, nor counted before.
+    """Counters of rows that are refused: counters of tracked tables, which only triggers count, and
+    in strict mode counters that were neither created nor counted before.
     """
     if not (catalog.strict or catalog.tracked):
         return {}

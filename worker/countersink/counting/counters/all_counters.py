@@ -1,6 +1,5 @@
-"""All counters with few statements: the names of those that were made or counted
-(``counter_names``), in parts (``NAMES_PER_QUERY``), and all that was ever counted, by the rows or
-by the ledger.
+"""Names of all counters that were created or counted, in parts, and their totals of all time, by
+rows or by the ledger; all with few statements.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,32 +11,30 @@ from countersink.database.session import Session
 from countersink.database.sql import marks, parts
 
 NAMES_PER_QUERY: Final = 10_000
-"""Names of counters that are read at a time, at most."""
+"""Maximum number of names per query."""
 _NAMED: Final = (
     ("counter_ledger", "counter"),
     ("counter_slot FORCE INDEX (PRIMARY)", "counter"),
     ("counter", "name"),
 )
-"""Tables that have names of counters, and the column, by which each has an index."""
+"""Tables that have names of counters, and the indexed column of the name."""
 _COUNTERS_PER_QUERY: Final = 500
 _MADE: Final = {"counter": " AND created IS NOT NULL"}
-"""What else is to be true of their rows: a deleted counter keeps its time zone."""
+"""Further condition per table: a deleted counter keeps a row with its time zone."""
 
 
 def counter_names(session: Session) -> list[str]:
-    """The names of all counters that were made or counted, in order, without those of
-    breakdowns.
-    """
-    return sorted(name for some in names_in_parts(session, "") for name in some)
+    """The names of all counters that were created or counted, sorted, without breakdowns."""
+    return sorted(name for names in names_in_parts(session, "") for name in names)
 
 
 def names_in_parts(session: Session, after: str, *, reverse: bool = False) -> Iterator[list[str]]:
-    """The names of counters, :data:`NAMES_PER_QUERY` or so at a time, each time by an index.
+    """Parts of the sorted names of counters, each of up to :data:`NAMES_PER_QUERY`, read by index.
 
     Args:
         session: in a snapshot.
-        after: the names behind this one; empty: all.
-        reverse: the last one first, and those before ``after``.
+        after: return only names after this one; empty: all.
+        reverse: in descending order, and names before ``after``.
     """
     order = "DESC" if reverse else "ASC"
     while True:
@@ -60,7 +57,7 @@ def names_in_parts(session: Session, after: str, *, reverse: bool = False) -> It
 
 
 def known_names(session: Session, wanted: Iterable[str]) -> set[str]:
-    """Those of ``wanted``, valid names, that were made or counted."""
+    """The names of ``wanted`` (valid names) whose counters were created or counted."""
     known: set[str] = set()
     for part in parts(sorted(wanted), _COUNTERS_PER_QUERY):
         each = [
@@ -74,23 +71,23 @@ def known_names(session: Session, wanted: Iterable[str]) -> set[str]:
 
 
 def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:
-    """All that was ever counted as each of ``names``, in their order; 0 for unknown ones."""
+    """The total of all time of each counter of ``names``, in their order; 0: unknown counter."""
     return dict.fromkeys(names, 0) | _by_counter(session, "counter_slot", names)
 
 
 def ledger_totals(session: Session, names: Sequence[str]) -> dict[str, int]:
-    """What :func:`totals_of` gives, by the ledger: a row per slot instead of all rows.
+    """The totals of :func:`totals_of`, read from the ledger: one row per slot instead of all rows.
 
     Triggers post nothing, so the rows of tracked tables' counters are added up.
     """
-    beside = {name for (name,) in session.query("SELECT counter FROM tracked_table")}
-    plain = [name for name in names if name not in beside]
-    found = totals_of(session, [name for name in names if name in beside])
+    tracked = {name for (name,) in session.query("SELECT counter FROM tracked_table")}
+    plain = [name for name in names if name not in tracked]
+    found = totals_of(session, [name for name in names if name in tracked])
     return dict.fromkeys(names, 0) | found | _by_counter(session, "counter_ledger", plain)
 
 
 def _by_counter(session: Session, table: str, names: Sequence[str]) -> dict[str, int]:
-    """The sums of the rows of a table; only of counters that have any."""
+    """The sums of a table's rows by counter; counters without rows are left out."""
     found: dict[str, int] = {}
     for some in parts(names, _COUNTERS_PER_QUERY):
         rows = session.query(
@@ -103,10 +100,10 @@ def _by_counter(session: Session, table: str, names: Sequence[str]) -> dict[str,
 
 
 def refuse_tracked(session: Session, counter: str) -> None:
-    """Check that no table's triggers count a counter.
+    """Refuse the counter of a tracked table.
 
     Raises:
-        TrackedCounter: they do.
+        TrackedCounter: the triggers of a table count it.
     """
     if session.query("SELECT 1 FROM tracked_table WHERE counter = %s", (counter,)):
         raise TrackedCounter(

@@ -1,11 +1,10 @@
-"""Breakdowns of counters that have dimensions: names of their own counters, how many there may be,
-checks of declarations with the error messages, which cells a row is counted in, which breakdown
-answers a question, and the SQL of declaring and removing them.
+"""Breakdowns of counters with dimensions: names, limits, checks of declarations with error
+messages, the cells of a row, the breakdown that answers a question, and the SQL to declare and
+remove them.
 
-What is counted of a combination of dimensions is a counter of its own, such as ``page_views#1``,
-which no name that a user can give is. It has the settings of the counter that it
-breaks down, and is counted with it, in the same transactions. Its keys are those of
-:func:`countersink.runtime.dimensions.composite`.
+A breakdown is stored as a counter with a reserved name, such as ``page_views#1``, which users
+cannot give. It has the settings of its counter, and is counted with it in one transaction. Its keys
+are made by :func:`countersink.runtime.dimensions.composite`.
 """
 
 import re
@@ -30,16 +29,16 @@ T = TypeVar("T")
 
 MAX_BREAKDOWNS: Final = 32
 MAX_NUMBER: Final = 99
-"""Numbers of a counter's breakdowns, those that were removed included."""
+"""Maximum number in a breakdown's name; numbers of removed breakdowns are not used again."""
 MAX_LENGTH: Final = 61
-"""Characters in the name of a counter with dimensions: its breakdowns' names have 3 more."""
+"""Maximum characters in the name of a counter with dimensions: names of breakdowns have 3 more."""
 NONE: Final = "none"
-"""As dimensions or breakdowns: there are to be none."""
+"""Text for no dimensions, or no breakdowns."""
 
 _STORED: Final = re.compile(r"([A-Za-z0-9_.:\-]{1,61})#([1-9][0-9]?)", re.ASCII)
 
 _REMEMBERED: Final = 20_000
-"""Values whose form in keys is remembered: some 10 MB of the longest."""
+"""Number of values whose encoded form is cached: about 10 MB of the longest."""
 _part: Final = lru_cache(_REMEMBERED)(part)
 
 
@@ -48,9 +47,9 @@ class Breakdown:
     """A breakdown.
 
     Attributes:
-        name: of the counter that holds it.
-        dimensions: in the order of its keys' values.
-        since: Unix minutes; it holds the events from then on. 0: all.
+        name: name of the counter that stores it, such as ``page_views#1``.
+        dimensions: its dimensions, in the order of values in its keys.
+        since: Unix minutes from which on it counts events; 0: it counts all.
     """
 
     name: str
@@ -58,30 +57,30 @@ class Breakdown:
     since: int = 0
 
     def key(self, key: RowKey) -> str:
-        """Where a row is counted: a missing dimension has the value ``''``."""
+        """The key under which a row is counted; a missing dimension has the value ``''``."""
         return self.composed(dict(key) if not isinstance(key, str) else {})
 
     def composed(self, values: Mapping[str, str]) -> str:
-        """The key of some values by their dimensions; as
-        :func:`countersink.runtime.dimensions.composite`, which would look at each value anew.
+        """The key of values by dimension: :func:`countersink.runtime.dimensions.composite` with a
+        cache.
         """
         count = len(self.dimensions)
         return SEPARATOR.join([_part(values.get(name, ""), count) for name in self.dimensions])
 
     @property
     def text(self) -> str:
-        """Its dimensions, as they are written: ``page,country``."""
+        """Its dimensions as text: ``page,country``."""
         return ",".join(self.dimensions)
 
 
 @dataclass(frozen=True, slots=True)
 class Dimensioned:
-    """What a counter with dimensions has declared.
+    """The declared dimensions and breakdowns of a counter.
 
     Attributes:
-        counter: its name.
-        dimensions: the names that increments may have.
-        breakdowns: in the order of their numbers.
+        counter: the counter's name.
+        dimensions: dimensions that increments may have.
+        breakdowns: breakdowns in the order of their numbers.
     """
 
     counter: str
@@ -89,8 +88,8 @@ class Dimensioned:
     breakdowns: tuple[Breakdown, ...] = ()
 
     def cells(self, key: RowKey, minute: int) -> Iterator[tuple[Breakdown, str]]:
-        """Where else a row is counted, beside its counter's own key; nowhere for a key that is
-        neither dimensions nor ``''``.
+        """(breakdown, key) of each cell that counts a row, besides its counter's own; nothing for a
+        text key other than ``''``.
         """
         if isinstance(key, str) and key:
             return
@@ -99,21 +98,21 @@ class Dimensioned:
                 yield each, each.key(key)
 
     def require(self, key: RowKey) -> None:
-        """Check that the dimensions of a row are declared.
+        """Refuse undeclared dimensions of a row.
 
         Raises:
-            UnknownDimension: one is not.
+            UnknownDimension: a dimension is not declared.
         """
         if not isinstance(key, str):
             for name, _ in key:
                 require_declared(self.counter, self.dimensions, name)
 
     def answering(self, wanted: Iterable[str], first: Iterable[str] = ()) -> list[Breakdown]:
-        """The breakdowns that have some dimensions, at least one: the smallest first, of several
-        such those that begin with some of them.
+        """The breakdowns (at least one) that have all dimensions ``wanted``: fewest dimensions
+        first, then those that begin with the dimensions ``first``.
 
         Raises:
-            UnknownDimension: there is none; the message names the one to declare.
+            UnknownDimension: no breakdown has them; the message says how to declare one.
         """
         names, leading = set(wanted), set(first)
         for name in sorted(names):
@@ -123,8 +122,8 @@ class Dimensioned:
             text = ",".join(sorted(names, key=self.dimensions.index))
             declared = " ".join([*(each.text for each in self.breakdowns), text])
             raise UnknownDimension(
-                f"no breakdown of {self.counter!r} holds {text}: `countersink counter set"
-                f" {self.counter} --breakdowns {declared}` counts it from then on"
+                f"no breakdown of {self.counter!r} has {text}: declare one, which counts later"
+                f" events, with `countersink counter set {self.counter} --breakdowns {declared}`"
             )
         return sorted(
             holding,
@@ -136,34 +135,34 @@ class Dimensioned:
 
 
 def require_declared(counter: str, dimensions: Sequence[str], name: str) -> None:
-    """Check that a counter has a dimension.
+    """Refuse a dimension that a counter does not have.
 
     Raises:
-        UnknownDimension: it has not.
+        UnknownDimension: the counter has not declared it.
     """
     if name not in dimensions:
-        has = f"its dimensions are {', '.join(dimensions)}" if dimensions else "it has none"
+        names = f"its dimensions are {', '.join(dimensions)}" if dimensions else "it has none"
         raise UnknownDimension(
-            f"{counter!r} has no dimension {name!r} ({has}): declare it with `countersink counter"
+            f"{counter!r} has no dimension {name!r} ({names}): declare it with `countersink counter"
             f" set {counter} --dimensions {','.join([*dimensions, name])}`"
         )
 
 
 def is_breakdown(name: str) -> bool:
-    """Whether this is the name of a breakdown."""
+    """Whether ``name`` is the name of a breakdown."""
     return _STORED.fullmatch(name) is not None
 
 
 def counter_of(name: str) -> str:
-    """The counter that a breakdown breaks down; any other name itself."""
+    """The counter of a breakdown's name; any other name is returned unchanged."""
     return name.partition("#")[0]
 
 
 def check_dimensions(names: Sequence[str] | str) -> tuple[str, ...]:
-    """The dimensions that are to be declared; none for ``none`` and for an empty sequence.
+    """Checked dimensions, from a sequence or a text such as ``page,country``; ``none``: ().
 
     Raises:
-        TypeError, ValueError: these cannot be dimensions.
+        TypeError, ValueError: invalid dimensions.
     """
     if names == NONE:
         return ()
@@ -176,10 +175,11 @@ def check_dimensions(names: Sequence[str] | str) -> tuple[str, ...]:
 def check_breakdowns(
     breakdowns: Sequence[str | Sequence[str]] | str,
 ) -> tuple[tuple[str, ...], ...]:
-    """The breakdowns that are to be declared: each by its dimensions, or as ``page,country``.
+    """Checked breakdowns, each from its dimensions or a text such as ``page,country``; ``none``:
+    ().
 
     Raises:
-        TypeError, ValueError: these cannot be breakdowns.
+        TypeError, ValueError: invalid breakdowns.
     """
     if breakdowns == NONE or list(breakdowns) == [NONE]:
         return ()
@@ -189,7 +189,7 @@ def check_breakdowns(
     for each in breakdowns:
         names = tuple(check_name(name) for name in _names(each))
         if not names:
-            raise ValueError("a breakdown has one dimension or more")
+            raise ValueError("a breakdown needs at least one dimension")
         found.append(_each_once(names, ",".join(names)))
     if len(found) > MAX_BREAKDOWNS:
         raise ValueError(f"a counter has at most {MAX_BREAKDOWNS} breakdowns, not {len(found)}")
@@ -207,47 +207,45 @@ def _each_once(values: tuple[T, ...], text: str) -> tuple[T, ...]:
 
 
 def read_dimensioned(session: Session, counter: str | None = None) -> dict[str, Dimensioned]:
-    """Counters that have dimensions, or one; in the transaction or snapshot of the caller."""
-    one, args = ("", ()) if counter is None else (" AND %s IN (name, breakdown_of)", (counter,))
-    own: dict[str, tuple[str, ...]] = {}
+    """All counters with dimensions, or one, in the caller's transaction or snapshot."""
+    only, args = ("", ()) if counter is None else (" AND %s IN (name, breakdown_of)", (counter,))
+    declared: dict[str, tuple[str, ...]] = {}
     breakdowns: dict[str, list[Breakdown]] = {}
-    for name, names, of, since in session.query(
+    for name, names, parent, since in session.query(
         "SELECT name, dimensions, breakdown_of, since FROM counter"
-        f" WHERE dimensions IS NOT NULL{one} ORDER BY LENGTH(name), name",
+        f" WHERE dimensions IS NOT NULL{only} ORDER BY LENGTH(name), name",
         args,
     ):
         dimensions = tuple(names.split(","))
-        if of is None:
-            own[name] = dimensions
+        if parent is None:
+            declared[name] = dimensions
         else:
             begun = 0 if since is None else unix_seconds(since) // 60
-            breakdowns.setdefault(of, []).append(Breakdown(name, dimensions, begun))
+            breakdowns.setdefault(parent, []).append(Breakdown(name, dimensions, begun))
     return {
         name: Dimensioned(name, dimensions, tuple(breakdowns.get(name, ())))
-        for name, dimensions in own.items()
+        for name, dimensions in declared.items()
     }
 
 
 def empty_key(counter: str) -> ValueError:
-    """What to say where that key is to be deleted."""
+    """The error for a deletion of the key ``''`` of a counter with breakdowns."""
     return ValueError(
-        f"the key '' of {counter} holds the events that its breakdowns hold too, which would keep"
-        " them: delete the counter, or remove its breakdowns first (`countersink counter set"
+        f"the events of the key '' of {counter} are also counted in its breakdowns, which would"
+        " keep them: delete the counter, or remove its breakdowns first (`countersink counter set"
         f" {counter} --breakdowns {NONE}`)"
     )
 
 
 def removed(session: Session, counter: str) -> list[str]:
-    """The names of a counter's breakdowns that were removed, and are to be deleted, or were deleted
-    a moment ago, when applications may still have counted in them.
+    """The names of a counter's removed breakdowns that are to be deleted, or were deleted a moment
+    ago, when applications may still have counted in them.
     """
     return names_of(session, counter, "dimensions IS NULL")
 
 
 def remove_all(session: Session, counter: str) -> None:
-    """Let nothing be counted in a counter's breakdowns any more, in a transaction in which nobody
-    counts.
-    """
+    """End the counting of a counter's breakdowns, in a transaction during which nobody counts."""
     session.execute("UPDATE counter SET dimensions = NULL WHERE breakdown_of = %s", (counter,))
     bump(session)
 
@@ -259,40 +257,40 @@ def declare(
     breakdowns: tuple[tuple[str, ...], ...] | None,
     since: int,
 ) -> None:
-    """Declare dimensions and breakdowns of a counter, which has its row. Breakdowns that are not
+    """Declare dimensions and breakdowns of a counter, whose row exists. Breakdowns that are not
     named any more are removed.
 
     Args:
-        session: in a transaction in which nobody counts.
-        counter: its name.
-        dimensions, breakdowns: what is wanted; None: as they are.
-        since: Unix minutes from which on a new breakdown holds events; 0: it holds all.
+        session: in a transaction during which nobody counts.
+        counter: the counter's name.
+        dimensions, breakdowns: all wanted ones; None: unchanged.
+        since: Unix minutes from which on a new breakdown counts events; 0: it counts all.
 
     Raises:
-        ValueError: it cannot be.
+        ValueError: the declaration is not allowed.
     """
     before = read_dimensioned(session, counter).get(counter, Dimensioned(counter, ()))
-    there = {each.dimensions: each for each in before.breakdowns}
+    stored = {each.dimensions: each for each in before.breakdowns}
     names = before.dimensions if dimensions is None else dimensions
-    wanted = tuple(there) if breakdowns is None else breakdowns
+    wanted = tuple(stored) if breakdowns is None else breakdowns
     if names and len(counter) > MAX_LENGTH:
         raise ValueError(
-            f"{counter} has {len(counter)} characters, and a counter with dimensions at most"
-            f" {MAX_LENGTH}: count under a shorter name"
+            f"the name {counter} has {len(counter)} characters, and a counter with dimensions can"
+            f" have at most {MAX_LENGTH}: count under a shorter name"
         )
     for each in wanted:
         for name in each:
             if name not in names:
                 raise ValueError(
-                    f"the breakdown {','.join(each)} needs the dimension {name}: declare it as well"
+                    f"the breakdown {','.join(each)} needs the dimension {name}: declare this, too"
                     " (--dimensions), or remove the breakdown (--breakdowns)"
                 )
     session.execute(
         "UPDATE counter SET dimensions = %s WHERE name = %s", (",".join(names) or None, counter)
     )
-    for gone in there.keys() - set(wanted):
-        session.execute("UPDATE counter SET dimensions = NULL WHERE name = %s", (there[gone].name,))
-    new = [each for each in wanted if each not in there]
+    for old in stored.keys() - set(wanted):
+        session.execute("UPDATE counter SET dimensions = NULL WHERE name = %s", (stored[old].name,))
+    new = [each for each in wanted if each not in stored]
     _add(session, counter, new, since)
 
 
@@ -301,8 +299,8 @@ def _add(session: Session, counter: str, new: Sequence[tuple[str, ...]], since: 
     last = last or 0
     if last + len(new) > MAX_NUMBER:
         raise ValueError(
-            f"{counter} has had {last} breakdowns, and there is no room for {len(new)} more: at"
-            f" most {MAX_NUMBER} are possible, those that were removed included"
+            f"{counter} has had {last} breakdowns, including removed ones, and can have at most"
+            f" {MAX_NUMBER} in all, so {len(new)} more cannot be added"
         )
     for number, dimensions in enumerate(new, last + 1):
         session.execute(
@@ -327,7 +325,7 @@ _COPIED: Final = (
 
 
 def names_of(session: Session, counter: str, condition: str = "created IS NOT NULL") -> list[str]:
-    """The names of all of a counter's breakdowns, those that are being deleted included."""
+    """The names of a counter's breakdowns, those being deleted included."""
     found = session.query(
         f"SELECT name FROM counter WHERE breakdown_of = %s AND {condition} ORDER BY name",
         (counter,),
@@ -336,10 +334,10 @@ def names_of(session: Session, counter: str, condition: str = "created IS NOT NU
 
 
 def copy_settings(session: Session, counter: str) -> None:
-    """Give a counter's breakdowns its settings; how far retention is with them stays as it is."""
-    copied = ", ".join(f"own.{column} = whole.{column}" for column in _COPIED.split(", "))
+    """Copy a counter's settings to its breakdowns, except how far they are rolled up."""
+    copied = ", ".join(f"part.{column} = base.{column}" for column in _COPIED.split(", "))
     session.execute(
-        "UPDATE counter AS own JOIN counter AS whole ON whole.name = own.breakdown_of"
-        f" SET {copied} WHERE whole.name = %s",
+        "UPDATE counter AS part JOIN counter AS base ON base.name = part.breakdown_of"
+        f" SET {copied} WHERE base.name = %s",
         (counter,),
     )

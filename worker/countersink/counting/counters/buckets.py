@@ -1,11 +1,10 @@
-"""Which bucket (minute, quarter, hour, day, month) an event is counted in, when it begins and ends,
-by time zone; unknown time zones; longest series (``MAX_DAYS``) and its error; days and months as
-dates.
+"""Buckets (minute, quarter, hour, day, month) by time zone: labels, begins and ends; unknown time
+zones; local days, hours and months; the longest series (``MAX_DAYS``) and its error.
 
 A bucket's *label* is the column ``bucket`` as seconds since 1970-01-01 00:00 as if it were UTC,
 plus the number of its width (1 minute, 2 quarter, 3 hour, 4 day, 5 month). For days the column is
-the midnight of the local date, for months that of their first day, for the others the start in UTC.
-So a label alone says from when to when a bucket is, in a time zone.
+the midnight of the local date, for months that of their first day, for other widths the start in
+UTC. So label and time zone together give begin and end of a bucket.
 """
 
 from bisect import bisect_left
@@ -22,17 +21,17 @@ from countersink.database.sql import EPOCH, label_text, width_number
 
 Width = Literal["minute", "quarter", "hour", "day", "month"]
 WIDTHS: Final[tuple[Width, ...]] = get_args(Width)
-"""The finest first."""
+"""All widths, the finest first."""
 NUMBER: Final[dict[Width, int]] = {width: number for number, width in enumerate(WIDTHS, 1)}
-"""Numbers of the widths, as the column ``width`` has them."""
+"""Numbers of the widths in the column ``width``."""
 Resolution = Literal["day", "hour", "quarter", "minute"]
 RESOLUTIONS: Final[tuple[Resolution, ...]] = get_args(Resolution)
 """Widths in which events can be counted."""
 
 MINUTES: Final[dict[Resolution, int]] = {"day": 1440, "hour": 60, "quarter": 15, "minute": 1}
-"""Minutes of a bucket; a local day has more or fewer where clocks are changed."""
+"""Minutes of a bucket; a local day on which clocks change has more or fewer."""
 FINER: Final[tuple[Resolution, ...]] = ("minute", "quarter", "hour")
-"""Those finer than a day, the finest first."""
+"""Widths finer than a day, the finest first."""
 UNITS: Final = {"m": 1, "h": 60, "d": 1440}
 """Minutes of a unit, in ``90m``, ``24h``, ``7d``."""
 
@@ -40,16 +39,16 @@ _DAY: Final = 86_400
 _EPOCH_ORDINAL: Final = EPOCH.toordinal()
 _ZERO: Final = EPOCH.replace(tzinfo=UTC)
 MAX_MINUTE: Final = 4_223_363_039
-"""The last minute of 9999-12-25 UTC, the last one an event may have (0 is the first): in every time
-zone there are days after it."""
+"""The last minute of 9999-12-25 UTC, the last minute of an event (0 is the first): every time zone
+has days after it."""
 FIRST_DAY: Final = date(1969, 12, 30)
 LAST_DAY: Final = date(9999, 12, 28)
-"""No time zone has an event on these days, before the one, or after the other: there the days are
-those of UTC, and whoever adds days up meets no end of dates."""
+"""No time zone has events up to ``FIRST_DAY`` or from ``LAST_DAY`` on: these days are days of UTC,
+so that adding days never leaves the range of ``date``."""
 _FIRST_NUMBER: Final = FIRST_DAY.toordinal() - _EPOCH_ORDINAL
 _LAST_NUMBER: Final = LAST_DAY.toordinal() - _EPOCH_ORDINAL
 _LONGEST_GAP: Final = 180
-"""Minutes by which a midnight may be off its place where clocks are changed around it."""
+"""Maximum minutes by which a change of clocks can move a midnight."""
 
 
 @lru_cache(maxsize=256)
@@ -57,10 +56,10 @@ def zone(name: str) -> ZoneInfo:
     """The time zone of an IANA name.
 
     Raises:
-        ValueError: there is none; the message says what a name looks like.
+        ValueError: there is no such time zone; the message has examples.
     """
-    # Asked for by name, not by trying: a name is a path, and not every file there is a zone. That
-    # of this machine is another one elsewhere.
+    # Compared with the list: ZoneInfo would open the name as a path, and not every file there is a
+    # zone. "localtime" differs between machines.
     if name == "localtime" or name not in available_timezones():
         raise ValueError(
             f"{name!r} is no time zone: give an IANA name such as Europe/Berlin, America/New_York"
@@ -70,7 +69,7 @@ def zone(name: str) -> ZoneInfo:
 
 
 def label(time_zone: str, width: Width, minute: int) -> int:
-    """The label of the bucket of such a width for an event at ``minute`` (Unix minutes)."""
+    """The label of the bucket of this width that has an event at ``minute`` (Unix minutes)."""
     number = NUMBER[width]
     if width == "day" or width == "month":
         day = minute // 1440 if time_zone == "UTC" else _day_number(time_zone, minute * 60)
@@ -85,11 +84,11 @@ def width_of(label: int) -> Width:
     """The width of a bucket.
 
     Raises:
-        LookupError: there is none with its number: the row was not written by countersink.
+        LookupError: unknown number of a width: the row was not written by countersink.
     """
     number = width_number(label)
     if not 1 <= number <= len(WIDTHS):
-        raise LookupError(f"a bucket {label_text(label)} has the width {number}, which is none")
+        raise LookupError(f"a bucket {label_text(label)} has the width {number}, which is unknown")
     return WIDTHS[number - 1]
 
 
@@ -111,34 +110,34 @@ def starts_at(time_zone: str, label: int) -> int:
 
 
 def ends_at(time_zone: str, label: int) -> int:
-    """Unix seconds at which the bucket has ended.
+    """Unix seconds at which the bucket ends (exclusive).
 
     Raises:
         LookupError: as :func:`width_of`.
     """
     start, width = label - width_number(label), width_of(label)
     if width == "month":
-        return _day_begins(time_zone, start // _DAY + month_ends(own_date(label)).day)
+        return _day_begins(time_zone, start // _DAY + month_ends(label_date(label)).day)
     if width == "day":
         return _day_begins(time_zone, start // _DAY + 1)
     return start + MINUTES[width] * 60
 
 
-def own_date(label: int) -> date:
-    """The date in the label of a day or month, the same in all time zones; of a month its first."""
+def label_date(label: int) -> date:
+    """The date in the label of a day, or of a month (its first day), in any time zone."""
     return _date(label // _DAY)
 
 
 def date_at(time_zone: str, instant: int) -> date:
-    """The local date at an instant, in Unix seconds."""
+    """The local date at an instant (Unix seconds)."""
     return _date(_day_number(time_zone, instant))
 
 
 @lru_cache(maxsize=65_536)
 def day_begins(time_zone: str, day: date) -> int:
-    """Unix seconds of the first minute that has this local date, or a later one.
+    """Unix seconds of the first minute with this local date, or a later one.
 
-    A date that a zone left out (as Apia did with 2011-12-30) begins where the next one does.
+    A date that a zone skipped (as Apia did 2011-12-30) begins with the next date.
     """
     place = zone(time_zone)
     if time_zone == "UTC" or not FIRST_DAY < day <= LAST_DAY:
@@ -146,7 +145,7 @@ def day_begins(time_zone: str, day: date) -> int:
     begins = round(datetime(day.year, day.month, day.day, tzinfo=place).timestamp())
     if date_at(time_zone, begins) == day and date_at(time_zone, begins - 1) < day:
         return begins
-    # Midnight was left out, or came twice: clocks were changed around it.
+    # A change of clocks skipped or repeated midnight.
     first = begins // 60 - _LONGEST_GAP
     minutes = range(first, first + 2 * _LONGEST_GAP)
     return next((at * 60 for at in minutes if date_at(time_zone, at * 60) >= day), begins)
@@ -164,7 +163,7 @@ def _day_number(time_zone: str, instant: int) -> int:
 
 
 def _day_begins(time_zone: str, number: int) -> int:
-    """As :func:`day_begins`, of a day by its number, which may be that after the last date."""
+    """:func:`day_begins` of a day's number, which may be one beyond the last date."""
     return number * _DAY if number > _LAST_NUMBER else day_begins(time_zone, _date(number))
 
 
@@ -173,24 +172,24 @@ def _date(day_number: int) -> date:
 
 
 Interval = tuple[int | None, int | None]
-"""[begin, end) in Unix seconds; None where it is open."""
+"""[begin, end) in Unix seconds; None: open."""
 
 ONE_DAY: Final = timedelta(days=1)
 MAX_DAYS: Final = 100_000
-"""Longest series, in days, hours or minutes: one event dated 9999 would make millions of zeros."""
+"""Maximum days, hours or minutes of a series: an event dated 9999 would make millions of zeros."""
 MAX_MONTHS: Final = 3_600
-"""Longest series of months."""
+"""Maximum months of a series."""
 
 _AROUND: Final = 4 * 3600
-"""Seconds around midnight within which a change of clocks can make a date come back."""
+"""Seconds around midnight within which a change of clocks can repeat the previous date."""
 _STEP: Final = 6 * 3600
-"""Seconds between two looks for a change of clocks."""
+"""Seconds between two offsets compared in the search for changes of clocks."""
 _FIRST: Final = _FIRST_NUMBER * _DAY
 _END: Final = (_LAST_NUMBER + 1) * _DAY
 
 
 def offset_at(time_zone: str, instant: int) -> int:
-    """How far local time is ahead of UTC at an instant, in seconds; 0 where days are UTC's."""
+    """Seconds by which local time is ahead of UTC at an instant; 0 where days are days of UTC."""
     if not _FIRST <= instant < _END:
         return 0
     offset = datetime.fromtimestamp(instant, zone(time_zone)).utcoffset()
@@ -199,29 +198,26 @@ def offset_at(time_zone: str, instant: int) -> int:
 
 
 def widest(minutes: int) -> Resolution:
-    """The widest resolution finer than a day that divides so many minutes."""
+    """The widest resolution finer than a day that divides ``minutes``."""
     return next(each for each in reversed(FINER) if minutes % MINUTES[each] == 0)
 
 
 @lru_cache(maxsize=65_536)
 def date_changes(time_zone: str, day: date) -> tuple[int, ...]:
-    """The instants at which the local date becomes ``day`` or later, is before it again, and so on.
-
-    Almost always one.
+    """The instants at which the local date becomes ``day`` or later, or earlier again, in turns;
+    almost always one instant.
     """
     begins = day_begins(time_zone, day)
     if offset_at(time_zone, begins - _AROUND) == offset_at(time_zone, begins + _AROUND):
         return (begins,)
     instants = range(begins // 60 * 60 - _AROUND, begins + _AROUND, 60)
-    reached = [False, *(date_at(time_zone, each) >= day for each in instants)]
-    changes = zip(instants, pairwise(reached), strict=True)
-    return tuple(each for each, (one, other) in changes if one != other) or (begins,)
+    from_day_on = [False, *(date_at(time_zone, each) >= day for each in instants)]
+    changes = zip(instants, pairwise(from_day_on), strict=True)
+    return tuple(each for each, (before, after) in changes if before != after) or (begins,)
 
 
 def in_one_day(time_zone: str, begin: int, end: int) -> bool:
-    """Whether the local date is one and the same from one instant to before another, which are less
-    than a day apart.
-    """
+    """Whether the local date does not change in [begin, end), which is shorter than a day."""
     day = date_at(time_zone, begin)
     return not any(
         begin < change < end
@@ -231,19 +227,19 @@ def in_one_day(time_zone: str, begin: int, end: int) -> bool:
 
 
 def intervals(time_zone: str, start: date | None, end: date | None) -> list[Interval]:
-    """When the local date lies between ``start`` and ``end``, both inclusive; None is open.
+    """The intervals in which the local date is from ``start`` to ``end``, inclusive; None: open.
 
-    Either may be a time: a range begins at it, or ends before it.
+    Either may be a time: the range begins at it, or ends before it.
     """
-    reached: list[int | None] = [None, None]
-    passed: list[int | None] = [None, None]
+    after_start: list[int | None] = [None, None]
+    before_end: list[int | None] = [None, None]
     if start is not None:
-        reached = [*edges(time_zone, start), None]
+        after_start = [*edges(time_zone, start), None]
     if (beyond := following(end)) is not None:
-        passed = [None, *edges(time_zone, beyond)]
+        before_end = [None, *edges(time_zone, beyond)]
     found = []
-    for begin, stop in zip(reached[::2], reached[1::2], strict=True):
-        for other_begin, other_stop in zip(passed[::2], passed[1::2], strict=True):
+    for begin, stop in zip(after_start[::2], after_start[1::2], strict=True):
+        for other_begin, other_stop in zip(before_end[::2], before_end[1::2], strict=True):
             low = later(begin, other_begin)
             high = earlier(stop, other_stop)
             if low is None or high is None or low < high:
@@ -252,7 +248,7 @@ def intervals(time_zone: str, start: date | None, end: date | None) -> list[Inte
 
 
 def edges(time_zone: str, edge: date) -> tuple[int, ...]:
-    """The instants at which local time reaches a day, or a time, is before it again, and so on."""
+    """The instants at which local time becomes ``edge`` or later, or earlier again, in turns."""
     return (unix(edge),) if isinstance(edge, datetime) else date_changes(time_zone, edge)
 
 
@@ -262,24 +258,24 @@ def unix(moment: datetime) -> int:
 
 
 def following(end: date | None) -> date | None:
-    """The day, or the time, that a range ends before; None: it has no end that can be written."""
+    """The day or time before which a range ends; None: no end, or none that ``date`` can hold."""
     if end is None or isinstance(end, datetime):
         return end
     return None if end == date.max else end + ONE_DAY
 
 
 def later(one: int | None, other: int | None) -> int | None:
-    """The later of two beginnings; None is the open one."""
+    """The later of two begins; None: open."""
     return max((each for each in (one, other) if each is not None), default=None)
 
 
 def earlier(one: int | None, other: int | None) -> int | None:
-    """The earlier of two ends; None is the open one."""
+    """The earlier of two ends; None: open."""
     return min((each for each in (one, other) if each is not None), default=None)
 
 
 def offsets(time_zone: str, begin: int, end: int) -> list[tuple[int, int, int]]:
-    """The stretches of [begin, end) between two changes of clocks: (begin, end, UTC offset)."""
+    """The parts of [begin, end) between changes of clocks: (begin, end, UTC offset in seconds)."""
     if begin >= end:
         return []
     found = []
@@ -294,19 +290,17 @@ def offsets(time_zone: str, begin: int, end: int) -> list[tuple[int, int, int]]:
 
 
 def hour_at(time_zone: str, instant: int, width: int) -> tuple[int, int]:
-    """The local hour of an instant, or what has another width: (when it begins, its UTC offset),
-    all in seconds.
-    """
+    """The local hour (or span of ``width`` seconds) of an instant: (begin, offset), seconds."""
     offset = offset_at(time_zone, instant)
     return (instant + offset) // width * width - offset, offset
 
 
 def hours(time_zone: str, begin: int, end: int, width: int) -> Iterator[tuple[int, int]]:
-    """The local hours of [begin, end) in order, as :func:`hour_at` has them.
+    """The local hours of [begin, end) in order, as by :func:`hour_at`.
 
-    An hour that clocks repeat comes twice, with another offset; one that they leave out does not
-    come. Where clocks are changed within an hour two may begin at the same instant, so to speak: of
-    each only a part has been.
+    An hour that a change of clocks repeats is returned twice, with two offsets; a skipped hour is
+    left out. Where clocks change within an hour, two hours may have equal begins: each of them
+    exists only in part.
     """
     for first, stop, offset in offsets(time_zone, begin, end):
         hour, _ = hour_at(time_zone, first, width)
@@ -326,7 +320,7 @@ def days(first: date, last: date) -> list[date]:
 
 
 def months(first: date, last: date) -> list[date]:
-    """The first days of the months of a series in order, those of both days included.
+    """The first days of the months of a series in order, the months of both days included.
 
     Raises:
         SeriesTooLong: there are more than :data:`MAX_MONTHS`.
@@ -349,7 +343,7 @@ def month_ends(day: date) -> date:
 
 def require_length(
     count: int,
-    what: str,
+    noun: str,
     first: object,
     last: object,
     *,
@@ -359,18 +353,18 @@ def require_length(
     """Refuse a series that is too long.
 
     Args:
-        count: how many members it has.
-        what: they are.
-        first, last: the first and the last.
-        most: how many it may have.
-        whole_days: how many days surely make no more than those.
+        count: its number of members.
+        noun: plural noun of the members.
+        first, last: first and last member.
+        most: maximum number of members.
+        whole_days: maximum number of days of a range that surely has no more members.
 
     Raises:
-        SeriesTooLong: it has more.
+        SeriesTooLong: the series has more than ``most`` members.
     """
     if count > most:
         raise SeriesTooLong(
-            f"a series from {first} to {last} has {count:,} {what};"
+            f"a series from {first} to {last} has {count:,} {noun};"
             f" give a range of at most {most:,}",
             whole_days=whole_days,
         )
@@ -378,7 +372,7 @@ def require_length(
 
 @lru_cache(maxsize=65_536)
 def _clock_changes(time_zone: str, utc_day: int) -> tuple[tuple[int, int], ...]:
-    """(instant, offset from then on) of each change of clocks in a UTC day, its end included."""
+    """(instant, new offset) of each change of clocks in a UTC day, its end included."""
     found = []
     begin = utc_day * _DAY
     before = offset_at(time_zone, begin)
@@ -391,6 +385,6 @@ def _clock_changes(time_zone: str, utc_day: int) -> tuple[tuple[int, int], ...]:
 
 
 def _change(time_zone: str, low: int, before: int) -> int:
-    """The first second of a step at which the offset is not ``before`` any more, or its end."""
+    """The first second of a step whose offset is not ``before``, or the end of the step."""
     step = range(low, low + _STEP)
     return low + bisect_left(step, True, key=lambda at: offset_at(time_zone, at) != before)

@@ -1,17 +1,14 @@
-"""The catalog: what a worker knows of all counters. Time zone, resolution and roll-ups of each
-(``Scheme``; error for an unknown zone), caps of keys, marks of reconciled days, memory of known
-keys.
+"""The catalog: schemes of counters (time zone, resolution, roll-ups; error for an unknown zone),
+caps of keys, marks of reconciled days, dimensions, salts, and a memory of known keys.
 
-A counter's time zone never changes once something was counted. Its resolution may, for what is
-counted from then on: each row says the width of its bucket, so that rows of several widths lie side
-by side. A counter that nobody has said anything about counts days in UTC.
+A counted counter's time zone never changes. A new resolution applies to events counted later: each
+row has the width of its bucket, so a counter may have buckets of several widths. A counter without
+settings counts days in UTC. Retention rolls finer buckets up to wider ones.
 
-Buckets may be kept for a while only. Retention then adds them up in wider ones.
-
-Marks are part of the catalog, by whose version workers see that there are new ones: a mark is on a
-local day that a backfill has set to what its sources say. What was accepted before that reconcile
-began is in its sources, whether or not it had arrived. So what of it arrives afterwards (out of the
-spool of a host that was dead) is not counted on top. A mark says which entries these are.
+A mark is on a local day that a backfill has set to the counts of its sources. Events accepted
+before that reconcile began are in its sources, whether or not their entries had arrived. So entries
+that arrive later (from the spool of a host that was down) must not be counted again: the mark says
+which. A new mark changes the version of the catalog, so that workers read it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -37,44 +34,43 @@ from countersink.database.sql import (
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.texts import iso
 
-Reached = tuple[tuple[Width, int], ...]
-"""By width Unix seconds; of those widths that have any."""
+WidthTimes = tuple[tuple[Width, int], ...]
+"""(width, Unix seconds) of each width that has a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """How the events of a counter go into buckets.
+    """The scheme of a counter: how its events go into buckets.
 
     Attributes:
-        counter: whose it is, for messages.
-        time_zone: IANA name; whose midnights begin the days.
-        resolution: width of the buckets that events are counted in.
-        counted: before when all events are that were counted in a width while it was the
-            resolution.
-        rolled: what was counted before these times in finer buckets is in such, or on its way.
+        counter: the counter's name, for messages.
+        time_zone: IANA name of the zone whose midnights begin the days.
+        resolution: width of the buckets in which events are counted.
+        counted: time, per former resolution, before which all events counted in it happened.
+        rolled: time, per width, before which finer buckets are rolled up to it, or are about to be.
 
-    Its methods raise UnknownZone where they need its time zone and this machine does not know it,
-    which is found out only then: it is the matter of this counter alone.
+    Methods raise UnknownZone where they need a time zone that this machine does not know. It is not
+    checked earlier, so that only this counter is affected.
     """
 
     counter: str = field(default="", compare=False, repr=False)
     time_zone: str = "UTC"
     resolution: Resolution = "day"
-    counted: Reached = ()
-    rolled: Reached = ()
+    counted: WidthTimes = ()
+    rolled: WidthTimes = ()
 
     def known_zone(self) -> str:
-        """Its time zone.
+        """The time zone, checked.
 
         Raises:
-            UnknownZone: this machine does not know it; nobody's events go to the wrong day.
+            UnknownZone: this machine does not know it.
         """
         try:
             buckets.zone(self.time_zone)
         except ValueError as error:
             raise UnknownZone(
-                f"{self.counter or 'a counter'} counts in {self.time_zone}, a time zone that is"
-                " unknown here: install a newer tzdata (pip install --upgrade tzdata)"
+                f"the time zone {self.time_zone} of {self.counter or 'a counter'} is unknown on"
+                " this machine: install a newer tzdata (pip install --upgrade tzdata)"
             ) from error
         return self.time_zone
 
@@ -83,7 +79,7 @@ class Scheme:
         return self.label_in(self.resolution, minute)
 
     def label_in(self, width: Width, minute: int) -> int:
-        """The label of the bucket of a width that an event at this Unix minute belongs to."""
+        """The label of the bucket of ``width`` that has an event at this Unix minute."""
         return buckets.label(self._zone(width), width, minute)
 
     def starts_at(self, label: int) -> int:
@@ -91,58 +87,55 @@ class Scheme:
         return buckets.starts_at(self._zone(buckets.width_of(label)), label)
 
     def ends_at(self, label: int) -> int:
-        """Unix seconds at which a bucket has ended."""
+        """Unix seconds at which a bucket ends (exclusive)."""
         return buckets.ends_at(self._zone(buckets.width_of(label)), label)
 
     def local_day(self, label: int) -> date:
         """The date of a bucket in the counter's time zone; of a month its first day."""
         if buckets.width_of(label) in buckets.FINER:
             return buckets.date_at(self.known_zone(), label - width_number(label))
-        return buckets.own_date(label)
+        return buckets.label_date(label)
 
     def first_minute(self, day: date) -> int:
-        """The first Unix minute that is of this day, or of a later one.
-
-        Raises:
-            UnknownZone: this machine does not know its time zone.
-        """
+        """The first Unix minute of this day, or of a later one."""
         return max(0, -(-buckets.day_begins(self.known_zone(), day) // 60))
 
     def rolled_to(self, width: Width) -> int | None:
-        """Unix seconds up to which finer buckets are rolled up to such; None: none are."""
+        """Unix seconds up to which finer buckets are rolled up to ``width``; None: none are."""
         return dict(self.rolled).get(width)
 
     def until(self, width: Width) -> int | None:
-        """Unix seconds before which all events in buckets of a width are; None: there is no end."""
+        """Unix seconds before which all events in buckets of a width happened; None: no end."""
         if width == self.resolution:
             return None
         return max((end for each, end in (*self.counted, *self.rolled) if each == width), default=0)
 
     @property
     def widths(self) -> tuple[Width, ...]:
-        """The widths of the buckets that it may have, the finest first."""
-        had = {self.resolution, *(width for width, _ in (*self.counted, *self.rolled))}
-        return tuple(width for width in WIDTHS if width in had)
+        """The widths of the counter's buckets, the finest first."""
+        used = {self.resolution, *(width for width, _ in (*self.counted, *self.rolled))}
+        return tuple(width for width in WIDTHS if width in used)
 
     def _zone(self, width: Width) -> str:
-        """Its time zone, known or not where buckets are the same in all of them."""
+        """The time zone, unchecked where buckets do not depend on it."""
         return self.time_zone if width in buckets.FINER else self.known_zone()
 
 
 DEFAULT: Final = Scheme()
 ZONE_STAYS: Final = "UTC_TIMESTAMP(3) - INTERVAL 10 MINUTE"
-"""SQL: a time zone that was fixed later than that stays. Applications fix it anew every five."""
+"""SQL: a time zone fixed later than this cannot change. Applications fix it again every 5
+minutes."""
 KEPT_UNSENT_MS: Final = 90 * 86_400_000
-"""How long, in ms, an entry may have waited to be sent for its id to tell when it was made."""
+"""Maximum ms between an entry's creation and ``at`` for its id to be taken for a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A mark on a reconciled day: entries accepted before a time are not counted in it.
+    """A mark on a reconciled day: entries accepted before a time are not counted on it.
 
     Attributes:
-        sent_before: Unix ms.
-        run: the backfill that set it.
+        sent_before: Unix ms of that time.
+        run: the run of the backfill that set the mark.
     """
 
     sent_before: int
@@ -150,46 +143,44 @@ class Mark:
 
 
 Marks = Mapping[str, Mapping[date, Mark]]
-"""By counter and its local day."""
+"""Marks by counter and local day."""
 
 
 MOST_REMEMBERED: Final = 200_000
-"""Keys that are remembered at once, of all days together: some 30 MB, 70 MB of the longest."""
+"""Maximum keys in memory, of all days together: about 30 MB, 70 MB of the longest keys."""
 
 
 class KeyMemory:
-    """Keys by (counter, day), up to :data:`MOST_REMEMBERED`; all of them are forgotten when there
-    would be more.
-
-    To forget a key is always safe.
+    """Existing keys by (counter, day), up to :data:`MOST_REMEMBERED`; beyond that all are
+    forgotten, which is always safe.
     """
 
     def __init__(self, most: int = MOST_REMEMBERED) -> None:
         self._most = most
-        self._held = 0
+        self._size = 0
         self._keys: dict[tuple[str, date], set[str]] = {}
 
-    def of(self, counter: str, day: date) -> Set[str]:
-        """The keys that are remembered of a day."""
+    def keys(self, counter: str, day: date) -> Set[str]:
+        """The keys of a day that are remembered."""
         return self._keys.get((counter, day), frozenset())
 
     def add(self, counter: str, day: date, keys: Collection[str]) -> None:
         """Remember keys of a day."""
-        self._held += len(keys)
-        if self._held > self._most:
+        self._size += len(keys)
+        if self._size > self._most:
             self._keys.clear()
-            self._held = len(keys)
+            self._size = len(keys)
         self._keys.setdefault((counter, day), set()).update(keys)
 
 
 @dataclass(frozen=True, slots=True)
 class SaltPeriod:
-    """When events happened whose members are hashed with a salt.
+    """The period of events whose members are hashed with one salt.
 
     Attributes:
-        counter: whose.
-        begins: the first Unix minute.
-        ends: the one after the last; None: it has no end.
+        counter: the counter's name.
+        begins: first Unix minute.
+        ends: Unix minute after the last one; None: no end.
     """
 
     counter: str
@@ -202,22 +193,21 @@ class SaltPeriod:
 
 @dataclass(eq=False, repr=False)
 class Catalog:
-    """What is known of all counters, as of one moment.
+    """The settings of all counters at one moment, and a memory of further look-ups.
 
     Attributes:
-        version: of the catalog; another number means that something changed.
-        strict: rows of counters that nobody has made are refused.
-        tracked: counters that only the triggers of tracked tables count.
-        marked_before: no entry accepted at this time (Unix ms) or later meets a mark; 0 where there
-            are none.
-        known: counters found to be known meanwhile; a memory for whoever asks.
-        default_cap: keys that a day may have of counters without a cap of their own; None: any
-            number.
-        dimensioned: counters that have dimensions, by name.
-        capped: some counter has a cap on its keys of a day.
-        made: keys found to be there meanwhile, of counters that have one; a memory as well.
-        salt_days: of the counters whose different members are counted, how long a salt lasts.
-        salts: periods of salts that were looked up meanwhile, by number; a memory as well.
+        version: version of the catalog; it grows with every change.
+        strict: rows of counters that were not created are refused.
+        tracked: counters of tracked tables.
+        marked_before: no mark concerns entries accepted at this time (Unix ms) or later; 0: there
+            are no marks.
+        known: memory: counters found to exist.
+        default_cap: maximum keys per day of counters without a cap of their own; None: any number.
+        dimensioned: counters with dimensions, by name.
+        capped: whether any counter has a cap.
+        made: memory: keys found to exist, of counters with a cap.
+        salt_days: days for which a salt lasts, by counter whose different members are counted.
+        salts: memory: periods of salts, by number.
     """
 
     version: int
@@ -234,18 +224,18 @@ class Catalog:
     salts: dict[int, SaltPeriod] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Work out what is asked for often."""
+        """Derive ``capped`` and ``marked_before``."""
         self.capped = bool(self._caps) or self.default_cap is not None
         self.marked_before = max(
-            (mark.sent_before for own in self._marks.values() for mark in own.values()), default=0
+            (mark.sent_before for days in self._marks.values() for mark in days.values()), default=0
         )
 
-    def of(self, counter: str) -> Scheme:
-        """How a counter's events go into buckets."""
+    def scheme(self, counter: str) -> Scheme:
+        """The scheme of a counter."""
         return self._schemes.get(counter, DEFAULT)
 
     def cap(self, counter: str) -> int | None:
-        """How many keys a day of a counter may have; None for any number."""
+        """The maximum number of keys per day of a counter; None: any number."""
         return self._caps.get(counter, self.default_cap)
 
     def bucket(self, counter: str, minute: int) -> int:
@@ -258,49 +248,49 @@ class Catalog:
         return minute // 1440 * 86_400 + _DAY if scheme is None else scheme.label(minute)
 
     def holds(self, breakdown: Breakdown, counter: str, label: int) -> bool:
-        """Whether a breakdown holds the events of one of its counter's buckets: it begins at a
-        local midnight, and so within none.
+        """Whether a breakdown counts the events of a bucket of its counter. (It begins at a local
+        midnight, so never within a bucket.)
         """
-        return not breakdown.since or self.of(counter).starts_at(label) >= breakdown.since * 60
+        return not breakdown.since or self.scheme(counter).starts_at(label) >= breakdown.since * 60
 
     def cells(self, counter: str, key: RowKey, minute: int) -> Iterator[tuple[str, int, str]]:
-        """The (counter, bucket's label, key) of each row of ``counter_slot`` that a row of an entry
-        is added to: that of its counter, and those of its breakdowns.
+        """(counter, bucket's label, key) of each cell to which a row of an entry is added: of its
+        counter and of its breakdowns.
 
         Raises:
             UnknownZone: as :meth:`bucket`.
         """
         yield counter, self.bucket(counter, minute), key if isinstance(key, str) else ""
-        own = self.dimensioned.get(counter)
-        if own is not None:
-            for breakdown, composed in own.cells(key, minute):
+        dimensioned = self.dimensioned.get(counter)
+        if dimensioned is not None:
+            for breakdown, composed in dimensioned.cells(key, minute):
                 yield breakdown.name, self.bucket(breakdown.name, minute), composed
 
     def day(self, counter: str, label: int) -> date:
-        """The day of a bucket, in its counter's time zone.
+        """The day of a bucket in its counter's time zone.
 
         Raises:
             UnknownZone: as :meth:`bucket`.
-            LookupError: there is no such width.
+            LookupError: unknown width.
             ValueError, OverflowError: there is no such day.
         """
-        return self.of(counter).local_day(label)
+        return self.scheme(counter).local_day(label)
 
     def mark(self, counter: str, minute: int, accepted: int) -> Mark | None:
         """The mark that keeps an event at a Unix minute from being counted; None: it is counted.
 
         Args:
-            counter: its counter.
-            minute: its time.
-            accepted: of its entry, :func:`accepted`.
+            counter: the counter's name.
+            minute: the event's Unix minute.
+            accepted: :func:`accepted` of its entry.
 
         Raises:
             UnknownZone: as :meth:`bucket`.
         """
-        own = self._marks.get(counter)
-        if own is None:
+        days = self._marks.get(counter)
+        if days is None:
             return None
-        found = own.get(self.day(counter, self.of(counter).label_in("minute", minute)))
+        found = days.get(self.day(counter, self.scheme(counter).label_in("minute", minute)))
         return found if found is not None and accepted < found.sent_before else None
 
 
@@ -308,19 +298,19 @@ _DAY: Final = NUMBER["day"]
 
 
 def load(session: Session, *, old_marks: bool = False) -> Catalog:
-    """The catalog, read in the transaction or snapshot that the caller began.
+    """Read the catalog in the caller's transaction or snapshot.
 
     Args:
-        session: in it.
-        old_marks: also marks that only entries can meet which are too old to be counted.
+        session: in a transaction or snapshot.
+        old_marks: include marks that concern only entries that are too old to be counted.
 
     Raises:
-        Refused: the row of ``control`` is gone.
+        Refused: the control row is missing.
         StoreError: as any query.
     """
     control = read_control(session, lock="")
     tracked = session.query("SELECT counter FROM tracked_table")
-    set_ones = session.query(
+    settings = session.query(
         "SELECT name, max_keys, salt_days FROM counter"
         " WHERE max_keys IS NOT NULL OR salt_days IS NOT NULL"
     )
@@ -330,10 +320,10 @@ def load(session: Session, *, old_marks: bool = False) -> Catalog:
         read_schemes(session),
         frozenset(name for (name,) in tracked),
         load_marks(session, watermark=None if old_marks else control.watermark),
-        {name: most for name, most, _ in set_ones if most is not None},
+        {name: most for name, most, _ in settings if most is not None},
         control.max_keys,
         read_dimensioned(session),
-        {name: days for name, _, days in set_ones if days is not None},
+        {name: days for name, _, days in settings if days is not None},
     )
 
 
@@ -347,14 +337,14 @@ SCHEME_COLUMNS: Final = ", ".join(
         *(f"rolled_{width}" for width in _ROLLED),
     ]
 )
-"""Columns of ``counter``, as :func:`scheme_of` takes them."""
+"""Columns of ``counter`` for :func:`scheme_of`."""
 
 
 def read_schemes(
     session: Session, counters: Sequence[str] | None = None, lock: str = ""
 ) -> dict[str, Scheme]:
-    """The schemes of all counters that have a row of their own, or of those among some; with a lock
-    they stay so until the transaction ends.
+    """The schemes of all counters that have a row, or of those among ``counters``; with a lock they
+    do not change until the transaction ends.
     """
     where, args = "", tuple[str, ...]()
     if counters is not None:
@@ -368,24 +358,24 @@ def read_schemes(
 
 
 def load_scheme(session: Session, counter: str, lock: str = "") -> Scheme:
-    """A counter's scheme, as :meth:`Catalog.of` has it; with a lock as :func:`read_schemes`."""
+    """The scheme of a counter, as :meth:`Catalog.scheme`; ``lock`` as for :func:`read_schemes`."""
     return read_schemes(session, [counter], lock).get(counter, DEFAULT)
 
 
 def scheme_of(counter: str, columns: Sequence[Any]) -> Scheme:
-    """The scheme of :data:`SCHEME_COLUMNS`."""
+    """The scheme of a counter from the values of :data:`SCHEME_COLUMNS`."""
     time_zone, resolution, *times = columns
     return Scheme(
         counter=counter,
         time_zone=time_zone,
-        # What somebody has garbled there counts days, which rows say of themselves.
+        # An invalid value counts as day; rows have their own width.
         resolution=cast(Resolution, resolution) if resolution in RESOLUTIONS else "day",
-        counted=_reached(_COUNTED, times),
-        rolled=_reached(_ROLLED, times[len(_COUNTED) :]),
+        counted=_width_times(_COUNTED, times),
+        rolled=_width_times(_ROLLED, times[len(_COUNTED) :]),
     )
 
 
-def _reached(widths: Sequence[Width], times: Sequence[Any]) -> Reached:
+def _width_times(widths: Sequence[Width], times: Sequence[Any]) -> WidthTimes:
     pairs = zip(widths, times, strict=False)
     return tuple((width, unix_seconds(time)) for width, time in pairs if time is not None)
 
@@ -394,22 +384,22 @@ _ROWS_PER_STATEMENT: Final = 1000
 
 
 def accepted(entry_id: bytes, at: int) -> int:
-    """Unix ms before which all of an entry was accepted by its producer, as far as can be told.
+    """Unix ms before which the producer accepted all increments of an entry, if known.
 
-    A spooled entry is stamped ``at`` when it is first sent, but its id is as old as the record. An
-    id that an app has named, or that another producer made in its own way, begins with anything: it
-    is taken for a time only if that lies within 90 days before ``at``.
+    ``at`` of a spooled entry is the time of its first sending, but its id begins with the time of
+    its creation. An id given by an application or another producer may begin with any bytes: it is
+    taken for a time only within 90 days before ``at``.
     """
     made = int.from_bytes(entry_id[:6], "big")
     return made if at - KEPT_UNSENT_MS <= made < at else at
 
 
 def load_marks(session: Session, *, watermark: int | None = None) -> dict[str, dict[date, Mark]]:
-    """The marks, of several on a day the latest.
+    """The marks, the latest per day.
 
     Args:
-        session: in the transaction or snapshot that the caller began.
-        watermark: leave out those that no entry sent at this time or later can meet.
+        session: in a transaction or snapshot.
+        watermark: leave out marks that do not concern any entry sent at this Unix ms or later.
     """
     where, args = "", tuple[object, ...]()
     if watermark is not None:
@@ -435,13 +425,14 @@ def marked_days(session: Session, counter: str, run: int) -> set[date]:
 def last_reconciles(
     session: Session, counter: str, days: Iterable[date], *, later_than: int = 0
 ) -> dict[date, int]:
-    """Those of some days that were reconciled, whenever it was, each with the last run that did.
+    """The days of ``days`` that were ever reconciled, with the last run that did.
 
     Args:
-        session: where it must stay so, in a transaction that holds the share lock of control.
-        counter: whose.
-        days: the days.
-        later_than: look at runs after this one only.
+        session: in a transaction that holds the share lock of control, if the result must not
+            change until it ends.
+        counter: the counter's name.
+        days: the counter's local days.
+        later_than: only runs after this one.
     """
     found: dict[date, int] = {}
     for part in parts(sorted(set(days)), _ROWS_PER_STATEMENT):
@@ -456,7 +447,7 @@ def last_reconciles(
 def mark_days(
     session: Session, counter: str, run: int, sent_before: int, days: Iterable[date]
 ) -> None:
-    """Mark days, in a transaction that holds control alone and bumps the version."""
+    """Mark days, in a transaction that locks control exclusively and bumps the version."""
     rows = [(counter, day, run, sent_before) for day in sorted(days)]
     into = "reconciled_day (counter, day, run, sent_before)"
     keep = " ON DUPLICATE KEY UPDATE run = reconciled_day.run"
@@ -464,23 +455,23 @@ def mark_days(
 
 
 def unmark_days(session: Session, counter: str, run: int) -> int:
-    """Take a run's marks away, in such a transaction; how many there were."""
+    """Delete a run's marks, in a transaction as for :func:`mark_days`; their number."""
     return session.execute(
         "DELETE FROM reconciled_day WHERE counter = %s AND run = %s", (counter, run)
     )
 
 
 _NOTICE_MS: Final = 600_000
-"""Milliseconds ahead, at the least, at which a breakdown begins of what was counted already: for
-what applications count by the settings that they remember, and clocks that are ahead."""
+"""Minimum milliseconds ahead at which a new breakdown of a counted counter begins: applications
+count by cached settings for a while, and clocks may be ahead."""
 
 
 def next_midnight(session: Session, name: str, now_ms: int) -> int:
-    """The first midnight of a counter, in Unix minutes, that is so far ahead and behind all of its
-    buckets in which something is counted already: a breakdown that begins then has whole days.
+    """The first midnight of a counter, in Unix minutes, that is far enough ahead and after all its
+    buckets with counts, so that a breakdown that begins then has whole days.
 
     Raises:
-        ValueError: something is counted more than a day ahead; the message names the bucket.
+        ValueError: a bucket more than a day ahead has counts; the message names the bucket.
         UnknownZone: this machine does not know the counter's time zone.
     """
     scheme = load_scheme(session, name)
@@ -488,8 +479,8 @@ def next_midnight(session: Session, name: str, now_ms: int) -> int:
     since = -(-(now_ms + _NOTICE_MS) // 60_000)
     tomorrow = buckets.date_at(zone, now) + buckets.ONE_DAY
     ahead = min(buckets.day_begins(zone, tomorrow), day_label(tomorrow)) // 60 * 60 - 1
-    # The key of events with dimensions; buckets of 0 hold nothing that a breakdown would lack. A
-    # share lock, so that open transactions of applications which have counted ahead are waited for.
+    # The key '' counts events with dimensions; a breakdown lacks nothing of buckets that are 0. The
+    # share lock waits for open transactions of applications that have counted ahead.
     for label, amount in session.query(
         f"SELECT {LABEL}, SUM(amount) FROM counter_slot FORCE INDEX (PRIMARY)"
         " WHERE counter = %s AND bucket > %s AND counter_key = ''"
@@ -501,14 +492,13 @@ def next_midnight(session: Session, name: str, now_ms: int) -> int:
             at = iso(datetime_of(begins), "minutes")
             raise ValueError(
                 f"{name} has {amount:,} counted ahead, in the bucket of {at}, and a new breakdown"
-                " would hold the events from its end on only. If these were counted by mistake,"
-                f" `countersink increment {name} --at {at} --amount {-amount}` takes them back, or"
-                " `countersink backfills undo` where a backfill counted them; then declare the"
-                " breakdown"
+                " would count only events after this bucket. If the counts are a mistake, subtract"
+                f" them by `countersink increment {name} --at {at} --amount {-amount}`, or undo"
+                " their backfill by `countersink backfills undo`; then declare the breakdown"
             )
         since = max(since, scheme.ends_at(label) // 60)
     return scheme.first_minute(buckets.date_at(zone, since * 60 - 1) + buckets.ONE_DAY)
 
 
 _MOST_AHEAD_S: Final = 86_400
-"""Seconds ahead at which something may be counted that a new breakdown begins behind."""
+"""Maximum seconds ahead of buckets with counts after which a new breakdown can begin."""

@@ -1,5 +1,5 @@
-"""``Counters`` for programs: list, show, set, delete, strict mode, default number of keys; checks
-of the values and their messages are in ``settings.py``."""
+"""``Counters``, the interface for programs: list, show, set and delete counters, strict mode,
+default cap of keys. See ``settings.py`` for checks of values and their messages."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,13 +26,13 @@ Result = TypeVar("Result")
 class Counters:
     """The counters and their settings. Thread-safe and fork-safe.
 
-    Workers follow a change at once and exactly: what they count after :meth:`set` has returned goes
-    by it; applications' own transactions do within a minute. Every method raises what
-    :mod:`countersink.database.errors` lists; Conflict: others were in the way all the time.
+    A change applies to each batch that workers begin after :meth:`set` has returned, and within a
+    minute to applications' own transactions. Every method raises the errors of
+    :mod:`countersink.database.errors`; Conflict: other transactions held the rows at each attempt.
 
     Args:
-        connect: makes sessions at REPEATABLE READ whose tables were checked.
-        pool: for reading.
+        connect: opens sessions at REPEATABLE READ whose tables were checked.
+        pool: sessions for reading.
     """
 
     def __init__(self, connect: Connect, pool: Pool) -> None:
@@ -40,14 +40,14 @@ class Counters:
         self._pool = pool
 
     def list(self) -> "list[Counter]":
-        """Every counter that was made or counted, by name."""
+        """Every counter that was created or counted, by name."""
         return self._pool.read(settings.read)
 
     def show(self, name: str) -> Counter:
         """One counter.
 
         Raises:
-            UnknownCounter: it was neither made nor ever counted.
+            UnknownCounter: it was neither created nor ever counted.
         """
 
         def work(session: Session) -> Counter:
@@ -69,38 +69,39 @@ class Counters:
         breakdowns: "Sequence[str | Sequence[str]] | None" = None,
         salt_days: int | None = None,
     ) -> Counter:
-        """Make a counter, or change what is given of one; what is not given stays.
+        """Create a counter, or change the given settings of one; settings not given are unchanged.
 
         Args:
-            name: 1 to 64 of ``A-Z a-z 0-9 _ . : -``.
-            time_zone: IANA name; whose midnights begin its days. At first UTC; it stays once
-                anything was counted.
-            resolution: ``day``, ``hour``, ``quarter`` (of an hour) or ``minute``, for what is
-                counted from now on: from minutes and quarters the days of any zone can be added up,
-                from hours those of zones that are whole hours from UTC. At first ``day``.
-            keep: for how long buckets finer than months are kept, such as
-                ``minute=2d,hour=90d,day=400d``: minutes for two days, then hours until 90 days,
-                then days until 400, then months. ``"forever"``, as at first: none becomes a wider
-                one any more.
-            max_keys: keys that workers and backfills make for a day of it, 1 to 100,000,000; what
-                comes for others goes to the key ``__overflow__``. ``"none"``: as for all counters
-                (:meth:`set_max_keys`), as at first.
-            app_slots: 1 to 256; over how many slots the application's own transactions spread. At
-                first 16.
-            dimensions: names that increments may have, at most 8; ``[]``: none, as at first.
-            breakdowns: all combinations of them of which totals are to be kept, each as
-                ``"page,country"``, or by its names in order. A new one holds the events from its
-                ``since`` on: the counter's first midnight at least ten minutes ahead; all, if the
-                counter was never counted. One that is left out is deleted with its counts.
-            salt_days: count its different members, too, hashed with a salt that is another one
-                every so many days of its time zone, 1 to 366; 0: always the same.
+            name: 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
+            time_zone: IANA name of the zone whose midnights begin its days. Default UTC; cannot be
+                changed once the counter was counted.
+            resolution: ``day`` (default), ``hour``, ``quarter`` (of an hour) or ``minute``: width
+                of the buckets of events counted from now on. Minutes and quarters add up to the
+                days of any zone, hours to those of zones that are whole hours from UTC.
+            keep: how long buckets finer than months are kept, such as
+                ``minute=2d,hour=90d,day=400d``: minutes for 2 days, then hours until 90 days, then
+                days until 400 days, then months. ``"forever"`` (default): buckets are not rolled
+                up.
+            max_keys: maximum keys per day that workers and backfills make, 1 to 100,000,000;
+                further keys are counted in the key ``__overflow__``. ``"none"`` (default): the cap
+                of :meth:`set_max_keys` applies.
+            app_slots: number of slots over which the application's own transactions spread, 1 to
+                256. Default 16.
+            dimensions: dimensions that increments may have, at most 8; ``[]`` (default): none.
+            breakdowns: all combinations of dimensions whose totals are kept, each as
+                ``"page,country"``, or as a sequence of names. A new breakdown counts events from
+                its ``since`` on: the counter's first midnight at least ten minutes ahead; all
+                events, if the counter was never counted. A breakdown left out is deleted with its
+                counts.
+            salt_days: count different members, hashed with a salt that changes after this number
+                of days of its time zone, 1 to 366; 0: the salt never changes.
 
         Returns:
-            the counter as it is now.
+            The counter with its new settings.
 
         Raises:
-            ValueError: a value that cannot be, or a change that may not be; says what can.
-            TrackedCounter: it is that of a tracked table.
+            ValueError: an invalid value, or a change that is not allowed; the message says what is.
+            TrackedCounter: the counter belongs to a tracked table.
         """
         settings.check_name(name)
         if time_zone is not None:
@@ -116,29 +117,28 @@ class Counters:
             None if breakdowns is None else check_breakdowns(breakdowns),
             None if salt_days is None else check_salt_days(salt_days),
         )
-        found = self._alone(partial(settings.change, wanted))
+        found = self._exclusively(partial(settings.change, wanted))
         if breakdowns is not None:
             with self._connect() as session:
                 self._delete_removed(session, name)
         return found
 
     def _delete_removed(self, session: Session, name: str) -> None:
-        """Delete what is left of the breakdowns of a counter that were removed."""
+        """Delete the remaining rows of breakdowns that were removed from a counter."""
         for breakdown in declared.removed(session, name):
             deletion.delete_counter(session, breakdown)
 
     def delete(self, name: str, key: str | None = None) -> Deleted:
-        """Delete a counter with all it was ever counted and its settings, or one key of it.
+        """Delete a counter with its counts and settings, or one key of a counter.
 
-        In many short transactions, beside whoever counts; if it is interrupted, call it again. What
-        is counted later, be it in the queue already, counts from 0, in the time zone and resolution
-        that the counter had; else it has the defaults then.
+        Works in many short transactions while others count; after an interruption, call it again.
+        Increments counted later, including those in the queue, start from 0, in the time zone and
+        resolution that the counter had; its other settings are the defaults.
 
         Raises:
-            UnknownCounter: there is no such counter. (Of a key that it does not have 0 rows are
-                deleted.)
-            TrackedCounter: it is that of a tracked table.
-            ValueError: the key ``""`` of a counter that has breakdowns, which hold the same events.
+            UnknownCounter: there is no such counter. (For a missing key 0 rows are deleted.)
+            TrackedCounter: the counter belongs to a tracked table.
+            ValueError: the key ``""`` of a counter whose breakdowns hold the same events.
         """
 
         with self._connect() as session:
@@ -146,7 +146,7 @@ class Counters:
             settings.require(session, name)
             if key is None:
                 if declared.names_of(session, name):
-                    self._alone(lambda session, control: declared.remove_all(session, name))
+                    self._exclusively(lambda session, control: declared.remove_all(session, name))
                 self._delete_removed(session, name)
                 return deletion.delete_counter(session, name)
             if key == "" and declared.names_of(session, name):
@@ -154,26 +154,24 @@ class Counters:
             return deletion.delete_key(session, name, key)
 
     def strict(self) -> bool:
-        """Whether rows of counters that were neither made nor counted before are refused."""
+        """Whether strict mode is on: rows of counters neither created nor counted are refused."""
         return self._pool.read(lambda session: read_control(session, lock="").strict)
 
     def set_strict(self, on: bool) -> None:
-        """From now on refuse rows of unknown counters (they become dead letters), or take them."""
+        """Switch strict mode: whether rows of unknown counters become dead letters from now on."""
 
         def switch(session: Session, control: Control) -> None:
             session.execute("UPDATE control SET strict = %s WHERE id = 1", (bool(on),))
             bump(session)
 
-        self._alone(switch)
+        self._exclusively(switch)
 
     def max_keys(self) -> int | None:
-        """The most keys that a day may have, of counters without a cap of their own; None: any
-        number.
-        """
+        """The maximum keys per day of counters without a cap of their own; None: any number."""
         return self._pool.read(lambda session: read_control(session, lock="").max_keys)
 
     def set_max_keys(self, max_keys: int | None) -> None:
-        """Set that number, from now on and for days that have keys already too; None: no cap.
+        """Set the default cap of keys, also for days that have keys already; None: no cap.
 
         Raises:
             ValueError: not a number from 1 to 100,000,000.
@@ -186,10 +184,10 @@ class Counters:
                 key_caps.count_anew(session)
             bump(session)
 
-        self._alone(switch)
+        self._exclusively(switch)
 
-    def _alone(self, work: Callable[[Session, Control], Result]) -> Result:
+    def _exclusively(self, work: Callable[[Session, Control], Result]) -> Result:
         """Run ``work`` in a transaction while no worker is counting."""
-        unchanged = "nothing was changed, since others held what it takes all the time"
+        unchanged = "nothing was changed, since other transactions held the needed locks"
         with self._connect() as session, explained(unchanged, "try again"):
             return exclusive(session, partial(work, session))

@@ -1,16 +1,15 @@
-"""Deletes a counter or a key beside those who count: rows per transaction, passes, tries, and the
-errors if others hold its rows or count faster; the SQL is in ``deletion_sql.py``.
+"""Deletion of a counter or a key while others count: rows per transaction, passes, attempts, and
+errors if other transactions hold its rows or count faster. See ``deletion_sql.py`` for the SQL.
 
-In short transactions at REPEATABLE READ, each of which takes some rows away and corrects the ledger
-by their sum: so the tables agree with the ledger at every moment, and whoever was killed in the
-middle begins again. The SELECT … FOR UPDATE locks the rows and the gaps between them, so that the
-DELETE finds the same ones. It waits for workers, whose transactions are short; where the wait is
-long (an open transaction of the application) it goes on row by row, so that nobody waits behind it.
+Each short transaction at REPEATABLE READ deletes some rows and subtracts their sum from the ledger:
+so tables and ledger always agree, and a deletion that was killed can be run again. It waits for
+workers, whose transactions are short; after a long wait (for an open transaction of the
+application) it deletes row by row, so that nobody waits behind it.
 
-A pass takes as many rows as there were when it began, and there is another one only as long as
-there are fewer and fewer: so it ends, however fast others count. Of a key there is another one
-until one transaction finds all that is left: retention may move rows to where the pass has been.
-What backfills of the counter wrote down goes first, and with it they end.
+A pass over a counter deletes as many rows as there were at its begin, and another pass follows only
+while fewer rows are left than before: so it ends, however fast others count. Passes over a key
+follow until one transaction finds all rows left, as retention may move rows to buckets that the
+pass has left behind. Records of the counter's backfills are deleted first, which ends its runs.
 """
 
 import time
@@ -34,11 +33,11 @@ from countersink.runtime.limits import key_bytes
 ROWS: Final = 1000
 """Rows per transaction."""
 FEW: Final = 5000
-"""Rows that are left for the transaction that keeps everybody from counting."""
+"""Rows that are left for the last transaction, during which nobody can count."""
 MOST: Final = 50_000
-"""Rows that it takes at most, should so many come before it begins."""
+"""Maximum rows of the last transaction, where more arrive before it begins."""
 ATTEMPTS: Final = 20
-"""How often in a row to try what others hold, for a second each."""
+"""Maximum attempts in a row to lock rows that others hold, of a second each."""
 
 _REST_OF_BUCKET: Final = "counter = %s AND bucket = %s AND counter_key >= %s"
 _BUCKETS_BEHIND: Final = "counter = %s AND bucket > %s"
@@ -49,26 +48,27 @@ _ABOUT_A_COUNTER: Final = (
     "reconciled_day",
     "visitor_salt",
 )
-"""Tables in which something is left of a counter when its rows are gone."""
+"""Tables that still have rows of a counter after its rows of ``counter_slot`` were deleted."""
 _TOMBSTONE: Final = (
     "INSERT INTO counter (name, zone_fixed) VALUES (%s, UTC_TIMESTAMP(3)) ON DUPLICATE KEY UPDATE"
     " zone_fixed = UTC_TIMESTAMP(3), created = NULL, keep_steps = NULL, rolled_quarter = NULL,"
     " rolled_hour = NULL, rolled_day = NULL, rolled_month = NULL, max_keys = NULL,"
     " app_slots = DEFAULT(app_slots), dimensions = NULL, salt_days = NULL"
 )
-"""Time zone and resolution stay: applications may go on counting by them for a minute."""
+"""SQL that resets a counter's row. Time zone and resolution stay, as applications may go on
+counting by them for a minute."""
 
 Reached = Callable[[str], object]
 Result = TypeVar("Result")
 
 
-class _Meanwhile(Exception):
-    """What came while a counter was deleted, so that it stays; says what to do."""
+class _NotFinished(Exception):
+    """A counter cannot be deleted because of concurrent changes; the message says what to do."""
 
 
 @dataclass(slots=True)
-class _Deleting:
-    """One deletion. ``reached`` and ``pause`` are those of :func:`delete_key`."""
+class _Deletion:
+    """A deletion. ``reached`` and ``pause`` are as for :func:`delete_key`."""
 
     session: Session
     counter: str
@@ -77,8 +77,8 @@ class _Deleting:
     size: int
 
     def end_backfills(self, run: Callable[[Callable[[int], object]], object]) -> None:
-        """End the counter's backfills, and delete what they wrote down; ``run`` is given pieces of
-        the work, as :meth:`next`.
+        """End the counter's backfills, and delete their records; ``run`` runs each piece of work,
+        as :meth:`transact` does.
         """
         place = self.session, self.counter
         run(lambda _: deletion_sql.end_runs(*place))
@@ -86,14 +86,14 @@ class _Deleting:
             while run(partial(delete, *place)):
                 pass
 
-    def once_through(self, most: int) -> Deleted:
-        """Delete the counter's rows in order, about ``most`` of them."""
+    def delete_pass(self, most: int) -> Deleted:
+        """Delete about ``most`` of the counter's rows, in primary-key order."""
         deleted = Deleted()
         where, args = "counter = %s", tuple[object, ...]((self.counter,))
         while deleted.rows < most:
-            page, last = self.next(partial(deletion_sql.delete_rows, self.session, where, args))
+            page, last = self.transact(partial(deletion_sql.delete_rows, self.session, where, args))
             deleted += page
-            # First the rest of the bucket, then those after it: each is one range of the index.
+            # First the rest of the bucket, then later buckets: each is one range of the index.
             if last is not None:
                 where, args = _REST_OF_BUCKET, (self.counter, *last)
             elif where == _REST_OF_BUCKET:
@@ -103,11 +103,11 @@ class _Deleting:
         return deleted
 
     def finish(self) -> Deleted:
-        """Delete what was counted meanwhile, and the counter itself, while nobody is counting."""
+        """Delete the rows counted meanwhile, and the counter itself, while nobody can count."""
         try:
             with self._held():
                 return exclusive(self.session, self._finish, attempts=ATTEMPTS, pause=self.pause)
-        except _Meanwhile as error:
+        except _NotFinished as error:
             raise Conflict(f"{self.counter} {error}") from None
 
     def _finish(self, control: Control) -> Deleted:
@@ -115,11 +115,11 @@ class _Deleting:
         refuse_tracked(*place)
         self.end_backfills(lambda work: work(ROWS))
         if names_of(*place):
-            raise _Meanwhile("has got breakdowns meanwhile: run this again")
+            raise _NotFinished("was given breakdowns during the deletion: run this again")
         if deletion_sql.rows_left(*place, MOST + 1) > MOST:
-            raise _Meanwhile(
-                f"is counted faster than it can be deleted (more than {MOST:,} rows came"
-                " meanwhile): stop its producers, and run this again"
+            raise _NotFinished(
+                f"is counted faster than it can be deleted (more than {MOST:,} new rows): stop its"
+                " producers, and run this again"
             )
         deleted, _ = deletion_sql.delete_rows(
             self.session, "counter = %s", (self.counter,), deletion_sql.EVERYTHING, " NOWAIT"
@@ -130,8 +130,8 @@ class _Deleting:
             f"DELETE FROM api_key WHERE scopes = 'share' AND {deletion_sql.LINKED_COUNTER} = %s",
             (self.counter,),
         )
-        # Applications may go on counting in a breakdown for a minute: its row stays until it is
-        # deleted once more.
+        # Applications may go on counting in a breakdown for a minute: its row stays until the
+        # breakdown is deleted again.
         old = (
             "DELETE FROM counter WHERE name = %s AND breakdown_of IS NOT NULL"
             f" AND zone_fixed < {ZONE_STAYS}"
@@ -144,13 +144,13 @@ class _Deleting:
 
     def _held(self) -> AbstractContextManager[None]:
         return explained(
-            f"another transaction holds rows of {self.counter} all the time",
-            "end it, or run this again later, which goes on where this stopped",
+            f"another transaction keeps holding rows of {self.counter}",
+            "end it, or run this again later to continue the deletion",
         )
 
-    def next(self, delete: Callable[[int], Result]) -> Result:
-        """One transaction, which is given how many rows to delete; row by row where others hold
-        some.
+    def transact(self, delete: Callable[[int], Result]) -> Result:
+        """Run ``delete`` in a transaction, given the number of rows to delete; a single row where
+        other transactions hold rows.
         """
 
         def attempt() -> Result:
@@ -177,15 +177,17 @@ def delete_key(
 
     Args:
         session: at REPEATABLE READ, outside a transaction.
-        counter: its name.
+        counter: the counter's name.
         key: the key.
         reached: called before each COMMIT; for tests that kill the process there.
-        pause: how to wait where others hold rows, in seconds.
+        pause: sleeps for some seconds where other transactions hold rows.
 
     Raises:
-        Conflict: others held rows all the time; what was deleted is deleted, and it can go on.
+        Conflict: other transactions held rows at each attempt; rows deleted so far stay deleted,
+        and
+            another call continues.
     """
-    deleting = _Deleting(session, counter, reached, pause, ROWS)
+    deletion = _Deletion(session, counter, reached, pause, ROWS)
     wanted = key_bytes(key)
     deleted = Deleted()
     after: datetime | None = None
@@ -193,14 +195,14 @@ def delete_key(
         while True:
             first = after is None
             place = session, counter, wanted, after
-            page, after = deleting.next(partial(deletion_sql.delete_buckets, *place))
+            page, after = deletion.transact(partial(deletion_sql.delete_buckets, *place))
             deleted += page
-            # Between two transactions retention may have moved rows to a wider bucket, which begins
-            # where this has been.
+            # Between two transactions retention may have moved rows to a wider bucket that begins
+            # before ``after``.
             if first and after is None:
                 break
     if load(session).cap(counter) is not None:
-        # Let everybody look anew which keys the days of counters have that have a cap.
+        # Workers read the catalog, and with it the keys of capped days, again.
         exclusive(session, lambda control: bump(session), attempts=ATTEMPTS)
     return deleted
 
@@ -212,20 +214,20 @@ def delete_counter(
     reached: Reached = lambda point: None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Deleted:
-    """Delete a counter: rows, ledger, settings, and what its backfills wrote down, but for the list
-    of their runs. As :func:`delete_key`.
+    """Delete a counter: rows, ledger, settings, and records of its backfills except the list of
+    runs. Arguments as for :func:`delete_key`.
 
     Raises:
-        Conflict: as there; or it is counted faster than it can be deleted.
+        Conflict: as :func:`delete_key`; or it is counted faster than it can be deleted.
     """
-    deleting = _Deleting(session, counter, reached, pause, ROWS)
+    deletion = _Deletion(session, counter, reached, pause, ROWS)
     deleted = Deleted()
     with short_waits(session):
-        deleting.end_backfills(deleting.next)
+        deletion.end_backfills(deletion.transact)
         left = deletion_sql.rows_left(session, counter)
         while True:
-            deleted += deleting.once_through(left)
+            deleted += deletion.delete_pass(left)
             before, left = left, deletion_sql.rows_left(session, counter)
             if not FEW < left < before:
                 break
-    return deleted + deleting.finish()
+    return deleted + deletion.finish()

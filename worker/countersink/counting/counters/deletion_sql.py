@@ -1,13 +1,13 @@
-"""The SQL that deletes rows of a counter, corrects the ledger by them, and deletes what backfills
-wrote down; sizes and order are in ``deletion.py``.
+"""SQL that deletes rows of a counter, subtracts them from the ledger, and deletes the records of
+its backfills. See ``deletion.py`` for sizes and order.
 
-To be run in a transaction at REPEATABLE READ. Each statement locks the rows and the gaps between
-them, and deletes those same rows.
+It runs in a transaction at REPEATABLE READ: the SELECT … FOR UPDATE locks rows and the gaps between
+them, so that the DELETE finds the same rows.
 
-Each function for backfills is one transaction's work, and leaves what is written down as right as
-it was: what goes with its amount goes over to the ledger of slot 0, from which the deletion of the
-counter's rows takes what they hold; and a source loses its last chunks first, as if they had never
-been read.
+Each function for backfills does the work of one transaction, after which the records are
+consistent: the amounts of deleted chunks and corrections move to the ledger of slot 0, from which
+the deletion of the counter's rows subtracts; and a source loses its last chunks first, as if they
+had not been read yet.
 """
 
 from dataclasses import dataclass
@@ -22,25 +22,20 @@ from countersink.database.session import Session
 from countersink.database.sql import LABEL, label_time
 
 Position = tuple[datetime, bytes]
-"""The bucket and the key of a row."""
+"""(bucket, key) of a row."""
 
 EVERYTHING: Final = 2**31 - 1
-"""As a number of rows: all there are."""
+"""A number of rows that means all rows."""
 
 LINKED_COUNTER: Final = "COALESCE(JSON_UNQUOTE(JSON_EXTRACT(counters, '$[0]')), '')"
-"""The counter that a link shows, of a row of ``api_key``."""
+"""SQL: the counter that the share link of a row of ``api_key`` shows."""
 
 _ORDER: Final = "bucket, counter_key, width, slot"
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """How many rows were deleted, and their sum.
-
-    Attributes:
-        rows: how many.
-        amount: their sum.
-    """
+    """Number of deleted rows, and the sum of their amounts."""
 
     rows: int = 0
     amount: int = 0
@@ -50,7 +45,7 @@ class Deleted:
 
 
 def rows_left(session: Session, counter: str, most: int = EVERYTHING) -> int:
-    """How many rows a counter has; a scan of them, which ends after ``most``."""
+    """Number of rows of a counter, by a scan that ends after ``most`` rows."""
     ((number,),) = session.query(
         "SELECT COUNT(*) FROM (SELECT 1 FROM counter_slot FORCE INDEX (PRIMARY)"
         " WHERE counter = %s LIMIT %s) AS there",
@@ -62,13 +57,14 @@ def rows_left(session: Session, counter: str, most: int = EVERYTHING) -> int:
 def delete_rows(
     session: Session, where: str, args: tuple[object, ...], size: int, wait: str = ""
 ) -> tuple[Deleted, Position | None]:
-    """Delete the first ``size`` rows by the primary key; also where the last one was.
+    """Delete the first ``size`` rows by the primary key; the second result is the position of the
+    last row.
 
     Args:
         session: in a transaction.
-        where: a range of the primary key; ``counter = %s`` comes first.
-        args: the values for it; the counter comes first.
-        size: how many.
+        where: a range of the primary key, beginning with ``counter = %s``.
+        args: its values, beginning with the counter.
+        size: maximum number of rows.
         wait: `` NOWAIT``, or nothing.
     """
     rows: list[tuple[int, int, bytes, int]] = session.query(
@@ -81,10 +77,10 @@ def delete_rows(
     session.execute(
         f"DELETE FROM counter_slot WHERE {where} ORDER BY {_ORDER} LIMIT %s", (*args, len(rows))
     )
-    counter, gone = str(args[0]), BucketSums()
+    counter, deleted = str(args[0]), BucketSums()
     for amount, label, key, _ in rows:
-        gone.add_row(counter, label, key, amount)
-    _post(session, gone)
+        deleted.add_row(counter, label, key, amount)
+    _subtract(session, deleted)
     sketches.delete(session, counter, [row[1:] for row in rows])
     _, label, key, _ = rows[-1]
     return Deleted(len(rows), sum(row[0] for row in rows)), (label_time(label), key)
@@ -93,24 +89,26 @@ def delete_rows(
 def delete_buckets(
     session: Session, counter: str, key: bytes, after: datetime | None, size: int
 ) -> tuple[Deleted, datetime | None]:
-    """Delete a key's rows in its next buckets; also the last bucket, None if all were deleted.
+    """Delete a key's rows in its next buckets; the second result is the last bucket, None if all
+    rows were deleted.
 
-    By whole buckets: a page that ended in the midst of one would have to be sorted by slot, for
+    Deletes all rows of a bucket: to end within a bucket, rows would have to be sorted by slot, for
     which MySQL reads all rows of the key.
 
     Args:
         session: in a transaction.
-        counter: the counter.
-        key: the key.
-        after: the last bucket of the page before; None to begin with.
-        size: about how many rows.
+        counter: the counter's name.
+        key: the key's bytes.
+        after: last bucket of the previous page; None for the first page.
+        size: approximate number of rows.
     """
     rows = "counter_slot FORCE INDEX (by_key)"
     where = "counter = %s AND counter_key = %s"
     args: tuple[object, ...] = (counter, key)
     if after is not None:
         where, args = f"{where} AND bucket > %s", (*args, after)
-    # Locking as well: a snapshot of now would lack the first sketch of a worker that is waited for.
+    # With a lock, too: a snapshot taken now would lack the first sketch of a worker whose lock is
+    # waited for.
     end = session.query(
         f"SELECT bucket FROM {rows} WHERE {where} ORDER BY bucket LIMIT 1 OFFSET %s FOR UPDATE",
         (*args, size - 1),
@@ -124,31 +122,30 @@ def delete_buckets(
         args,
     )
     number = sum(int(each[1]) for each in found)
-    # With a table in front, as MariaDB knows no index hints without.
-    gone = session.execute(f"DELETE counter_slot FROM {rows} WHERE {where}", args)
-    if gone != number:
-        raise Conflict(f"{number:,} rows were added up and {gone:,} deleted, so nothing was")
+    # With a table name after DELETE: without it MariaDB accepts no index hint.
+    deleted = session.execute(f"DELETE counter_slot FROM {rows} WHERE {where}", args)
+    if deleted != number:
+        raise Conflict(f"{number:,} rows were found and {deleted:,} deleted: rolled back")
     sums = BucketSums()
     for label, _, amount in found:
         sums.add_row(counter, label, key, int(amount))
-    _post(session, sums)
+    _subtract(session, sums)
     sketches.delete_key(session, where, args)
     return Deleted(number, sum(int(each[2]) for each in found)), last
 
 
-def _post(session: Session, gone: BucketSums) -> None:
-    """Post that rows are gone, as they were found."""
-    post(session, 0, [(counter, -posting) for counter, posting in gone.postings().items()])
+def _subtract(session: Session, deleted: BucketSums) -> None:
+    """Subtract deleted rows from the ledger of slot 0."""
+    post(session, 0, [(counter, -posting) for counter, posting in deleted.postings().items()])
 
 
 _ROWS_PER_CHUNK: Final = 200
-"""A chunk takes about as long as so many rows: its journal is long, as what its lines are known
-by is."""
+"""Rows whose deletion takes about as long as that of one chunk, which has a long journal."""
 _OF_CHUNKS: Final = ("backfill_journal", "backfill_chunk", "backfill_sample")
 
 
 def end_runs(session: Session, counter: str) -> None:
-    """Let no run of a counter commit anything more."""
+    """End all runs of a counter's backfills: they commit nothing more."""
     session.execute(
         "UPDATE backfill_run SET state = 'deleted', ended = COALESCE(ended, UTC_TIMESTAMP(3)),"
         " error = COALESCE(error, 'its counter was deleted'), rejects = NULL"
@@ -158,8 +155,8 @@ def end_runs(session: Session, counter: str) -> None:
 
 
 def delete_corrections(session: Session, counter: str, size: int) -> bool:
-    """Delete the first ``size`` corrections of one of the counter's runs, with what its sources say
-    of other keys; whether there may be more.
+    """Delete the first ``size`` corrections of one of the counter's runs, including records of keys
+    that were right; whether there may be more.
     """
     found = session.query(
         "SELECT run FROM backfill_run JOIN backfill_correction ON run = id"
@@ -184,15 +181,15 @@ def delete_corrections(session: Session, counter: str, size: int) -> bool:
 
 
 def delete_chunks(session: Session, counter: str, size: int) -> bool:
-    """Delete the last chunks of one of the counter's sources, and, when it has none left, the
-    source; whether there may be more.
+    """Delete the last chunks of one of the counter's sources, or the source if it has no chunks;
+    whether there may be more.
     """
     ((source,),) = session.query(
         "SELECT MIN(id) FROM backfill_source WHERE counter = %s", (counter,)
     )
     if source is None:
         return False
-    # First of all, as everybody who reads on in it does.
+    # Locked before the chunks, as by a run that continues the source.
     found = session.query(
         "SELECT truth_of FROM backfill_source WHERE id = %s FOR UPDATE", (source,)
     )
@@ -211,7 +208,7 @@ def delete_chunks(session: Session, counter: str, size: int) -> bool:
         session.execute(
             f"DELETE FROM {table} WHERE source = %s AND start_at >= %s", (source, start_at)
         )
-    # Nobody knows it by its head any more: it is no source to go on with.
+    # Without its head no run recognizes the source, so no run continues it.
     session.execute(
         "UPDATE backfill_source SET read_to = %s, lines_to = %s, head = %s WHERE id = %s",
         (start_at, first_line - 1, bytes(32), source),
@@ -222,6 +219,6 @@ def delete_chunks(session: Session, counter: str, size: int) -> bool:
 
 
 def _to_slot_0(session: Session, counter: str, amount: int) -> None:
-    # From one row of the ledger to another: the checksums, which are their sums, stay.
+    # From one row of the ledger to another: checksums over all slots stay equal.
     post(session, 0, [(counter, Posting(amount))])
     post(session, FIRST_SLOT, [(counter, Posting(-amount))])

@@ -1,6 +1,6 @@
-"""Settings of a counter (name, time zone, resolution, keep, max_keys, app_slots; its dimensions are
-in ``breakdowns.py``): limits, checks with error messages, and the SQL of a change. The time zone
-stays once a counter has been counted; the resolution is for what is counted from then on."""
+"""Settings of a counter (name, time zone, resolution, keep, max_keys, app_slots): limits, checks
+with error messages, and the SQL of a change. A counted counter's time zone cannot be changed; a new
+resolution applies to events counted later. See ``breakdowns.py`` for dimensions."""
 
 from collections import Counter as Counts
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from countersink.database.sql import LABEL, NOW_MS, datetime_of, label_time
 from countersink.runtime.limits import is_name
 
 DEFAULT_APP_SLOTS: Final = 16
-_NOT_MADE: Final = (None, DEFAULT_APP_SLOTS, None)
+_NOT_CREATED: Final = (None, DEFAULT_APP_SLOTS, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,22 +39,22 @@ class Counter:
     """A counter and its settings.
 
     Attributes:
-        name: its name.
-        time_zone: IANA name; whose midnights begin its days.
-        resolution: width of the buckets that its events are counted in from now on.
-        keep: for how long its buckets finer than months are kept before they become wider ones.
-        rolled_up_to: by width before when finer buckets are rolled up to such, aware; {} where
-            none are.
-        max_keys: its own cap on the keys of a day; None: it has none of its own.
-        most_keys: the cap that is in force for it; None: a day may have any number.
-        overflown: what of today, in its time zone, went to ``__overflow__`` of it, or of one
-            of its breakdowns.
-        app_slots: over how many slots the application's own transactions spread.
-        made: somebody has made it by hand; False where it was counted and has the defaults.
-        dimensions: those that increments may have.
-        breakdowns: of which of them totals are kept, in the order in which they were declared.
-        salt_days: for how many days a salt of its members lasts; 0: for ever; None: its different
-            members are not counted.
+        name: the counter's name.
+        time_zone: IANA name of the zone whose midnights begin its days.
+        resolution: width of the buckets in which events are counted now.
+        keep: how long buckets finer than months are kept until they are rolled up.
+        rolled_up_to: by width, the aware time before which finer buckets are rolled up to buckets
+            of that width; {}: none.
+        max_keys: the counter's own cap on keys per day; None: the default cap applies.
+        most_keys: the cap in force; None: any number of keys.
+        overflown: today's amount (in its time zone) of ``__overflow__`` of the counter and of its
+            breakdowns.
+        app_slots: number of slots over which the application's own transactions spread.
+        made: an operator has created it; False: it was counted and has the default settings.
+        dimensions: dimensions that increments may have.
+        breakdowns: breakdowns whose totals are kept, in the order of declaration.
+        salt_days: days for which a salt of its members lasts; 0: for ever; None: different members
+            are not counted.
     """
 
     name: str
@@ -73,12 +73,12 @@ class Counter:
 
 
 def is_used(session: Session, name: str, more: Sequence[str] = ()) -> bool:
-    """Whether anything was ever counted, be it 0, and is still to be seen anywhere.
+    """Whether a counter has rows in the ledger or in ``counter_slot``, also of the amount 0.
 
     Args:
         session: in a transaction or not.
-        name: of the counter.
-        more: tables in which it may be seen, beside those of rows and the ledger.
+        name: the counter's name.
+        more: further tables whose rows count.
     """
     tables = ("counter_ledger", "counter_slot", *more)
     seen = " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE counter = %s)" for table in tables)
@@ -87,21 +87,21 @@ def is_used(session: Session, name: str, more: Sequence[str] = ()) -> bool:
 
 
 def require(session: Session, name: str, more: Sequence[str] = ()) -> None:
-    """Check that there is such a counter; as :func:`is_used`.
+    """Refuse an unknown counter; arguments as for :func:`is_used`.
 
     Raises:
-        UnknownCounter: it was neither made nor ever counted.
+        UnknownCounter: it was neither created nor ever counted.
     """
     if is_name(name) and (
         session.query("SELECT 1 FROM counter WHERE name = %s AND created IS NOT NULL", (name,))
         or is_used(session, name, more)
     ):
         return
-    raise UnknownCounter(f"there is no counter {name!r}: it was neither made nor ever counted")
+    raise UnknownCounter(f"there is no counter {name!r}: it was neither created nor ever counted")
 
 
 def read(session: Session, name: str | None = None) -> list[Counter]:
-    """All counters, or one, which need not be in any table."""
+    """All counters, or one, which may have no rows at all."""
     ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
     minute = int(now_ms) // 60_000
     catalog = load(session)
@@ -111,15 +111,15 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
         f" WHERE created IS NOT NULL{where}",
         args,
     )
-    made = {each: own for each, *own in rows}
+    created = {each: columns for each, *columns in rows}
     overflown: Counts[tuple[str, date]] = Counts()
     for (each, label), amount in key_caps.overflown_lately(session, name).items():
-        with suppress(Refused, LookupError):  # verify tells of the latter
+        with suppress(Refused, LookupError):  # verify reports unknown widths
             overflown[counter_of(each), catalog.day(each, label)] += amount
     found = []
     for each in [name] if name is not None else counter_names(session):
-        max_keys, app_slots, steps = made.get(each, _NOT_MADE)
-        scheme = catalog.of(each)
+        max_keys, app_slots, steps = created.get(each, _NOT_CREATED)
+        scheme = catalog.scheme(each)
         declared = catalog.dimensioned.get(each, Dimensioned(each, ()))
         over = 0
         with suppress(Refused):  # its time zone is unknown here
@@ -137,7 +137,7 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
                 most_keys=catalog.cap(each),
                 overflown=over,
                 app_slots=app_slots,
-                made=each in made,
+                made=each in created,
                 dimensions=declared.dimensions,
                 breakdowns=declared.breakdowns,
                 salt_days=catalog.salt_days.get(each),
@@ -148,7 +148,7 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChange:
-    """The settings that a change asks for, checked; None: leave it. What can be NULL is wrapped."""
+    """Checked new settings of a counter; None: unchanged; in a tuple, if the column can be NULL."""
 
     name: str
     time_zone: str | None
@@ -162,13 +162,12 @@ class SettingsChange:
 
 
 def change(wanted: SettingsChange, session: Session, control: Control) -> Counter:
-    """Do what is wanted, while nobody is counting by what was before; the counter as it is then.
-
-    In :func:`countersink.counting.apply.control.exclusive`.
+    """Change settings and return the changed counter, in
+    :func:`countersink.counting.apply.control.exclusive`, while no worker counts.
 
     Raises:
-        ValueError: it may not be changed so; roll back.
-        TrackedCounter: it is that of a tracked table.
+        ValueError: the change is not allowed; roll back.
+        TrackedCounter: the counter belongs to a tracked table.
     """
     refuse_tracked(session, wanted.name)
     name = wanted.name
@@ -186,7 +185,7 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
 
 
 def _set_options(session: Session, wanted: SettingsChange) -> None:
-    """Make the row of ``counter`` as asked for."""
+    """Insert or update the row of ``counter``."""
     name = wanted.name
     session.execute("INSERT IGNORE INTO counter (name) VALUES (%s)", (name,))
     ((before, slots, keep),) = session.query(
@@ -205,10 +204,10 @@ def _set_options(session: Session, wanted: SettingsChange) -> None:
 
 
 def _set_scheme(session: Session, wanted: SettingsChange, now_ms: int) -> None:
-    """Set time zone and resolution as asked for.
+    """Set time zone and resolution.
 
     Raises:
-        ValueError: it may not be.
+        ValueError: the change is not allowed.
     """
     name = wanted.name
     before = load_scheme(session, name)
@@ -232,10 +231,10 @@ def _set_scheme(session: Session, wanted: SettingsChange, now_ms: int) -> None:
 
 
 def _check_zone(session: Session, scheme: Scheme) -> None:
-    """Check that the time zone of a counter may change: nothing was ever counted.
+    """Refuse a change of the time zone of a counter that was counted, or may be about to be.
 
     Raises:
-        ValueError: it may not.
+        ValueError: it was, or may be.
     """
     name, zone = scheme.counter, scheme.time_zone
     used = is_used(session, name)
@@ -246,31 +245,31 @@ def _check_zone(session: Session, scheme: Scheme) -> None:
         )
     if used or is_posted(session, name):
         raise ValueError(
-            f"{name} has been counted in {zone}, and its time zone stays: count on in"
-            " it (totals can be asked for in other zones), or under another name"
+            f"{name} has been counted in {zone}, and its time zone cannot be changed any more: ask"
+            " for totals in other zones, or count under another name"
         )
 
 
 def _may_be_counted(session: Session, name: str) -> bool:
-    """Whether anything was ever counted, or somebody may be about to by the settings as they are;
-    open transactions of applications that have counted it for the first time are waited for.
+    """Whether a counter was ever counted, or may be being counted by its current settings. Waits
+    for open transactions of applications that count it for the first time.
     """
     return is_used(session, name) or _is_fixed(session, name) or is_posted(session, name)
 
 
 def is_posted(session: Session, name: str) -> bool:
-    """Whether anything was ever counted, as it is now: under a share lock, for which the caller
-    waits where a transaction is open that has done so.
+    """Whether a counter has rows in the ledger, read under a share lock, which waits for open
+    transactions that count it.
     """
     posted = "SELECT 1 FROM counter_ledger WHERE counter = %s LIMIT 1 LOCK IN SHARE MODE"
     return bool(session.query(posted, (name,)))
 
 
 def _is_fixed(session: Session, name: str) -> bool:
-    """Whether transactions of applications, or a backfill, may be counting in the time zone and the
-    resolution of a counter.
+    """Whether transactions of applications, or a backfill, may be counting by a counter's time zone
+    and resolution.
     """
-    # Locked, as the snapshot may be older than what an application has written.
+    # With a lock, as the snapshot may be older than the last commit of an application.
     fixed = (
         f"SELECT 1 FROM counter WHERE name = %s AND zone_fixed > {ZONE_STAYS} LOCK IN SHARE MODE"
     )
@@ -279,10 +278,10 @@ def _is_fixed(session: Session, name: str) -> bool:
 
 
 def _counted_to(session: Session, scheme: Scheme, now_ms: int) -> int:
-    """Unix seconds before which all events are that were counted in a counter's resolution."""
+    """Unix seconds before which all events happened that were counted in a counter's resolution."""
     last = scheme.label(now_ms // 60_000 + _APP_MINUTES)
-    # Events from the future, too. A share lock, so that open transactions of applications which
-    # have counted such are waited for; forwards, as backwards the row in front is locked as well.
+    # Events in the future, too. The share lock waits for open transactions of applications that
+    # count such events; in ascending order, as a descending scan locks the row before as well.
     beyond = session.query(
         f"SELECT {LABEL} FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s AND bucket > %s"
         " AND width = %s ORDER BY counter, bucket LOCK IN SHARE MODE",
@@ -292,11 +291,11 @@ def _counted_to(session: Session, scheme: Scheme, now_ms: int) -> int:
 
 
 def _check_steps(session: Session, name: str, now_ms: int) -> None:
-    """Check that the steps of a counter begin with a width in which it has buckets, and make no
-    months of days with several salts.
+    """Refuse steps whose first width has no buckets, or that make months of days with several
+    salts.
 
     Raises:
-        ValueError: they do not, or do.
+        ValueError: the message says which.
     """
     ((text, days),) = session.query(
         "SELECT keep_steps, salt_days FROM counter WHERE name = %s", (name,)
@@ -305,9 +304,8 @@ def _check_steps(session: Session, name: str, now_ms: int) -> None:
     finest = scheme.widths[0]
     if steps and NUMBER[steps[0][0]] < NUMBER[finest]:
         raise ValueError(
-            f"nothing of {name} is ever counted by {steps[0][0]}, but by {finest} at the finest, so"
-            f" there is no {steps[0][0]} to keep: leave it out of --keep, or choose it with"
-            " --resolution"
+            f"{name} has no {steps[0][0]} buckets, its finest are {finest} buckets: leave"
+            f" {steps[0][0]} out of --keep, or choose --resolution {steps[0][0]}"
         )
     if days and "month" in keep_steps.targets(steps):
         raise ValueError(
@@ -317,26 +315,27 @@ def _check_steps(session: Session, name: str, now_ms: int) -> None:
             " one salt (--unique)"
         )
     if "hour" in keep_steps.targets(steps):
-        instead = "name quarter instead of hour in --keep, or leave hour out"
-        _check_hours(scheme.time_zone, "hour", now_ms // 1000, instead)
+        advice = "write quarter instead of hour in --keep, or leave hour out"
+        _check_hours(scheme.time_zone, "hour", now_ms // 1000, advice)
 
 
 MAX_APP_SLOTS: Final = 256
 NO_CAP: Final = "none"
-"""As ``max_keys`` of a counter: as for all counters without a cap of their own."""
+"""Value of ``max_keys``: the counter has no cap of its own, so the default cap applies."""
 MaxKeys = int | Literal["none"]
 MOST_MAX_KEYS: Final = 100_000_000
 _APP_MINUTES: Final = 2
-"""Minutes for which applications may go on counting by what was changed, and one more."""
+"""Minutes for which applications may go on counting by old settings, and one more."""
 _LOOK_AHEAD_S: Final = 2 * 365 * 86_400
-"""Seconds from its begin on in which a zone's UTC offsets are looked at."""
+"""Seconds ahead for which a zone's UTC offsets are checked."""
 
 
 def check_name(counter: str) -> str:
-    """``counter``, if it can be a counter's name.
+    """``counter``, if it is a valid counter name.
 
     Raises:
-        TypeError: not a ``str``. ValueError: it cannot.
+        TypeError: not a ``str``.
+        ValueError: not a valid name.
     """
     if not isinstance(counter, str):
         raise TypeError(f"a counter name is a str, not {type(counter).__name__}")
@@ -348,18 +347,18 @@ def check_name(counter: str) -> str:
 
 
 def check_resolution(resolution: str) -> Resolution:
-    """``resolution``, if it is one.
+    """``resolution``, if it is valid.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not.
     """
     if resolution not in buckets.RESOLUTIONS:
-        raise ValueError(f"resolution {resolution!r}: one of {', '.join(buckets.RESOLUTIONS)}")
+        raise ValueError(f"resolution {resolution!r}: use one of {', '.join(buckets.RESOLUTIONS)}")
     return resolution
 
 
 def check_max_keys(max_keys: MaxKeys | None) -> int | None:
-    """Keys as the tables have them, None for no cap.
+    """The cap as stored in the table; None: no cap.
 
     Raises:
         ValueError: not a number from 1 to 100,000,000, nor ``none``.
@@ -370,24 +369,24 @@ def check_max_keys(max_keys: MaxKeys | None) -> int | None:
 
 
 def check_app_slots(app_slots: int) -> int:
-    """``app_slots``, if there are so many.
+    """``app_slots``, if it is valid.
 
     Raises:
-        ValueError: there are not.
+        ValueError: not a number from 1 to :data:`MAX_APP_SLOTS`.
     """
     return _checked("app_slots", app_slots, MAX_APP_SLOTS)
 
 
-def _checked(name: str, value: int | str, most: int, of: str = "", other: str = "") -> int:
+def _checked(name: str, value: int | str, most: int, noun: str = "", other: str = "") -> int:
     if type(value) is not int or not 1 <= value <= most:
-        raise ValueError(f"{name} is {value!r}: a number{of} from 1 to {most:,}{other}")
+        raise ValueError(f"{name} is {value!r}: use a number{noun} from 1 to {most:,}{other}")
     return value
 
 
 def _check_hours(
-    time_zone: str, width: Width, since: int, instead: str = "use the resolution quarter"
+    time_zone: str, width: Width, since: int, advice: str = "use the resolution quarter"
 ) -> None:
-    """Refuse hours for a zone whose midnights are not on the hour in UTC, from ``since`` on."""
+    """Refuse hours for a zone that, from ``since`` on, is not whole hours from UTC."""
     buckets.zone(time_zone)
     if width != "hour":
         return
@@ -395,5 +394,5 @@ def _check_hours(
         if offset % 3600:
             raise ValueError(
                 f"{time_zone} is not whole hours from UTC ({timedelta(seconds=offset)} on"
-                f" {datetime_of(begin):%Y-%m-%d}), so hours do not add up to its days: {instead}"
+                f" {datetime_of(begin):%Y-%m-%d}), so hours do not add up to its days: {advice}"
             )

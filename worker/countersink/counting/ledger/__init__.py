@@ -1,26 +1,23 @@
-"""The ledger, sums and checksums of all that was added to counters; kinds of problems that a
-comparison with it finds (``Problem``). Writes to ``counter_ledger`` in the transaction that changes
-rows, its checksums in Python and in SQL; folds applications' rows of it into one.
+"""The ledger (``counter_ledger``), with sums and checksums of everything applied to counters: its
+postings, checksums in Python and in SQL, and the folding of applications' rows. Problems that a
+comparison with it finds (``Problem``). See ``balance.py`` for the comparison.
 
-A *posting* is two numbers: the sum of some amounts, and a checksum of the same rows. Whoever
-adds, deletes or moves rows posts it in the same transaction, to ``counter_ledger``, on rows of its
-own slot. So for every counter, in any snapshot: its rows, as one posting, are equal to the sum of
-the ledger's.
+A *posting* is two numbers: the sum of the amounts of rows, and a checksum of these rows. Every
+transaction that adds, deletes or moves rows posts to the ledger's row of its slot. So for every
+counter, in any snapshot, the posting of all its rows equals the sum of its ledger.
 
-Checksums of rows add up: in Python and, equal to it, in SQL. That of some rows is the sum of
-``amount * key weight * bucket weight``, modulo a prime. A weight is a squared CRC-32 plus one: CRC
-is what both servers and zlib compute fast, and squared it is not linear, so that no exchange among
-keys or buckets that are alike cancels out. Whoever changes rows without the checksum is found out
-but for one in two thousand million; whoever looks for keys of equal weight finds some: a checksum
-is no signature.
+Checksums add up, in Python as in SQL. The checksum of rows is the sum of ``amount * key weight *
+bucket weight``, modulo a prime. A weight is a squared CRC-32 plus one: both servers and zlib
+compute CRC fast, and its square is not linear, so that exchanges among similar keys or buckets do
+not cancel out. A change of rows without a posting stays unnoticed with a probability of one in two
+thousand million; but keys of equal weight can be searched for, so the checksum is not a signature.
+Rows of the amount 0 add nothing.
 
-An amount of 0 adds nothing.
-
-Each connection of an application posts to rows of its own, so that no transaction waits for another
-one here, whatever it counts. A job adds those that were not touched for an hour to the row of slot
-0, so that they do not become as many as there are connections. On a server that lets no transaction
-change a row that was changed since its snapshot (MariaDB's ``innodb_snapshot_isolation``), only one
-that is older than that fails by it, and can be run again.
+Each connection of an application posts to rows of its own, so that transactions never wait for each
+other here. A job adds rows that were not changed for an hour to the row of slot 0, so that their
+number stays small. Where a transaction may not change rows that were changed since its snapshot
+(MariaDB's ``innodb_snapshot_isolation``), a transaction older than the fold fails, and can be run
+again.
 """
 
 from collections import defaultdict
@@ -48,23 +45,21 @@ Problem = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something wrong with a counter: its problem, both sums, a sentence.
+    """A problem of a counter, with two sums that should be equal.
 
     Attributes:
-        counter: its name.
+        counter: the counter's name.
         problem: ``sum``: tables and ledger differ; ``checksum``: their sums agree, but keys,
-            buckets or amounts were exchanged; ``no_ledger``: there are rows, though nothing was
-            ever counted; ``backfill``: what its backfills wrote down does not fit the ledger, or
-            does not cover what was read of their sources; ``breakdown``: a breakdown holds other
-            sums of some days than the counter; ``sketch``: different members are not what was
-            written, or lie beside no row, or are missing.
-        in_tables: sum of its rows; ``backfill``: what its backfills wrote down;
-            ``breakdown``: the breakdown's sum of those days; ``sketch``: how many sketches are
-            wrong.
+            buckets or amounts were exchanged; ``no_ledger``: there are rows, but no ledger;
+            ``backfill``: the records of its backfills do not agree with the ledger, or do not cover
+            what was read of their sources; ``breakdown``: a breakdown's sums of some days differ
+            from the counter's; ``sketch``: sketches are damaged, missing, or have no row.
+        in_tables: sum of its rows; ``backfill``: sum of the records of its backfills;
+            ``breakdown``: the breakdown's sum of those days; ``sketch``: number of wrong sketches.
         in_ledger: sum of the ledger; ``backfill``: of slots 512 to 1023; ``breakdown``: the
-            counter's.
+            counter's sum of those days.
         detail: a sentence for people.
-        day: of the bucket that is wrong, where that could be told.
+        day: day of the wrong bucket, if known.
     """
 
     counter: str
@@ -84,31 +79,31 @@ _ROWS_PER_STATEMENT: Final = 500
 
 
 ROWS_PER_FOLD: Final = 100
-"""Rows of a counter that are folded in one transaction."""
-_UNTOUCHED: Final = f"slot >= {FIRST_PRIVATE:d} AND posted_at < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
-"""Which rows are folded: an open transaction has hardly been idle for so long."""
+"""Rows of a counter folded per transaction."""
+_UNCHANGED: Final = f"slot >= {FIRST_PRIVATE:d} AND posted_at < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
+"""SQL condition for rows to fold: an open transaction is hardly ever idle for an hour."""
 
 
 MODULUS: Final = 2**31 - 1
-"""A prime: all but 0 can be divided by. Products of two remainders fit BIGINT."""
+"""A prime, so that every remainder but 0 has an inverse. Products of two remainders fit BIGINT."""
 
 _KEY: Final = f"CAST((CRC32(counter_key) * CRC32(counter_key) + 1) MOD {MODULUS:d} AS SIGNED)"
 _CRC: Final = "CRC32(CONCAT(bucket, ' ', width))"
 _BUCKET: Final = f"CAST(({_CRC} * {_CRC} + 1) MOD {MODULUS:d} AS SIGNED)"
 _AMOUNT: Final = f"CAST(amount MOD {MODULUS:d} AS SIGNED)"
-"""As an integer: decimals are multiplied more slowly."""
+"""An integer, as servers multiply decimals more slowly."""
 
 CHECKSUM: Final = f"COALESCE(SUM({_AMOUNT} * {_KEY} MOD {MODULUS:d} * {_BUCKET}), 0)"
-"""SQL for the checksum of rows, or something congruent to it."""
+"""SQL for a number congruent to the checksum of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """What is added to a counter, or taken from it.
+    """Sum and checksum of rows added to a counter, or (negated) deleted.
 
     Attributes:
-        amount: the sum of the amounts.
-        checksum: as the module has it.
+        amount: sum of the amounts.
+        checksum: checksum of the rows, as the module defines it.
     """
 
     amount: int = 0
@@ -116,12 +111,12 @@ class Posting:
 
     @staticmethod
     def of(label: int, amount: int, key_sum: int) -> "Posting":
-        """That of rows of one bucket.
+        """The posting of rows of one bucket.
 
         Args:
-            label: of the bucket.
-            amount: the sum of their amounts.
-            key_sum: the sum of each amount multiplied by the weight of its key.
+            label: the bucket's label.
+            amount: sum of the amounts.
+            key_sum: sum of the amounts, each multiplied by the weight of its key.
 
         Raises:
             OverflowError: the label is beyond the year 9999.
@@ -139,13 +134,13 @@ class Posting:
 
 
 class BucketSums:
-    """Rows added up by (counter, bucket), of which postings are made."""
+    """Sums of rows by (counter, bucket), from which postings are made."""
 
     def __init__(self) -> None:
         self._sums: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
 
     def add(self, counter: str, label: int, amount: int, key_sum: int) -> None:
-        """Add rows of a bucket, as :meth:`Posting.of` has them."""
+        """Add rows of a bucket; arguments as for :meth:`Posting.of`."""
         sums = self._sums[counter, label]
         sums[0] += amount
         sums[1] += key_sum
@@ -155,7 +150,7 @@ class BucketSums:
         self.add(counter, label, amount, amount * key_weight(key))
 
     def postings(self) -> dict[str, Posting]:
-        """One per counter; also where it adds up to nothing."""
+        """One posting per counter, also where its sums are 0."""
         found: dict[str, Posting] = {}
         for (counter, label), (amount, key_sum) in self._sums.items():
             posting = Posting.of(label, amount, key_sum)
@@ -164,16 +159,16 @@ class BucketSums:
 
 
 def post(session: Session, slot: int, postings: Iterable[tuple[str, Posting]]) -> None:
-    """Post to each counter, on the ledger's rows of a slot.
+    """Add postings to the ledger's rows of a slot.
 
     Args:
         session: in the transaction that changes the rows.
-        slot: of who changes them; 0 for who moves or deletes others'.
-        postings: by counter.
+        slot: the writer's slot; 0 for moves and deletions of rows of other slots.
+        postings: (counter, posting).
     """
     rows = [
-        (counter, slot, one.amount, one.checksum)
-        for counter, one in sorted(postings, key=itemgetter(0))
+        (counter, slot, posting.amount, posting.checksum)
+        for counter, posting in sorted(postings, key=itemgetter(0))
     ]
     into = "counter_ledger (counter, slot, amount, checksum)"
     clause = session.dialect.upsert_add("counter_ledger", "amount", "checksum")
@@ -181,16 +176,16 @@ def post(session: Session, slot: int, postings: Iterable[tuple[str, Posting]]) -
 
 
 def post_in(connection: AppConnection, database: str, counter: str, posting: Posting) -> None:
-    """Post in the application's transaction.
+    """Add a posting to the ledger in the application's transaction.
 
     Args:
         connection: in a transaction.
-        database: where the tables are, quoted.
-        counter: the counter; its name was checked.
-        posting: what to post.
+        database: quoted name of the database that has the tables.
+        counter: the counter's name, checked.
+        posting: the posting.
 
     Raises:
-        The driver's own errors, as they are.
+        The errors of the application's driver.
     """
     amount, checksum = posting.amount, posting.checksum
     execute(
@@ -203,26 +198,26 @@ def post_in(connection: AppConnection, database: str, counter: str, posting: Pos
 
 
 def foldable(session: Session) -> list[str]:
-    """The counters of which rows can be folded, in order."""
-    counters = f"SELECT DISTINCT counter FROM counter_ledger WHERE {_UNTOUCHED} ORDER BY counter"
+    """The counters that have rows to fold, sorted."""
+    counters = f"SELECT DISTINCT counter FROM counter_ledger WHERE {_UNCHANGED} ORDER BY counter"
     return [name for (name,) in session.query(counters)]
 
 
 def fold(session: Session, counter: str, after: int) -> int | None:
-    """Add the next rows of applications to that of slot 0; the last slot of them, None where there
-    are none. Rows that others hold are left where they are.
+    """Add a counter's next rows of applications to the row of slot 0, skipping locked rows; the
+    last slot folded, or None if there are no more rows.
 
     Args:
         session: outside a transaction.
-        counter: the counter.
-        after: the last slot of the rows before.
+        counter: the counter's name.
+        after: the last slot of the previous call.
     """
-    # No gaps are locked, into which connections insert their rows.
+    # READ COMMITTED locks no gaps, into which connections insert their rows.
     session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
     with session.transaction():
         found = session.query(
             "SELECT slot, amount, checksum FROM counter_ledger FORCE INDEX (PRIMARY)"
-            f" WHERE counter = %s AND slot > %s AND {_UNTOUCHED}"
+            f" WHERE counter = %s AND slot > %s AND {_UNCHANGED}"
             f" ORDER BY slot LIMIT {ROWS_PER_FOLD:d} FOR UPDATE SKIP LOCKED",
             (counter, after),
         )
@@ -230,7 +225,7 @@ def fold(session: Session, counter: str, after: int) -> int | None:
             return None
         slots, amounts, checksums = zip(*found, strict=True)
         for slot in slots:
-            # One by one: of a list the server may look at, and wait for, all rows of the counter.
+            # One by one: for a list the server may read, and wait for, all rows of the counter.
             session.execute(
                 "DELETE counter_ledger FROM counter_ledger FORCE INDEX (PRIMARY)"
                 " WHERE counter = %s AND slot = %s",
@@ -241,14 +236,14 @@ def fold(session: Session, counter: str, after: int) -> int | None:
 
 
 def key_weight(key: bytes) -> int:
-    """What a key's amounts are multiplied by."""
+    """The factor of a key's amounts in checksums."""
     crc = crc32(key)
     return crc * crc + 1
 
 
 @lru_cache(maxsize=65_536)
 def bucket_weight(label: int) -> int:
-    """What the amounts of a bucket are multiplied by.
+    """The factor of a bucket's amounts in checksums.
 
     Raises:
         OverflowError: the label is beyond the year 9999.

@@ -1,11 +1,11 @@
-"""Compares rows of counters with the ledger for ``verify``. Compares what backfills wrote down
-(chunks, corrections, journals) with the ledger, for ``verify``; reads the entries of a journal.
+"""Comparisons with the ledger for ``verify``: of the rows of counters, and of the records of
+backfills (chunks, corrections, sources). Also reads the entries of a backfill's journal.
 
-The server adds up both sides, of which it tells one row per counter.
+The server adds up both sides, and returns one row per counter.
 
-What backfills add goes into slots of their own. So for each counter, in any snapshot: the ledger of
-these slots = the sum of the chunks that were added and not taken back + the corrections of its
-reconciles that were not. And the chunks of a source cover what was read of it, every byte once.
+Backfills add to slots of their own. So for each counter, in any snapshot, the ledger of these slots
+equals the sum of all chunks and of all corrections by reconciles, without those that were undone.
+And the chunks of a source cover every byte that was read of it exactly once.
 """
 
 import json
@@ -21,6 +21,7 @@ from countersink.counting.ledger import CHECKSUM, MODULUS, Difference, Posting
 from countersink.database.app_connection import FIRST_PRIVATE
 from countersink.database.session import Session
 from countersink.database.sql import marks
+from countersink.runtime.texts import plural
 
 _ORDER: Final = {
     "counter_slot": "counter, bucket, counter_key, width, slot",
@@ -31,20 +32,15 @@ _CHECKSUMS: Final = {"counter_slot": CHECKSUM, "counter_ledger": "SUM(checksum)"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Rows of a counter in one of the tables, added up in one snapshot.
-
-    Attributes:
-        rows: how many.
-        sum: of them.
-    """
+    """Number and sum of a counter's rows in one of the two tables, in one snapshot."""
 
     rows: int = 0
     sum: Posting = field(default_factory=Posting)
 
 
 def between(after: str | None, last: str | None) -> tuple[str, list[object]]:
-    """The condition for counters whose names lie after one (None: none is before them) and up to
-    another (None: none is behind them), and its values.
+    """SQL condition for counters whose names are after ``after`` and up to ``last`` (None: no
+    limit), and its values.
     """
     where, values = "TRUE", list[object]()
     for comparison, name in ((">", after), ("<=", last)):
@@ -55,13 +51,14 @@ def between(after: str | None, last: str | None) -> tuple[str, list[object]]:
 
 
 def last_of_next(session: Session, after: str | None, rows: int) -> str | None:
-    """The last of the next counters, which are as many as have so many rows in one of the tables;
-    None: all that are left.
+    """The last name of the next part of counters, which has about ``rows`` rows in either table;
+    None: the part has all remaining counters.
 
     Args:
         session: in a transaction or not.
-        after: the name before them; None: begin.
-        rows: of all counters but the last, which may have any number.
+        after: the last name of the previous part; None: the first part.
+        rows: number of rows of a part, without those of its last counter, which may have any
+        number.
     """
     where, args = between(after, None)
     ends = [
@@ -77,13 +74,12 @@ def last_of_next(session: Session, after: str | None, rows: int) -> str | None:
 
 
 def read(session: Session, where: str, args: Sequence[object]) -> dict[str, tuple[Side, Side]]:
-    """What tables and ledger hold of each counter that has any, in the snapshot that the caller
-    began.
+    """Both sides, ``counter_slot`` and ledger, of each counter that has rows.
 
     Args:
         session: in a snapshot.
-        where: which counters: a stretch of the primary keys, in whose order they are grouped.
-        args: the values in it.
+        where: SQL condition of counters: a range of the primary keys, as by :func:`between`.
+        args: its values.
     """
     found: defaultdict[str, dict[str, Side]] = defaultdict(dict)
     for table, checksum in _CHECKSUMS.items():
@@ -104,36 +100,35 @@ def read(session: Session, where: str, args: Sequence[object]) -> dict[str, tupl
 _EXAMPLES: Final = 3
 
 JournalEntry = tuple[int, str, int] | tuple[int, str, int, str]
-"""(bucket's label, key, amount) of a journal; of a breakdown also the name of its counter."""
+"""(bucket's label, key, amount) of a journal; for a cell of a breakdown also the breakdown's
+name."""
 
 
 def journal_entries(piece: bytes) -> Iterator[JournalEntry]:
-    """What a row of ``backfill_journal`` says that a chunk added.
+    """The amounts that a chunk added, from a row of ``backfill_journal``.
 
     Raises:
-        ValueError, TypeError, zlib.error, RecursionError: it is damaged.
+        ValueError, TypeError, zlib.error, RecursionError: the row is damaged.
     """
     entries: Any = json.loads(zlib.decompress(piece))
     for entry in entries:
         bucket, key, amount, *breakdown = entry
-        # ``type``: True is a number to isinstance.
+        # ``type``, as isinstance takes True for a number.
         if (type(bucket), type(key), type(amount)) != (int, str, int):
             raise ValueError("an entry is not a bucket, a key and an amount")
         if not all(type(each) is str and is_breakdown(each) for each in breakdown):
-            raise ValueError("an entry is of a breakdown that has no name of one")
+            raise ValueError("an entry has an invalid name of a breakdown")
         yield (bucket, key, amount, breakdown[0]) if breakdown else (bucket, key, amount)
 
 
 def mismatches(session: Session, where: str, args: Sequence[object]) -> Iterator[Difference]:
-    """What is wrong with the backfills of some counters, chosen as for
-    :func:`countersink.counting.ledger.balance.read`, in the snapshot that the caller began.
-    """
-    had_any = session.query(
+    """Problems of the records of backfills; arguments as for :func:`read`."""
+    backfilled = session.query(
         f"SELECT counter FROM backfill_source WHERE {where}"
         f" UNION SELECT counter FROM backfill_run WHERE {where}",
         (*args, *args),
     )
-    names = sorted(name for (name,) in had_any)
+    names = sorted(name for (name,) in backfilled)
     if not names:
         return
     added = session.query(
@@ -149,9 +144,9 @@ def mismatches(session: Session, where: str, args: Sequence[object]) -> Iterator
         f" WHERE r.counter IN ({marks(names)}) AND r.state <> 'undone' GROUP BY r.counter",
         names,
     )
-    written_down = dict.fromkeys(names, 0)
+    recorded = dict.fromkeys(names, 0)
     for name, amount in (*added, *corrected):
-        written_down[name] += int(amount)
+        recorded[name] += int(amount)
     ledger = session.query(
         "SELECT counter, SUM(amount) FROM counter_ledger"
         f" WHERE counter IN ({marks(names)}) AND slot BETWEEN %s AND %s GROUP BY counter",
@@ -160,25 +155,22 @@ def mismatches(session: Session, where: str, args: Sequence[object]) -> Iterator
     in_ledger: dict[str, Any] = dict(ledger)
     uncovered = _broken_sources(session, names)
     for name in names:
-        said, held = written_down[name], int(in_ledger.get(name, 0))
+        total, held = recorded[name], int(in_ledger.get(name, 0))
         details = []
-        if said != held:
+        if total != held:
             details.append(
-                f"the ledger of slots {FIRST_SLOT} to {FIRST_PRIVATE - 1} holds {held - said:+,}"
-                " against what backfills wrote down"
+                f"the ledger of slots {FIRST_SLOT} to {FIRST_PRIVATE - 1} differs by {held - total:+,}"
+                " from the records of backfills"
             )
         if sources := uncovered.get(name):
-            some = ", ".join(map(str, sources[:_EXAMPLES]))
-            details.append(
-                f"the chunks of {len(sources):,} sources, such as {some}, do not cover what was"
-                " read of them"
-            )
+            number, ids = plural(len(sources), "source"), ", ".join(map(str, sources[:_EXAMPLES]))
+            details.append(f"chunks do not cover all that was read of {number} ({ids})")
         if details:
-            yield Difference(name, "backfill", said, held, "; ".join(details))
+            yield Difference(name, "backfill", total, held, "; ".join(details))
 
 
 def _broken_sources(session: Session, names: Sequence[str]) -> dict[str, list[int]]:
-    """Sources in whose chunks there are gaps, or that do not end where reading has."""
+    """Ids of sources, by counter, whose chunks have gaps, or do not end where reading ended."""
     found: dict[str, list[int]] = {}
     for name, source in session.query(
         "SELECT s.counter, s.id FROM backfill_source AS s LEFT JOIN"

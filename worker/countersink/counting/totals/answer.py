@@ -1,5 +1,5 @@
-"""Answers questions for totals, of one snapshot (``answer``), and rows one by one for files
-(``rows``): settles the window, chooses the breakdown, and says what limits an answer.
+"""Answers to questions for totals from one snapshot (``answer``), and streamed rows for files
+(``rows``): computes the window, chooses the breakdown, and notes the limits of an answer.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,11 +19,11 @@ from countersink.counting.totals.query import (
     Query,
     Row,
     TimeWindow,
-    settled,
     window_of,
+    with_window,
 )
 from countersink.counting.totals.selection import KeyMatch, Selection
-from countersink.counting.totals.series import UNITS, Unit, series, told_by
+from countersink.counting.totals.series import UNITS, Unit, answerable, series
 from countersink.counting.totals.snapshot import SIZE, Snapshot
 from countersink.counting.totals.sums import Scope, bucket_labels, keyed
 from countersink.counting.totals.views import View, intersected
@@ -38,18 +38,18 @@ Question = Callable[[Snapshot, Selection], T]
 def answer(snapshot: Snapshot, query: Query) -> Answer:
     """The answer to a question.
 
-    All counters are read together: it takes some statements for each 500 of them.
+    All counters are read together, with a few statements per 500 counters.
 
     Raises:
-        UnknownCounter: the counter was neither made nor ever counted, nor is it pending.
-        UnknownDimension: no breakdown answers.
-        InexactZone: the counter's buckets do not add up to what is asked.
-        RolledUp: the range takes a part of a month into which days are rolled up; or the query is
-            ``strict``, and days, hours or minutes are rolled up.
+        UnknownCounter: the counter was neither created nor ever counted, nor is it pending.
+        UnknownDimension: no breakdown has the dimensions.
+        InexactZone: the counter's buckets do not add up to the days or times asked for.
+        RolledUp: the range cuts through a month into which days are rolled up; or the query is
+            ``strict``, and days, hours or minutes of the range are rolled up.
         IncompleteBreakdown: the query is ``strict``, and its range begins before the breakdown.
-        AnswerTooLarge: more than ``max_rows``.
+        AnswerTooLarge: more than ``max_rows`` rows.
         NotUnique, DamagedSketch, NoSketches: as :mod:`countersink.counting.totals.unions`.
-        StoreError: MySQL did not do its part.
+        StoreError: as any query.
         ValueError: there is no such time zone; a series is too long.
     """
     selection = query.selection
@@ -58,7 +58,7 @@ def answer(snapshot: Snapshot, query: Query) -> Answer:
         shown = (selection.counter,) if query.by == "counter" else ()
         found.rows = [(*shown, *row) for row in rows(snapshot, query, found)]
     elif query.by in ("counter", "total") and selection.everything and selection.keys is None:
-        # All that was ever counted adds up whatever the buckets are.
+        # Totals of all times need no buckets.
         totals = totals_of(snapshot.session, snapshot.names(selection.visible))
         for name in totals.keys() & snapshot.pending.cells.keys():
             totals[name] += sum(snapshot.pending.cells[name].values())
@@ -84,19 +84,19 @@ def _check_number(query: Query, found: Answer) -> None:
     most = query.max_rows
     if most is not None and len(found.rows) > most:
         raise AnswerTooLarge(
-            f"the answer would have more than {most:,} rows: ask for a shorter range, for less at"
-            " once, or with `countersink export`"
+            f"the answer would have more than {most:,} rows: ask for a shorter range or for fewer"
+            " keys or counters, or use `countersink export`"
         )
 
 
 def rows(snapshot: Snapshot, query: Query, limits: Answer) -> Iterator[Row]:
-    """The rows of a question of one counter, one by one where it is ``streamed``: nothing else can
-    be asked of the snapshot then until the last row.
+    """The rows of a question about one counter. ``streamed`` rows come one by one: the snapshot
+    cannot answer other questions until the last row.
 
     Args:
-        snapshot: that is asked.
-        query: of one counter.
-        limits: what limits the answer goes there.
+        snapshot: the snapshot to read.
+        query: a question about one counter.
+        limits: the answer whose limits are set.
 
     Raises:
         StoreError, ValueError: as :func:`answer`.
@@ -106,25 +106,25 @@ def rows(snapshot: Snapshot, query: Query, limits: Answer) -> Iterator[Row]:
     if query.dimensional:
         view = view_of(snapshot, asked, query.dimensions)
         wanted = view.selection
-    with view.named() if view else nullcontext():
+    with view.renamed_errors() if view else nullcontext():
         before: TimeWindow | None = None
         if asked.last is not None:
-            wanted = settled(snapshot, wanted, asked.last, before=query.against_previous)
+            wanted = with_window(snapshot, wanted, asked.last, before=query.against_previous)
             limits.window = window_of(wanted)
         if query.against_previous:
             window = window_of(wanted)
             before = window and window.before
         if view is not None:
-            limits.since = view.lacks(snapshot, wanted.start)
+            limits.since = view.since_if_after(snapshot, wanted.start)
             if limits.since is not None and query.strict:
                 begins = iso(limits.since, "minutes")
                 raise IncompleteBreakdown(
-                    f"the breakdown {view.breakdown.text} of {view.counter!r} holds the events from"
+                    f"the breakdown {view.breakdown.text} of {view.counter!r} counts events from"
                     f" {begins} on: ask for a range that begins then or later",
                     since=limits.since,
                 )
-            if before is not None and view.lacks(snapshot, before.start) is not None:
-                before = None  # it cannot be told
+            if before is not None and view.since_if_after(snapshot, before.start) is not None:
+                before = None  # the breakdown does not cover it
         yield from _Rows(snapshot, query, limits, wanted, view, before).found()
 
 
@@ -133,10 +133,10 @@ class _Rows:
     """The rows of one counter.
 
     Attributes:
-        snapshot, query, limits: as of :func:`rows`.
-        wanted: the selection, its window settled, of the breakdown that answers if one does.
-        view: this.
-        before: the window before, if it is asked for and can be told.
+        snapshot, query, limits: as for :func:`rows`.
+        wanted: the selection with its range, of the counter or of the breakdown that answers.
+        view: the breakdown that answers; None: the counter itself answers.
+        before: the previous window, if it is asked for and can be answered.
     """
 
     snapshot: Snapshot
@@ -158,30 +158,30 @@ class _Rows:
             return self._by_key()
         if query.unique:
             return iter([astuple(unions.total(snapshot, wanted))])
-        previous = () if not query.against_previous else (self._before_this(sums.total, wanted),)
+        previous = () if not query.against_previous else (self._previous(sums.total, wanted),)
         return iter([(sums.total(snapshot, wanted), *previous)])
 
     def _series(self) -> Iterator[Row]:
-        """Of days, hours or minutes where single ones are told, or of months."""
+        """Rows of days, hours, minutes or months."""
         snapshot, query, wanted, limits = self.snapshot, self.query, self.wanted, self.limits
         unit = cast("Unit", query.by)
-        found = series(snapshot, wanted, unit, strict=query.strict, whole=query.streamed)
+        found = series(snapshot, wanted, unit, strict=query.strict, uncut=query.streamed)
         limits.truncated |= found.truncated
-        self._note_told(found.told_from)
+        self._note_told_from(found.told_from)
         if not query.unique:
             return iter(found.rows)
         places = [place for place, _ in found.rows]
         united = unions.by_unit(snapshot, wanted, unit, places)
         return ((place, *astuple(visitors)) for place, visitors in united)
 
-    def _note_told(self, told: date | None) -> None:
+    def _note_told_from(self, begin: date | None) -> None:
         known = self.limits.told_from
-        if told is not None and (known is None or told > known):
-            self.limits.told_from = told
+        if begin is not None and (known is None or begin > known):
+            self.limits.told_from = begin
 
     @property
     def _limit(self) -> int | None:
-        """One more than the most, so as to know whether there are more."""
+        """``top``, or ``most`` plus one, which shows whether there are more."""
         return self.query.top or (self.query.most and self.query.most + 1)
 
     def _by_key(self) -> Iterator[Row]:
@@ -197,13 +197,13 @@ class _Rows:
             each = sums.many(snapshot, wanted).items()
             found = sorted(each, key=lambda pair: (-pair[1], key_bytes(pair[0])))
         found = _largest(query, self.limits, found)
-        these = replace(wanted, keys=[key for key, _ in found])
-        beside: list[dict[str, int] | None] = []
+        of_found = replace(wanted, keys=[key for key, _ in found])
+        further: list[dict[str, int] | None] = []
         if query.against_previous:
-            beside.append(self._before_this(sums.many, these))
-        beside += [self._beside(sums.many, these, *days) for days in query.also]
+            further.append(self._previous(sums.many, of_found))
+        further += [self._within(sums.many, of_found, *days) for days in query.also]
         for key, total in found:
-            others = [None if each is None else each[key] for each in beside]
+            others = [None if totals is None else totals[key] for totals in further]
             previous = others[: query.against_previous]
             yield key, total, *previous, *([others[len(previous) :]] if query.also else ())
 
@@ -215,21 +215,22 @@ class _Rows:
             for values, visitors in _largest(query, self.limits, grouped):
                 yield *values, *astuple(visitors)
             return
-        limit = self._limit if view.whole else None
+        limit = self._limit if view.one_key_each else None
         found = view.projected(sums.by_key(snapshot, wanted, limit=limit))
-        # Of all: what has most now may have had none then, under other keys.
-        earlier = self._before_this(sums.by_key, wanted)
+        # Of all keys: the values found may have had other keys in the previous window.
+        earlier = self._previous(sums.by_key, wanted)
         known = None if earlier is None else dict(view.projected(earlier))
         for values, total in _largest(query, self.limits, found):
             previous = None if known is None else known.get(values, 0)
             yield *values, total, *((previous,) if query.against_previous else ())
 
-    def _before_this(self, question: Question[T], wanted: Selection) -> T | None:
-        before = self.before
-        return None if before is None else self._beside(question, wanted, before.start, before.end)
+    def _previous(self, question: Question[T], wanted: Selection) -> T | None:
+        """The answer for the previous window; None: it cannot be answered."""
+        window = self.before
+        return None if window is None else self._within(question, wanted, window.start, window.end)
 
-    def _beside(self, question: Question[T], wanted: Selection, start: date, end: date) -> T | None:
-        """What another range has; None where that cannot be told."""
+    def _within(self, question: Question[T], wanted: Selection, start: date, end: date) -> T | None:
+        """The answer for another range; None: the counter's buckets do not add up to it."""
         try:
             return question(self.snapshot, replace(wanted, start=start, end=end))
         except (RolledUp, InexactZone):
@@ -237,13 +238,13 @@ class _Rows:
 
     def _streamed(self) -> Iterator[Row]:
         snapshot, query, wanted, view = self.snapshot, self.query, self.wanted, self.view
-        own = snapshot.selected(wanted)
+        counted = snapshot.selected(wanted)
         if query.by == "key":
-            yield from keyed(snapshot, Scope.of(own, wanted.start, wanted.end), wanted.keys)
+            yield from keyed(snapshot, Scope.of(counted, wanted.start, wanted.end), wanted.keys)
         elif view is not None:
-            amounts = keyed(snapshot, Scope.of(own, wanted.start, wanted.end), wanted.keys)
+            amounts = keyed(snapshot, Scope.of(counted, wanted.start, wanted.end), wanted.keys)
             projected: Iterable[tuple[tuple[str, ...], int]]
-            if view.whole:
+            if view.one_key_each:
                 projected = ((view.values(key), total) for key, total in amounts)
             else:
                 projected = sorted(
@@ -252,40 +253,40 @@ class _Rows:
             for values, total in projected:
                 yield *values, total
         elif query.by == "key-day":
-            told, begins = told_by(own, wanted, "day", strict=query.strict)
-            self._note_told(begins)
-            if told is not None:
-                scope = Scope.of(own, told.start, told.end)
+            part, begins = answerable(counted, wanted, "day", strict=query.strict)
+            self._note_told_from(begins)
+            if part is not None:
+                scope = Scope.of(counted, part.start, part.end)
                 labels = bucket_labels(snapshot, scope)
-                days = sorted(set(map(own.day, labels)))
-                yield from self._by_place(own, scope, labels, [(day, day) for day in days])
+                days = sorted(set(map(counted.day, labels)))
+                yield from self._by_place(counted, scope, labels, [(day, day) for day in days])
         else:
-            scope = Scope.of(own, wanted.start, wanted.end)
+            scope = Scope.of(counted, wanted.start, wanted.end)
             labels = bucket_labels(snapshot, scope)
-            months = sorted({month_of(own.day(label)) for label in labels})
+            months = sorted({month_of(counted.day(label)) for label in labels})
             places = [(month, month_ends(month)) for month in months]
-            yield from self._by_place(own, scope, labels, places)
+            yield from self._by_place(counted, scope, labels, places)
 
     def _by_place(
-        self, view: View, whole: Scope, labels: list[int], places: Sequence[tuple[date, date]]
+        self, view: View, total: Scope, labels: list[int], places: Sequence[tuple[date, date]]
     ) -> Iterator[Row]:
-        """(first day, key, total) of each of some ranges of days, which have buckets.
+        """(first day, key, total) by ranges of days that have buckets.
 
         Raises:
-            InexactZone, RolledUp: one begins, or another day with counts begins behind one, within
-                a bucket. Before the first one nothing was counted.
+            InexactZone, RolledUp: a range, or the day after one, begins within a bucket. (Before
+                the first range nothing was counted.)
         """
         latest = max(map(view.last_day, labels), default=None)
-        behind = [last + ONE_DAY for _, last in places if latest and last < latest]
-        view.require_series(sorted({first for first, _ in places}.union(behind)))
+        following = [last + ONE_DAY for _, last in places if latest and last < latest]
+        view.require_series(sorted({first for first, _ in places}.union(following)))
         for first, last in places:
-            scope = Scope.within(view, intersected(view.ranges(first, last), whole.ranges))
-            for key, total in keyed(self.snapshot, scope, self.wanted.keys):
-                yield first, key, total
+            scope = Scope.within(view, intersected(view.ranges(first, last), total.ranges))
+            for key, amount in keyed(self.snapshot, scope, self.wanted.keys):
+                yield first, key, amount
 
 
 def _largest(query: Query, limits: Answer, ordered: list[T]) -> list[T]:
-    """The largest, as many as were asked for."""
+    """The first ``top`` or ``most`` of the rows; notes in ``limits`` if ``most`` leaves any out."""
     if query.top is not None:
         return ordered[: query.top]
     if query.most is not None and len(ordered) > query.most:

@@ -1,9 +1,7 @@
-"""Totals by dimensions: which breakdown answers, by which of its keys, and what they say
-(``BreakdownView``).
+"""Totals by dimensions: the breakdown that answers, and the values of its keys (``BreakdownView``).
 
-A question of a counter with dimensions becomes one of the counter that holds a breakdown, which is
-answered as any other. What is in its key for rows that had no room (``__overflow__``) has that
-value in each dimension.
+A question by dimensions becomes a question about the counter that stores a breakdown, which is
+answered as any other. Its overflow key (``__overflow__``) has that value in each dimension.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,25 +20,25 @@ from countersink.runtime.limits import OVERFLOW, text_bytes
 
 @dataclass(frozen=True, slots=True)
 class BreakdownView:
-    """A breakdown as a question sees it.
+    """The breakdown that answers a question.
 
     Attributes:
-        counter: the counter that was asked about.
-        breakdown: what answers.
-        selection: the question, of the breakdown's own counter and of its keys.
-        by: the dimensions that are asked for, in order.
-        whole: each key stands for other values of these, so that nothing is to be added up, and
-            keys are in the order of these values.
+        counter: the counter asked about.
+        breakdown: the breakdown.
+        selection: the selection, with counter and keys of the breakdown.
+        by: the dimensions asked for, in order.
+        one_key_each: each combination of their values has one key, so that keys need not be added
+            up, and are in the order of the values.
     """
 
     counter: str
     breakdown: Breakdown
     selection: Selection
     by: tuple[str, ...]
-    whole: bool
+    one_key_each: bool
 
     def values(self, key: str) -> tuple[str, ...]:
-        """What a key of the breakdown says of the dimensions that are asked for."""
+        """The values of the dimensions asked for, from a key of the breakdown."""
         if key == OVERFLOW:
             return (OVERFLOW,) * len(self.by)
         values = values_of(key)
@@ -50,16 +48,16 @@ class BreakdownView:
         )
 
     def projected(self, amounts: Sequence[tuple[str, int]]) -> list[tuple[tuple[str, ...], int]]:
-        """(values, total) of (key, total), the largest first, then by the values."""
+        """(values, total) from (key, total), the largest first, then by the values."""
         found: dict[tuple[str, ...], int] = {}
         for key, amount in amounts:
             values = self.values(key)
             found[values] = found.get(values, 0) + amount
         return sorted(found.items(), key=lambda pair: (-pair[1], [*map(text_bytes, pair[0])]))
 
-    def lacks(self, snapshot: Snapshot, start: date | None) -> datetime | None:
-        """The time from which on the breakdown holds the events, if a range that begins so has
-        times before it. One without a beginning begins with the first bucket that has counts.
+    def since_if_after(self, snapshot: Snapshot, start: date | None) -> datetime | None:
+        """The time from which on the breakdown counts events, if a range from ``start`` on begins
+        before it. A range without start begins with the first bucket that has rows.
         """
         since = self.breakdown.since * 60
         if not since:
@@ -75,8 +73,8 @@ class BreakdownView:
         return datetime.fromtimestamp(since, UTC) if cut else None
 
     @contextmanager
-    def named(self) -> Iterator[None]:
-        """Errors within name the counter that was asked about."""
+    def renamed_errors(self) -> Iterator[None]:
+        """Replace the breakdown's name in errors by the counter asked about."""
         try:
             yield
         except StoreError as error:
@@ -85,19 +83,19 @@ class BreakdownView:
 
 
 def view_of(snapshot: Snapshot, selection: Selection, by: Sequence[str] = ()) -> BreakdownView:
-    """What answers a question by dimensions: the smallest breakdown that has those of ``by`` and
-    of the selection's ``where``, and all events of the range; of such that which begins with those
-    of the latter. Where none has all events, that which has them from the earliest time on.
+    """The breakdown that answers a question by dimensions: of those that have the dimensions of
+    ``by`` and ``where`` and count all events of the range, the one with fewest dimensions, then one
+    that begins with the dimensions of ``where``. If none counts all events, the earliest one.
 
     Raises:
         UnknownCounter: there is no such counter.
-        UnknownDimension: the counter has not declared one of them, or no such breakdown.
+        UnknownDimension: the counter has not declared a dimension, or such a breakdown.
     """
     counter = selection.counter
     assert counter is not None
     where = dict(selection.where)
     snapshot.require_known(counter)
-    own = read_dimensioned(snapshot.session, counter).get(counter, Dimensioned(counter, ()))
+    declared = read_dimensioned(snapshot.session, counter).get(counter, Dimensioned(counter, ()))
     views = [
         BreakdownView(
             counter,
@@ -107,14 +105,14 @@ def view_of(snapshot: Snapshot, selection: Selection, by: Sequence[str] = ()) ->
             [name for name in found.dimensions if name not in where]
             == [name for name in by if name not in where],
         )
-        for found in own.answering({*by, *where}, where)
+        for found in declared.answering({*by, *where}, where)
     ]
-    whole = (each for each in views if each.lacks(snapshot, selection.start) is None)
-    return next(whole, min(views, key=lambda each: each.breakdown.since))
+    complete = (each for each in views if each.since_if_after(snapshot, selection.start) is None)
+    return next(complete, min(views, key=lambda each: each.breakdown.since))
 
 
 def _match(names: Sequence[str], where: Mapping[str, str]) -> KeyMatch | None:
-    """The keys that have some values."""
+    """The match of keys with the values ``where``; None: all keys."""
     if not where:
         return None
     parts = {name: part(value, len(names)) for name, value in where.items()}

@@ -1,13 +1,12 @@
-"""One question for totals and its answer (``Query``, ``Answer``), for Python, ``countersink
-totals``, ``export`` and ``/v1``: what rows are by with their columns (``COLUMNS``), order of keys,
-texts of days and times, and what limits an answer. Windows that end now (``--last 24h``), the
-windows before them, and the errors where a counter's buckets do not tell.
+"""A question for totals and its answer (``Query``, ``Answer``), for Python, ``countersink totals``,
+``export`` and ``/v1``: what rows are by and their columns (``COLUMNS``), checks, texts of days and
+times, and limits of an answer. Windows that end now (``--last 24h``) and the windows before them,
+with the errors where a counter's buckets do not add up to them.
 
-A window of minutes or hours is made of whole buckets: that which is open now is the last one, and
-the first begins so long before its end. So there is no guess in it, and it moves with the buckets:
-by the minute, the quarter or the hour. Where it begins among buckets that are rolled up to wider
-ones, it is made of quarters or hours, if no bucket goes beyond them. A window of days is of whole
-days, today's included.
+A window of minutes or hours consists of whole buckets: the last one is open now, and the first one
+begins the length of the window before its end. So totals are exact, and the window moves by the
+minute, the quarter or the hour. Where finer buckets are rolled up at its begin, it moves by
+quarters or hours, if these fit. A window of days consists of whole days, including today.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,29 +27,29 @@ from countersink.runtime.dimensions import UNIQUE_COLUMNS, check_name
 from countersink.runtime.texts import iso
 
 DIMENSIONS: Final = "dimensions"
-"""What rows are by that are by dimensions."""
+"""Value of ``Query.by`` for rows by dimensions."""
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     **{unit: (unit,) for unit in UNITS},
     "key": ("key",),
     "counter": ("counter",),
     "total": (),
 }
-"""What rows may be by, beside dimensions, and the columns for that."""
+"""Values of ``Query.by`` besides dimensions, with the columns they add."""
 EXPORTED: Final[Mapping[str, tuple[str, ...]]] = {
     **{by: columns for by, columns in COLUMNS.items() if by != "counter"},
     "key-day": ("day", "key"),
     "key-month": ("month", "key"),
 }
-"""The same of rows that are read one by one (``Query.streamed``)."""
+"""Values of ``Query.by`` for ``Query.streamed``, with the columns they add."""
 By = tuple[str, tuple[str, ...]]
 """``Query.by`` and ``Query.dimensions``."""
 Row = tuple[Any, ...]
-"""A counter and a key are str, a total is int, a day is a date, a month the date of its first day,
-an hour or minute an aware datetime; a previous total may be None."""
+"""Values of a row: counter and key are str, a total is int, a day is a date, a month the date of
+its first day, an hour or minute an aware datetime; a previous total may be None."""
 
 
 def read_by(text: str, words: Iterable[str] = COLUMNS) -> By:
-    """What rows are by: one of some words, or dimensions, such as ``page,country``.
+    """``Query.by`` and ``Query.dimensions`` of a text: one of ``words``, or ``page,country``.
 
     Raises:
         ValueError: neither.
@@ -63,7 +62,7 @@ def read_by(text: str, words: Iterable[str] = COLUMNS) -> By:
             check_name(name)
     except ValueError as error:
         raise ValueError(
-            f"{text[:80]!r}: one of {', '.join(words)}, or dimensions of the counter, such as"
+            f"{text[:80]!r}: use one of {', '.join(words)}, or dimensions of the counter, such as"
             f" page,country ({error})"
         ) from None
     if len(set(names)) != len(names):
@@ -75,7 +74,7 @@ def read_where(text: str) -> tuple[str, str]:
     """(dimension, value) of ``country=DE``.
 
     Raises:
-        ValueError: it is not so.
+        ValueError: the text has another form.
     """
     name, equals, value = text.partition("=")
     if not equals:
@@ -85,25 +84,25 @@ def read_where(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """A range as it was settled.
+    """A range with both ends.
 
     Attributes:
-        start, end: days, both inclusive, or times, from the one to before the other.
+        start, end: days, both inclusive, or times, of which ``end`` is exclusive.
     """
 
     start: date
     end: date
 
     def document(self) -> dict[str, str]:
-        """Both ends as JSON has them: days, or times in UTC."""
+        """JSON members of both ends: days, or times in UTC."""
         return {
             name: iso(each, "minutes") for name, each in (("from", self.start), ("to", self.end))
         }
 
     @property
     def before(self) -> "TimeWindow | None":
-        """That of the same length which ends where this one begins; None: it would begin before
-        all times that can be asked for.
+        """The window of equal length that ends where this one begins; None: it would begin before
+        the first time that can be asked for.
         """
         start, end = self.start, self.end
         if isinstance(start, datetime) and isinstance(end, datetime):
@@ -118,27 +117,26 @@ class Query:
     """A question for totals.
 
     Attributes:
-        selection: which counts the answer is of.
+        selection: counter, keys and range.
         by: a key of :data:`COLUMNS`, or :data:`DIMENSIONS`.
-        dimensions: what the rows are by, where ``by`` says so, in this order.
-        top: at most so many keys or counters (of each counter).
-        most: where ``top`` is not given, so many keys or counters; the answer says if it leaves any
-            out. None for all.
-        max_rows: an answer of more rows is refused; None for any.
-        also: with ``by="key"``, ranges of days: what each key has in these, too, is in ``also`` of
-            its row, None where that cannot be told.
-        against_previous: with a range that has both ends, or the last so many: what each row but
-            one of a series had in the window of the same length before is its ``previous``, None
-            where that cannot be told.
-        include_pending: add what is still in the queue.
-        unique: how many different members there are, instead of how often they were counted.
-        strict: all that was asked for is told, or it is an error.
-        streamed: for :func:`countersink.counting.totals.answer.rows` alone: keys, and values of
-            dimensions, come in the order of their bytes, one by one as the server sends them, all
-            of them; ``by`` is a key of :data:`EXPORTED`, or :data:`DIMENSIONS`.
+        dimensions: dimensions of the rows in order, with ``by=DIMENSIONS``.
+        top: maximum number of keys (per counter), counters or values of dimensions.
+        most: as ``top``, if that is not given, but the answer says if it leaves any out; None: all.
+        max_rows: an answer with more rows is refused; None: any number.
+        also: with ``by="key"``, ranges of days whose totals of each key are ``also`` of its row;
+            None where the counter's buckets do not add up to a range.
+        against_previous: adds ``previous`` to each row: its total in the previous window of equal
+            length, None where that cannot be answered. Needs a range with both ends or a window,
+            and is not for series.
+        include_pending: add increments that are still in the queue.
+        unique: the number of different members instead of the total.
+        strict: a partial answer is an error.
+        streamed: for :func:`countersink.counting.totals.answer.rows` only: all keys, or values of
+            dimensions, in the order of their bytes, streamed from the server; ``by`` is a key of
+            :data:`EXPORTED`, or :data:`DIMENSIONS`.
 
     Raises:
-        ValueError: there is nothing to hold against; or it asks for what does not go together.
+        ValueError: there is no previous window; or options exclude each other.
     """
 
     selection: Selection
@@ -156,9 +154,9 @@ class Query:
     streamed: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what does not go together."""
-        for why in self._refusals():
-            raise ValueError(why)
+        """Refuse options that exclude each other."""
+        for refusal in self._refusals():
+            raise ValueError(refusal)
 
     def _refusals(self) -> Iterator[str]:
         selection, by = self.selection, self.by
@@ -166,27 +164,26 @@ class Query:
         if by not in (*(EXPORTED if self.streamed else COLUMNS), DIMENSIONS):
             yield f"no rows by {by!r}"
         if self.top is not None and self.top < 1:
-            yield "ask for 1 key or more"
+            yield "ask for at least 1 key"
         if self.top is not None and by not in ("key", "counter", DIMENSIONS):
-            yield f"the largest are keys, counters or values of dimensions, not {by}s"
+            yield f"the largest can be keys, counters or values of dimensions, not {by}s"
         if self.unique:
-            for asked, what in (
-                (several or by == "counter", "of several counters"),
-                (self.include_pending, "of what is still in the queue"),
-                (self.against_previous, "of the previous window"),
-                (bool(self.also), "of other days in the same answer"),
+            for asked, option in (
+                (several or by == "counter", "for several counters"),
+                (self.include_pending, "with increments that are still in the queue"),
+                (self.against_previous, "against the previous window"),
+                (bool(self.also), "with other days in one answer"),
             ):
                 if asked:
-                    yield f"different members are not told {what}"
+                    yield f"different members cannot be counted {option}"
         if self.against_previous and by in UNITS:
-            yield f"the previous window is of keys, counters or totals, not of {by}s"
+            yield f"only keys, counters or totals have a previous window, not {by}s"
         if self.against_previous and selection.last is None and window_of(selection) is None:
             yield (
-                "the previous window is one of the same length: give the last so many, or a range"
-                " that has both ends"
+                "the previous window needs a range with both ends, or a length such as the last 24h"
             )
         if self.dimensional and several:
-            yield "totals by dimensions are of one counter: name it"
+            yield "totals by dimensions need the name of one counter"
         if self.dimensional and selection.keys is not None:
             yield "choose by keys, or by the values of dimensions (where), not by both"
         if self.dimensional and by.startswith("key"):
@@ -217,26 +214,26 @@ class Query:
 
 @dataclass(slots=True)
 class Answer:
-    """The answer to a query: columns, rows, and what limits it.
+    """The answer to a query: columns, rows, and limits.
 
     Attributes:
-        columns: the names of the members of each row.
-        rows: in order: days, hours and months ascending; keys and counters by total, largest first,
+        columns: names of the values of each row.
+        rows: days, hours, minutes and months ascending; keys and counters by total, largest first,
             then by name.
-        complete_up_to: everything that reached Redis before it is in the rows; None if not known.
-        unknown_because: why Redis did not tell.
-        pending: entries included that were still in the queue.
-        rolled_up_to: the first day of which everything can still be told, those before it are in
-            months; of several counters the latest; None where nothing is in months.
-        since: the time from which on the breakdown that answers holds the events, where the range
-            begins before it.
-        told_from: the day, or time, from which on there are single days, hours or minutes, where
-            some of those that were asked for are not in the rows, as they are rolled up to wider
-            buckets; of several counters the latest.
-        truncated: there are more keys or counters than the largest, which are in the rows, or more
-            days, hours or months than those, as many as may be, with most of the counts.
-        window: the range that the last so many meant; None where that was not asked, or of several
+        complete_up_to: time before which all increments that reached Redis are in the rows; None:
+            unknown.
+        unknown_because: the error that left it unknown.
+        pending: number of entries included that were still in the queue.
+        rolled_up_to: first day that still has a bucket of its own, as earlier days are in months;
+            the latest of several counters; None: no days are in months.
+        since: time from which on the breakdown that answers counts events, where the range begins
+            earlier.
+        told_from: day, or time, from which on the rows have days, hours or minutes, where earlier
+            ones of the range are left out because they are rolled up; the latest of several
             counters.
+        truncated: the rows are the largest keys or counters, and there are more; or the part of a
+            series, as long as allowed, that has the most days with counts.
+        window: the range of ``last``; None without ``last``, or for several counters.
     """
 
     columns: tuple[str, ...]
@@ -251,11 +248,11 @@ class Answer:
     window: TimeWindow | None = None
 
     def documents(self) -> Iterator[dict[str, Any]]:
-        """The rows as JSON and CSV have them."""
+        """The rows by column, with values for JSON and CSV."""
         return documents(self.columns, self.rows)
 
     def limits(self) -> dict[str, Any]:
-        """What limits the answer, as JSON has it; what there may not be is there only if it is."""
+        """JSON members of the limits; ``since``, ``told_from`` and ``window`` only if set."""
         found: dict[str, Any] = {
             "complete_up_to": iso(self.complete_up_to),
             "rolled_up_to": iso(self.rolled_up_to),
@@ -271,7 +268,7 @@ class Answer:
 
 
 def documents(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """Rows as JSON and CSV have them."""
+    """Rows by column, with values for JSON and CSV."""
     dated = any(column in UNITS for column in columns)
     for row in rows:
         found = dict(zip(columns, row, strict=True))
@@ -279,7 +276,7 @@ def documents(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[dict[str,
 
 
 def text(value: Any, column: str) -> Any:
-    """A value as JSON and CSV have it: ``2026-11-21``, ``2026-11-21T08:00+01:00``, ``2026-11``."""
+    """A value for JSON and CSV: ``2026-11-21``, ``2026-11-21T08:00+01:00``, ``2026-11``."""
     if isinstance(value, datetime):
         return value.isoformat(timespec="minutes")
     if isinstance(value, date):
@@ -290,36 +287,36 @@ def text(value: Any, column: str) -> Any:
 _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def settled(
+def with_window(
     snapshot: Snapshot, selection: Selection, last: Last, *, before: bool = False
 ) -> Selection:
-    """The selection of one counter, with the range that its ``last`` means instead.
+    """A copy of the selection of one counter, with the range of ``last``.
 
     Args:
-        snapshot: that is asked; now is the time of its server.
-        selection: of one counter.
-        last: its window.
-        before: the window before it is asked for, too.
+        snapshot: the snapshot to read; the window ends at its server's time.
+        selection: a selection of one counter.
+        last: the window's length.
+        before: choose a window whose previous window can be answered, too, if there is any.
 
     Raises:
         UnknownCounter: there is no such counter.
-        InexactZone: its buckets do not make up such a window.
-        Refused: this machine does not know its time zone, and days are asked for.
+        InexactZone: the counter's buckets do not add up to such a window.
+        Refused: this machine does not know the counter's time zone, and days are asked for.
     """
     view = snapshot.selected(selection)
-    window = _last(view, last, snapshot.now_ms // 60_000, before=before)
+    window = _window(view, last, snapshot.now_ms // 60_000, before=before)
     return replace(selection, last=None, start=window.start, end=window.end)
 
 
 def window_of(selection: Selection) -> TimeWindow | None:
-    """The range of a selection that was settled, if it has both ends of one kind."""
+    """The range of a selection, if both ends are given and are days, or both times."""
     start, end = selection.start, selection.end
     if start is None or end is None or isinstance(start, datetime) != isinstance(end, datetime):
         return None
     return TimeWindow(start, end)
 
 
-def _last(view: View, last: Last, minute: int, *, before: bool) -> TimeWindow:
+def _window(view: View, last: Last, minute: int, *, before: bool) -> TimeWindow:
     if last.days:
         today = buckets.date_at(view.zone, minute * 60)
         return TimeWindow(today - timedelta(days=last.minutes // 1440 - 1), today)
@@ -329,18 +326,18 @@ def _last(view: View, last: Last, minute: int, *, before: bool) -> TimeWindow:
     windows = []
     for width in (MINUTES[resolution] for resolution in FINER):
         if width >= narrowest and last.minutes % width == 0:
-            end = (minute // width + 1) * width  # the bucket that is open is included
+            end = (minute // width + 1) * width  # includes the open bucket
             windows.append(TimeWindow(_time(end - last.minutes), _time(end)))
     if before:
         for window in windows:
-            if _tells(view, window) and (window.before is None or _tells(view, window.before)):
+            if _fits(view, window) and (window.before is None or _fits(view, window.before)):
                 return window
-    # Whoever reads one that is not told is told why not.
-    return next((window for window in windows if _tells(view, window)), windows[0])
+    # A window that does not fit makes the reader raise an error that says why.
+    return next((window for window in windows if _fits(view, window)), windows[0])
 
 
-def _tells(view: View, window: TimeWindow) -> bool:
-    """Whether a window begins and ends where no bucket goes on."""
+def _fits(view: View, window: TimeWindow) -> bool:
+    """Whether a window begins and ends at the edges of buckets."""
     with suppress(InexactZone, RolledUp):
         view.require_range(window.start, window.end)
         return True
@@ -352,9 +349,9 @@ def _inexact(scheme: Scheme, last: Last) -> InexactZone:
     width = MINUTES[scheme.resolution]
     other = Last(-(-last.minutes // width) * width, days=scheme.resolution == "day")
     return InexactZone(
-        f"{scheme.counter!r} is counted by {scheme.resolution}, so the last {last} cannot be told:"
-        f" ask for the last {other}; `countersink counter set {scheme.counter} --resolution"
-        f" {answering}` counts so that it can, from now on"
+        f"{scheme.counter!r} is counted by {scheme.resolution}, so the last {last} are unknown: ask"
+        f" for the last {other}, or have later events counted by {answering} with `countersink"
+        f" counter set {scheme.counter} --resolution {answering}`"
     )
 
 

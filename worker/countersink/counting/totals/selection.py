@@ -1,14 +1,13 @@
-"""What a question about totals selects: counter, keys (exact, prefix, contains, excluded), days or
-times, a window that ends now (``Last``); checks with error messages.
-
-Keys are chosen byte by byte, as the table compares them.
+"""Selections of questions for totals: counter, keys (exact, prefix, contains, excluded), days or
+times, a window that ends now (``Last``); checks with error messages. Keys are compared byte by
+byte, as in the table.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final, TypedDict, Unpack
+from typing import Final
 
 from countersink.counting.counters.buckets import MAX_MINUTE, UNITS, unix
 from countersink.database.sql import day_label, marks, parts
@@ -16,7 +15,7 @@ from countersink.runtime.dimensions import check_dimensions
 from countersink.runtime.limits import key_bytes, text_bytes
 
 MAX_PARTS: Final = 1_000
-"""Keys and prefixes of one match: more would make a statement that no index is used for."""
+"""Maximum keys and prefixes of a match: for more the server would not use an index."""
 
 
 def _texts(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -27,21 +26,22 @@ def _texts(given: str | Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyMatch:
-    """Which keys are wanted. Case and accents matter; no character has a meaning of its own.
+    """A match of keys, sensitive to case and accents, without special characters.
 
-    A key is wanted if it is one of ``keys`` or begins with one of ``prefix`` (where there are
-    neither, any key), has ``contains`` in it, and is not excluded.
+    A key matches if it is one of ``keys`` or begins with one of ``prefix`` (without both: any key),
+    contains ``contains``, and is not excluded.
 
     Attributes:
-        keys: these.
-        prefix: those that begin so: one text, or several; an empty one says nothing.
-        contains: what they have somewhere; empty for any.
-        exclude_keys: not these, whatever else is said.
-        exclude_prefix: nor those that begin so: one text, or several.
-        values: (place, part): parts that keys of breakdowns have, by their places from 0.
+        keys: exact keys.
+        prefix: one prefix, or several; an empty one is ignored.
+        contains: text that keys contain; empty: any key.
+        exclude_keys: keys that do not match.
+        exclude_prefix: one prefix, or several, of keys that do not match.
+        values: (place from 0, part) of keys of breakdowns.
 
     Raises:
-        ValueError: an empty prefix is excluded, which would be all keys; or there are more than
+        ValueError: an empty prefix is excluded, which would exclude all keys; or there are more
+        than
             :data:`MAX_PARTS` keys and prefixes.
         TypeError: ``keys`` or ``exclude_keys`` is a single text.
     """
@@ -58,7 +58,7 @@ class KeyMatch:
     _not_begins: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Bring everything into one form."""
+        """Check and normalize the attributes."""
         for name in ("keys", "exclude_keys"):
             if isinstance(getattr(self, name), str):
                 raise TypeError(f"{name} is a sequence of str")
@@ -79,7 +79,7 @@ class KeyMatch:
             _not_begins=tuple(map(text_bytes, excluded)),
         )
         parts = (self._begins, self._not_keys, self._not_begins)
-        # Keys alone are asked for in parts.
+        # Keys without prefixes are queried in parts.
         if sum(map(len, parts)) + (len(self._keys) if self._begins else 0) > MAX_PARTS:
             raise ValueError(f"choose by at most {MAX_PARTS:,} keys and prefixes")
 
@@ -88,36 +88,34 @@ class KeyMatch:
             object.__setattr__(self, name, value)
 
     def __contains__(self, key: str) -> bool:
-        """Whether a key is wanted."""
-        written = key_bytes(key)
+        """Whether a key matches."""
+        stored = key_bytes(key)
         return (
-            (not self.bounded or written in self._keys or written.startswith(self._begins))
-            and text_bytes(self.contains) in written
-            and written not in self._not_keys
-            and not written.startswith(self._not_begins)
-            and all(_part(written, place) == text_bytes(value) for place, value in self.values)
+            (not self.bounded or stored in self._keys or stored.startswith(self._begins))
+            and text_bytes(self.contains) in stored
+            and stored not in self._not_keys
+            and not stored.startswith(self._not_begins)
+            and all(_part(stored, place) == text_bytes(value) for place, value in self.values)
         )
 
     @property
     def bounded(self) -> bool:
-        """Whether the wanted keys are in a few ranges of an index over keys."""
+        """Whether the matching keys are in a few ranges of an index over keys."""
         return bool(self._keys or self._begins)
 
     @property
     def indexes(self) -> str:
-        """Those that the server may choose from: for few keys of many days the one over keys, for
-        many keys of few days the primary one.
-        """
+        """Indexes that the server may use; for few keys of many days it needs ``by_key``."""
         return "PRIMARY, by_key" if self.bounded else "PRIMARY"
 
     def condition(self) -> tuple[str, tuple[object, ...]]:
-        """The rest of a WHERE clause on ``counter_key``, from AND on, and its values."""
+        """SQL conditions on ``counter_key``, beginning with AND, and their values."""
         terms: list[str] = []
         args: list[object] = []
         if self.bounded:
             terms.append(f" AND ({_any_of(self._keys, self._begins, args)})")
         if self.contains:
-            # Not LIKE: it gives %, _ and \ a meaning, and they are ordinary parts of a URL.
+            # Not LIKE, for which %, _ and \ are special: they are ordinary characters of URLs.
             terms.append(" AND LOCATE(%s, counter_key) > 0")
             args.append(text_bytes(self.contains))
         for place, value in self.values:
@@ -130,7 +128,7 @@ class KeyMatch:
 
 
 def _part(key: bytes, place: int) -> bytes:
-    """A part of a breakdown's key, as SUBSTRING_INDEX finds it: the last where there are fewer."""
+    """A part of a breakdown's key, as by SUBSTRING_INDEX: the last part if there are fewer."""
     return b"\0".join(key.split(b"\0")[: place + 1]).rpartition(b"\0")[2]
 
 
@@ -138,21 +136,21 @@ ANY = KeyMatch()
 """All keys."""
 
 Keys = Sequence[str] | KeyMatch | None
-"""Of which keys a question is: these, those that match, or (None) all."""
+"""Keys of a question: named keys, a match, or (None) all keys."""
 
 ChosenKeys = KeyMatch | tuple[bytes, ...]
-"""Keys that match, or these as the table has them."""
+"""A match of keys, or named keys as stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class PickedKeys:
-    """A part of a WHERE clause that picks keys.
+    """SQL conditions for keys.
 
     Attributes:
-        where, args: from AND on, and its values.
-        indexes: those it may go by.
-        ranges: of an index, for each counter; 0: it goes by none over keys.
-        ordered: as :func:`countersink.counting.totals.sums.grouping` has it.
+        where, args: the conditions, beginning with AND, and their values.
+        indexes: indexes that the server may use.
+        ranges: ranges of an index over keys, per counter; 0: no such index is used.
+        ordered: as for :func:`countersink.counting.totals.sums.grouping`.
     """
 
     where: str
@@ -163,14 +161,14 @@ class PickedKeys:
 
 
 def chosen_keys(keys: Keys) -> ChosenKeys:
-    """The keys that a question is of, in one form."""
+    """The keys of a question as :data:`ChosenKeys`."""
     if keys is None or isinstance(keys, KeyMatch):
         return keys or ANY
     return tuple(sorted({key_bytes(key) for key in keys}))
 
 
 def picked_keys(chosen: ChosenKeys, size: int) -> list[PickedKeys]:
-    """Parts that together pick the keys, of named ones so many; none where there are no keys."""
+    """Conditions that together pick the keys, with up to ``size`` named keys each."""
     if isinstance(chosen, KeyMatch):
         ranges = len(chosen.keys) + len(chosen.prefix)
         return [PickedKeys(*chosen.condition(), chosen.indexes, ranges, not ranges)]
@@ -186,14 +184,14 @@ _LAST: Final = re.compile(r"([0-9]{1,9})([mhd])")
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """A window that ends now: so many minutes, or so many days.
+    """The length of a window that ends now, in minutes or days.
 
-    Days are whole days of the time zone, today's included. Minutes move: the bucket that is open
-    now, and those before it, as many as make up the window.
+    A window of days has whole days of the time zone, including today. A window of minutes has the
+    open bucket, and as many before it as make up its length.
 
     Attributes:
-        minutes: of the window; of days 1440 each.
-        days: whether they are days.
+        minutes: length in minutes; a day has 1440.
+        days: whether it is a window of days.
     """
 
     minutes: int
@@ -201,17 +199,17 @@ class Last:
 
     @classmethod
     def of(cls, given: "str | timedelta | Last") -> "Last":
-        """The window that is meant: ``90m``, ``24h``, ``7d``, or a timedelta, which is of minutes.
+        """The window of ``90m``, ``24h``, ``7d``, or of a timedelta (in minutes).
 
         Raises:
-            ValueError: none, or longer than 36,500 days.
+            ValueError: not a window, or longer than 36,500 days.
         """
         if isinstance(given, Last):
             return given
         if isinstance(given, timedelta):
             minutes, rest = divmod(given, timedelta(minutes=1))
             if rest or not 0 < minutes <= MAX_LAST_DAYS * 1440:
-                raise ValueError(f"the last {given}: give whole minutes, 1 or more")
+                raise ValueError(f"the last {given}: give whole minutes, at least 1")
             return cls(minutes)
         found = _LAST.fullmatch(given)
         minutes = int(found[1]) * UNITS[found[2]] if found else 0
@@ -229,23 +227,22 @@ class Last:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which counts are wanted; None means all.
+    """Counter, keys and range of a question; None: all.
 
     Attributes:
         counter: one counter's name.
-        keys: these keys only, or those that match.
-        start, end: days, both inclusive; or times, aware and whole minutes: the range begins with
-            the one, and ends before the other.
-        last: instead of both, the window that ends now:
-            :func:`countersink.counting.totals.query.settled` says which that is.
-        time_zone: whose days; None for the counter's own zone.
-        where: (dimension, value): only events that have these; instead of ``keys``.
-        visible: where all counters are asked for, tells which of them may be seen.
+        keys: named keys, or a match.
+        start, end: days, both inclusive; or times (aware, whole minutes), of which ``end`` is
+            exclusive.
+        last: a window that ends now, instead of both; see
+            :func:`countersink.counting.totals.query.with_window`.
+        time_zone: time zone of the days; None: the counter's own.
+        where: (dimension, value) of the events to count, instead of ``keys``.
+        visible: whether a counter may be read, in a question for all counters.
 
     Raises:
-        TypeError: a day is no ``datetime.date``.
-        ValueError: the range ends before it begins, or cannot be; or both it and ``last`` are
-            given.
+        TypeError: a day is not a ``datetime.date``.
+        ValueError: an invalid range; or both a range and ``last``.
     """
 
     counter: str | None = None
@@ -259,32 +256,32 @@ class Selection:
     visible: Callable[[str], bool] = field(default=lambda _: True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what is no range."""
+        """Check the range, and convert times to UTC."""
         check_range(self.start, self.end)
         for name, edge in (("start", self.start), ("end", self.end)):
             if isinstance(edge, datetime):
-                # Of other zones the difference of two times would be one of clocks.
+                # In other zones the difference of two times is that of clocks.
                 object.__setattr__(self, name, edge.astimezone(UTC))
         if self.last is not None and (self.start is not None or self.end is not None):
-            raise ValueError("give a range (from, to) or the last so many, not both")
+            raise ValueError("give a range (from, to) or a window (last), not both")
 
     @property
     def everything(self) -> bool:
-        """Whether it is of all times."""
+        """Whether the range is all times."""
         return self.start is None and self.end is None and self.last is None
 
     @property
     def named(self) -> Sequence[str] | None:
-        """The keys, for a question that takes only keys named one by one; None for all."""
+        """The named keys, for questions that take no match; None: all keys."""
         assert not isinstance(self.keys, KeyMatch)
         return self.keys
 
 
 def check_days(start: date | None, end: date | None) -> None:
-    """Refuse what is no range of days.
+    """Refuse an invalid range of days.
 
     Raises:
-        TypeError: not a ``date`` (a ``datetime`` is none).
+        TypeError: not a ``date``, or a ``datetime``.
         ValueError: it ends before it begins.
     """
     for day in (start, end):
@@ -295,12 +292,11 @@ def check_days(start: date | None, end: date | None) -> None:
 
 
 def check_range(start: date | None, end: date | None) -> None:
-    """Refuse what is no range of days or times.
+    """Refuse an invalid range of days or times.
 
     Raises:
         TypeError: neither a ``date`` nor a ``datetime``.
-        ValueError: it ends before it begins; a time is naive, no whole minute, or none that an
-            event can have.
+        ValueError: it ends before it begins; a time is naive, not a whole minute, or out of range.
     """
     for moment in (start, end):
         if isinstance(moment, datetime):
@@ -309,7 +305,7 @@ def check_range(start: date | None, end: date | None) -> None:
     if times == (False, False):
         check_days(start, end)
     elif start is not None and end is not None:
-        # A day may begin 14 hours before that of UTC, and end 12 hours behind it.
+        # A local day may begin 14 hours before the day in UTC, and end 12 hours after it.
         first = unix(start) if isinstance(start, datetime) else day_label(start) - 14 * 3600
         until = unix(end) if isinstance(end, datetime) else day_label(end) + (24 + 12) * 3600
         if until <= first:
@@ -330,7 +326,7 @@ def _check_time(moment: datetime) -> None:
 
 
 def wanted_keys(key: str | None, keys: Sequence[str] | None, match: KeyMatch = ANY) -> Keys:
-    """The keys asked for, by one name, by several, or by a match, to which those named belong.
+    """The keys of a question: one key, several, or a match, to whose keys named keys are added.
 
     Raises:
         ValueError: both a key and keys were given. TypeError: ``keys`` is a single text.
@@ -338,7 +334,7 @@ def wanted_keys(key: str | None, keys: Sequence[str] | None, match: KeyMatch = A
     if key is not None and keys is not None:
         raise ValueError("give key or keys, not both")
     if isinstance(keys, str):
-        raise TypeError("keys is a sequence of str; for a single one say key=")
+        raise TypeError("keys is a sequence of str; for a single key use key=")
     chosen = keys if key is None else [key]
     if match == ANY:
         return chosen
@@ -346,59 +342,19 @@ def wanted_keys(key: str | None, keys: Sequence[str] | None, match: KeyMatch = A
         return match
     if chosen is not None:
         if not chosen and not match.bounded:
-            return chosen  # none at all
+            return chosen  # no keys
         match = replace(match, keys=(*match.keys, *chosen))
-    # Named one by one, and no others: those that are left are known here.
+    # With named keys only, exclusions are applied here.
     return match if match.prefix else [each for each in match.keys if each in match]
-
-
-class DayRange(TypedDict, total=False):
-    """A range of days, both included, or of times (aware ``datetime``), from the one to before the
-    other; or the last so many: ``"24h"``, ``"90m"``, ``"7d"``, a ``timedelta``. Left out: all that
-    has data. Days are of the counter's own zone, or of ``time_zone``.
-    """
-
-    start: date | None
-    end: date | None
-    last: str | timedelta | Last | None
-    time_zone: str | None
-
-
-class TotalsQuestion(DayRange, total=False):
-    """Which keys of a counter are meant (one, several, or those that match; left out: all), or
-    which values of its dimensions, and of which days.
-    """
-
-    key: str | None
-    keys: Sequence[str] | None
-    match: KeyMatch
-    where: Mapping[str, str] | None
-
-
-def selection_of(counter: str | None, **asked: Unpack[TotalsQuestion]) -> Selection:
-    """What is wanted of one counter, or of all, as programs say it.
-
-    Raises:
-        ValueError, TypeError: as :func:`wanted_keys`, :meth:`Last.of` and :class:`Selection`.
-    """
-    rest: dict[str, Any] = {**asked}
-    key, keys, last, where = (rest.pop(name, None) for name in ("key", "keys", "last", "where"))
-    return Selection(
-        counter,
-        keys=wanted_keys(key, keys, rest.pop("match", ANY)),
-        last=None if last is None else Last.of(last),
-        where=checked_where(where),
-        **rest,
-    )
 
 
 def checked_where(
     where: Mapping[str, str] | Sequence[tuple[str, str]] | None,
 ) -> tuple[tuple[str, str], ...]:
-    """Values of dimensions as a selection has them; none for None.
+    """Checked values of dimensions for a selection.
 
     Raises:
-        TypeError, ValueError: a name or a value cannot be, or a name is there twice.
+        TypeError, ValueError: an invalid name or value, or a name twice.
     """
     if not where:
         return ()
@@ -410,7 +366,7 @@ def checked_where(
 
 
 def _any_of(keys: Iterable[bytes], prefixes: Iterable[bytes], args: list[object]) -> str:
-    """That a key is one of these, or begins so; the values go to ``args``."""
+    """SQL condition for keys that are in ``keys`` or begin with a prefix; appends to ``args``."""
     terms = []
     if named := sorted(keys):
         terms.append(f"counter_key IN ({marks(named)})")
@@ -423,6 +379,6 @@ def _any_of(keys: Iterable[bytes], prefixes: Iterable[bytes], args: list[object]
 
 
 def _after_all(prefix: bytes) -> bytes | None:
-    """The least bytes that come after everything with this prefix; None where nothing does."""
+    """The least bytes after all bytes with this prefix; None: there are none."""
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes([head[-1] + 1]) if head else None

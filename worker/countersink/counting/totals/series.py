@@ -1,9 +1,8 @@
-"""Totals by day, hour, minute and month, with zeros for empty ones (``series``): where they begin,
-which part of one that is too long is told, and the errors for hours and minutes that a counter does
-not have; the error for series too long is in ``counters/buckets.py``.
+"""Series of totals by day, hour, minute and month, with zeros (``series``): their begin, the part
+of a series that is too long, and errors for hours and minutes that a counter does not have. See
+``counters/buckets.py`` for the maximum length.
 
-As :mod:`countersink.counting.totals.sums`, whose errors they raise; beside those ValueError for a
-series of more than :data:`countersink.counting.counters.buckets.MAX_DAYS`.
+Functions raise the errors of :mod:`countersink.counting.totals.sums`, and SeriesTooLong.
 """
 
 from collections.abc import Collection, Mapping
@@ -37,15 +36,15 @@ SECONDS: Final[Mapping[Unit, int]] = {"hour": 3600, "minute": 60}
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Days, hours, minutes or months of a range in order, 0 where nothing was counted.
+    """Totals of the days, hours, minutes or months of a range in order, 0 where nothing was
+    counted.
 
     Attributes:
         rows: (day, or first day of the month, or begin of the hour or minute, total). A begin is an
-            aware datetime with the zone's UTC offset. Where clocks repeat an hour it is there
-            twice; one that they leave out is not. Of the first and the last month it is what the
-            range holds of them.
-        told_from: the day, or time, from which on there are single ones, where those before it that
-            were asked for are rolled up to wider buckets, and are not in the rows.
+            aware datetime with the zone's UTC offset. An hour that clocks repeat is there twice; a
+            skipped one is left out. The first and the last month have what the range includes.
+        told_from: the day, or time, at which the rows begin, where earlier ones of the range are
+            left out because they are rolled up to wider buckets.
         truncated: only a part of the range is in the rows.
     """
 
@@ -60,91 +59,91 @@ def series(
     unit: Unit,
     *,
     strict: bool = False,
-    whole: bool = False,
+    uncut: bool = False,
 ) -> Series:
-    """The totals of each day, hour, minute or month of a range, by default from the first with data
-    to the last.
+    """The totals of each day, hour, minute or month of a range, by default from the first to the
+    last with rows.
 
     Args:
-        snapshot, selection: of which.
-        unit: of what.
-        strict: all of the range is told, or it is an error. Else the series begins where single
-            ones are told; and where nobody said when it begins, it is the part that is short enough
-            and has the most days with counts: one event with a wrong time would make every such
-            question one without an answer.
-        whole: a series that is too long is an error all the same.
+        snapshot, selection: the snapshot to read, and counter, keys and range.
+        unit: what each row is for.
+        strict: a partial answer is an error. Otherwise the series leaves out the part that is
+            rolled up; and a series without start that is too long is cut to the allowed part that
+            has the most days with counts, so that one event with a wrong time does not prevent
+            every answer.
+        uncut: a series that is too long is an error in any case.
 
     Raises:
-        RolledUp: ``strict``, and some are rolled up to wider buckets; or the range cuts through a
-            month.
-        InexactZone: also where the counter is counted by day, or not by minute.
-        SeriesTooLong: there would be too many.
+        RolledUp: ``strict``, and a part of the range is rolled up to wider buckets; or the range
+            cuts through a month.
+        InexactZone: also where the counter has no hours, or no minutes.
+        SeriesTooLong: the series is too long.
     """
     view = snapshot.selected(selection)
-    wanted, told = told_by(view, selection, unit, strict=strict)
+    wanted, told_from = answerable(view, selection, unit, strict=strict)
     if wanted is None:
-        return Series([], told)
+        return Series([], told_from)
     begins = None if unit == "day" and selection.start is None else wanted.start
     try:
-        return Series(_rows(snapshot, view, wanted, unit, begins), told)
+        return Series(_rows(snapshot, view, wanted, unit, begins), told_from)
     except SeriesTooLong as error:
         first, last = error.fits_from, error.fits_to
-        if strict or whole or selection.start is not None or first is None or last is None:
+        if strict or uncut or selection.start is not None or first is None or last is None:
             raise
         if unit == "month":
             first, last = month_of(first), month_ends(last)
-        # Not beyond what was asked for, and is told by single ones.
+        # Not beyond the range that was asked for and can be answered.
         if wanted.start is not None and first <= view.first_day(wanted.start):
             first = wanted.start
         if wanted.end is not None and last >= view.final_day(wanted.end):
             last = wanted.end
         part = replace(wanted, start=first, end=last)
-        return Series(_rows(snapshot, view, part, unit, first), told, truncated=True)
+        return Series(_rows(snapshot, view, part, unit, first), told_from, truncated=True)
 
 
-def told_by(
+def answerable(
     view: View, selection: Selection, unit: Unit, *, strict: bool
 ) -> tuple[Selection | None, date | None]:
-    """What of a range is told by single days, hours or minutes, None if nothing is; and
+    """The part of a range whose days, hours or minutes are not rolled up (None: no part), and
     ``told_from`` of its series.
 
     Raises:
-        RolledUp: not all of it is, and it is to be ``strict``.
+        RolledUp: ``strict``, and a part is rolled up.
     """
     rolled = None if unit == "month" else _rolled(view, selection, unit)
     if rolled is None:
         return selection, None
     until, start, end = rolled[0], selection.start, buckets.following(selection.end)
-    told = view.day_from(until) if unit == "day" else datetime.fromtimestamp(until, UTC)
-    gone = end is not None and min(view.instants(end)) <= min(view.instants(told))
-    if not gone and start is not None and min(view.instants(start)) >= until:
+    begin = view.day_from(until) if unit == "day" else datetime.fromtimestamp(until, UTC)
+    nothing = end is not None and min(view.instants(end)) <= min(view.instants(begin))
+    if not nothing and start is not None and min(view.instants(start)) >= until:
         return selection, None
     if strict:
-        raise _no_single(view, unit, *rolled)
-    return None if gone else replace(selection, start=told), told
+        raise _rolled_up(view, unit, *rolled)
+    return None if nothing else replace(selection, start=begin), begin
 
 
-def _no_single(view: View, unit: Unit, until: int, width: Width) -> RolledUp:
+def _rolled_up(view: View, unit: Unit, until: int, width: Width) -> RolledUp:
     first = view.day_from(until)
     if width == "month":
-        what = f"the days of {view.counter!r} before {first} are rolled up to months: ask from"
-        return RolledUp(f"{what} that day on, or for months", rolled_up_to=first)
+        problem = f"the days of {view.counter!r} before {first} are rolled up to months: ask from"
+        return RolledUp(f"{problem} that day on, or for months", rolled_up_to=first)
     return RolledUp(
-        f"{view.counter!r} has no single {unit}s before {moment_text(until)}, but wider buckets:"
-        " ask from then on, or for days",
+        f"the {unit}s of {view.counter!r} before {moment_text(until)} are rolled up to wider"
+        " buckets: ask from then on, or for days",
         rolled_up_to=first,
     )
 
 
 def _rolled(view: View, selection: Selection, unit: Unit) -> tuple[int, Width] | None:
-    """Up to which Unix second buckets are rolled up to wider ones than these, and to which; None:
-    none of the range are, so that its zeros are exact.
+    """Unix seconds before which buckets of the unit are rolled up to wider ones, and the width of
+    these; None: none of the range are, so that zeros are exact.
     """
     start, end = selection.start, buckets.following(selection.end)
     begin = None if start is None else min(view.instants(start))
     stop = None if end is None else max(view.instants(end))
     found: tuple[int, Width] | None = None
-    # Also those in which it counted before its resolution was changed.
+    # Also wider buckets of a former resolution.
     for width, _ in (*view.scheme.rolled, *view.scheme.counted):
         until = view.scheme.until(width)
         if (
@@ -163,21 +162,21 @@ def _rows(
     """The rows of a range.
 
     Args:
-        snapshot, view, unit: as of :func:`series`.
-        wanted: what is told by single ones.
-        start: where the rows begin; None: with the first that has counts.
+        snapshot, view, unit: as for :func:`series`.
+        wanted: the selection that can be answered.
+        start: begin of the rows; None: the first bucket with rows.
 
     Raises:
-        InexactZone: one of the range begins within a bucket.
-        SeriesTooLong: there are too many.
+        InexactZone: a row of the range begins within a bucket.
+        SeriesTooLong: the series is too long.
     """
     scope = Scope.of(view, wanted.start, wanted.end)
     amounts = by_label(snapshot, scope, wanted.keys)
     try:
         if unit in ("day", "month"):
             return _days(view, amounts, start, wanted.end, unit)
-        held = _Held(view, amounts, all_keys=wanted.keys is None)
-        return _hours(held, start, wanted.end, unit)
+        stored = _StoredBuckets(view, amounts, all_keys=wanted.keys is None)
+        return _hours(stored, start, wanted.end, unit)
     except SeriesTooLong as error:
         raise error.fitting({view.day(label) for label in amounts}) from None
 
@@ -192,7 +191,7 @@ def _days(
             return []
         days = [view.day(label) for label in amounts]
         first = first or min(days)
-        # The last day of a bucket may be before its first one, where clocks go back to it.
+        # The last day of a bucket may be before its first day, where clocks go back over midnight.
         last = last or max(*days, *map(view.last_day, amounts))
     places = buckets.days(first, last) if unit == "day" else buckets.months(first, last)
     view.require_series(places)
@@ -204,9 +203,9 @@ def _days(
 
 
 def _hours(
-    held: "_Held", start: date | None, end: date | None, unit: Unit
+    stored: "_StoredBuckets", start: date | None, end: date | None, unit: Unit
 ) -> list[tuple[Any, int]]:
-    view, amounts, length = held.view, held.amounts, SECONDS[unit]
+    view, amounts, length = stored.view, stored.amounts, SECONDS[unit]
     if not amounts and (start is None or end is None):
         return []
     if isinstance(start, datetime):
@@ -222,7 +221,7 @@ def _hours(
     else:
         stop = max(view.scheme.ends_at(label) for label in amounts)
     if begin < stop:
-        _require_narrow(held, begin, stop, unit)
+        _require_narrow(stored, begin, stop, unit)
     buckets.require_length(
         (stop - begin) // length,
         f"{unit}s",
@@ -230,8 +229,8 @@ def _hours(
         moment_text(stop),
         whole_days=buckets.MAX_DAYS * length // 90_000,  # clocks repeat an hour
     )
-    # Only now, that it is known to be short: it looks at every day.
-    _require_whole(held, begin, stop, unit)
+    # After the check of the length, as this takes time for every day.
+    _require_whole(stored, begin, stop, unit)
     totals = dict.fromkeys(buckets.hours(view.zone, begin, stop, length), 0)
     for label, amount in amounts.items():
         hour = buckets.hour_at(view.zone, view.scheme.starts_at(label), length)
@@ -243,21 +242,21 @@ def _hours(
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """Which buckets have rows, of whatever key.
+class _StoredBuckets:
+    """Buckets of a counter that have rows.
 
     Attributes:
-        view: whose.
-        amounts: of them, by label.
-        all_keys: these are of all keys.
+        view: the counter's buckets in a time zone.
+        amounts: sums of the selected keys, by label.
+        all_keys: whether all keys are selected.
     """
 
     view: View
     amounts: dict[int, int]
     all_keys: bool
 
-    def any_of(self, widths: Collection[Width], begin: int, stop: int) -> bool:
-        """Whether there are any of some widths from one Unix second to before another."""
+    def include(self, widths: Collection[Width], begin: int, stop: int) -> bool:
+        """Whether any bucket of these widths overlaps [begin, stop), in Unix seconds."""
         view = self.view
         return any(
             view.width(label) in widths
@@ -267,9 +266,9 @@ class _Held:
         ) or (not self.all_keys and view.holds(widths, begin, stop))
 
 
-def _require_narrow(held: _Held, begin: int, stop: int, unit: Unit) -> None:
-    """Check that nothing is in wider buckets than hours or minutes, and that these are counted."""
-    view = held.view
+def _require_narrow(stored: _StoredBuckets, begin: int, stop: int, unit: Unit) -> None:
+    """Refuse a range with buckets wider than the unit, or a counter not counted by the unit."""
+    view = stored.view
     narrow = [each for each in view.widths if not is_wider(each, unit)]
     for width in view.widths:
         resolution = width == view.scheme.resolution
@@ -277,27 +276,27 @@ def _require_narrow(held: _Held, begin: int, stop: int, unit: Unit) -> None:
             continue
         if (
             (resolution and view.certain(width, begin))
-            or held.any_of([width], begin, stop)
-            or (resolution and not held.any_of(narrow, begin, stop))
+            or stored.include([width], begin, stop)
+            or (resolution and not stored.include(narrow, begin, stop))
         ):
             raise _no_hours(view, width, unit)
 
 
 def _no_hours(view: View, width: Width, unit: Unit) -> InexactZone:
-    until, rest = view.scheme.until(width), ""
+    until, advice = view.scheme.until(width), ""
     if until is not None:
-        rest = f": ask from {view.day_from(until)} on"
+        advice = f": ask from {view.day_from(until)} on"
     elif view.scheme.resolution == width:
-        rest = (
-            f"; `countersink counter set {view.counter} --resolution {unit}` counts {unit}s from"
-            " now on"
+        advice = (
+            f"; have later events counted by {unit} with `countersink counter set {view.counter}"
+            f" --resolution {unit}`"
         )
-    return InexactZone(f"{view.counter!r} {view.counted_by(width)}, which has no {unit}s{rest}")
+    return InexactZone(f"{view.counter!r} {view.counted_by(width)}, so it has no {unit}s{advice}")
 
 
-def _require_whole(held: _Held, begin: int, stop: int, unit: Unit) -> None:
-    """Check that every hour or minute of [begin, stop) begins where a bucket does."""
-    view = held.view
+def _require_whole(stored: _StoredBuckets, begin: int, stop: int, unit: Unit) -> None:
+    """Refuse [begin, stop) if an hour or minute of it begins within a bucket."""
+    view = stored.view
     for width in view.widths:
         if width not in FINER or is_wider(width, unit):
             continue
@@ -305,10 +304,10 @@ def _require_whole(held: _Held, begin: int, stop: int, unit: Unit) -> None:
         last = stop if end is None else min(stop, end)
         for since, until, offset in buckets.offsets(view.zone, begin, last):
             odd = offset % seconds or (since != begin and since % seconds)
-            if odd and (view.certain(width, since) or held.any_of([width], since, until)):
+            if odd and (view.certain(width, since) or stored.include([width], since, until)):
                 behind = "behind" if offset < 0 else "ahead of"
                 raise InexactZone(
                     f"{view.counter!r} {view.counted_by(width)} of UTC, but {unit}s of {view.zone},"
                     f" from {moment_text(since)} on {timedelta(seconds=abs(offset))} {behind} UTC,"
-                    f" begin in the middle of one: {view.advice(width, view.zone)}"
+                    f" begin in the middle of a bucket: {view.advice(width, view.zone)}"
                 )

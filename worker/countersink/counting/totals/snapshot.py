@@ -1,11 +1,10 @@
-"""One moment of the tables, of which any number of questions can be asked (``Snapshot``): the shape
-of each counter, read once (how its events go into buckets, whether it is known), its first and last
-buckets, up to when days are in months, and what is pending.
+"""A snapshot of the tables that answers any number of questions (``Snapshot``): the shape of each
+counter (scheme, and whether it is known), its first and last buckets, the day up to which days are
+in months, and pending increments.
 
-Whoever asks many counters one after another would go to the server and back for each. Within
-:meth:`Snapshot.together` shapes, sums and rankings come from one query for many counters (``SIZE``
-counters, ``MAX_ROWS`` rows at a time). The answers are the same, as nothing changes within a
-snapshot.
+Within :meth:`Snapshot.together` shapes, sums and rankings of many counters come from one query
+(``SIZE`` counters, ``MAX_ROWS`` rows) instead of one query per counter. Answers are equal, as
+nothing changes within a snapshot.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,9 +35,9 @@ from countersink.database.sql import (
 from countersink.runtime.limits import is_name, key_bytes, stored_form
 
 SIZE: Final = 500
-"""Counters that are read together, at most."""
+"""Maximum number of counters read together."""
 MAX_ROWS: Final = 100_000
-"""Rows that one query brings at most. A counter that has more by itself is asked by itself."""
+"""Maximum rows of a query for several counters; a counter with more rows is read by itself."""
 ROW_IN: Final = (
     f"SELECT counter, {LABEL} FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"
 )
@@ -51,12 +50,12 @@ Ask = Callable[[list[str]], dict[str, SumRows]]
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What is not in the tables yet.
+    """Pending amounts, which are not in the tables yet.
 
     Attributes:
-        entries: how many entries of the queue it is.
-        cells: counter to (label of the bucket, key) to amount; of a counter of which none of the
-            wanted keys are pending, nothing.
+        entries: number of entries in the queue.
+        cells: counter → (bucket's label, key) → amount; empty for a counter whose wanted keys are
+            not pending.
     """
 
     entries: int = 0
@@ -65,12 +64,11 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is known of a counter in one snapshot.
+    """Scheme of a counter in one snapshot, and whether it is known.
 
     Attributes:
-        known: somebody has made it, or something was counted, be it 0.
-        scheme: how its events go into buckets; with its name, '' where it cannot be one: no row has
-            it.
+        known: it was created or counted.
+        scheme: its scheme, with its name; the name is '' if invalid, which no row has.
     """
 
     known: bool
@@ -78,11 +76,11 @@ class Shape:
 
 
 class Snapshot:
-    """One moment.
+    """The tables at one moment.
 
     Args:
         session: in a snapshot of the database.
-        pending: what is not in it yet, and is to be added.
+        pending: pending amounts to add.
     """
 
     def __init__(self, session: Session, pending: Pending | None = None) -> None:
@@ -95,15 +93,15 @@ class Snapshot:
 
     @property
     def now_ms(self) -> int:
-        """The time of the server, in Unix ms; the same for all questions."""
+        """The server's time in Unix ms, equal for all questions."""
         if self._now_ms is None:
             ((now_ms,),) = self.session.query(f"SELECT {NOW_MS}")
             self._now_ms = int(now_ms)
         return self._now_ms
 
     def shape(self, counter: str | None) -> Shape:
-        """What is known of a counter; also of one that is not known."""
-        # The column would take 'c ' for 'c': it is compared with blanks added at the end.
+        """The shape of a counter, known or not."""
+        # For the column 'c ' equals 'c': it is compared with trailing blanks added.
         name = counter if counter and (is_name(counter) or is_breakdown(counter)) else ""
         if name not in self._shapes:
             group = self._group
@@ -112,9 +110,7 @@ class Snapshot:
         return self._shapes[name]
 
     def view(self, counter: str | None, time_zone: str | None = None) -> View:
-        """The buckets of a counter, known or not, in a time zone; ValueError: there is none of that
-        name.
-        """
+        """The buckets of a counter, known or not, in a time zone; ValueError: unknown time zone."""
         scheme = self.shape(counter).scheme
         asked = scheme.counter, time_zone
         if asked not in self._views:
@@ -122,30 +118,30 @@ class Snapshot:
         return self._views[asked]
 
     def require_known(self, counter: str | None) -> None:
-        """Refuse a counter of which nothing is known, nor pending.
+        """Refuse an unknown counter.
 
         Raises:
-            UnknownCounter: it is one.
+            UnknownCounter: it was neither created nor counted, nor is it pending.
         """
         if counter not in self.pending.cells and not self.shape(counter).known:
             raise UnknownCounter(f"nothing was ever counted as {counter!r}")
 
     def selected(self, selection: Selection) -> View:
-        """The buckets of the counter of a selection, in its time zone.
+        """The buckets of a selection's counter in the selection's time zone.
 
         Raises:
-            UnknownCounter: nothing is known of it.
-            ValueError: there is no such time zone.
+            UnknownCounter: as :meth:`require_known`.
+            ValueError: unknown time zone.
         """
         self.require_known(selection.counter)
         return self.view(selection.counter, selection.time_zone)
 
     def names(self, visible: Callable[[str], bool]) -> list[str]:
-        """The names of all counters that may be seen, in order."""
+        """The names of all visible counters, sorted."""
         return sorted(filter(visible, {*counter_names(self.session), *self.pending.cells}))
 
     def added(self, counter: str, ranges: Ranges, keys: Keys) -> Iterator[tuple[int, str, int]]:
-        """(label, key, amount) of what is pending in some buckets and keys of a counter."""
+        """(label, key, amount) of each pending cell of a counter in the ranges and keys."""
         cells = self.pending.cells.get(counter, {})
         wanted: KeyMatch | frozenset[str] | None
         if keys is None or isinstance(keys, KeyMatch):
@@ -154,24 +150,23 @@ class Snapshot:
             wanted = frozenset(map(stored_form, keys if cells else ()))
         for (label, key), amount in cells.items():
             if (wanted is None or key in wanted) and (
-                ranges is None or any(label in one for one in ranges)
+                ranges is None or any(label in each for each in ranges)
             ):
                 yield label, key, amount
 
     def pending_labels(self, counter: str) -> Collection[int]:
-        """The labels of the buckets of a counter in which something is pending."""
+        """The labels of a counter's buckets with pending amounts."""
         return {label for label, _ in self.pending.cells.get(counter, ())}
 
     def rolled_up_to(
         self, counter: str | None = None, visible: Callable[[str], bool] = lambda name: True
     ) -> date | None:
-        """The day before which days of a counter are in months, of all that are visible the latest
-        such day; None where nothing is in months.
+        """The day before which days of a counter, or of any visible counter, are in months; None:
+        no days are in months.
         """
         if counter is not None:
             return self._months_to(self.shape(counter).scheme)
-        # Of each counter its first row is looked up: it is of the first month, or of what comes
-        # late.
+        # The first row of each counter belongs to the first month, or to a late event.
         found = self.session.query(
             f"SELECT (SELECT {LABEL} FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = name"
             f" ORDER BY counter, bucket LIMIT 1), name, {SCHEME_COLUMNS} FROM counter"
@@ -188,8 +183,8 @@ class Snapshot:
         """The day before which days of one counter are in months.
 
         Args:
-            scheme: the counter's.
-            first: the label of its first row, where that is known.
+            scheme: the counter's scheme.
+            first: the label of its first row, if known.
         """
         until = scheme.rolled_to("month")
         if until is None or (first is not None and first > until):
@@ -204,8 +199,8 @@ class Snapshot:
             return buckets.date_at("UTC", until)
 
     def edges(self, view: View, keys: Sequence[str] | None = None) -> list[int]:
-        """Labels of buckets that have rows, with those that begin first and end last, for each
-        key.
+        """Labels of buckets with rows, of the counter or of each key, which include the bucket that
+        begins first and the bucket that ends last.
         """
         found: list[int] = []
         for key in [None] if keys is None else dict.fromkeys(keys):
@@ -216,40 +211,40 @@ class Snapshot:
                     "FROM counter_slot FORCE INDEX (by_key) WHERE counter = %s AND counter_key = %s"
                 )
                 args += (key_bytes(key),)
-            one = f"(SELECT {LABEL} {rows} ORDER BY bucket {{}} LIMIT 1)"
+            end = f"(SELECT {LABEL} {rows} ORDER BY bucket {{}} LIMIT 1)"
             ends = self.session.query(
-                f"{one.format('ASC')} UNION ALL {one.format('DESC')}", args * 2
+                f"{end.format('ASC')} UNION ALL {end.format('DESC')}", args * 2
             )
-            # The columns of days and months are local, those of others are not.
-            for where, values in _beside(view, {int(label) for (label,) in ends}):
+            # The columns of days and months are in local time, those of other widths in UTC.
+            for where, values in _edge_conditions(view, {int(label) for (label,) in ends}):
                 ends += self.session.query(f"SELECT {LABEL} {rows}{where}", (*args, *values))
             found += [int(label) for (label,) in ends]
         return found
 
     @contextmanager
     def together(self, names: Sequence[str]) -> Iterator[None]:
-        """Within the block these counters, at most :data:`SIZE`, are read together.
+        """Read counters together within the block.
 
         Args:
-            names: theirs, each a valid one, in order of bytes, in which they will be asked.
+            names: up to :data:`SIZE` valid names in order of bytes, in which they will be asked.
         """
         before, self._group = self._group, _Group(names)
         try:
             yield
         finally:
             self._group = before
-            # There may be many, and each was asked about.
+            # These may be many, and are not needed any more.
             self._shapes.clear()
             self._views.clear()
 
     def shared(self, question: object, counter: str, ask: Ask) -> SumRows:
-        """The rows of a counter for a question that the others of its group will ask, too.
+        """The rows of a counter for a question that is asked for each counter of its group.
 
         Args:
-            question: which; the same for all that are asked together.
-            counter: whose rows.
-            ask: finds the rows of as many of some counters, from the first on, as are brought at
-                once; of one alone all.
+            question: equal for all counters that are asked together.
+            counter: the counter's name.
+            ask: returns all rows of as many of the given counters, from the first on, as one query
+                returns, at least of a single counter.
         """
         group = self._group
         if group is None or counter not in group.places:
@@ -257,22 +252,18 @@ class Snapshot:
         taken = group.taken.setdefault(question, set())
         found = group.found.setdefault(question, {})
         if counter not in taken and counter not in found:
-            own = self.shape(counter).scheme
-            found |= ask(
-                [counter]
-                + [
-                    other
-                    for other in group.names[group.places[counter] + 1 :]
-                    if other not in taken and other not in found and self.shape(other).scheme == own
-                ]
+            alike = self.shape(counter).scheme
+            others = (
+                each
+                for each in group.names[group.places[counter] + 1 :]
+                if each not in taken and each not in found and self.shape(each).scheme == alike
             )
+            found |= ask([counter, *others])
         taken.add(counter)
         return found.pop(counter) if counter in found else ask([counter])[counter]
 
     def row_in(self, counter: str, where: str, args: Sequence[object]) -> int | None:
-        """The label of one of a counter's rows that a condition, from AND on, picks; None: none
-        is.
-        """
+        """The label of any row of a counter under conditions that begin with AND; None: no row."""
         if where.startswith(NOTHING):
             return None
 
@@ -294,10 +285,10 @@ class _Group:
     """Counters that are read together.
 
     Attributes:
-        names: theirs.
-        places: theirs in ``names``.
-        found: question to counter to rows that were not taken yet.
-        taken: question to the counters that have asked it.
+        names: their names.
+        places: name → place in ``names``.
+        found: question → counter → rows that were read, and not asked for yet.
+        taken: question → counters that were asked for.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -308,7 +299,7 @@ class _Group:
 
 
 def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
-    """What is known of each of some counters."""
+    """The shapes of counters by name."""
     found = {
         name: Shape(bool(known), scheme_of(name, columns))
         for name, known, *columns in session.query(
@@ -319,11 +310,11 @@ def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
             names,
         )
     }
-    left = [name for name in names if name and name not in found]
+    others = [name for name in names if name and name not in found]
     counted: set[str] = set()
-    for table in ("counter_ledger", "counter_slot") if left else ():
+    for table in ("counter_ledger", "counter_slot") if others else ():
         distinct = f"SELECT DISTINCT counter FROM {table} FORCE INDEX (PRIMARY)"
-        rows = session.query(f"{distinct} WHERE counter IN ({marks(left)})", left)
+        rows = session.query(f"{distinct} WHERE counter IN ({marks(others)})", others)
         counted |= {name for (name,) in rows}
     return {
         name: found.get(name) or Shape(name in counted, replace(DEFAULT, counter=name))
@@ -331,17 +322,17 @@ def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
     }
 
 
-def _beside(view: View, labels: Iterable[int]) -> Iterator[tuple[str, Sequence[object]]]:
-    """Conditions for the rows that may begin before, or end behind, the first and the last in the
-    order of the column.
+def _edge_conditions(view: View, labels: Iterable[int]) -> Iterator[tuple[str, Sequence[object]]]:
+    """SQL conditions, and values, for buckets that may begin before, or end after, the first and
+    the last bucket in the order of the column.
     """
     scheme, around = view.scheme, set[int]()
     for label in labels:
         begins, width = scheme.starts_at(label), view.width(label)
         wider = [each for each in view.widths if is_wider(each, width)]
-        for at in (begins // 60, scheme.ends_at(label) // 60 - 1):
-            around |= {scheme.label_in(each, at) for each in wider}
-        # West of UTC the column may have reached the day after, which is the last then.
+        for minute in (begins // 60, scheme.ends_at(label) // 60 - 1):
+            around |= {scheme.label_in(each, minute) for each in wider}
+        # West of UTC the last column may be of the next day.
         around |= {buckets.label("UTC", each, begins // 60) for each in wider}
         if begins > label:
             narrower = f" AND bucket >= %s AND bucket < %s AND width < {NUMBER[width]:d}"

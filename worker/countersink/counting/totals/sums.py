@@ -1,26 +1,22 @@
-"""The SQL of totals: sums by key (largest first) and by bucket, choice of indexes, first and last
-day.
+"""SQL of totals: sums by key (largest first) and by bucket, choice of indexes, first and last day.
 
-So a caller can ask several questions in one snapshot; it needs one, or nobody who moves rows
-meanwhile. Ranges are local days and include both ends; None means from, or to, where the data
-begins or ends. Without ``time_zone`` days are those of the counter's own. An answer is exact, or an
-error (never for buckets that are days, shown as such): :mod:`countersink.counting.totals.views`.
-Keys are str here and bytes in the table (undecodable bytes become lone surrogates, as in file
-names).
+The caller's session is in a snapshot, so that several questions fit together (or no rows are moved
+meanwhile). Ranges are local days, both ends included, or times; None: open. Without ``time_zone``
+days are of the counter's own zone. An answer is exact, or an error (never for day buckets asked for
+as days): :mod:`countersink.counting.totals.views`. Keys are str here and bytes in the table;
+undecodable bytes are lone surrogates, as in file names.
 
-Every function that takes a :class:`countersink.counting.totals.selection.Selection` raises, beside
-what it names:
+Every function that takes a :class:`countersink.counting.totals.selection.Selection` also raises:
 
-    UnknownCounter: nothing was ever counted under this name, nor did anybody make it.
-    ValueError: there is no such time zone.
-    InexactZone: the buckets do not add up to days of ``time_zone``, or, where they are hours, of
-        the counter's own, which was then not whole hours from UTC.
-    Refused: the machine does not know the counter's time zone, and the days of it are asked for.
-    RolledUp: the range takes a part of a month into which days are rolled up.
+    UnknownCounter: the counter was neither created nor ever counted.
+    ValueError: unknown time zone.
+    InexactZone: the buckets do not add up to days of ``time_zone``, or, if they are hours, to days
+        of the counter's own zone while it was not whole hours from UTC.
+    Refused: this machine does not know the counter's time zone, and its days are asked for.
+    RolledUp: the range cuts through a month into which days are rolled up.
 
-Each query names the index it goes by and reads no more of a table than the range it is asked for:
-the primary key (counter, bucket, …) for whole days, ``by_key`` (counter, counter_key, bucket) for
-single keys.
+Each query names its index, and reads only the range asked for: by the primary key (counter, bucket,
+…) for days, by ``by_key`` (counter, counter_key, bucket) for single keys.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,21 +40,21 @@ from countersink.database.sql import LABEL, marks, width_number
 from countersink.runtime.limits import key_bytes, key_text, stored_form
 
 _KEYS_PER_QUERY: Final = 500
-"""Ranges per query: far more than this and MySQL gives up on ranges and reads the index whole."""
+"""Named keys per query; for many more MySQL reads the whole index instead of ranges."""
 _RANGES_PER_QUERY: Final = 2_000
-"""Ranges of an index in one query of many counters: counters times keys."""
+"""Ranges of an index (counters times keys) in a query for several counters."""
 
 BUCKETS: Final = "bucket"
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The rows that a question is about.
+    """The rows of ``counter_slot`` that a question reads.
 
     Attributes:
-        counter: whose.
-        ranges: which of its buckets.
-        width: of all of these; None where there may be several.
+        counter: the counter's name.
+        ranges: ranges of its buckets.
+        width: the width of all these buckets; None: several widths are possible.
     """
 
     counter: str
@@ -67,24 +63,24 @@ class Scope:
 
     @classmethod
     def of(cls, view: View, start: date | None, end: date | None) -> "Scope":
-        """All of a range of days.
+        """The rows of a range of days or times.
 
         Raises:
-            InexactZone: it begins or ends within a bucket.
-            RolledUp: it cuts through a month.
+            InexactZone: the range begins or ends within a bucket.
+            RolledUp: the range cuts through a month.
         """
         view.require_range(start, end)
         return cls.within(view, view.ranges(start, end))
 
     @classmethod
     def within(cls, view: View, ranges: Ranges) -> "Scope":
-        """Some buckets of a view's counter."""
-        widths = view.widths if ranges is None else {one.width for one in ranges}
+        """The rows of ranges of buckets of a view's counter."""
+        widths = view.widths if ranges is None else {each.width for each in ranges}
         return cls(view.counter, ranges, next(iter(widths)) if len(widths) == 1 else None)
 
 
 def total(snapshot: Snapshot, selection: Selection) -> int:
-    """The sum over all keys, or over those selected."""
+    """The sum over the selected keys."""
     scope, keys = _scope(snapshot, selection), selection.keys
     stored = sum(0 if amount is None else int(amount) for (amount,) in sums(snapshot, scope, keys))
     return stored + sum(amount for _, _, amount in _added(snapshot, scope, keys))
@@ -93,16 +89,14 @@ def total(snapshot: Snapshot, selection: Selection) -> int:
 def by_key(
     snapshot: Snapshot, selection: Selection, *, limit: int | None = None
 ) -> list[tuple[str, int]]:
-    """(key, total) of the keys that match, largest first, then by key; all of them, or the first
-    ``limit``.
-    """
+    """(key, total) of the matching keys, or of the first ``limit``: largest first, then by key."""
     scope, keys = _scope(snapshot, selection), selection.keys
     assert keys is None or isinstance(keys, KeyMatch)
     added: dict[str, int] = {}
     for _, key, amount in _added(snapshot, scope, keys):
         added[key] = added.get(key, 0) + amount
-    # Of the keys that nothing is added to, none beyond the first `limit` can get into the result;
-    # those that something is added to can come from anywhere, also from above.
+    # Keys without pending amounts can be in the result only if they are among the first `limit` of
+    # them; keys with pending amounts can move up or down from any place.
     asked = None if limit is None else limit + len(added)
     totals = dict(_ranked(snapshot, scope, asked, keys or ANY))
     if asked is not None and len(totals) == asked:
@@ -116,9 +110,7 @@ def by_key(
 
 
 def many(snapshot: Snapshot, selection: Selection) -> dict[str, int]:
-    """The totals of the keys selected, which are named one by one, in their order; 0 for those
-    without counts.
-    """
+    """The totals of the named keys of a selection, in their order; 0 for keys without counts."""
     scope, wanted = _scope(snapshot, selection), list(selection.named or ())
     totals = _many(snapshot, scope, wanted)
     added: dict[str, int] = {}
@@ -137,14 +129,12 @@ def _many(snapshot: Snapshot, scope: Scope, wanted: list[str]) -> dict[str, int]
 
 
 def span(snapshot: Snapshot, selection: Selection) -> tuple[date, date] | None:
-    """The first and the last day that has rows, of the counter or of keys named one by one; None if
-    none has, or the counter is unknown. The selection's range has no say in it.
-
-    What is in months counts from the first day of the first to the last day of the last.
+    """The first and the last day with rows, of a counter or of named keys; None: no rows. The
+    selection's range is ignored. A month counts from its first to its last day.
 
     Raises:
-        InexactZone: the first or the last bucket lies in more than one day of ``time_zone``.
-        RolledUp: there are months, and they are not those of ``time_zone``.
+        InexactZone: the first or the last bucket is in more than one day of ``time_zone``.
+        RolledUp: the first or the last bucket is a month, in another time zone.
     """
     view = snapshot.view(selection.counter, selection.time_zone)
     days: list[date] = []
@@ -157,7 +147,7 @@ def span(snapshot: Snapshot, selection: Selection) -> tuple[date, date] | None:
 
 
 def sums(snapshot: Snapshot, scope: Scope, keys: Keys, group: str = "") -> SumRows:
-    """SUM(amount), by the expression ``group`` if given, which may repeat."""
+    """Rows of SUM(amount), after the value of ``group`` if given, which may occur repeatedly."""
     chosen = chosen_keys(keys)
     return snapshot.shared(
         (scope.ranges, chosen, group),
@@ -169,24 +159,26 @@ def sums(snapshot: Snapshot, scope: Scope, keys: Keys, group: str = "") -> SumRo
 def _sums_of(
     snapshot: Snapshot, names: list[str], scope: Scope, chosen: ChosenKeys, group: str
 ) -> dict[str, SumRows]:
-    """The same of as many of some counters, from the first on, as are brought at once."""
+    """The rows of :func:`sums` by counter, of as many counters, from the first on, as one query
+    returns.
+    """
     picked = picked_keys(chosen, _KEYS_PER_QUERY)
-    widest = max((one.ranges for one in picked), default=0)
-    complete = names if not widest else names[: max(1, _RANGES_PER_QUERY // widest)]
+    most = max((part.ranges for part in picked), default=0)
+    complete = names if not most else names[: max(1, _RANGES_PER_QUERY // most)]
     found: dict[str, SumRows] = {name: [] for name in complete}
     if scope.ranges is not None and not scope.ranges:
         return found
     where, args = condition(scope.ranges)
-    for one in picked:
+    for part in picked:
         if not complete:
             return {}
         limit = f" ORDER BY counter LIMIT {MAX_ROWS}" if len(complete) > 1 else ""
-        select, by = grouping(scope, group, ordered=one.ordered)
+        select, by = grouping(scope, group, ordered=part.ordered)
         rows = snapshot.session.query(
-            f"SELECT counter, {select}SUM(amount) FROM counter_slot FORCE INDEX ({one.indexes})"
-            f" WHERE counter IN ({marks(complete)}){where}{one.where}"
+            f"SELECT counter, {select}SUM(amount) FROM counter_slot FORCE INDEX ({part.indexes})"
+            f" WHERE counter IN ({marks(complete)}){where}{part.where}"
             f" GROUP BY counter{by and f', {by}'}{limit}",
-            (*complete, *args, *one.args),
+            (*complete, *args, *part.args),
         )
         complete = _complete(complete, rows)
         for name, *row in rows:
@@ -195,7 +187,7 @@ def _sums_of(
 
 
 def _complete(names: list[str], rows: Sequence[tuple[Any, ...]]) -> list[str]:
-    """Those of the counters, in order, of which no row is missing."""
+    """The counters, in order, whose rows were not cut off by the limit."""
     if len(rows) < MAX_ROWS or len(names) == 1:
         return names
     last = rows[-1][0]
@@ -203,14 +195,14 @@ def _complete(names: list[str], rows: Sequence[tuple[Any, ...]]) -> list[str]:
 
 
 def by_label(snapshot: Snapshot, scope: Scope, keys: Keys) -> dict[int, int]:
-    """The sums of the buckets by label."""
+    """The sums of the selected keys by bucket's label."""
     found: dict[int, int] = {}
     for label, *most, amount in sums(snapshot, scope, keys, BUCKETS):
         if most and most[0] != width_number(int(label)):
-            # Buckets of two widths begin at the same time in the table.
+            # Buckets of two widths have equal columns ``bucket``: group by width, too.
             found.clear()
-            for each, its_amount in sums(snapshot, scope, keys, LABEL):
-                found[int(each)] = found.get(int(each), 0) + int(its_amount)
+            for exact, part in sums(snapshot, scope, keys, LABEL):
+                found[int(exact)] = found.get(int(exact), 0) + int(part)
             break
         found[int(label)] = found.get(int(label), 0) + int(amount)
     for label, _, amount in _added(snapshot, scope, keys):
@@ -225,7 +217,7 @@ def _added(snapshot: Snapshot, scope: Scope, keys: Keys) -> Iterator[tuple[int, 
 def _ranked(
     snapshot: Snapshot, scope: Scope, limit: int | None, match: KeyMatch
 ) -> list[tuple[str, int]]:
-    """(key, sum) of the keys that match, largest first, then by key; at most ``limit`` if given."""
+    """(key, sum) of the matching keys, largest first, then by key; at most ``limit`` if given."""
     rows = snapshot.shared(
         (scope.ranges, limit, match),
         scope.counter,
@@ -238,9 +230,9 @@ def _ranked_of(
     snapshot: Snapshot, names: list[str], scope: Scope, limit: int | None, match: KeyMatch
 ) -> dict[str, SumRows]:
     if len(names) == 1:
-        select, own = _by_key(scope, match)
+        select, given = _by_key(scope, match)
         sql = f"{select} ORDER BY total DESC, counter_key" + (" LIMIT %s" if limit else "")
-        return {names[0]: snapshot.session.query(sql, (*own, limit) if limit else own)}
+        return {names[0]: snapshot.session.query(sql, (*given, limit) if limit else given)}
     where, args = condition(scope.ranges)
     matching, matched = match.condition()
     source = (
@@ -265,8 +257,8 @@ def _ranked_of(
 
 
 def keyed(snapshot: Snapshot, scope: Scope, keys: Keys) -> Iterator[tuple[str, int]]:
-    """(key, sum) in the order of the keys' bytes, one by one as the server sends them; of all keys,
-    of those that match, or of ``keys``, which are not so many.
+    """(key, sum) in the order of the keys' bytes, streamed from the server; named keys must fit in
+    one statement.
     """
     if keys is not None and not isinstance(keys, KeyMatch):
         if not keys:
@@ -278,7 +270,7 @@ def keyed(snapshot: Snapshot, scope: Scope, keys: Keys) -> Iterator[tuple[str, i
 
 
 def _by_key(scope: Scope, match: KeyMatch) -> tuple[str, tuple[object, ...]]:
-    """The query for the sums by key, up to its order, and its values."""
+    """The query for sums by key, without ORDER BY, and its values."""
     where, args = condition(scope.ranges)
     matching, matched = match.condition()
     rows = f"counter_slot FORCE INDEX ({match.indexes}) WHERE counter = %s{where}{matching}"
@@ -287,13 +279,13 @@ def _by_key(scope: Scope, match: KeyMatch) -> tuple[str, tuple[object, ...]]:
 
 
 def bucket_labels(snapshot: Snapshot, scope: Scope) -> list[int]:
-    """The labels of the buckets that have rows, in order."""
+    """The labels of buckets with rows, in order."""
     if scope.ranges is not None and not scope.ranges:
         return []
     where, args = condition(scope.ranges)
     label, by = LABEL, "bucket, width"
     if scope.width is not None:
-        # Then the next bucket is looked up, without the rows in between.
+        # So the server skips from bucket to bucket, without the rows in between.
         label, by = _label(f"{NUMBER[scope.width]:d}"), "bucket"
     rows = snapshot.session.query(
         f"SELECT {label} FROM counter_slot FORCE INDEX (PRIMARY)"
@@ -304,15 +296,15 @@ def bucket_labels(snapshot: Snapshot, scope: Scope) -> list[int]:
 
 
 def grouping(scope: Scope, group: str, *, ordered: bool = True) -> tuple[str, str]:
-    """For an expression to group by, or none: the columns of a SELECT, and what to GROUP BY.
+    """The columns of a SELECT, and the expressions of its GROUP BY.
 
     Args:
-        scope: of the rows.
-        group: the expression; or :data:`BUCKETS`: labels, and, where there may be several widths,
-            behind each the number of the widest.
-        ordered: the rows may come in the order of an index. Where the server is to choose between
-            two, it would else take the one that spares it sorting some hundred sums, and read all
-            rows for that (MariaDB 11: 50 times as long, for 1,000 of 1,000,000 keys).
+        scope: the rows.
+        group: expression to group by; empty: none; :data:`BUCKETS`: labels, each followed by the
+            number of its widest width, if several are possible.
+        ordered: allow rows in the order of an index. If the server may choose between two indexes,
+            it would choose the one that avoids sorting a few hundred sums, and read all rows
+            (MariaDB 11: 50 times as long, for 1,000 of 1,000,000 keys).
     """
     if not group:
         return "", ""
@@ -327,8 +319,8 @@ def grouping(scope: Scope, group: str, *, ordered: bool = True) -> tuple[str, st
         return f"{group}, ", group
     if scope.width is not None:
         return f"{_label(f'{NUMBER[scope.width]:d}')}, ", "bucket"
-    # The rows of a bucket lie together, those of a bucket and a width behind each key: to group by
-    # both takes twice as long, and hardly any bucket has two.
+    # In the index the width comes after the key: grouping by bucket and width takes twice as long,
+    # and hardly any column ``bucket`` has rows of two widths.
     return f"{_label('MIN(width)')}, MAX(width), ", "bucket"
 
 

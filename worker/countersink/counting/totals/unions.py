@@ -1,14 +1,13 @@
-"""How many different members there are: in a range, by day, hour, minute, month, key or group of
-keys; unions of sketches, and the errors where they cannot be united (``NotUnique``).
+"""Numbers of different members in a range, by day, hour, minute, month, key or group of keys:
+unions of sketches, and the errors where they cannot be united (``NotUnique``).
 
-Ranges, zones and errors are those of :mod:`countersink.counting.totals.sums` and
-:mod:`countersink.counting.totals.series`; beside these errors each function raises:
+Ranges, zones and errors are as in :mod:`countersink.counting.totals.sums` and
+:mod:`countersink.counting.totals.series`. Each function also raises:
 
-    NotUnique: the counter does not count its different members; or those of what was asked for
-        were hashed with several salts, so that nobody can tell which are the same.
-    DamagedSketch: a sketch is not what was written, with its counter, bucket and key; or some are
-        missing.
-    NoSketches: it takes datasketches, which is not installed.
+    NotUnique: the counter does not count different members; or members of one row of the answer
+        were hashed with several salts, so that equal members cannot be recognized.
+    DamagedSketch: a sketch is damaged (with its counter, bucket and key), or sketches are missing.
+    NoSketches: datasketches is needed and not installed.
 """
 
 import time
@@ -32,20 +31,21 @@ from countersink.counting.visitors import SketchUnion, Visitors, periods_of
 from countersink.counting.visitors.rows import StoredSketch, number, stored
 from countersink.database.session import Session
 from countersink.runtime.limits import key_text, text_bytes
+from countersink.runtime.texts import plural
 
 G = TypeVar("G")
 
 MOST_EXACT_IN_ANSWER: Final = 200_000
-"""Members that all unions of an answer keep exactly, together: some 20 MB."""
+"""Maximum members that all unions of an answer hold as hashes, together: about 20 MB."""
 _AT_A_TIME: Final = 50
-"""Sketches that are united, in about 2 ms, before other threads run: the event loop's is one."""
+"""Sketches united, in about 2 ms, between pauses for other threads, such as the event loop's."""
 _PAUSE_S: Final = 0.0001
 
 _KEYS_PER_QUERY: Final = 500
 
 
 def total(snapshot: Snapshot, selection: Selection) -> Visitors:
-    """How many different members there are of all keys, or of those selected."""
+    """The number of different members of the selected keys."""
     found = _united(snapshot, selection, lambda view, sketch: None)
     return found[None].visitors() if found else Visitors()
 
@@ -53,8 +53,8 @@ def total(snapshot: Snapshot, selection: Selection) -> Visitors:
 def by_unit(
     snapshot: Snapshot, selection: Selection, unit: Unit, places: Sequence[Any]
 ) -> list[tuple[Any, Visitors]]:
-    """The same for each of these days, hours, minutes or months, which the series of totals has
-    found; 0 without members.
+    """(place, number of different members) for each of ``places``: the days, hours, minutes or
+    months of the series of totals.
     """
     found = _united(snapshot, selection, partial(_place, unit), unit=unit, wanted=frozenset(places))
     return [(place, found[place].visitors() if place in found else Visitors()) for place in places]
@@ -63,8 +63,8 @@ def by_unit(
 def by_key(
     snapshot: Snapshot, selection: Selection, *, limit: int | None = None
 ) -> list[tuple[str, Visitors]]:
-    """(key, how many different members) of the keys that have any, those with most first, then by
-    key; all of them, or the first ``limit``.
+    """(key, number of different members) of the keys with members, largest first, then by key; all
+    of them, or the first ``limit``.
     """
     found = by_group(snapshot, selection, lambda key: (key,))
     return [(key, visitors) for (key,), visitors in found][:limit]
@@ -73,7 +73,9 @@ def by_key(
 def by_group(
     snapshot: Snapshot, selection: Selection, group: Callable[[str], tuple[str, ...]]
 ) -> list[tuple[tuple[str, ...], Visitors]]:
-    """The same of keys that belong together, by what ``group`` says of them."""
+    """(group, number of different members) of the groups with members, largest first, then by
+    group; ``group`` returns the group of a key.
+    """
     found = _united(snapshot, selection, lambda view, sketch: group(key_text(sketch.key)))
     counted = [(name, union.visitors()) for name, union in found.items()]
     counted.sort(key=lambda pair: (-pair[1].total, tuple(map(text_bytes, pair[0]))))
@@ -88,8 +90,8 @@ def _united(
     unit: Unit | None = None,
     wanted: frozenset[G] | None = None,
 ) -> dict[G, SketchUnion]:
-    """The unions of the selected sketches by group; where they would have too many members
-    together, those that grow go on as estimates.
+    """The unions of the selected sketches by group; beyond :data:`MOST_EXACT_IN_ANSWER` members
+    together, unions that grow become estimates.
     """
     view = snapshot.selected(selection)
     salts = _Salts(snapshot.session, view.counter)
@@ -117,7 +119,7 @@ def _sketches(
     """The selected sketches.
 
     Raises:
-        DamagedSketch: some are missing.
+        DamagedSketch: sketches are missing.
     """
     if unit in (None, "month"):
         ranges = Scope.of(view, selection.start, selection.end).ranges
@@ -126,21 +128,21 @@ def _sketches(
     if ranges is not None and not ranges:
         return
     where, args = condition(ranges)
-    for one in picked_keys(chosen_keys(selection.keys), _KEYS_PER_QUERY):
-        rows = (view.counter, where + one.where, (*args, *one.args), one.indexes)
+    for part in picked_keys(chosen_keys(selection.keys), _KEYS_PER_QUERY):
+        rows = (view.counter, where + part.where, (*args, *part.args), part.indexes)
         missing = number(session, *rows)
         for sketch in stored(session, *rows):
             missing -= 1
             yield sketch
         if missing > 0:
             raise DamagedSketch(
-                f"different members of {view.counter!r} are missing, those of {missing:,} keys and"
-                " buckets: `countersink verify` names the first"
+                f"different members of {view.counter!r} are missing in"
+                f" {plural(missing, 'row')}: run `countersink verify` to find the first"
             )
 
 
 def _place(unit: Unit, view: View, sketch: StoredSketch) -> date:
-    """The day, hour, minute or month that a sketch is of."""
+    """The day, hour, minute or month of a sketch."""
     if unit == "day":
         return view.day(sketch.label)
     if unit == "month":
@@ -151,10 +153,10 @@ def _place(unit: Unit, view: View, sketch: StoredSketch) -> date:
 
 
 class _Salts:
-    """With which salts the members of groups were hashed.
+    """The salts with which the members of each group were hashed.
 
     Raises:
-        NotUnique: the counter does not count its different members.
+        NotUnique: the counter does not count different members.
     """
 
     def __init__(self, session: Session, counter: str) -> None:
@@ -164,8 +166,8 @@ class _Salts:
         self._days: int | None = found[0][0] if found else None
         if self._days is None:
             raise NotUnique(
-                f"{self._counter!r} does not count its different members: `countersink counter set"
-                f" {self._counter} --unique` has them counted from then on"
+                f"{self._counter!r} does not count different members: have those of later events"
+                f" counted with `countersink counter set {self._counter} --unique`"
             )
         self._begins = [period.begins for period in self._periods]
         self._ends = [inf if each.ends is None else each.ends for each in self._periods]
@@ -173,17 +175,17 @@ class _Salts:
         self._of_labels: dict[int, tuple[int, int]] = {}
 
     def note(self, group: object, view: View, sketch: StoredSketch) -> None:
-        """Note the salts of a sketch.
+        """Note the salt of a sketch of a group.
 
         Raises:
-            NotUnique: the group has another one.
+            NotUnique: the sketch has several salts, or the group has another salt.
         """
         if len(self._periods) == 1:
             return
         if sketch.label not in self._of_labels:
             begins = view.scheme.starts_at(sketch.label) // 60
             ends = view.scheme.ends_at(sketch.label) // 60
-            # The first and the last salt that events of the bucket may have, by their places.
+            # Places of the first and the last salt that events of the bucket may have.
             places = bisect_right(self._ends, begins), bisect_left(self._begins, ends) - 1
             self._of_labels[sketch.label] = places
         first, last = self._of_labels[sketch.label]
@@ -195,8 +197,8 @@ class _Salts:
         days = self._days
         often = "each day" if days == 1 else f"each {days} days"
         why = f"salts are renewed {often}" if days else "its salt was renewed"
-        rest = "" if days else ", or for a range with one salt"
+        other = "" if days else ", or for a range with one salt"
         return NotUnique(
-            f"which members of {self._counter!r} are the same cannot be told over the whole of this"
-            f" range, as {why}: ask by day, in its own time zone{rest}"
+            f"equal members of {self._counter!r} cannot be recognized in this range, as {why}: ask"
+            f" by day, in its own time zone{other}"
         )

@@ -1,11 +1,11 @@
-"""Buckets as days, months and hours of another time zone, and the errors and advice where a
-counter's buckets do not add up to them.
+"""Views of a counter's buckets as days, months and hours of a time zone, with errors and advice
+where they do not add up to these.
 
-Without a time zone, buckets that are days are shown as what they are, so there is always an answer.
-Everything else needs every day, month, hour or time that is asked for to begin where no bucket goes
-on, be it in another zone or in the counter's own, which may not be whole hours from UTC. Which
-buckets there can be follows from the counter alone. Where there may be finer ones, too, it is the
-rows, of any key, that say whether one goes on: it is looked for in the snapshot of the sum.
+Day buckets asked for as days of the counter's own zone always have an answer. Otherwise every day,
+month, hour or time asked for must begin at the edge of a bucket (a *cut* is one that begins within
+a bucket), also in the counter's own zone, which may not be whole hours from UTC. The scheme says
+which buckets are possible. Where finer buckets are possible, too, rows of any key decide whether a
+bucket with a cut exists: they are looked up in the snapshot of the sums.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -40,18 +40,18 @@ _LONGEST: Final[dict[Width, int]] = {
     **{width: minutes * 60 for width, minutes in MINUTES.items()},
     "month": 31 * 86_400,
 }
-"""Seconds from one label to the next, at most."""
+"""Maximum seconds from one label to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelRange:
-    """Buckets of one width, from one label to another.
+    """A range of buckets of one width.
 
     Attributes:
-        first: the first label, without the number of its width; None for where they begin.
-        until: the label before which they end; None for where they end.
-        width: theirs.
-        mixed: the counter may have buckets of other widths, which lie in between.
+        first: the first label, without the number of its width; None: open.
+        until: the label before which the range ends; None: open.
+        width: the width of the buckets.
+        mixed: the counter may have buckets of other widths in between.
     """
 
     first: int | None
@@ -68,29 +68,29 @@ class LabelRange:
 
     @property
     def empty(self) -> bool:
-        """Whether it can hold no bucket."""
+        """Whether the range has no buckets."""
         return self.first is not None and self.until is not None and self.first >= self.until
 
     @property
     def only(self) -> int | None:
-        """Its label, if it can hold just one."""
+        """The label of the only possible bucket; None: several are possible."""
         if self.first is None or self.until is None:
             return None
         return self.first if 0 < self.until - self.first <= _LONGEST[self.width] else None
 
 
 Ranges = Sequence[LabelRange] | None
-"""Buckets in any of these; None for all of the counter's."""
+"""Buckets in any of these ranges; None: all buckets of the counter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a question wants to divide, and where.
+    """An instant within a bucket at which a question begins or ends.
 
     Attributes:
-        width: of the bucket that would go on.
-        instant: where, in Unix seconds.
-        day: the date that begins there, or goes on; None: it is a time.
+        width: the width of the bucket.
+        instant: the instant in Unix seconds.
+        day: the date that begins or continues at the instant; None: the question names a time.
     """
 
     width: Width
@@ -102,22 +102,22 @@ class Rows(Protocol):
     """The rows of all counters in one snapshot."""
 
     def row_in(self, counter: str, where: str, args: Sequence[object]) -> int | None:
-        """The label of one of a counter's rows that a condition, from AND on, picks."""
+        """As :meth:`countersink.counting.totals.snapshot.Snapshot.row_in`."""
 
     def pending_labels(self, counter: str) -> Collection[int]:
-        """The labels of the buckets to which something is to be added."""
+        """The labels of a counter's buckets with pending amounts."""
 
 
 class View:
-    """How the buckets of one counter add up to days, months and hours of a time zone.
+    """The buckets of one counter as days, months and hours of a time zone.
 
     Args:
-        rows: in which snapshot.
-        scheme: the counter's; with its name, for messages.
-        time_zone: whose days, months and hours; None for the counter's own.
+        rows: the rows of the snapshot.
+        scheme: the counter's scheme, with its name for messages.
+        time_zone: time zone of days, months and hours; None: the counter's own.
 
     Raises:
-        ValueError: there is no such time zone.
+        ValueError: unknown time zone.
     """
 
     def __init__(self, rows: Rows, scheme: Scheme, time_zone: str | None) -> None:
@@ -128,15 +128,15 @@ class View:
         self.counter = scheme.counter
         self.time_zone = time_zone
         self.widths = scheme.widths
-        self.own = time_zone in (None, scheme.time_zone)
+        self.in_own_zone = time_zone in (None, scheme.time_zone)
         self._days: dict[int, date] = {}
 
     @property
     def zone(self) -> str:
-        """The time zone in which buckets are shown.
+        """The time zone of days, months and hours.
 
         Raises:
-            UnknownZone: it is the counter's own, and this machine does not know it.
+            UnknownZone: this machine does not know the counter's own time zone.
         """
         return self.time_zone or self.scheme.known_zone()
 
@@ -144,7 +144,7 @@ class View:
         """The width of a bucket.
 
         Raises:
-            Refused: the counter cannot have such buckets; the row is not countersink's.
+            Refused: the counter has no such buckets: the row was not written by countersink.
         """
         number = width_number(label)
         for width in self.widths:
@@ -152,51 +152,48 @@ class View:
                 return width
         raise Refused(
             f"{self.counter!r} has a bucket {label_text(label)} of width number {number}, in which"
-            " it never counted: `countersink verify` shows what else is wrong"
+            " it was never counted: run `countersink verify` to find further problems"
         )
 
     def day(self, label: int) -> date:
-        """The date of a bucket; of its first event where it lies in several."""
+        """The date of a bucket; the first date, if it has several."""
         day = self._days.get(label)
         if day is None:
             if self.plain(self.width(label)):
-                day = buckets.own_date(label)
+                day = buckets.label_date(label)
             else:
                 day = buckets.date_at(self.zone, self.scheme.starts_at(label))
             self._days[label] = day
         return day
 
     def last_day(self, label: int) -> date:
-        """The date of the last event that a bucket can hold."""
+        """The date of the last possible event of a bucket."""
         width = self.width(label)
         if self.plain(width):
             return month_ends(self.day(label)) if width == "month" else self.day(label)
         return buckets.date_at(self.zone, self.scheme.ends_at(label) - 60)
 
     def ranges(self, start: date | None, end: date | None) -> Ranges:
-        """The buckets of the days from ``start`` to ``end``, both inclusive, or from one time to
-        before another.
-
-        Where days and buckets do not fit together it is the buckets that begin in them: ask
-        :meth:`require_range` first.
+        """The buckets that begin in the days ``start`` to ``end``, both inclusive, or in the times
+        from ``start`` to before ``end``. Call :meth:`require_range` first: it refuses cuts.
         """
         if start is None and end is None:
             return None
         found = (
-            replace(of_all, first=first, until=buckets.earlier(until, self._end(of_all)))
-            for of_all in self.possible()
-            for first, until in self._labels(of_all.width, start, end)
+            replace(possible, first=first, until=buckets.earlier(until, self._end(possible)))
+            for possible in self.possible()
+            for first, until in self._labels(possible.width, start, end)
         )
-        return tuple(one for one in found if not one.empty)
+        return tuple(each for each in found if not each.empty)
 
-    def _end(self, of_all: LabelRange) -> int | None:
-        """The label before which all buckets of a width are; None: there is none, or there may be
-        some behind it, as applications count in a former resolution for a while.
+    def _end(self, possible: LabelRange) -> int | None:
+        """The label before which all buckets of a width end; None: no end, or a former resolution,
+        in which applications go on counting for a while.
         """
-        return None if of_all.width in dict(self.scheme.counted) else of_all.until
+        return None if possible.width in dict(self.scheme.counted) else possible.until
 
     def possible(self) -> list[LabelRange]:
-        """The buckets of each width that there can be, the finest first."""
+        """The possible buckets of each width, the finest first."""
         mixed = len(self.widths) > 1
         return [
             LabelRange(
@@ -209,52 +206,52 @@ class View:
         ]
 
     def holds(self, widths: Iterable[Width], begin: int | None, stop: int | None) -> bool:
-        """Whether buckets of some widths with anything from one Unix second to before another, None
-        is open, have rows.
+        """Whether there are rows of buckets of these widths that overlap [begin, stop), in Unix
+        seconds; None: open.
         """
         found = []
-        for one in self.possible():
-            if one.width in widths:
-                first, until = self._around(one.width, begin), one.until
+        for each in self.possible():
+            if each.width in widths:
+                first, until = self._around(each.width, begin), each.until
                 if stop is not None:
-                    last = self._around(one.width, stop - 1)
+                    last = self._around(each.width, stop - 1)
                     until = buckets.earlier(until, None if last is None else last + 60)
-                found.append(replace(one, first=first, until=until))
-        where, args = condition([one for one in found if not one.empty])
-        # From the end: further back there are wider ones.
+                found.append(replace(each, first=first, until=until))
+        where, args = condition([each for each in found if not each.empty])
+        # From the end, as earlier rows are of wider buckets.
         last = self._rows.row_in(self.counter, f"{where} ORDER BY bucket DESC", args)
         return last is not None
 
     def require_days(self, days: Iterable[date]) -> None:
-        """Check that each of these days begins where no bucket goes on.
+        """Refuse days that begin within a bucket.
 
         Raises:
-            InexactZone: one does not.
-            RolledUp: one lies within a month into which days are rolled up.
+            InexactZone: a day does.
+            RolledUp: a day is in a month into which days are rolled up.
         """
         self._refuse(self._cuts_of_days(days))
 
     def require_series(self, days: Sequence[date]) -> None:
-        """The same of days that follow each other. Before the first one nothing was counted, so it
-        may begin within a bucket; but where clocks bring it back, none may go on.
+        """Refuse consecutive days that begin within a bucket. The first day may, as nothing was
+        counted before it, except where clocks go back and it begins again.
 
         Raises:
             InexactZone, RolledUp: as :meth:`require_days`.
         """
-        back = self._cuts_of_days(days[:1], change=1)
-        self._refuse([*back, *self._cuts_of_days(days[1:])])
+        repeated = self._cuts_of_days(days[:1], change=1)
+        self._refuse([*repeated, *self._cuts_of_days(days[1:])])
 
     def require_range(self, start: date | None, end: date | None) -> None:
-        """Check that the range begins and ends where no bucket goes on.
+        """Refuse a range that begins or ends within a bucket.
 
         Raises:
-            InexactZone, RolledUp: it does not.
+            InexactZone, RolledUp: as :meth:`require_days`.
         """
         self._refuse(self._cuts_of_range(start, end))
 
     def first_day(self, start: date) -> date:
-        """The earliest date that events of a range which begins so can have: clocks may go back to
-        the day before.
+        """The earliest date of events of a range from ``start`` on; the day before, if clocks go
+        back to it.
         """
         if not isinstance(start, datetime):
             return start
@@ -264,26 +261,26 @@ class View:
         return day - buckets.ONE_DAY if back else day
 
     def final_day(self, end: date) -> date:
-        """The latest date that events of a range which ends so can have."""
+        """The latest date of events of a range that ends with ``end``."""
         if not isinstance(end, datetime):
             return end
         instant = buckets.unix(end)
         day = buckets.date_at(self.zone, instant - 60)
         after = day + buckets.ONE_DAY
-        reached = buckets.date_changes(self.zone, after)[::2]
-        return after if any(each < instant for each in reached) else day
+        begins = buckets.date_changes(self.zone, after)[::2]
+        return after if any(each < instant for each in begins) else day
 
     def day_from(self, instant: int) -> date:
-        """The first date of which nothing is before an instant."""
+        """The first date that begins at an instant or later."""
         day = buckets.date_at(self.zone, instant)
         return day if buckets.day_begins(self.zone, day) >= instant else day + buckets.ONE_DAY
 
     def instants(self, edge: date) -> tuple[int, ...]:
-        """Unix seconds at which a day begins, or that a time is."""
+        """Unix seconds of a time, or of the begins (and repeated begins) of a day."""
         return buckets.edges(self.zone, edge)
 
     def certain(self, width: Width, instant: int) -> bool:
-        """Whether whatever was counted from the bucket of an instant on is in such buckets."""
+        """Whether all events from the bucket of an instant on are in buckets of this width."""
         if width != self.scheme.resolution:
             return False
         begins = self.scheme.starts_at(self.scheme.label_in(width, instant // 60))
@@ -291,12 +288,12 @@ class View:
         return all(end is not None and end <= begins for end in ends)
 
     def may_hold(self, label: int) -> bool:
-        """Whether there can be anything in a bucket."""
+        """Whether a bucket can have rows."""
         until = self.scheme.until(self.width(label))
         return until is None or self.scheme.starts_at(label) < until
 
     def counted_by(self, width: Width) -> str:
-        """How the counter came to such buckets."""
+        """A predicate for messages: how the counter got buckets of this width."""
         until = self.scheme.until(width)
         if until is None:
             return f"is counted by {width}"
@@ -305,27 +302,27 @@ class View:
         return f"is rolled up, before {moment_text(until)}, to each {width}"
 
     def advice(self, width: Width, zone: str) -> str:
-        """What to ask instead of a time zone for which buckets of a width do not tell."""
-        until, own = self.scheme.until(width), self.scheme.time_zone
+        """Advice for messages, where buckets of a width do not add up to days of a zone."""
+        until, own_zone = self.scheme.until(width), self.scheme.time_zone
         if until is not None:
-            return f"ask for the time zone {own}, or from {moment_text(until)} on"
+            return f"ask for the time zone {own_zone}, or from {moment_text(until)} on"
         if width in ("quarter", "minute"):
             return "ask for a range without it, or for another time zone, such as UTC"
-        # Of hours UTC's days can always be told; days of their own zone are never refused.
+        # Hours always add up to days in UTC; day buckets are never refused in their own zone.
         return (
-            f"ask for the time zone {'UTC' if zone == own else own};"
-            f" `countersink counter set {self.counter} --resolution quarter` counts so that the"
-            " days of every zone add up, from now on"
+            f"ask for the time zone {'UTC' if zone == own_zone else own_zone}, or have later events"
+            f" counted by quarter, for the days of every zone, with `countersink counter set"
+            f" {self.counter} --resolution quarter`"
         )
 
     def plain(self, width: Width) -> bool:
-        """Whether its buckets are the days or months that are shown."""
-        return self.own and width in ("day", "month")
+        """Whether buckets of this width are the days or months of the view's time zone."""
+        return self.in_own_zone and width in ("day", "month")
 
     def _labels(
         self, width: Width, start: date | None, end: date | None
     ) -> list[tuple[int | None, int | None]]:
-        """[first, until) of the labels whose buckets are of these days."""
+        """[first, until) of the labels of buckets that begin in a range."""
         if self.plain(width) and not isinstance(start, datetime) and not isinstance(end, datetime):
             return [(_label_from(width, start), _label_from(width, buckets.following(end)))]
         return [
@@ -334,7 +331,7 @@ class View:
         ]
 
     def _first_label(self, width: Width, instant: int | None) -> int | None:
-        """The label of the first bucket that begins at this instant or later."""
+        """The label, without its width, of the first bucket that begins at an instant or later."""
         if instant is None:
             return None
         label = self.scheme.label_in(width, -(-instant // 60))
@@ -342,21 +339,21 @@ class View:
         return begins if self.scheme.starts_at(label) >= instant else _next(width, begins)
 
     def _around(self, width: Width, instant: int | None) -> int | None:
-        """The label of the bucket in which an instant lies, or the closest that has events."""
+        """The label, without its width, of the bucket of an instant (or of the nearest event)."""
         if instant is None:
             return None
         minute = min(max(0, instant // 60), buckets.MAX_MINUTE)
         return self.scheme.label_in(width, minute) - NUMBER[width]
 
     def _cuts_of_days(self, days: Iterable[date], change: int = 0) -> Iterator[Cut]:
-        """What lies across the changes to or from some days, but for the first ones of each."""
+        """Cuts at the changes of date to or from ``days``, without each day's first ``change``."""
         wanted = tuple(days)
         for width in self.widths:
             for day in wanted:
                 if self.plain(width) and (width == "day" or day.day == 1):
                     continue
                 for instant in buckets.date_changes(self.zone, day)[change:]:
-                    if self._goes_on(width, instant):
+                    if self._is_within(width, instant):
                         yield Cut(width, instant, day)
 
     def _cuts_of_range(self, start: date | None, end: date | None) -> Iterator[Cut]:
@@ -366,11 +363,11 @@ class View:
             if isinstance(moment, datetime):
                 instant = buckets.unix(moment)
                 for width in self.widths:
-                    if self._goes_on(width, instant):
+                    if self._is_within(width, instant):
                         yield Cut(width, instant, None)
 
-    def _goes_on(self, width: Width, instant: int) -> bool:
-        """Whether an instant lies within a bucket that there can be."""
+    def _is_within(self, width: Width, instant: int) -> bool:
+        """Whether an instant is within a possible bucket of this width, not at its edge."""
         until = self.scheme.until(width)
         if until is not None and instant >= until:
             return False
@@ -378,65 +375,65 @@ class View:
             return instant % (MINUTES[width] * 60) != 0
         zone = self.scheme.known_zone()
         day = buckets.date_at(zone, instant)
-        # A day that comes in two pieces goes on after the next one has begun.
+        # A day that clocks repeat in part continues after the next day has begun.
         return buckets.date_changes(zone, day) != (instant,) or (width == "month" and day.day != 1)
 
     def _labels_at(self, cut: Cut) -> Iterator[int]:
-        """The bucket that would go on; two, perhaps, where a day comes in two pieces."""
+        """The label of the bucket of a cut; two labels, if clocks repeat a part of the day."""
         around = ((cut.instant - 1) // 60, cut.instant // 60)
         for label in {self.scheme.label_in(cut.width, minute) for minute in around}:
             if self.scheme.starts_at(label) < cut.instant < self._last_end(cut.width, label):
                 yield label
 
     def _last_end(self, width: Width, label: int) -> int:
-        """Unix seconds at which a bucket has ended for good: its last day may come back."""
+        """Unix seconds at which a bucket finally ends: clocks may repeat a part of its last day."""
         if width in FINER:
             return self.scheme.ends_at(label)
-        day = buckets.own_date(label)
+        day = buckets.label_date(label)
         last = month_ends(day) if width == "month" else day
         return buckets.date_changes(self.scheme.known_zone(), last + buckets.ONE_DAY)[-1]
 
     def _refuse(self, cuts: Iterable[Cut]) -> None:
-        """Raise the error for what goes on."""
-        doubtful: dict[int, Cut] = {}
+        """Raise the error of a cut whose bucket is certain, or has rows or pending amounts."""
+        possible: dict[int, Cut] = {}
         for cut in cuts:
             if self.certain(cut.width, cut.instant):
                 raise self._error(cut)
             for label in self._labels_at(cut):
-                doubtful.setdefault(label, cut)
-        for label in doubtful.keys() & self._rows.pending_labels(self.counter):
-            raise self._error(doubtful[label])
-        for part in parts(sorted(doubtful), _LABELS_PER_QUERY):
+                possible.setdefault(label, cut)
+        for label in possible.keys() & self._rows.pending_labels(self.counter):
+            raise self._error(possible[label])
+        for part in parts(sorted(possible), _LABELS_PER_QUERY):
             where, args = labels_where(part)
-            held = self._rows.row_in(self.counter, f" AND {where}", args)
-            if held is not None:
-                raise self._error(doubtful[held])
+            stored = self._rows.row_in(self.counter, f" AND {where}", args)
+            if stored is not None:
+                raise self._error(possible[stored])
 
     def _error(self, cut: Cut) -> StoreError:
         if cut.width == "month":
             return self._rolled_up(cut)
-        what = f"{self.counter!r} {self.counted_by(cut.width)}"
+        problem = f"{self.counter!r} {self.counted_by(cut.width)}"
         if cut.day is None:
             return InexactZone(
-                f"{what}, and {moment_text(cut.instant)} is in the middle of one: ask for a time at"
-                f" which one begins{self._finer(cut)}"
+                f"{problem}, and {moment_text(cut.instant)} is in the middle of a bucket: ask for"
+                f" a time at which a bucket begins{self._time_advice(cut)}"
             )
         begins = str(datetime_of(cut.instant)).removesuffix(":00")
         return InexactZone(
-            f"{what} in {self.scheme.time_zone}, and {begins} UTC, when the date in {self.zone}"
-            f" changes to or from {cut.day}, is in the middle of one:"
+            f"{problem} in {self.scheme.time_zone}, and {begins} UTC, when the date in {self.zone}"
+            f" changes to or from {cut.day}, is in the middle of a bucket:"
             f" {self.advice(cut.width, self.zone)}"
         )
 
-    def _finer(self, cut: Cut) -> str:
-        """What else to ask for, or which buckets would tell."""
+    def _time_advice(self, cut: Cut) -> str:
+        """Advice for messages, for a range that begins or ends with a time."""
         until = self.scheme.until(cut.width)
         if until is not None:
             return f", or from {moment_text(until)} on"
+        finer = buckets.widest(cut.instant // 60)
         return (
-            f"; `countersink counter set {self.counter} --resolution"
-            f" {buckets.widest(cut.instant // 60)}` counts so that such a time can be told, from"
-            " now on"
+            f", or have later events counted by {finer} with `countersink counter set"
+            f" {self.counter} --resolution {finer}`"
         )
 
     def _rolled_up(self, cut: Cut) -> RolledUp:
@@ -444,18 +441,18 @@ class View:
         month = self.scheme.local_day(self.scheme.label_in("month", cut.instant // 60))
         since = self.day_from(until)
         rest = f": ask for whole months, or from {since} on"
-        if not self.own:
+        if not self.in_own_zone:
             advice = f"ask for {self.time_zone} from {since} on, or without a time zone"
             rest = f" of its own time zone: {advice}"
         return RolledUp(
-            f"the days of {self.counter!r} before {since} are rolled up to months{rest}; that from"
-            f" {month} on would be cut",
+            f"the days of {self.counter!r} before {since} are rolled up to months{rest}; the month"
+            f" from {month} on would be cut",
             rolled_up_to=since,
         )
 
 
 def _label_from(width: Width, day: date | None) -> int | None:
-    """The label of the first day or month that begins with this date or a later one."""
+    """The label, without its width, of the first day or month that begins on this date or later."""
     if day is None:
         return None
     begins = day_label(day) - NUMBER["day"]
@@ -465,35 +462,33 @@ def _label_from(width: Width, day: date | None) -> int | None:
 
 
 def _next(width: Width, label: int) -> int:
-    """The label after one."""
+    """The next label of this width."""
     if width == "month":
         first = datetime_of(label).date()
         return label + ((month_ends(first) - first).days + 1) * 86_400
     return label + _LONGEST[width]
 
 
-def intersected(one: Ranges, other: Ranges) -> Ranges:
+def intersected(left: Ranges, right: Ranges) -> Ranges:
     """The buckets that are in both."""
-    if one is None or other is None:
-        return other if one is None else one
+    if left is None or right is None:
+        return right if left is None else left
     both = (
         replace(
-            each,
-            first=buckets.later(each.first, its.first),
-            until=buckets.earlier(each.until, its.until),
+            one,
+            first=buckets.later(one.first, other.first),
+            until=buckets.earlier(one.until, other.until),
         )
-        for each in one
-        for its in other
-        if each.width == its.width
+        for one in left
+        for other in right
+        if one.width == other.width
     )
     return tuple(each for each in both if not each.empty)
 
 
 def condition(ranges: Ranges) -> tuple[str, tuple[object, ...]]:
-    """The rest of a WHERE clause, from AND on, and its values.
-
-    Columns stand alone wherever an index is to be used; the width only picks among the rows of a
-    range.
+    """SQL conditions, beginning with AND, and their values; columns are bare, so that an index can
+    be used.
     """
     if ranges is None:
         return "", ()
@@ -503,8 +498,8 @@ def condition(ranges: Ranges) -> tuple[str, tuple[object, ...]]:
     for one in ranges:
         terms = []
         if one.only is not None:
-            # Not as a range: the rows of one bucket come in the order of their keys, which spares
-            # grouping by key a temporary table (a tenth of the time, for 100,000 keys on MariaDB).
+            # Not a range: rows of one bucket are read in the order of their keys, so that grouping
+            # by key needs no temporary table (a tenth of the time, for 100,000 keys on MariaDB).
             terms.append("bucket = %s")
             args.append(datetime_of(one.only))
         else:

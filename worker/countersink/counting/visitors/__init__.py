@@ -1,21 +1,21 @@
-"""Different visitors: sketches of members beside the rows of counters, salts, reading. Sketches of
-sets of 64-bit hashes: exact up to 256 of them, an HLL beyond; unions (exact up to ``MOST_UNITED``),
-estimates with their bounds, checksums of rows. Salts by which the members of counters are hashed:
-their periods, how long each lasts, when a worker makes the next one and forgets one
-(``KEPT_MINUTES``), and whether one is right for an event.
+"""Different members (visitors) of counters: sketches and salts. Sketches of sets of 64-bit hashes:
+format, unions (exact up to ``MOST_UNITED`` members), estimates with bounds, checksums of rows.
+Salts with which members are hashed: periods, creation, deletion (``KEPT_MINUTES``), and the check
+of the salt of an event. See ``rows.py`` for the table of sketches.
 
-A sketch is bytes. The first says of which kind it is: ``1`` is followed by up to 256 distinct
-hashes of 8 bytes (big-endian), sorted; ``2`` by an HLL of Apache DataSketches (lg_k 13, HLL_4,
-compact), whose relative standard error is 1.04/√8192 = 1.15 %. Small sets take no library; an HLL
-imports ``datasketches``, which is the extra ``[sketches]``.
+A sketch is bytes. Its first byte is its kind: ``1`` is followed by up to 256 distinct hashes of 8
+bytes (big-endian), sorted; ``2`` by an HLL of Apache DataSketches (lg_k 13, HLL_4, compact), whose
+relative standard error is 1.04/√8192 = 1.15 %. Only an HLL needs the library ``datasketches``,
+which is the extra ``[sketches]``.
 
-A union holds the same registers in whatever order its parts come, and however often. Estimates are
-those of a union too (of an HLL with itself, where there is one only): datasketches estimates an HLL
-that was never merged in another way, which depends on the order of its members.
+A union has equal registers in whatever order its parts are united, and however often. Estimates are
+always made of a union (of an HLL with itself, if it is the only one): the estimate of an HLL that
+was never merged depends on the order of its members.
 
 The first salt of a counter is for all events up to its end. Periods end at midnights of the
-counter's time zone, follow on each other, and never overlap. A salt has no end where it lasts for
-ever. Once a salt is forgotten, nobody can find out who is in the sketches that were made with it.
+counter's time zone, follow each other without gaps, and never overlap. A salt that lasts for ever
+has no end. Once a salt is deleted, nobody can find out which members the sketches made with it
+have.
 """
 
 import os
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from datasketches import hll_sketch, hll_union
 
 MOST_EXACT: Final = 256
-"""Members up to which a sketch that is stored is exact."""
+"""Maximum members of an exact stored sketch."""
 MOST_UNITED: Final = 100_000
-"""Members up to which a union of exact sketches is exact: some 9 MB."""
+"""Maximum members of an exact union of exact sketches: about 9 MB."""
 LG_K: Final = 13
 INSTALL: Final = "install the extra: pip install 'countersink[sketches]'"
 
@@ -54,13 +54,13 @@ _HLL: Final = b"\x02"
 
 @dataclass(frozen=True, slots=True)
 class Visitors:
-    """How many different members there are.
+    """The number of different members.
 
     Attributes:
-        total: the number, or the estimate of it.
-        estimate: whether it is one.
-        low, high: between which it lies with 95 % (two standard deviations); of an exact number
-            itself.
+        total: the number, exact or estimated.
+        estimate: whether it is estimated.
+        low, high: bounds of the number with 95 % confidence (two standard deviations); equal to an
+            exact number.
     """
 
     total: int = 0
@@ -70,8 +70,8 @@ class Visitors:
 
 
 class SketchUnion:
-    """The union of sketches, and of hashes; exact as long as all of them are, and it has at most
-    ``most`` members.
+    """The union of sketches and hashes; exact while all sketches are, and it has at most ``most``
+    members.
     """
 
     def __init__(self, most: int = MOST_UNITED) -> None:
@@ -81,15 +81,15 @@ class SketchUnion:
 
     @property
     def exact(self) -> int:
-        """Members that are kept exactly."""
+        """Number of members held as hashes."""
         return len(self._hashes)
 
     def add(self, sketch: bytes) -> None:
-        """Unite with a sketch, whose checksum is right: the library trusts the numbers in it.
+        """Unite with a sketch, whose checksum was verified: the library trusts the numbers in it.
 
         Raises:
-            DamagedSketch: these bytes are none; the union is as it was.
-            NoSketches: it takes datasketches, which is not installed.
+            DamagedSketch: the bytes are no sketch; the union is unchanged.
+            NoSketches: datasketches is needed and not installed.
         """
         kind, rest = sketch[:1], sketch[1:]
         try:
@@ -99,15 +99,15 @@ class SketchUnion:
                 part = _module().hll_sketch.deserialize(rest)
                 self.estimate().update(part)
             else:
-                raise ValueError(f"it begins with {kind.hex() or 'nothing'}, not with 01 or 02")
+                raise ValueError(f"the first byte is {kind.hex() or 'missing'}, not 01 or 02")
         except (ValueError, IndexError, RuntimeError, MemoryError, struct.error) as error:
-            raise DamagedSketch(f"these bytes are no sketch: {error}") from error
+            raise DamagedSketch(f"the bytes are no sketch: {error}") from error
 
     def add_hashes(self, hashes: bytes) -> None:
         """Unite with hashes of 8 bytes, in any order.
 
         Raises:
-            struct.error: no whole number of hashes.
+            struct.error: the length is no multiple of 8.
             NoSketches: as :meth:`estimate`.
         """
         self._hashes.update(struct.unpack(f">{len(hashes) // 8}Q", hashes))
@@ -115,10 +115,10 @@ class SketchUnion:
             self.estimate()
 
     def estimate(self) -> "hll_union":
-        """Go on as an HLL, which takes some KB however many members there are.
+        """Turn the union into an HLL, which takes a few KB for any number of members.
 
         Raises:
-            NoSketches: it takes datasketches, which is not installed.
+            NoSketches: datasketches is not installed.
         """
         if self._estimated is None:
             self._estimated = _module().hll_union(LG_K)
@@ -127,10 +127,10 @@ class SketchUnion:
         return self._estimated
 
     def sketch(self) -> bytes:
-        """The union as a sketch to be stored.
+        """The bytes of the union as a sketch.
 
         Raises:
-            NoSketches: it takes datasketches, which is not installed.
+            NoSketches: datasketches is needed and not installed.
         """
         if self._estimated is None and len(self._hashes) <= MOST_EXACT:
             return _EXACT + struct.pack(f">{len(self._hashes)}Q", *sorted(self._hashes))
@@ -138,7 +138,7 @@ class SketchUnion:
         return _HLL + image
 
     def visitors(self) -> Visitors:
-        """How many members there are.
+        """The number of members.
 
         Raises:
             NoSketches: as :meth:`sketch`.
@@ -151,10 +151,9 @@ class SketchUnion:
         return Visitors(round(result.get_estimate()), True, floor(low), ceil(high))
 
     def _result(self) -> "hll_sketch":
-        """The union as an HLL whose estimate does not depend on the order in which it came."""
+        """The union as an HLL whose estimate does not depend on the order of members."""
         hll = _module()
-        # Small ones become an array member by member, which only merging with itself makes one of
-        # no order.
+        # The array of a small HLL depends on the order of members until it is merged with itself.
         found = self.estimate().get_result(hll.HLL_8)
         merged = hll.hll_union(LG_K)
         for _ in range(2):
@@ -163,75 +162,67 @@ class SketchUnion:
 
 
 def checksum(counter: str, bucket: int, key: bytes, slot: int, sketch: bytes) -> int:
-    """The CRC-32 of a row: of its primary key and its sketch, so that one in another row's place
-    is found as well.
-
-    Args:
-        counter: its name.
-        bucket: the bucket's label, which has its width.
-        key: the key.
-        slot: its slot.
-        sketch: the bytes.
+    """The CRC-32 of a row's primary key and sketch, which also detects exchanged sketches;
+    ``bucket``: its label.
     """
     place = f"{counter}\0{bucket}\0{slot}\0{len(key)}\0"
     return crc32(sketch, crc32(key, crc32(place.encode())))
 
 
 def _module() -> Any:
-    """The library; imported by those who need it."""
+    """The module ``datasketches``, imported when it is needed."""
     try:
         import datasketches  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise NoSketches(
-            f"more than {MOST_EXACT} different members of a key (of an answer {MOST_UNITED:,}) take"
-            f" datasketches, which is not installed: {INSTALL}"
+            f"more than {MOST_EXACT} different members of a key, or {MOST_UNITED:,} of an answer,"
+            f" need datasketches, which is not installed: {INSTALL}"
         ) from error
     return datasketches
 
 
 MOST_SALT_DAYS: Final = 366
 BEGINNING: Final = -(2**31)
-"""Unix minutes, where the first salt of a counter begins: before all events."""
+"""Unix minutes at which the first salt of a counter begins: before all events."""
 NOTICE_MINUTES: Final = 10
-"""How long before its end, at the least, a salt that had none is given one: until then producers
-have heard of it."""
+"""Minimum minutes ahead at which a salt without end is given one, so that producers learn of it."""
 KEPT_MINUTES: Final = 1440
-"""How long a salt is kept after its end, and after it was made, for what producers still have to
-send: it is made after its end where all workers were away."""
+"""Minutes for which a salt is kept after its end and after its creation (later than its end where
+no worker was running), for increments that producers still have to send."""
 
 _DAY_MINUTES: Final = 1440
 _NUMBERS_PER_QUERY: Final = 500
 
 
 def check_salt_days(days: int) -> int:
-    """``days``, if a salt can last so long.
+    """``days``, if valid as the time for which a salt lasts.
 
     Raises:
-        ValueError: it cannot.
+        ValueError: not a number from 0 to :data:`MOST_SALT_DAYS`.
     """
     if type(days) is not int or not 0 <= days <= MOST_SALT_DAYS:
         raise ValueError(
-            f"salt_days is {days!r}: a number of days from 1 to {MOST_SALT_DAYS}, or 0 for one salt"
-            " that lasts for ever"
+            f"salt_days is {days!r}: use a number of days from 1 to {MOST_SALT_DAYS}, or 0 for a"
+            " salt that lasts for ever"
         )
     return days
 
 
 def set_days(session: Session, counter: str, days: int, minute: int) -> None:
-    """Have the salts of a counter, which has its row, last so long from now on.
+    """Set how long the salts of a counter, whose row exists, last from now on.
 
     Args:
-        session: in a transaction in which nobody counts.
-        counter: its name.
-        days: 0 for ever.
-        minute: now, in Unix minutes.
+        session: in a transaction during which nobody counts.
+        counter: the counter's name.
+        days: days; 0: for ever.
+        minute: the current Unix minute.
     """
     session.execute("UPDATE counter SET salt_days = %s WHERE name = %s", (days, counter))
     endless = "counter = %s AND ends IS NULL"
     found = session.query(f"SELECT begins FROM visitor_salt WHERE {endless}", (counter,))
     if days and found:
         zone = load_scheme(session, counter).known_zone()
-        # It may be one that is still to come.
+        # The salt without end may begin in the future.
         day = buckets.date_at(zone, max(found[0][0], minute + NOTICE_MINUTES) * 60)
         session.execute(
             f"UPDATE visitor_salt SET ends = %s WHERE {endless}",
@@ -241,8 +232,8 @@ def set_days(session: Session, counter: str, days: int, minute: int) -> None:
 
 
 def keep(session: Session) -> dict[str, list[Salt]]:
-    """Where a salt will be lacking within a day, make those until the end of tomorrow, and forget
-    those that are not needed any more; those to be published, by counter.
+    """Make missing salts up to the end of tomorrow, delete salts that are not needed any more, and
+    return the salts to be published by counter.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
@@ -251,14 +242,14 @@ def keep(session: Session) -> dict[str, list[Salt]]:
         StoreError: as any statement.
     """
     minute = read_control(session, lock="").now // 60_000
-    # Once a day: while the last one ends later, tomorrow's end is not lacking yet.
+    # Counters whose last salt ends within a day; so each gets new salts once a day.
     for (name,) in session.query(
         "SELECT name FROM counter LEFT JOIN visitor_salt ON visitor_salt.counter = name"
         " WHERE salt_days IS NOT NULL GROUP BY name"
         " HAVING COUNT(number) = COUNT(ends) AND COALESCE(MAX(ends), %s) < %s",
         (BEGINNING, minute + _DAY_MINUTES),
     ):
-        _make_alone(session, name)
+        _make_locked(session, name)
     session.execute(
         "UPDATE visitor_salt SET salt = NULL WHERE GREATEST(ends, made) < %s AND salt IS NOT NULL",
         (minute - KEPT_MINUTES,),
@@ -267,7 +258,7 @@ def keep(session: Session) -> dict[str, list[Salt]]:
 
 
 def kept(session: Session) -> dict[str, list[Salt]]:
-    """The salts that are not forgotten by counter, the earliest first."""
+    """The salts that are not deleted, by counter, the earliest first."""
     found: dict[str, list[Salt]] = {}
     for name, *salt in session.query(
         "SELECT counter, number, begins, ends, salt FROM visitor_salt"
@@ -278,7 +269,7 @@ def kept(session: Session) -> dict[str, list[Salt]]:
 
 
 def periods_of(session: Session, counter: str) -> list[SaltPeriod]:
-    """When the salts of a counter were, are and will be in use, the earliest first."""
+    """The periods of all salts of a counter, past, present and future, the earliest first."""
     return [
         SaltPeriod(*period)
         for period in session.query(
@@ -291,10 +282,9 @@ def periods_of(session: Session, counter: str) -> list[SaltPeriod]:
 def known_periods(
     session: Session, catalog: Catalog, numbers: Iterable[int]
 ) -> dict[int, SaltPeriod]:
-    """When the salts with some numbers are in use, as far as there are such.
+    """The periods of salts by number; unknown numbers are left out.
 
-    A period changes with the catalog's version only, so what was looked up once is remembered with
-    these.
+    Periods are remembered in the catalog, as they change only with its version.
     """
     found = catalog.salts
     for part in parts(sorted(set(numbers) - found.keys()), _NUMBERS_PER_QUERY):
@@ -307,25 +297,25 @@ def known_periods(
     return found
 
 
-def _make_alone(session: Session, counter: str) -> None:
-    """Make what a counter lacks, while no other worker does."""
+def _make_locked(session: Session, counter: str) -> None:
+    """Make the missing salts of a counter, under a lock on its salts."""
     with session.transaction():
-        control = read_control(session)  # its lock keeps the counter as it is
-        # The salts there are, not the counter's row: a worker's user may not change that one. Where
-        # there is none, the first one that two make is the same row, which one of them fails at.
+        control = read_control(session)  # its lock keeps the counter's settings unchanged
+        # Locks the salts, not the counter's row, which a worker's user may not change. Where there
+        # are no salts, two workers insert a row with one primary key, and one of them fails.
         session.query("SELECT number FROM visitor_salt WHERE counter = %s FOR UPDATE", (counter,))
         rows = session.query(
             "SELECT salt_days FROM counter WHERE name = %s AND salt_days IS NOT NULL", (counter,)
         )
         for (days,) in rows:
-            # Where its time zone is unknown, another worker makes it that knows it.
+            # If this machine does not know the time zone, a worker that does makes the salts.
             with suppress(Refused):
                 _make(session, counter, days, control.now // 60_000)
 
 
 def _make(session: Session, counter: str, days: int, minute: int) -> None:
-    """Make the salts that a counter lacks until the end of tomorrow, or one for ever; the caller
-    holds its salts, or nobody else counts.
+    """Make the missing salts of a counter up to the end of tomorrow, or one for ever; the caller
+    has locked its salts, or nobody else counts.
     """
     zone = load_scheme(session, counter).known_zone()
     today = buckets.date_at(zone, minute * 60)
@@ -348,5 +338,5 @@ def _make(session: Session, counter: str, days: int, minute: int) -> None:
 
 
 def _midnight_after(zone: str, day: date, days: int) -> int:
-    """The Unix minute at which a day begins that is so many days after another one."""
+    """The Unix minute at which the day ``days`` days after ``day`` begins."""
     return buckets.day_begins(zone, day + days * buckets.ONE_DAY) // 60

@@ -1,9 +1,9 @@
-"""Rows of sketches beside those of counters: uniting members when they are counted, moving and
-deleting sketches with their rows, reading them with their checksums.
+"""Stored sketches (``visitor_slot``): members united when they are counted, sketches moved and
+deleted with their rows, and read with their checksums.
 
-A row of ``visitor_slot`` lies beside the row of ``counter_slot`` with the same primary key, and
-that one is locked by whoever writes, moves or deletes it. Its column ``sketched`` says that there
-is one, so that a sketch that was deleted is missed. All statements are of the caller's transaction.
+A row of ``visitor_slot`` belongs to the row of ``counter_slot`` with an equal primary key, which is
+locked before the sketch is written, moved or deleted. That row's column ``sketched`` says that it
+has a sketch, so that a missing sketch is noticed. All statements run in the caller's transaction.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,17 +20,17 @@ from countersink.runtime.dead_letter import RowRefusal
 from countersink.runtime.limits import key_text, text_bytes
 
 CellPlace = tuple[str, int, str]
-"""(counter, label of the bucket, key) of a cell."""
+"""(counter, bucket's label, key) of a cell."""
 
 _KEYS_PER_QUERY: Final = 200
-"""Keys, and sketches of some 4 KB, in a statement."""
+"""Keys, and sketches of about 4 KB, per statement."""
 _BUCKET: Final = itemgetter(0, 1)
 _ROWS: Final = "visitor_slot FORCE INDEX (PRIMARY)"
 _COLUMNS: Final = f"{LABEL}, counter_key, slot, sketch, checksum"
-_REST: Final = ": `countersink verify` shows what else is wrong"
+_ADVICE: Final = ": run `countersink verify` to find all damaged sketches"
 
 _RowPlace = tuple[str, int, bytes]
-"""(counter, label of the bucket, key) of a row in a slot."""
+"""(counter, bucket's label, key) of a row in a slot."""
 
 
 def unite(session: Session, slot: int, members: Mapping[CellPlace, Sequence[bytes]]) -> None:
@@ -42,8 +42,9 @@ def unite(session: Session, slot: int, members: Mapping[CellPlace, Sequence[byte
         members: hashes of 8 bytes, in any order.
 
     Raises:
-        RefusedMembers: those of some cells cannot be united: all such cells, and why not.
-        StoreError: as any statement; what was written before is to be rolled back.
+        RefusedMembers: members of some cells cannot be united; has all these cells, and why. Roll
+            back.
+        StoreError: as any statement; roll back.
     """
     encoded = {(*place[:2], text_bytes(place[2])): hashes for place, hashes in members.items()}
 
@@ -73,39 +74,40 @@ def move(
     lowest_slot: int,
     to: int | None = None,
 ) -> None:
-    """Unite the sketches of a range of rows by key where their rows went, and delete them.
+    """Unite the sketches of moved rows into the sketches of their target rows, and delete them.
 
     Args:
-        session: at REPEATABLE READ; the rows of ``counter_slot`` are locked, and those where they
-            went, and nothing was read without a lock before.
-        counter: its name.
-        where: of ``visitor_slot``, with ``args``; as of ``counter_slot``.
-        sketches: by the bucket's label and the key, how many of the rows that move have one.
-        lowest_slot: the lowest slot that moves.
-        to: the bucket's label; None: each to slot 0 of its own.
+        session: at REPEATABLE READ; source and target rows of ``counter_slot`` are locked, and
+            nothing was read without a lock before.
+        counter: the counter's name.
+        where: SQL condition of the source rows, valid for ``visitor_slot`` as for ``counter_slot``.
+        args: its values.
+        sketches: number of source rows with a sketch, by (bucket's label, key).
+        lowest_slot: the lowest slot whose rows move.
+        to: label of the target bucket, whose slot 0 is the target; None: slot 0 of each bucket.
 
     Raises:
         DamagedSketch, NoSketches: roll back.
-        Conflict: somebody holds a row.
+        Conflict: another transaction holds a row.
         StoreError: as any statement.
     """
     slots = f" AND slot >= {lowest_slot:d}" if lowest_slot else ""
-    # Where there is nothing no gap need be locked.
+    # A query without result would lock a gap.
     if not any(sketches.values()):
         return
-    left = dict(sketches)
+    expected = dict(sketches)
     unions: dict[_RowPlace, SketchUnion] = {}
     for found in session.query(
         f"SELECT {_COLUMNS} FROM {_ROWS} WHERE {where}{slots} FOR UPDATE NOWAIT", args
     ):
-        one = StoredSketch(counter, *found)
-        place = one.label, one.key
-        left[place] = left.get(place, 0) - 1
-        bucket = one.label if to is None else to
-        one.add_to(unions.setdefault((counter, bucket, one.key), SketchUnion(MOST_EXACT)))
-    for (label, own), number in left.items():
+        sketch = StoredSketch(counter, *found)
+        place = sketch.label, sketch.key
+        expected[place] = expected.get(place, 0) - 1
+        bucket = sketch.label if to is None else to
+        sketch.add_to(unions.setdefault((counter, bucket, sketch.key), SketchUnion(MOST_EXACT)))
+    for (label, key), number in expected.items():
         if number > 0:
-            raise _damaged("missing", counter, label, own)
+            raise _damaged("missing", counter, label, key)
     session.execute(f"DELETE visitor_slot FROM {_ROWS} WHERE {where}{slots}", args)
     failed = _write(session, COMPACTED, list(unions), unions.__getitem__, " FOR UPDATE")
     for error in failed.values():
@@ -113,20 +115,20 @@ def move(
 
 
 def delete(session: Session, counter: str, places: Sequence[tuple[int, bytes, int]]) -> None:
-    """Delete the sketches beside rows of a counter that the caller has locked.
+    """Delete the sketches of a counter's rows that the caller has locked.
 
     Args:
-        session: in the transaction that deletes the rows, and locked them before anything was read
-            without a lock; or while nobody counts.
-        counter: its name.
-        places: (bucket's label, key, slot).
+        session: in the transaction that deletes the rows, and has locked them before it read
+            anything without a lock; or while nobody counts.
+        counter: the counter's name.
+        places: (bucket's label, key, slot) of each row.
     """
     if not session.query(f"SELECT 1 FROM {_ROWS} WHERE counter = %s LIMIT 1", (counter,)):
         return
-    one = "(counter = %s AND bucket = %s AND counter_key = %s AND width = %s AND slot = %s)"
+    row = "(counter = %s AND bucket = %s AND counter_key = %s AND width = %s AND slot = %s)"
     for part in parts(places, _KEYS_PER_QUERY):
         session.execute(
-            f"DELETE visitor_slot FROM {_ROWS} WHERE {' OR '.join([one] * len(part))}",
+            f"DELETE visitor_slot FROM {_ROWS} WHERE {' OR '.join([row] * len(part))}",
             [
                 value
                 for label, key, slot in part
@@ -136,8 +138,8 @@ def delete(session: Session, counter: str, places: Sequence[tuple[int, bytes, in
 
 
 def delete_key(session: Session, where: str, args: Sequence[object]) -> None:
-    """Delete the sketches beside rows of one key, which the caller has locked before anything was
-    read without a lock; ``where`` goes by the index ``by_key``.
+    """Delete the sketches of a key's rows, which the caller has locked before it read anything
+    without a lock; ``where``: a range of the index ``by_key``.
     """
     rows = "visitor_slot FORCE INDEX (by_key)"
     if session.query(f"SELECT 1 FROM {rows} WHERE {where} LIMIT 1", args):
@@ -145,46 +147,46 @@ def delete_key(session: Session, where: str, args: Sequence[object]) -> None:
 
 
 def sketched(session: Session) -> list[str]:
-    """The counters that have sketches, or may have had some, breakdowns among them."""
+    """The counters and breakdowns that have sketches, or should have some."""
     found = session.query(
         "SELECT DISTINCT counter FROM visitor_slot"
-        " UNION SELECT own.name FROM counter AS own JOIN counter AS whole"
-        " ON whole.name = COALESCE(own.breakdown_of, own.name)"
-        " WHERE whole.salt_days IS NOT NULL ORDER BY 1"
+        " UNION SELECT part.name FROM counter AS part JOIN counter AS base"
+        " ON base.name = COALESCE(part.breakdown_of, part.name)"
+        " WHERE base.salt_days IS NOT NULL ORDER BY 1"
     )
     return [name for (name,) in found]
 
 
 def faults(session: Session, counter: str) -> Iterator[tuple[int, str]]:
-    """(bucket's label, sentence) of each sketch of a counter that is not as it was written, lies
-    beside no row of the counter, or is missing, in the snapshot of the caller.
+    """(bucket's label, sentence) of each sketch of a counter that is damaged, has no row of the
+    counter, or is missing, in the caller's snapshot.
     """
-    same = "USING (counter, bucket, counter_key, width, slot) WHERE counter = %s"
-    for *found, alone in session.stream(
-        f"SELECT {_COLUMNS}, t.counter IS NULL FROM {_ROWS} LEFT JOIN counter_slot AS t {same}",
+    join = "USING (counter, bucket, counter_key, width, slot) WHERE counter = %s"
+    for *found, without_row in session.stream(
+        f"SELECT {_COLUMNS}, t.counter IS NULL FROM {_ROWS} LEFT JOIN counter_slot AS t {join}",
         (counter,),
     ):
-        one = StoredSketch(counter, *found)
+        sketch = StoredSketch(counter, *found)
         try:
-            one.add_to(SketchUnion())
+            sketch.add_to(SketchUnion())
         except DamagedSketch as error:
-            yield one.label, str(error).partition(_REST)[0]
+            yield sketch.label, str(error).partition(_ADVICE)[0]
         except NoSketches:
-            pass  # its checksum was right
-        if alone:
-            where = f"{key_text(one.key)!r} in the bucket {label_time(one.label)}"
-            yield one.label, f"a sketch of {where} lies beside no row of counter_slot"
+            pass  # its checksum is right
+        if without_row:
+            where = f"{key_text(sketch.key)!r} in the bucket {label_time(sketch.label)}"
+            yield sketch.label, f"a sketch of {where} has no row of counter_slot"
     for label, key in session.stream(
         f"SELECT {LABEL}, counter_key FROM counter_slot FORCE INDEX (PRIMARY)"
-        f" LEFT JOIN visitor_slot AS s FORCE INDEX (PRIMARY) {same}"
+        f" LEFT JOIN visitor_slot AS s FORCE INDEX (PRIMARY) {join}"
         " AND sketched AND s.counter IS NULL",
         (counter,),
     ):
-        yield label, str(_damaged("missing", counter, label, key)).partition(_REST)[0]
+        yield label, str(_damaged("missing", counter, label, key)).partition(_ADVICE)[0]
 
 
 def number(session: Session, counter: str, where: str, args: Sequence[object], by: str) -> int:
-    """How many sketches there have to be; arguments as of :func:`stored`."""
+    """The number of sketches that should exist; arguments as for :func:`stored`."""
     ((found,),) = session.query(
         f"SELECT COUNT(*) FROM counter_slot FORCE INDEX ({by})"
         f" WHERE counter = %s{where} AND sketched",
@@ -196,13 +198,14 @@ def number(session: Session, counter: str, where: str, args: Sequence[object], b
 def stored(
     session: Session, counter: str, where: str, args: Sequence[object], by: str
 ) -> Iterator["StoredSketch"]:
-    """Sketches, one by one as the server sends them.
+    """A counter's sketches, streamed from the server.
 
     Args:
         session: in a snapshot.
-        counter: its name.
-        where: from AND on, and ``args``.
-        by: indexes that the server may choose from.
+        counter: the counter's name.
+        where: further SQL conditions, beginning with AND.
+        args: their values.
+        by: indexes that the server may use.
     """
     for row in session.stream(
         f"SELECT {_COLUMNS} FROM visitor_slot FORCE INDEX ({by}) WHERE counter = %s{where}",
@@ -212,7 +215,7 @@ def stored(
 
 
 class StoredSketch(NamedTuple):
-    """A sketch as it was read: :data:`_COLUMNS`."""
+    """A sketch as read from the table, by :data:`_COLUMNS`."""
 
     counter: str
     label: int
@@ -222,11 +225,11 @@ class StoredSketch(NamedTuple):
     checksum: int
 
     def add_to(self, union: SketchUnion) -> None:
-        """Unite it with others.
+        """Add the sketch to a union.
 
         Raises:
-            DamagedSketch: it is not as it was written; names its counter, bucket and key.
-            NoSketches: it takes datasketches, which is not installed.
+            DamagedSketch: the sketch is damaged; the message names counter, bucket and key.
+            NoSketches: datasketches is needed and not installed.
         """
         counter, label, key, slot, sketch, crc = self
         why = ""
@@ -236,7 +239,7 @@ class StoredSketch(NamedTuple):
                 return
             except DamagedSketch as error:
                 why = f" ({error})"
-        raise _damaged(f"not what was written{why}", counter, label, key)
+        raise _damaged(f"damaged{why}", counter, label, key)
 
 
 def _write(
@@ -246,9 +249,7 @@ def _write(
     union_of: Callable[[_RowPlace], SketchUnion],
     lock: str = "",
 ) -> dict[_RowPlace, DamagedSketch | NoSketches]:
-    """Unite members with the sketches of rows of one slot; those rows whose members cannot be
-    united, and why not.
-    """
+    """Unite members with the sketches of rows of one slot; the rows that failed, and why."""
     failed: dict[_RowPlace, DamagedSketch | NoSketches] = {}
     into = "visitor_slot (counter, bucket, counter_key, width, slot, sketch, checksum)"
     clause = session.dialect.upsert_set("sketch", "checksum")
@@ -256,20 +257,20 @@ def _write(
         for part in parts(list(group), _KEYS_PER_QUERY):
             where, args = _place(slot, part)
             found = session.query(f"SELECT {_COLUMNS} FROM {_ROWS} WHERE {where}{lock}", args)
-            there = {one.key: one for one in (StoredSketch(counter, *row) for row in found)}
-            new = [place for place in part if place[2] not in there]
-            lost = _begin(session, slot, new)
+            existing = {each.key: each for each in (StoredSketch(counter, *row) for row in found)}
+            new = [place for place in part if place[2] not in existing]
+            missing = _mark_sketched(session, slot, new)
             literals: list[str] = []
             head = sql.head(session.literal, counter, bucket)
             tail = f"', {width_number(bucket):d}, {slot:d}, X'"
             for place in part:
                 key = place[2]
                 try:
-                    if key in lost:
+                    if key in missing:
                         raise _damaged("missing", *place)
                     union = union_of(place)
-                    if key in there:
-                        there[key].add_to(union)
+                    if key in existing:
+                        existing[key].add_to(union)
                     sketch = union.sketch()
                     crc = checksum(counter, bucket, key, slot, sketch)
                     literals.append(f"{head}{key.hex()}{tail}{sketch.hex()}', {crc:d})")
@@ -280,15 +281,15 @@ def _write(
     return failed
 
 
-def _begin(session: Session, slot: int, places: Sequence[_RowPlace]) -> set[bytes]:
-    """Note on rows of a bucket that they get their first sketch; the keys of those that had one,
-    which is not there.
+def _mark_sketched(session: Session, slot: int, places: Sequence[_RowPlace]) -> set[bytes]:
+    """Set ``sketched`` on rows of a bucket that get their first sketch; the keys of rows that had
+    it set, so that their sketch is missing.
     """
     if not places:
         return set()
     rows = "counter_slot FORCE INDEX (PRIMARY)"
     where, args = _place(slot, places)
-    # Locking, as what is, not what a snapshot shows.
+    # With a lock, to read the last commit instead of a snapshot.
     found = session.query(
         f"SELECT counter_key FROM {rows} WHERE {where} AND sketched FOR UPDATE", args
     )
@@ -297,15 +298,15 @@ def _begin(session: Session, slot: int, places: Sequence[_RowPlace]) -> set[byte
 
 
 def _place(slot: int, places: Sequence[_RowPlace]) -> tuple[str, list[object]]:
-    """The condition for rows in one slot of a bucket, and the values for it."""
+    """SQL condition for rows of one bucket and slot, and its values."""
     counter, bucket, _ = places[0]
     where = f"counter_key IN ({marks(places)}) AND width = {width_number(bucket):d}"
     args = [counter, label_time(bucket), *(key for _, _, key in places)]
     return f"counter = %s AND bucket = %s AND {where} AND slot = {slot:d}", args
 
 
-def _damaged(what: str, counter: str, bucket: int, key: bytes) -> DamagedSketch:
+def _damaged(problem: str, counter: str, bucket: int, key: bytes) -> DamagedSketch:
     return DamagedSketch(
         f"the different members of {counter!r}, {key_text(key)!r} in the bucket"
-        f" {label_time(bucket)} are {what}{_REST}"
+        f" {label_time(bucket)} are {problem}{_ADVICE}"
     )
