@@ -291,7 +291,13 @@ async def listed(request: Request, services: Services, who: Identity) -> Respons
     given = request.scope["countersink.given"]
     counter = await _existing_counter(request, services, who)
     # A link gives access to its counter's own notes only.
-    names = [ALL_COUNTERS] if counter == ALL_COUNTERS else [counter] if who.link else [counter, ALL_COUNTERS]
+    names = (
+        [ALL_COUNTERS]
+        if counter == ALL_COUNTERS
+        else [counter]
+        if who.link
+        else [counter, ALL_COUNTERS]
+    )
     found = await services.run_in_session(notes.notes, names, given["from"], given["to"])
     return JSONResponse({"rows": [_document(note) for note in found]})
 

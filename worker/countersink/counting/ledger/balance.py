@@ -159,8 +159,8 @@ def mismatches(session: Session, where: str, args: Sequence[object]) -> Iterator
         details = []
         if total != held:
             details.append(
-                f"the ledger of slots {FIRST_SLOT} to {FIRST_PRIVATE - 1} differs by {held - total:+,}"
-                " from the records of backfills"
+                f"the ledger of slots {FIRST_SLOT} to {FIRST_PRIVATE - 1} differs by"
+                f" {held - total:+,} from the records of backfills"
             )
         if sources := uncovered.get(name):
             number, ids = plural(len(sources), "source"), ", ".join(map(str, sources[:_EXAMPLES]))
