@@ -12,7 +12,7 @@ from countersink.backfill.reconcile.correction import Corrected, compare
 from countersink.backfill.undo import Undone, undo
 from countersink.counting.apply.amounts import Amounts, Row
 from countersink.counting.apply.applier import Applier
-from countersink.counting.apply.control import read_control
+from countersink.counting.apply.guards import read_control
 from countersink.counting.counters.buckets import MINUTES, NUMBER, Resolution
 from countersink.counting.counters.catalog import load, load_scheme, marked_days
 from countersink.database.session import Session

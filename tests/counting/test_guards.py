@@ -6,7 +6,7 @@ import pytest
 
 from countersink.counting.apply import dead, guards
 from countersink.counting.apply.applier import POINTS, Applied, Applier
-from countersink.counting.apply.control import read_control
+from countersink.counting.apply.guards import read_control
 from countersink.database.errors import Conflict, Refused
 from countersink.database.session import Session
 from tests.support.entries import Database, entry, guard_count, keys, now_ms, rows

@@ -9,8 +9,8 @@ import pytest
 
 from countersink.counting.apply import dead
 from countersink.counting.apply.applier import Applied, Applier
-from countersink.counting.apply.control import bump, exclusive
 from countersink.counting.apply.dead_retry import Retried, retry
+from countersink.counting.apply.guards import bump, exclusive
 from countersink.counting.counters import catalog
 from countersink.counting.counters.catalog import KEPT_UNSENT_MS, Mark, accepted
 from countersink.database.session import Session

@@ -14,7 +14,7 @@ import pytest
 from countersink.cli.commands.operate import doctor_mysql
 from countersink.cli.commands.operate.doctor import Finding
 from countersink.counting.apply.applier import Applier
-from countersink.counting.apply.control import bump, exclusive
+from countersink.counting.apply.guards import bump, exclusive
 from countersink.database import galera, hosts, sessions
 from countersink.database import session as connection
 from countersink.database.errors import Conflict, OtherWriter, StoreError, Unavailable

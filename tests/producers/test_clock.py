@@ -13,8 +13,8 @@ import pytest
 import redis
 
 from countersink.producers import Producer
-from countersink.stream.clock import RedisClock
 from countersink.stream.connection import command, connect
+from countersink.stream.entry import RedisClock
 from tests.producers.helpers import Queue, entries
 from tests.support.factories import RedisFactory
 from tests.support.processes import Child, Children

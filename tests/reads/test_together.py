@@ -7,7 +7,7 @@ import pytest
 import redis
 
 import countersink.reads
-from countersink.counting.apply.control import bump, exclusive
+from countersink.counting.apply.guards import bump, exclusive
 from countersink.counting.counters.catalog import mark_days
 from countersink.counting.totals.query import Query
 from countersink.counting.totals.selection import Selection

@@ -9,7 +9,7 @@ import pytest
 
 from countersink.counting.errors import UnknownCounter
 from countersink.database.errors import UnknownZone
-from countersink.runtime.pace import Pace
+from countersink.runtime.retry import Pace
 from countersink.schedules.jobs import Context, compaction, retention
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import PassDone, open_tables

@@ -12,7 +12,7 @@ from pymysql.cursors import DictCursor
 from countersink.database.errors import Conflict, Unavailable
 from countersink.database.session import Session, connect
 from countersink.database.sql import month_label
-from countersink.runtime.pace import Pace
+from countersink.runtime.retry import Pace
 from countersink.schedules.errors import Outdated
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import Moved, Mover, move, open_tables

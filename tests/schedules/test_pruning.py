@@ -14,7 +14,7 @@ from countersink.counting.apply.dead import DeadRow
 from countersink.database.errors import Refused
 from countersink.database.session import Session, connect
 from countersink.database.sessions import open_tables
-from countersink.runtime.pace import Pace
+from countersink.runtime.retry import Pace
 from countersink.schedules.errors import JobFailed
 from countersink.schedules.jobs import Context, JobOutcome, retention
 from countersink.schedules.options import JobOptions

@@ -16,9 +16,9 @@ from countersink.backfill import reconcile
 from countersink.cli.servers import LOOPBACK, free_port
 from countersink.stream import cluster as cluster_module
 from countersink.stream import names
-from countersink.stream.clock import offset_ms
 from countersink.stream.cluster import ClusterClient
 from countersink.stream.connection import command, connect, mapped
+from countersink.stream.entry import offset_ms
 from countersink.stream.errors import (
     StreamError,
     StreamMisconfigured,

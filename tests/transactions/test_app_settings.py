@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from countersink.counting.apply.control import exclusive
+from countersink.counting.apply.guards import exclusive
 from countersink.counting.counters.settings import Counter, SettingsChange, change
 from countersink.counting.errors import InexactZone
 from countersink.database.errors import Conflict

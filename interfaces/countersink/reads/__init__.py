@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import redis
 
 from countersink.counting.apply import guards
-from countersink.counting.apply.control import read_control
+from countersink.counting.apply.guards import read_control
 from countersink.counting.counters.all_counters import known_names
 from countersink.counting.counters.catalog import Catalog, accepted, load
 from countersink.counting.totals.answer import answer

@@ -19,9 +19,8 @@ from countersink.runtime.members import MAX_HASHES, Salt, member_hash, no_salt, 
 from countersink.runtime.process import Stop
 from countersink.runtime.retry import Backoff
 from countersink.runtime.texts import plural
-from countersink.stream.clock import RedisClock
 from countersink.stream.connection import mapped
-from countersink.stream.entry import Row, Sealed, encoded, new_entry_id
+from countersink.stream.entry import RedisClock, Row, Sealed, encoded, new_entry_id
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.names import PartitionRoute, note_use, read_salts
 

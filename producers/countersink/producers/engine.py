@@ -23,8 +23,8 @@ from countersink.producers.spool.writer import Spool, SpoolThread
 from countersink.producers.threads import Lock, RLock, let_app_run, pause
 from countersink.runtime.log import Log
 from countersink.runtime.texts import plural
-from countersink.stream.clock import RedisClock
 from countersink.stream.connection import connect
+from countersink.stream.entry import RedisClock
 
 JOIN_SECONDS: Final = 1.0
 """Time-out of joining a thread at close."""

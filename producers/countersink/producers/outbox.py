@@ -10,12 +10,12 @@ from countersink.producers.batch import Names
 from countersink.producers.buffer.events import EventBuffer
 from countersink.producers.buffer.rows import NEVER
 from countersink.producers.threads import Bell, let_app_run
-from countersink.stream.clock import RedisClock
 from countersink.stream.entry import (
     MAX_MEMBERS_BYTES,
     MAX_ROW_BYTES,
     MAX_ROWS_BYTES,
     ROWS_PER_ENTRY,
+    RedisClock,
     Sealed,
     encode_rows,
     id_for,

@@ -21,8 +21,8 @@ from countersink.producers.outbox import Parcel
 from countersink.runtime.log import Log
 from countersink.runtime.members import Salt
 from countersink.runtime.retry import Backoff
-from countersink.stream.clock import RedisClock
 from countersink.stream.connection import cluster_of, connect, mapped
+from countersink.stream.entry import RedisClock
 from countersink.stream.errors import StreamError, StreamMisconfigured, translate
 from countersink.stream.names import PartitionRoute, note_use, salts_of, stream_key
 from countersink.stream.progress import Epoch, order, stream_state

@@ -20,7 +20,7 @@ from countersink.producers.threads import WorkThread, let_app_run, sleep
 from countersink.runtime.log import Log
 from countersink.runtime.members import no_salt
 from countersink.runtime.texts import plural
-from countersink.stream.clock import RedisClock
+from countersink.stream.entry import RedisClock
 
 AFTER_BUG_SECONDS: Final = 1.0
 """Maximum time from an unexpected exception to the next attempt."""

@@ -25,7 +25,7 @@ from countersink.producers.producer import Producer
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import check_key
 from countersink.runtime.members import check_member
-from countersink.stream.clock import RedisClock
+from countersink.stream.entry import RedisClock
 
 __all__ = ["Increment", "RecordingProducer"]
 

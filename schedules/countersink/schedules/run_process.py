@@ -18,9 +18,8 @@ from countersink.database.session import rerun
 from countersink.database.sessions import brief_session, is_temporary
 from countersink.runtime.errors import GivenUp
 from countersink.runtime.log import MAX_ERROR, error_text
-from countersink.runtime.pace import pause
 from countersink.runtime.process import process_name
-from countersink.runtime.retry import Outage, retry
+from countersink.runtime.retry import Outage, pause, retry
 from countersink.schedules import runs
 from countersink.schedules.errors import JobFailed, RunFailed, RunStopped
 from countersink.schedules.jobs import Context, load

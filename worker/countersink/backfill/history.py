@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from countersink.backfill.errors import BackfillError, RunEnded
 from countersink.backfill.options import BackfillOptions, Drift, Recipe, SourceReport
-from countersink.counting.apply.control import read_control
+from countersink.counting.apply.guards import read_control
 from countersink.counting.counters.buckets import Resolution
 from countersink.counting.counters.catalog import load_scheme
 from countersink.database.session import Session

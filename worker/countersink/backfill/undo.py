@@ -24,7 +24,7 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import Run
 from countersink.counting.apply import cells
 from countersink.counting.apply.amounts import Amounts
-from countersink.counting.apply.control import Control, bump, exclusive, read_control
+from countersink.counting.apply.guards import Control, bump, exclusive, read_control
 from countersink.counting.counters.catalog import load_scheme, marked_days, unmark_days
 from countersink.database import sql
 from countersink.database.session import Connect, Session, rerun

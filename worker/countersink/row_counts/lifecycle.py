@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from secrets import token_hex
 
-from countersink.counting.apply.control import Control, bump, exclusive
+from countersink.counting.apply.guards import Control, bump, exclusive
 from countersink.counting.counters.catalog import ZONE_STAYS
 from countersink.counting.counters.deletion_sql import EVERYTHING, delete_rows
 from countersink.counting.counters.settings import (

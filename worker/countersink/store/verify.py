@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Final
 
-from countersink.counting.apply.control import read_control
+from countersink.counting.apply.guards import read_control
 from countersink.counting.counters import breakdowns
 from countersink.counting.counters.buckets import date_at
 from countersink.counting.counters.catalog import DEFAULT, Scheme, read_schemes

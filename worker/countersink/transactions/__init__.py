@@ -30,7 +30,7 @@ from functools import partial
 from typing import Final
 
 from countersink.counting.apply.amounts import Amounts, Cell
-from countersink.counting.apply.control import read_control
+from countersink.counting.apply.guards import read_control
 from countersink.counting.counters import breakdowns
 from countersink.counting.counters.all_counters import known_names, refuse_tracked
 from countersink.counting.counters.breakdowns import Dimensioned, read_dimensioned

@@ -16,7 +16,7 @@ import redis
 from countersink.counting import visitors
 from countersink.counting.apply import queue_losses
 from countersink.counting.apply.applier import Applied
-from countersink.counting.apply.control import read_control
+from countersink.counting.apply.guards import read_control
 from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.database.errors import Refused, StoreError
 from countersink.database.session import Session

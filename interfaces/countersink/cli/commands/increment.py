@@ -14,9 +14,8 @@ from countersink.cli.settings import AMOUNT, COUNTER, DIMENSION, KEY, MOMENT, va
 from countersink.runtime.dimensions import RowKey, check_dimensions
 from countersink.runtime.limits import minute_of
 from countersink.runtime.members import Salt, check_member, member_hash, no_salt, salt_of
-from countersink.stream.clock import RedisClock
 from countersink.stream.connection import connect, mapped
-from countersink.stream.entry import Row, Sealed, encode_rows, new_entry_id
+from countersink.stream.entry import RedisClock, Row, Sealed, encode_rows, new_entry_id
 from countersink.stream.errors import StreamError, StreamUnavailable
 from countersink.stream.names import PartitionRoute, note_use, read_salts
 

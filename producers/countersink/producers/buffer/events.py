@@ -27,7 +27,7 @@ from countersink.producers.buffer.sightings import Sightings
 from countersink.producers.lifecycle import wait_for_end
 from countersink.producers.threads import RLock, sleep
 from countersink.runtime.dimensions import MAX_DIMENSIONS, Dimensions, KnownDimensions, RowKey
-from countersink.stream.clock import RedisClock
+from countersink.stream.entry import RedisClock
 
 MAX_UNFOLDED: Final = 500_000
 """Number of unfolded events above which callers wait for a moment."""

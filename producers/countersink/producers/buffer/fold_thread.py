@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from countersink.producers.buffer.events import ALL_CHUNK, CHUNK, MAX_UNFOLDED, EventBuffer, Mode
 from countersink.producers.threads import Bell, Empty, SimpleQueue, Thread, let_app_run, sleep
 from countersink.runtime.log import Log
-from countersink.stream.clock import RedisClock
+from countersink.stream.entry import RedisClock
 
 FOLD_SECONDS: Final = 0.05
 """Interval between folds while there are events; also the maximum error of an event's time."""

@@ -22,8 +22,7 @@ from countersink.runtime.members import (
     no_salt,
     no_salt_of_time,
 )
-from countersink.stream.clock import RedisClock
-from countersink.stream.entry import MembersRow
+from countersink.stream.entry import MembersRow, RedisClock
 
 ASK_EVERY_SECONDS: Final = 60.0
 """Interval between reads of a counter's salts."""

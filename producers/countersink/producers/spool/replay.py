@@ -33,7 +33,7 @@ from countersink.producers.spool.segment import (
 )
 from countersink.runtime.log import Log
 from countersink.runtime.texts import plural
-from countersink.stream.clock import RedisClock
+from countersink.stream.entry import RedisClock
 from countersink.stream.names import PartitionRoute
 
 SUFFIX: Final = ".spool"

@@ -21,7 +21,7 @@ from countersink.counting.counters.settings import require
 from countersink.database.errors import UnknownZone
 from countersink.database.session import Connect
 from countersink.database.sql import day_label
-from countersink.runtime.pace import Pace
+from countersink.runtime.retry import Pace
 from countersink.runtime.texts import plural
 from countersink.schedules.jobs import Context, JobOutcome
 from countersink.schedules.jobs.move import Mover, PassDone, open_tables

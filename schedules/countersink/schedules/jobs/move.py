@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeVar
 
-from countersink.counting.apply.control import read_control
+from countersink.counting.apply.guards import read_control
 from countersink.counting.counters.buckets import width_of
 from countersink.counting.errors import DamagedSketch, NoSketches
 from countersink.counting.ledger import BucketSums, post
@@ -34,7 +34,7 @@ from countersink.database import sessions, sql
 from countersink.database.errors import Conflict
 from countersink.database.session import Connect, Session, rerun
 from countersink.database.sql import COMPACTED, datetime_of, label_of, width_number
-from countersink.runtime.pace import Pace
+from countersink.runtime.retry import Pace
 from countersink.schedules.errors import Outdated
 from countersink.schedules.jobs import JobOutcome
 from countersink.schedules.jobs.ranges import (

@@ -20,7 +20,7 @@ from countersink.backfill.history import LineCounts, printable
 from countersink.backfill.options import BackfillOptions, Progress, Recipe
 from countersink.backfill.rejects import RejectsFile
 from countersink.backfill.spans import LINES
-from countersink.counting.apply.control import read_control
+from countersink.counting.apply.guards import read_control
 from countersink.counting.counters.all_counters import known_names
 from countersink.counting.counters.buckets import MAX_MINUTE
 from countersink.counting.counters.catalog import Catalog, Scheme, load
@@ -28,7 +28,7 @@ from countersink.counting.visitors import kept
 from countersink.database.session import Session
 from countersink.database.sessions import KeptSession
 from countersink.runtime.members import Salt
-from countersink.runtime.pace import pause
+from countersink.runtime.retry import pause
 
 NO_RUN: Final = -1
 """Run number of chunks of a dry run; no row of a table has it."""

@@ -23,7 +23,7 @@ from countersink.backfill.reconcile import correction
 from countersink.backfill.reconcile.correction import Corrected, Correction, connect_for
 from countersink.backfill.reconcile.scope import DayBuckets, choose, each_day, left_out, truth_days
 from countersink.backfill.rejects import lines_were
-from countersink.counting.apply.control import Control, bump, exclusive
+from countersink.counting.apply.guards import Control, bump, exclusive
 from countersink.counting.counters.buckets import Resolution
 from countersink.counting.counters.catalog import mark_days
 from countersink.database.session import Session

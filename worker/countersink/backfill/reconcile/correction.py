@@ -30,7 +30,7 @@ from countersink.backfill.options import BackfillOptions, Drift, Progress
 from countersink.backfill.reconcile.scope import DayBuckets, choose, each_day
 from countersink.counting.apply import cells
 from countersink.counting.apply.amounts import Amounts
-from countersink.counting.apply.control import read_control
+from countersink.counting.apply.guards import read_control
 from countersink.counting.counters.buckets import Resolution
 from countersink.database.errors import Conflict
 from countersink.database.session import Connect, Session

@@ -16,8 +16,8 @@ from typing import Final
 from countersink.counting.apply import dead, guards
 from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.cells import RowName, run_again, upsert
-from countersink.counting.apply.control import Control, read_control
 from countersink.counting.apply.dead import DeadRow
+from countersink.counting.apply.guards import Control, read_control
 from countersink.counting.apply.key_caps import Capped
 from countersink.counting.apply.refusals import dead_row, refuse
 from countersink.counting.counters.catalog import Catalog, load

@@ -12,8 +12,8 @@ from typing import Final
 from countersink.counting.apply import dead
 from countersink.counting.apply.amounts import Incoming, Row
 from countersink.counting.apply.cells import RowName, run_again, upsert
-from countersink.counting.apply.control import read_control
 from countersink.counting.apply.dead import DeadRow, Key
+from countersink.counting.apply.guards import read_control
 from countersink.counting.apply.refusals import refuse
 from countersink.counting.counters.catalog import load
 from countersink.database.session import Session, rerun

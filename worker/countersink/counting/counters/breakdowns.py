@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from countersink.counting.apply.control import bump
+from countersink.counting.apply.guards import bump
 from countersink.counting.errors import UnknownDimension
 from countersink.database.session import Session
 from countersink.database.sql import datetime_of, unix_seconds

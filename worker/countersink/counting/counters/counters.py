@@ -6,7 +6,7 @@ from functools import partial
 from typing import TypeVar
 
 from countersink.counting.apply import key_caps
-from countersink.counting.apply.control import Control, bump, exclusive, read_control
+from countersink.counting.apply.guards import Control, bump, exclusive, read_control
 from countersink.counting.counters import breakdowns as declared
 from countersink.counting.counters import buckets, deletion, keep_steps, settings
 from countersink.counting.counters.all_counters import refuse_tracked

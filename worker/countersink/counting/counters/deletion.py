@@ -20,7 +20,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
-from countersink.counting.apply.control import Control, bump, exclusive, short_waits
+from countersink.counting.apply.guards import Control, bump, exclusive, short_waits
 from countersink.counting.counters import deletion_sql
 from countersink.counting.counters.all_counters import refuse_tracked
 from countersink.counting.counters.breakdowns import names_of

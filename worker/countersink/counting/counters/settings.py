@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from countersink.counting import visitors
 from countersink.counting.apply import key_caps
-from countersink.counting.apply.control import Control, bump
+from countersink.counting.apply.guards import Control, bump
 from countersink.counting.counters import breakdowns, buckets, keep_steps
 from countersink.counting.counters.all_counters import counter_names, refuse_tracked
 from countersink.counting.counters.breakdowns import Breakdown, Dimensioned, counter_of
@@ -163,7 +163,7 @@ class SettingsChange:
 
 def change(wanted: SettingsChange, session: Session, control: Control) -> Counter:
     """Change settings and return the changed counter, in
-    :func:`countersink.counting.apply.control.exclusive`, while no worker counts.
+    :func:`countersink.counting.apply.guards.exclusive`, while no worker counts.
 
     Raises:
         ValueError: the change is not allowed; roll back.

@@ -29,7 +29,7 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from countersink.counting.apply.control import read_control
+from countersink.counting.apply.guards import read_control
 from countersink.counting.counters import buckets
 from countersink.counting.counters.catalog import Catalog, SaltPeriod, load_scheme
 from countersink.counting.errors import DamagedSketch, NoSketches

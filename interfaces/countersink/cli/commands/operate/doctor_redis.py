@@ -17,8 +17,8 @@ from countersink.cli.commands.operate import partitions
 from countersink.cli.commands.operate.doctor import Finding, clock, fail, named, ok, warn
 from countersink.cli.commands.operate.info import as_text, queue_state
 from countersink.runtime.texts import plural
-from countersink.stream.clock import offset_ms
 from countersink.stream.connection import cluster_of, command, mapped
+from countersink.stream.entry import offset_ms
 from countersink.stream.errors import StreamError
 from countersink.stream.names import GROUP, PARTITIONS_KEY, applied_key, stream_key, worker_key
 from countersink.stream.sentinel import watched
