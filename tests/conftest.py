@@ -22,7 +22,8 @@ from hypothesis import HealthCheck, settings
 
 from countersink.counting.apply.applier import Applier
 from countersink.counting.totals import Totals
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.database.url import Settings
 from countersink.store import Store
 from countersink.store.verify import open_session, verify

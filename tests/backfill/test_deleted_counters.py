@@ -11,7 +11,7 @@ from countersink.backfill.errors import BackfillError
 from countersink.counting.counters import deletion_sql
 from countersink.counting.counters.buckets import ONE_DAY
 from countersink.counting.counters.deletion import delete_counter
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.store import Store
 from tests.backfill.helpers import (
     COUNTER,

@@ -12,8 +12,8 @@ from countersink.backfill.errors import BackfillError
 from countersink.backfill.reconcile import correction
 from countersink.counting.apply.applier import Applier
 from countersink.database import sessions
+from countersink.database.connection import connect
 from countersink.database.errors import Conflict, Unavailable
-from countersink.database.session import connect
 from countersink.database.sql import day_label
 from countersink.stream.entry import new_entry_id
 from tests.backfill.truths import (

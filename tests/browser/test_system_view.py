@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from countersink.counting.apply.dead import count
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.stream.connection import connect as connect_redis
 from tests.browser.chromium import Look, looking, routed
 from tests.browser.conftest import server

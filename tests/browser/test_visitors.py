@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.schedules.jobs.move import open_tables
 from countersink.schedules.jobs.retention import roll_up
 from tests.browser.axe import faults

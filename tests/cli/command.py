@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from countersink.cli.app import run
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from tests.support.processes import COUNTERSINK, PROJECT, Child, child_environment
 
 Start = Callable[..., Child]

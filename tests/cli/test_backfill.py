@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.database.url import Settings
 from tests.cli.command import Result, Servers, Start, one_sentence, piped, redirected
 from tests.logs.tailing import append, line, write

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from countersink.counting.apply.dead import DeadRow, insert
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.stream.entry import VERSION, new_entry_id
 from countersink.stream.names import stream_key
 from tests.cli.command import Servers, one_sentence

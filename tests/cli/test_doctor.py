@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from countersink.cli.servers import free_port
-from countersink.database.session import connect as connect_mysql
+from countersink.database.connection import connect as connect_mysql
 from countersink.stream.connection import command, connect
 from tests.cli.command import Result, Servers, call
 from tests.support.factories import MySQLFactory, RedisFactory

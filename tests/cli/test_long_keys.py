@@ -10,7 +10,7 @@ from urllib.parse import quote
 import redis
 
 from countersink.counting.apply.dead import DeadRow, insert
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.producers import Increment, Producer
 from countersink.statsd.options import StatsdOptions, read
 from countersink.statsd.tally import StatsdTally

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from countersink.counting.apply import guards
-from countersink.database.session import connect as connect_mysql
+from countersink.database.connection import connect as connect_mysql
 from countersink.metrics.health import probe_servers, probes
 from countersink.producers import Producer
 from countersink.schedules.errors import Alarm

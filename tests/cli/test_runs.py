@@ -3,7 +3,7 @@
 import csv
 import io
 
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from tests.cli.command import Servers, one_sentence
 
 

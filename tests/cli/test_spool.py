@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from countersink.cli.commands.operate.spool import COLUMNS
+from countersink.cli.commands.operate.recovery import SPOOL_COLUMNS
 from countersink.producers import Producer
 from countersink.producers.spool import list_segments
 from countersink.producers.spool.segment import FILE_HEADER_SIZE
@@ -24,7 +24,7 @@ from tests.support.waiting import eventually
 AWAY = "redis://127.0.0.1:1/0"
 HOST = """
 import json, sys, time
-from countersink.cli.commands.operate.spool import COLUMNS
+from countersink.cli.commands.operate.recovery import SPOOL_COLUMNS
 from countersink.producers import Producer
 producer = Producer(sys.argv[1], spool=sys.argv[2], flush_interval=0.01)
 for number in range(int(sys.argv[3])):
@@ -58,7 +58,7 @@ def test_list_shows_what_is_held_and_what_is_waiting(tmp_path: Path, children: C
     done = call("spool", "list", str(tmp_path))
     assert (done.status, done.err) == (0, "")
     head, *rows, last = done.out.splitlines()
-    assert head.split() == [name.lstrip(">") for name in COLUMNS]
+    assert head.split() == [name.lstrip(">") for name in SPOOL_COLUMNS]
     assert [row.split()[1] for row in rows] == ["waiting", "held"]
     assert [row.split()[4:] for row in rows] == [["2", "2"], ["1", "5"]]
     assert last == "1 file waits for a replay, with 2 increments."

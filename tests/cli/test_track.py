@@ -2,7 +2,8 @@
 
 import pytest
 
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.database.url import Settings
 from countersink.store import Store
 from tests.cli.command import Servers, one_sentence

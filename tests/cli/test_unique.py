@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.store import Store
 from tests.cli.command import Servers, one_sentence
 from tests.counting.visitors.sightings import seen_entry

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.database.url import Settings
 from countersink.store import Store
 from tests.cli.command import Servers, one_sentence

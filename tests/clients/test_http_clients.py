@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.store.api_keys import create
 from tests.clients.programs import output
 from tests.support.proxies.http_proxy import HttpProxy

@@ -13,8 +13,9 @@ from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.applier import POINTS, Applied, Applier
 from countersink.counting.apply.dead import MAX_PAYLOAD, DeadRow
 from countersink.counting.apply.dead_retry import retry
+from countersink.database.connection import MIN_PACKET, connect
 from countersink.database.errors import Refused, Unavailable
-from countersink.database.session import MIN_PACKET, Session, connect
+from countersink.database.session import Session
 from countersink.stream.decode import decode_payload
 from tests.support.databases import KeptDatabase
 from tests.support.entries import (

@@ -17,8 +17,9 @@ from countersink.counting.apply.dead import (
     parse_ref,
 )
 from countersink.counting.apply.dead_retry import Retried, retry
+from countersink.database.connection import connect
 from countersink.database.errors import Conflict
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.runtime.dead_letter import WHOLE_ENTRY, DeadReason
 from countersink.store import Store
 from countersink.stream.decode import ReadRows, decode_payload, decode_rows

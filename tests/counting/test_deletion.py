@@ -10,8 +10,9 @@ from countersink.counting.apply.amounts import Row
 from countersink.counting.apply.applier import Applier
 from countersink.counting.counters import deletion
 from countersink.counting.counters.deletion import Deleted, delete_counter, delete_key
+from countersink.database.connection import connect
 from countersink.database.errors import Conflict
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.store import Store, UnknownCounter
 from countersink.store.verify import verify
 from tests.support.entries import (

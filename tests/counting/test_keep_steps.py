@@ -16,7 +16,8 @@ from countersink.counting.apply.dead_retry import retry
 from countersink.counting.counters import keep_steps
 from countersink.counting.counters.catalog import Scheme
 from countersink.counting.counters.deletion import Deleted, delete_counter, delete_key
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.schedules.jobs.move import PassDone
 from countersink.store import Store
 from countersink.store.verify import verify

@@ -14,8 +14,9 @@ from countersink.counting.apply.applier import POINTS, Applied, Applier
 from countersink.counting.apply.dead_retry import retry
 from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.counting.counters.catalog import KeyMemory
+from countersink.database.connection import connect
 from countersink.database.errors import Unavailable
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.store import Store
 from countersink.stream.decode import decode_payload
 from tests.support.entries import (

@@ -13,7 +13,8 @@ import redis
 from countersink.cli.servers import LOOPBACK
 from countersink.counting.apply import queue_losses
 from countersink.counting.apply.queue_losses import QueueLoss, recent, total, watch
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.database.sql import NOW_MS
 from countersink.stream.connection import command
 from countersink.stream.connection import connect as stream_connect

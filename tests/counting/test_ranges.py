@@ -15,8 +15,9 @@ from countersink.counting.totals.query import Query
 from countersink.counting.totals.selection import KeyMatch, Selection
 from countersink.counting.totals.series import Unit, series
 from countersink.counting.totals.snapshot import Snapshot
+from countersink.database.connection import connect
 from countersink.database.migrate import migrate
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from tests.support.entries import days_of, minute
 from tests.support.servers import MySQLServer
 from tests.support.width_rows import WidthRow, put_rows, put_scheme

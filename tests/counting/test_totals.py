@@ -13,7 +13,8 @@ from countersink.counting.apply.applier import Applier
 from countersink.counting.totals import Totals
 from countersink.counting.totals.query import window_of
 from countersink.counting.totals.selection import Selection
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.database.sessions import Pool
 from countersink.store import Store, UnknownCounter
 from tests.support.app_connection import open_app

@@ -5,7 +5,8 @@ import json
 from countersink.counting.apply import dead
 from countersink.counting.apply.applier import Applied
 from countersink.counting.apply.dead_retry import retry
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.database.url import Settings
 from countersink.store import Store
 from countersink.stream.decode import decode_payload

@@ -15,8 +15,9 @@ from countersink.counting.errors import InexactZone
 from countersink.counting.totals import Totals
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.counting.totals.views import View
+from countersink.database.connection import connect
 from countersink.database.migrate import migrate
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.store import Store
 from tests.support.entries import EPOCH, days_of, entry
 from tests.support.examples import MANY

@@ -12,14 +12,14 @@ import pymysql
 import pytest
 
 from countersink.cli.commands.operate import doctor_mysql
-from countersink.cli.commands.operate.doctor import Finding
+from countersink.cli.commands.operate.findings import Finding
 from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.guards import bump, exclusive
-from countersink.database import galera, hosts, sessions
-from countersink.database import session as connection
+from countersink.database import connection, galera, hosts, sessions
+from countersink.database.connection import connect
 from countersink.database.errors import Conflict, OtherWriter, StoreError, Unavailable
 from countersink.database.migrate import migrate
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.database.sessions import require_schema
 from countersink.database.url import Settings
 from countersink.store import Store

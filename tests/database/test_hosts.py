@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from countersink.database import hosts
-from countersink.database import session as connection
+from countersink.database import connection, hosts
+from countersink.database.connection import connect
 from countersink.database.errors import (
     OtherWriter,
     ReadInterrupted,
@@ -22,7 +22,6 @@ from countersink.database.errors import (
     Unavailable,
 )
 from countersink.database.migrate import migrate
-from countersink.database.session import connect
 from countersink.database.sessions import KeptSession, Pool
 from countersink.database.url import Settings
 from countersink.store import Store
@@ -180,7 +179,7 @@ def test_a_statement_is_ended_on_the_server_where_it_runs(
         listed = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE '%SLEEP(60)'"
         with beside(lambda: session.query("SELECT 1 WHERE SLEEP(60)")) as waiting:
             eventually(lambda: ask(second, listed)[0][0] == 1)
-            session.interrupt()
+            connection.interrupt(session)
     assert type(waiting.exception()) is ReadInterrupted
 
 
@@ -232,7 +231,7 @@ def test_a_long_statement_on_a_healthy_host_is_not_broken_off(
 
         def end() -> None:
             eventually(lambda: len(looks) > 2)
-            session.interrupt()
+            connection.interrupt(session)
 
         with beside(end), pytest.raises(ReadInterrupted):
             session.query("SELECT 1 WHERE SLEEP(100)")

@@ -1,7 +1,8 @@
 """One holder at a time, by the server's clock."""
 
 from countersink.database import lease
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from tests.support.entries import together
 
 

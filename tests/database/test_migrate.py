@@ -8,9 +8,10 @@ import pytest
 from countersink.counting.apply.applier import Applier
 from countersink.database import migrate as module
 from countersink.database import sessions
+from countersink.database.connection import connect
 from countersink.database.errors import SchemaMismatch
 from countersink.database.migrate import migrate, migrations, split_statements
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.database.sessions import VERSION, require_schema, schema_version
 from countersink.database.url import Settings
 from countersink.store import Store

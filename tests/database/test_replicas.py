@@ -10,9 +10,10 @@ import pytest
 import redis
 
 from countersink.database import replicas
+from countersink.database.connection import connect
 from countersink.database.errors import SchemaMismatch, Unavailable
 from countersink.database.migrate import migrate
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.database.sessions import require_schema
 from countersink.store import Store
 from tests.cli.command import call, one_sentence
@@ -190,7 +191,7 @@ def test_what_is_pending_is_told_exactly(
 def test_a_frozen_replica_is_left(pair: ReplicatedPair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicas, "CATCH_UP_S", 0.1)
     monkeypatch.setattr(replicas, "_ANSWER_S", 0.3)
-    monkeypatch.setattr("countersink.database.session.CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr("countersink.database.connection.CONNECT_TIMEOUT", 0.5)
     with Store(pair.url, read_url=read_url(pair)) as store:
         assert store.replica_snapshot(port_of) == pair.replica.port
         pair.replica.freeze()
@@ -203,7 +204,7 @@ def test_a_frozen_replica_is_left(pair: ReplicatedPair, monkeypatch: pytest.Monk
 def test_one_reader_at_a_time_finds_out_whether_a_silent_replica_is_back(
     pair: ReplicatedPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("countersink.database.session.CONNECT_TIMEOUT", 0.1)
+    monkeypatch.setattr("countersink.database.connection.CONNECT_TIMEOUT", 0.1)
     with Store(pair.url, read_url=read_url(pair)) as store:
         pool = store._replicas
         assert pool is not None
@@ -214,7 +215,7 @@ def test_one_reader_at_a_time_finds_out_whether_a_silent_replica_is_back(
                 replica._rests_until = 0.0  # as if it were over
                 together(*[lambda: store.replica_snapshot(port_of)] * 3)
                 assert replica._rest_s == seconds
-            monkeypatch.setattr("countersink.database.session.CONNECT_TIMEOUT", 60.0)
+            monkeypatch.setattr("countersink.database.connection.CONNECT_TIMEOUT", 60.0)
             replica._rests_until = 0.0
             found: list[int] = []
             asking = threading.Thread(target=lambda: found.append(store.replica_snapshot(port_of)))

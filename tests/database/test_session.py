@@ -15,6 +15,7 @@ import pytest
 from countersink.counting.apply import dead, guards
 from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.applier import Applier
+from countersink.database.connection import connect
 from countersink.database.errors import (
     BadData,
     Conflict,
@@ -27,7 +28,7 @@ from countersink.database.errors import (
     Unavailable,
 )
 from countersink.database.migrate import migrate
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.database.sessions import Cancellation
 from countersink.store import Store
 from tests.support.entries import MAX, Database, entry, keys, now_ms, rows

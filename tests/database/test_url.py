@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from countersink.cli.servers import free_port
+from countersink.database.connection import connect
 from countersink.database.errors import Misconfigured, Refused, Unavailable
-from countersink.database.session import connect
 from countersink.database.url import Settings
 from tests.support.certificates import make_certificates
 from tests.support.factories import MySQLFactory

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.database.url import Settings
 
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.store.verify import open_session, verify
 from tests.cli.command import Servers
 from tests.docs.console import check

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.sequences import Sequences
 from countersink.store import Refused, Store
 from tests.docs.rights import users_with

@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from benchmarks import scale
+from countersink.database.connection import connect
 from countersink.database.migrate import migrate
-from countersink.database.session import connect
 from countersink.producers import Producer
 from countersink.store.verify import open_session, verify
 from tests.docs.console import blocks

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.database.url import Settings
 from countersink.store import Store, UnknownCounter
 from tests.docs.console import blocks

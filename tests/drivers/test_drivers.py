@@ -10,7 +10,8 @@ from typing import Any
 import mysql.connector
 import pytest
 
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.database.url import Settings
 from countersink.store import Store
 from tests.drivers import applications, mysqlclient

@@ -21,9 +21,10 @@ from typing import Any, Final, Self
 import pymysql
 import redis
 
+from countersink.database.connection import connect
 from countersink.database.errors import StoreError, Unavailable
 from countersink.database.migrate import migrate
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.store import Store
 from countersink.stream.connection import connect as connect_redis
 from countersink.stream.names import PARTITIONS_KEY, stream_key

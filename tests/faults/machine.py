@@ -28,8 +28,8 @@ from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.dead import DeadRow
 from countersink.counting.apply.dead_retry import retry
+from countersink.database.connection import connect
 from countersink.database.errors import StoreError
-from countersink.database.session import connect
 from countersink.runtime.dead_letter import WHOLE_ENTRY
 from countersink.runtime.limits import MAX_AMOUNT
 from countersink.schedules.jobs.compaction import CompactOptions, compact

@@ -6,8 +6,8 @@ that not one increment may be missing or count twice.
 
 import pytest
 
+from countersink.database.connection import connect
 from countersink.database.migrate import migrate
-from countersink.database.session import connect
 from tests.faults.conftest import Start
 from tests.support.factories import MySQLFactory
 from tests.support.failover_load import Load

@@ -14,9 +14,9 @@ import redis
 from countersink.cli.commands.operate import doctor_mysql
 from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.applier import Applier
+from countersink.database.connection import connect
 from countersink.database.errors import Refused, Unavailable
 from countersink.database.migrate import migrate
-from countersink.database.session import connect
 from countersink.store.verify import open_session, verify
 from tests.faults.conftest import Start
 from tests.faults.grounds import GroupGround

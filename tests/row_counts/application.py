@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.database.url import Settings
 from countersink.row_counts.check import RowDifference
 from countersink.row_counts.definitions import TrackedTable

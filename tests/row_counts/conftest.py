@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.store import Store
 from tests.row_counts.application import App
 

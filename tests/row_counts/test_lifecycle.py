@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.row_counts import lifecycle, recount, triggers
 from countersink.row_counts.definitions import TrackedTable

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.row_counts import check
 from countersink.row_counts.check import TABLE_CHANGED
 from countersink.row_counts.recount import Repaired

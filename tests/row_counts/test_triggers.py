@@ -2,7 +2,8 @@
 
 import pytest
 
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.store import BadData, Refused
 from tests.row_counts.application import App
 

@@ -8,8 +8,8 @@ import redis
 from countersink.counting.apply import dead, queue_losses
 from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.dead import DeadRow
+from countersink.database.connection import connect
 from countersink.database.errors import Unavailable
-from countersink.database.session import connect
 from countersink.database.url import Settings
 from countersink.schedules.errors import Alarm, JobFailed, TablesDiffer
 from countersink.schedules.jobs import Context, JobOutcome, checks

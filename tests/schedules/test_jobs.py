@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from countersink.database.connection import connect
 from countersink.database.migrate import migrate
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.schedules import runs
 from countersink.schedules.rq_worker import (
     FAILURE_TTL_S,

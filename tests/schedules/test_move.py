@@ -9,8 +9,9 @@ from functools import partial
 import pytest
 from pymysql.cursors import DictCursor
 
+from countersink.database.connection import connect
 from countersink.database.errors import Conflict, Unavailable
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.database.sql import month_label
 from countersink.runtime.retry import Pace
 from countersink.schedules.errors import Outdated

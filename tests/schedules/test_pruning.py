@@ -11,8 +11,9 @@ from countersink.counting.apply import dead, guards
 from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.dead import DeadRow
+from countersink.database.connection import connect
 from countersink.database.errors import Refused
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.runtime.retry import Pace
 from countersink.schedules.errors import JobFailed

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.schedules.options import JobProcessOptions
 from countersink.schedules.report import RunHeartbeat, shared_moment
 from countersink.schedules.runs import (

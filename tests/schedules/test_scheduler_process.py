@@ -3,8 +3,9 @@
 import pytest
 import redis
 
+from countersink.database.connection import connect
 from countersink.database.migrate import migrate
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from tests.schedules.scheduling import (
     planned,
     queued,

@@ -11,7 +11,8 @@ from random import Random
 import pytest
 import redis
 
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.schedules import runs
 from countersink.schedules.options import parse
 from countersink.schedules.rq_worker import RunJob

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.sequences import Sequences
 from countersink.sequences.options import SequenceOptions
 from countersink.store import Conflict, SequenceExhausted, Store

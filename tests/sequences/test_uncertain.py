@@ -10,7 +10,8 @@ import pytest
 
 import countersink.sequences
 from countersink.database.app_connection import AppConnection, Executed, execute
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.store import (
     Conflict,
     Refused,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from countersink.database.connection import connect
 from countersink.database.migrate import migrate
-from countersink.database.session import connect
 from countersink.database.url import Settings
 from countersink.producers import Producer
 from countersink.store import Store

@@ -12,8 +12,8 @@ import pytest
 import redis
 import requests
 
+from countersink.database.connection import connect
 from countersink.database.migrate import migrate
-from countersink.database.session import connect
 from countersink.producers import Producer
 from countersink.schedules.jobs import JOBS
 from countersink.stream.connection import connect as connect_redis

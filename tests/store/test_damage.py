@@ -14,8 +14,9 @@ import redis
 from countersink.backfill.run import backfill
 from countersink.counting.apply.applier import Applier
 from countersink.counting.ledger import Difference
+from countersink.database.connection import connect
 from countersink.database.migrate import migrate
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.store import Store
 from countersink.store.verify import open_session, verify
 from tests.backfill.helpers import add, line, log, options, write

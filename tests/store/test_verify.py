@@ -10,8 +10,9 @@ from countersink.backfill.count import task
 from countersink.backfill.undo import undo
 from countersink.counting.apply.applier import Applier
 from countersink.counting.ledger import Difference
+from countersink.database.connection import connect
 from countersink.database.errors import Refused
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.database.url import Settings
 from countersink.store import Store, UnknownCounter
 from countersink.store.verify import Verified, open_session, verify

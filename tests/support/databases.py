@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
+from countersink.database.connection import connect
 from countersink.database.errors import StoreError
 from countersink.database.migrate import migrate
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from tests.support.servers import FAST, Kind, MySQLServer
 from tests.support.templates import SMALL, template
 

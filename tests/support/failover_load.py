@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 
 import redis
 
+from countersink.database.connection import connect
 from countersink.database.errors import StoreError
-from countersink.database.session import connect
 from countersink.producers import Producer
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables

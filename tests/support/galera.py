@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from countersink.cli.server_programs import find_program
+from countersink.database.connection import connect
 from countersink.database.errors import StoreError
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.database.url import Settings
 from tests.support.ports import Ports
 from tests.support.replication import ask, port_of, run

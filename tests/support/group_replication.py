@@ -15,8 +15,8 @@ from typing import Final, Self
 
 from countersink.cli.server_programs import find_program
 from countersink.cli.servers import LOOPBACK, write_private
+from countersink.database.connection import connect
 from countersink.database.errors import StoreError
-from countersink.database.session import connect
 from tests.support.ports import Ports
 from tests.support.replication import ask, run
 from tests.support.servers import MySQLServer, mysql_tree

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Final
 
 from countersink.cli.servers import LOOPBACK, PrivateServer
+from countersink.database.connection import connect
 from countersink.database.errors import StoreError
-from countersink.database.session import connect
 from tests.support.servers import mysql_tree, mysqld
 
 _USR: Final = mysql_tree() / "usr"

@@ -2,7 +2,8 @@
 
 from typing import Any, Final
 
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from tests.support.factories import MySQLFactory
 from tests.support.servers import Kind, MySQLServer, mysql_tree
 from tests.support.waiting import eventually

@@ -13,7 +13,8 @@ from typing import Any, Final
 import apscheduler.schedulers.base
 from rq import get_current_job
 
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.runtime.log import set_up
 from countersink.schedules import scheduler as process
 from countersink.schedules.errors import JobFailed

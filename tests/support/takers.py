@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.sequences.records import literal
 from countersink.store import Store
 from tests.support.processes import Child, Children

@@ -11,8 +11,9 @@ import pytest
 from countersink.counting.apply.guards import exclusive
 from countersink.counting.counters.settings import Counter, SettingsChange, change
 from countersink.counting.errors import InexactZone
+from countersink.database.connection import connect
 from countersink.database.errors import Conflict
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.database.url import Settings
 from countersink.store import Store, TrackedCounter, UnknownCounter
 from countersink.store.verify import verify

@@ -12,7 +12,8 @@ from pymysql.converters import conversions
 
 from countersink.counting.apply.applier import Applier
 from countersink.counting.counters.buckets import NUMBER
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.store import Store
 from countersink.transactions import DELETED_PER_STATEMENT
 from tests.support.app_connection import Connection, open_app, run

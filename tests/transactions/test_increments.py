@@ -12,7 +12,7 @@ from pymysql.constants import CLIENT
 from pymysql.cursors import DictCursor, SSCursor, SSDictCursor
 
 import countersink.transactions
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.database.sql import quoted
 from countersink.database.url import Settings
 from countersink.store import Store

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from countersink.counting.apply import queue_losses
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.metrics.endpoint import installation_samples
 from countersink.stream import group
 from countersink.stream.connection import command

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from countersink.database.connection import connect
 from countersink.database.errors import SchemaMismatch
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.runtime.log import Log
 from countersink.worker import WorkerOptions, loop
 from countersink.worker.loop import Slot

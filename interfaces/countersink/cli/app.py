@@ -88,6 +88,8 @@ _LOCATIONS: Final = {
     "totals": "read:totals_command",
     "top": "read:top_command",
     "export": "read:export_command",
+    "dead": "operate.recovery:dead_group",
+    "spool": "operate.recovery:spool_group",
     "key": "operate.access:key_group",
     "link": "operate.access:link_group",
 }

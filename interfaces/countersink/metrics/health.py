@@ -14,7 +14,7 @@ from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Generic, TypeVar
 
-from countersink.database.session import connect as connect_mysql
+from countersink.database.connection import connect as connect_mysql
 from countersink.metrics.table import Sample, Samples
 from countersink.stream.connection import cluster_of, mapped
 from countersink.stream.connection import connect as connect_redis

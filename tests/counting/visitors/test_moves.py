@@ -12,7 +12,8 @@ from countersink.counting.counters import deletion
 from countersink.counting.counters.deletion import delete_key
 from countersink.counting.errors import DamagedSketch
 from countersink.counting.visitors import SketchUnion, checksum
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.store import Store
 from countersink.store.verify import verify
 from tests.counting.visitors.sightings import Sighting, hashed, salt_at, seen_entry, unions

@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from countersink.database.session import Session, connect
+from countersink.database.connection import connect
+from countersink.database.session import Session
 from countersink.schedules.rq_worker import TIME_FORMAT, RunQueue, connect_queue, run_id
 from tests.faults.stage import Stage
 from tests.support import scheduled

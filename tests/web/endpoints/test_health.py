@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import requests
 
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.metrics.endpoint import installation_samples
 from countersink.metrics.table import METRICS, Sample
 from countersink.stream.connection import connect as connect_redis

@@ -11,8 +11,8 @@ import pytest
 import requests
 
 from countersink.counting.counters.all_counters import counter_names
+from countersink.database.connection import connect
 from countersink.database.migrate import migrate
-from countersink.database.session import connect
 from countersink.runtime.limits import cut_key
 from countersink.web.badges import HitNumbers, badge
 from countersink.web.endpoints import hits

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 import requests
 
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from countersink.web.endpoints import sequences
 from tests.support.proxies.http_proxy import HttpProxy
 from tests.support.proxies.mysql_proxy import MySQLProxy

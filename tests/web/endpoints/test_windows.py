@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from countersink.database.session import connect
+from countersink.database.connection import connect
 from tests.counting.visitors.sightings import seen_entry
 from tests.support.entries import applier
 from tests.support.examples import MANY

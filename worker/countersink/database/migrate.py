@@ -14,12 +14,13 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
+from countersink.database.connection import connect
 from countersink.database.errors import (
     UNKNOWN_DATABASE,
     Refused,
     SchemaMismatch,
 )
-from countersink.database.session import Session, connect, rerun
+from countersink.database.session import Session, rerun
 from countersink.database.sessions import VERSION, require_schema, schema_version
 from countersink.database.sql import quoted
 from countersink.database.url import Settings
@@ -102,7 +103,7 @@ def migrate(where: Settings | str) -> list[str]:
         SchemaMismatch: the tables are newer than this program.
         Misconfigured: the URL cannot be used, or names no database.
         Conflict: another process has been migrating for an hour.
-        StoreError: as :func:`countersink.database.session.connect`.
+        StoreError: as :func:`countersink.database.connection.connect`.
     """
     settings = Settings.parse(where) if isinstance(where, str) else where
     with _session(settings) as session, _turn(session.where):

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
+from countersink.database.connection import IDLE_SECONDS, SessionOptions, connect, interrupt
 from countersink.database.errors import (
     NO_SUCH_TABLE,
     Conflict,
@@ -20,14 +21,7 @@ from countersink.database.errors import (
     SchemaMismatch,
     Unavailable,
 )
-from countersink.database.session import (
-    IDLE_SECONDS,
-    Connect,
-    Session,
-    SessionOptions,
-    connect,
-    rerun,
-)
+from countersink.database.session import Connect, Session, rerun
 from countersink.database.url import Settings
 
 PATIENCE_S: Final = 60.0
@@ -51,7 +45,7 @@ Ready = Callable[[Session], None]
 
 
 def open_tables(where: Settings | str, **options: Unpack[SessionOptions]) -> Session:
-    """Log in as :func:`countersink.database.session.connect` does, and check the tables' version.
+    """Log in as :func:`countersink.database.connection.connect` does, and check the tables' version.
 
     Raises:
         SchemaMismatch: there are no tables, or they have another version.
@@ -371,7 +365,7 @@ class Cancellation:
                 if self._session is None:
                     return
                 self._ended.clear()
-                self._session.interrupt()
+                interrupt(self._session)
             self._ended.wait(_AGAIN_S)
 
     @contextmanager

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any, Final, Literal
 
+from countersink.database.connection import SQL_MODE
 from countersink.database.errors import Conflict, Refused
-from countersink.database.session import SQL_MODE, Session, rerun
+from countersink.database.session import Session, rerun
 from countersink.database.sql import LABEL, label_time, quoted, width_number
 from countersink.row_counts import triggers
 from countersink.row_counts.definitions import TrackedTable, read

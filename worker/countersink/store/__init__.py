@@ -32,6 +32,7 @@ from countersink.counting.errors import (
 from countersink.counting.totals import Totals
 from countersink.database import migrate as migrations
 from countersink.database.app_connection import AppConnection
+from countersink.database.connection import LOCK_WAIT, SessionOptions
 from countersink.database.errors import (
     BadData,
     Conflict,
@@ -43,7 +44,7 @@ from countersink.database.errors import (
     Unavailable,
 )
 from countersink.database.replicas import ReplicaPool
-from countersink.database.session import LOCK_WAIT, Session, SessionOptions
+from countersink.database.session import Session
 from countersink.database.sessions import Pool, open_tables
 from countersink.database.url import Settings
 from countersink.row_counts import TrackedTables, row_count

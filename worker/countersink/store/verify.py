@@ -78,7 +78,7 @@ def open_session(where: Settings | str) -> Session:
     """A session for :func:`verify`.
 
     Raises:
-        StoreError: as :func:`countersink.database.session.connect`, or SchemaMismatch.
+        StoreError: as :func:`countersink.database.connection.connect`, or SchemaMismatch.
     """
     return open_tables(where, isolation="REPEATABLE READ", read_timeout=READ_SECONDS)
 

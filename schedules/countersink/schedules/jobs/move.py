@@ -213,7 +213,7 @@ def open_tables(mysql_url: str) -> Session:
 
     Raises:
         SchemaMismatch: there are no tables, or tables of another version.
-        StoreError: as :func:`countersink.database.session.connect`.
+        StoreError: as :func:`countersink.database.connection.connect`.
     """
     return sessions.open_tables(
         mysql_url, isolation="REPEATABLE READ", read_timeout=READ_TIMEOUT_S, lock_wait=LOCK_WAIT_S

@@ -23,7 +23,8 @@ from countersink.counting.apply.guards import read_control
 from countersink.counting.counters import keep_steps
 from countersink.counting.counters.buckets import WIDTHS, Width, in_one_day, is_wider, width_of
 from countersink.counting.counters.catalog import SCHEME_COLUMNS, Scheme, scheme_of
-from countersink.database.session import LOCK_WAIT, Connect, Session, rerun
+from countersink.database.connection import LOCK_WAIT
+from countersink.database.session import Connect, Session, rerun
 from countersink.database.sessions import open_tables
 from countersink.database.sql import NOW_MS, datetime_of, width_number
 from countersink.runtime.retry import Pace

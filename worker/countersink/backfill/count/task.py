@@ -102,7 +102,8 @@ class LineRate:
         """Wait until the rate allows the next chunk; called before a chunk, so that there is no
         pause after the last one.
         """
-        pause(self._ready - time.monotonic(), self._stop)
+        if (seconds := self._ready - time.monotonic()) > 0:
+            pause(seconds, self._stop)
         self._ready = max(self._ready, time.monotonic())
 
 

@@ -121,7 +121,8 @@ def add(
     writer = CellWriter(session, slot)
     for cells in amounts.chunks(sql.CELLS_PER_STATEMENT):
         writer.write(cells)
-    unite(session, slot, members)
+    if members:
+        unite(session, slot, members)
     upserted()
     writer.post()
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
+from countersink.database.connection import LOCK_WAIT
 from countersink.database.errors import Refused
-from countersink.database.session import LOCK_WAIT, Session, rerun
+from countersink.database.session import Session, rerun
 from countersink.database.sql import NOW_MS, marks, parts
 
 EXCLUSIVE_LOCK_WAIT: Final = 1

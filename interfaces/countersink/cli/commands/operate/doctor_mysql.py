@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from countersink.cli import output
-from countersink.cli.commands.operate.doctor import Finding, clock, fail, named, ok, warn
+from countersink.cli.commands.operate.findings import Finding, clock, fail, named, ok, warn
 from countersink.counting.apply import dead, key_caps, queue_losses
 from countersink.database import galera, hosts
+from countersink.database.connection import connect
 from countersink.database.errors import SchemaMismatch, StoreError
-from countersink.database.session import Session, connect
+from countersink.database.session import Session
 from countersink.database.sessions import require_schema, schema_version
 from countersink.database.sql import NOW_MS, SEVERAL_PRIMARIES, is_galera, is_on
 from countersink.database.url import Settings

@@ -14,7 +14,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS
 
 from countersink.cli import output
 from countersink.cli.commands.operate import partitions
-from countersink.cli.commands.operate.doctor import Finding, clock, fail, named, ok, warn
+from countersink.cli.commands.operate.findings import Finding, clock, fail, named, ok, warn
 from countersink.cli.commands.operate.info import as_text, queue_state
 from countersink.runtime.texts import plural
 from countersink.stream.connection import cluster_of, command, mapped
