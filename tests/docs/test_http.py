@@ -8,7 +8,7 @@ import pytest
 from countersink.store.api_keys import SCOPES
 from countersink.web.endpoints import hits, increments, sequences
 from countersink.web.http import Route
-from countersink.web.http.headers import MAX_HEADERS
+from countersink.web.http.answers import MAX_HEADERS
 from countersink.web.options import WebOptions
 from countersink.web.read_pool import MAX_PENDING_READS, MAX_READS
 from countersink.web.server import STOP_WITHIN_S

@@ -43,8 +43,7 @@ from countersink.web.endpoints import (
 )
 from countersink.web.errors import Problem
 from countersink.web.http import Route, RouteTable
-from countersink.web.http.answers import compress
-from countersink.web.http.headers import add_headers, decode_target, read_headers
+from countersink.web.http.answers import add_headers, compress, decode_target, read_headers
 from countersink.web.http.openapi import openapi_route
 from countersink.web.http.parameters import read_parameters
 from countersink.web.options import WebOptions

@@ -8,7 +8,7 @@ from hashlib import sha256
 import requests
 
 from countersink.web.endpoints.pages import load
-from countersink.web.http.headers import PAGE
+from countersink.web.http.answers import PAGE
 from tests.web.serving import Web
 
 ELSEWHERE = (

@@ -11,7 +11,7 @@ from countersink.database.sessions import open_tables
 from countersink.store import api_keys
 from countersink.web.app import ROUTES as EVERY_ROUTE
 from countersink.web.errors import CannotServe
-from countersink.web.http.headers import DATA
+from countersink.web.http.answers import DATA
 from countersink.web.server import first_key
 from tests.web.raw import exchange, status
 from tests.web.routes import ROUTES, SECRET

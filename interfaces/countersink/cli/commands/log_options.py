@@ -16,17 +16,7 @@ from countersink.backfill import formats
 from countersink.backfill.options import INPUT_FORMATS, BackfillOptions, Recipe
 from countersink.cli import settings
 from countersink.cli.errors import Misuse
-from countersink.cli.settings import (
-    COUNTER,
-    DAY,
-    DIMENSION,
-    SECONDS,
-    TEXT,
-    ZONE,
-    Checked,
-    Finite,
-    values_checked,
-)
+from countersink.cli.settings import COUNTER, DAY, TEXT
 from countersink.logs import template
 from countersink.logs.formats.detection import ENVELOPES
 from countersink.logs.template import Condition, Operator
@@ -36,7 +26,7 @@ _CONDITION: Final = re.compile(r"(.+?)\s*(!=|!~|=|~)\s*(.*)", re.DOTALL)
 Option = Callable[[settings.Decorated], settings.Decorated]
 
 
-class _Conditions(Checked[Condition]):
+class _Conditions(settings.Checked[Condition]):
     """The type of conditions; in a variable, spaces divide them, and quotes work as in a shell."""
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
@@ -84,7 +74,7 @@ def _allowance(text: str) -> Allowance:
 
 allow_rejects: Final = settings.setting(
     "--allow-rejects",
-    type=Checked("allowance", _allowance),
+    type=settings.Checked("allowance", _allowance),
     metavar="N|P%",
     help="End with 0, not with 3, if at most N lines, or P% of the lines, are rejected.",
 )
@@ -98,7 +88,7 @@ def _fields(text: str) -> tuple[str, ...]:
     return fields
 
 
-_FIELDS: Final = Checked("fields", _fields)
+_FIELDS: Final = settings.Checked("fields", _fields)
 
 
 def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
@@ -127,7 +117,7 @@ def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
         ),
         option(
             "--time-zone",
-            type=ZONE,
+            type=settings.ZONE,
             help="Time zone of times without one: an IANA name. By default they are rejected.",
         ),
         option(
@@ -140,7 +130,7 @@ def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
         ),
         option(
             "--dimension",
-            type=DIMENSION,
+            type=settings.DIMENSION,
             multiple=True,
             metavar="NAME=FIELD",
             help="A dimension of the counter, and the field with its value; repeatable. In place of"
@@ -184,9 +174,9 @@ def _source_name(text: str) -> str:
     return text
 
 
-_COLUMNS: Final = Checked("columns", _columns)
-_DELIMITER: Final = Checked("character", _delimiter)
-_SOURCE_NAME: Final = Checked("name", _source_name)
+_COLUMNS: Final = settings.Checked("columns", _columns)
+_DELIMITER: Final = settings.Checked("character", _delimiter)
+_SOURCE_NAME: Final = settings.Checked("name", _source_name)
 
 
 def _texts(metavar: str, **meanings: str) -> Option:
@@ -303,7 +293,7 @@ _RUN: Final = (
     settings.one_off(
         "--grace",
         "grace_s",
-        type=SECONDS,
+        type=settings.SECONDS,
         default=_DEFAULTS.grace_s,
         metavar="SECONDS",
         help="reconcile only: time that must have passed since the end of a day.",
@@ -311,7 +301,7 @@ _RUN: Final = (
     settings.one_off(
         "--wait",
         "wait_s",
-        type=SECONDS,
+        type=settings.SECONDS,
         default=_DEFAULTS.wait_s,
         metavar="SECONDS",
         help="reconcile only: longest wait for entries in the queue.",
@@ -325,7 +315,7 @@ _RUN: Final = (
     ),
     settings.setting(
         "--rate",
-        type=Finite(1),
+        type=settings.Finite(1),
         metavar="N",
         help="Most lines read per second, to spare live traffic.",
     ),
@@ -403,5 +393,5 @@ def _check(options: BackfillOptions) -> None:
         raise Misuse("--visitor is for --mode add: a reconcile sets totals, but not visitors")
     if options.recipe.counter_column and options.rejects is not None:
         raise Misuse("--rejects is for one counter: give --counter in place of --counter-column")
-    with values_checked():
+    with settings.values_checked():
         formats.check(options.recipe)

@@ -44,7 +44,7 @@ class Authenticator:
 
         Args:
             route: of the request.
-            headers: from :func:`~countersink.web.http.headers.read_headers`.
+            headers: from :func:`~countersink.web.http.answers.read_headers`.
             client: the address that limits count by.
             scope: of the request.
 

@@ -30,8 +30,7 @@ from countersink.web.auth.credentials import find_credential
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 from countersink.web.http import Route, bodies
-from countersink.web.http.answers import accepts_gzip
-from countersink.web.http.headers import policy
+from countersink.web.http.answers import accepts_gzip, policy
 from countersink.web.services import Services
 
 FOREVER: Final = "public, max-age=31536000, immutable"

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
 from countersink.web.errors import Problem
-from countersink.web.http.headers import MAX_HEADERS, add_headers
+from countersink.web.http.answers import MAX_HEADERS, add_headers
 from countersink.web.options import WebOptions
 from countersink.web.server.request_parser import FramedProtocol, malformed_request
 

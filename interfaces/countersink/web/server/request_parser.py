@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from countersink.web.errors import Problem
-from countersink.web.http.headers import MAX_HEADERS
+from countersink.web.http.answers import MAX_HEADERS
 
 _OLD: Final = "1.0"
 
