@@ -181,7 +181,7 @@ class Watched:
         self._thread = threading.Thread(
             target=run,
             args=(options,),
-            kwargs={"stop": self.stop, "vitals": self.vitals, "reached": reached},
+            kwargs={"stop": self.stop, "vitals": self.vitals, "on_point": reached},
         )
         self._thread.start()
 

@@ -177,7 +177,7 @@ def test_what_cannot_be_declared(store: Store) -> None:
     wrong: list[tuple[list[str], list[str] | None, str]] = [
         (["page", "page"], None, "each once"),
         (["Page"], None, "a-z"),
-        (["day"], None, "something else"),
+        (["day"], None, "another name"),
         ([f"d{number}" for number in range(9)], None, "at most 8"),
         (["page"], ["country"], "needs the dimension country"),
         (["page"], ["page", "page"], "each once"),

@@ -87,7 +87,7 @@ def test_a_visitor_that_cannot_be_told_is_logged_and_the_request_counts(
     ask(WSGIMiddleware(wsgi_app, producer, visitors=tell))
     producer.assert_counted("requests", {KEY: 1})
     assert producer.members("requests") == set()
-    assert "counting requests goes on" in caplog.text
+    assert "counting requests continues" in caplog.text
 
 
 @pytest.mark.parametrize("made", [WSGIMiddleware, ASGIMiddleware])

@@ -60,8 +60,8 @@ def test_increments_bring_visitors(web: Web, redis_client: redis.Redis) -> None:
 BAD: tuple[tuple[dict[str, Any], str], ...] = (
     ({"visitor": 5}, "visitor"),
     ({"visitor": ["ann"]}, "visitor"),
-    ({"visitor": "secret", "amount": 2}, "amount is 1"),
-    ({"visitor": "secret", "amount": 0}, "amount is 1"),
+    ({"visitor": "secret", "amount": 2}, "must be 1"),
+    ({"visitor": "secret", "amount": 0}, "must be 1"),
     ({"visitor": "secret", "counter": "plain"}, "countersink counter set plain --unique"),
 )
 
