@@ -31,7 +31,6 @@ from countersink.logs.formats.reader import (
 from countersink.logs.formats.records import AmountFormat, RecordRule, shown
 from countersink.logs.line import PERCENT
 from countersink.logs.lines import LONGEST
-from countersink.logs.times import Clock
 from countersink.runtime.texts import plural
 
 Fields = list[str]
@@ -39,16 +38,6 @@ _LONGEST_HEADER: Final = 64 * 1024
 _ESCAPED: Final = re.compile(r'\\(["\\])')
 _SPACED: Final = "it is not valid CSV: there is a blank before a quote"
 csv.field_size_limit(max(csv.field_size_limit(), 3 * LONGEST))  # %HH for each byte, at worst
-
-
-def times_of(recipe: Recipe) -> tuple[str, ...]:
-    """The columns whose values, joined by blanks, are a record's time."""
-    return tuple(name for name in (recipe.time_column, *recipe.more_time_columns) if name)
-
-
-def clock_of(recipe: Recipe, begins: Callable[[date], int] | None) -> Clock:
-    """The reader of a recipe's times; its error messages name their columns."""
-    return Clock(recipe.time_format, recipe.time_zone, begins, " ".join(times_of(recipe)))
 
 
 class CsvRecords(LineReader):
@@ -85,8 +74,8 @@ class CsvRecords(LineReader):
             def column(name: str) -> Callable[[Fields], str]:
                 return itemgetter(_column_index(names, name))
 
-            clock = clock_of(recipe, begins)
-            times = [column(name) for name in times_of(recipe)]
+            clock = recipe.clock(begins)
+            times = [column(name) for name in recipe.times]
             self._rule = RecordRule(
                 keys,
                 field=column,

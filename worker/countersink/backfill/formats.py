@@ -12,7 +12,7 @@ from datetime import date
 from functools import partial
 from typing import Final, Protocol
 
-from countersink.backfill.csv_records import CsvRecords, clock_of, times_of
+from countersink.backfill.csv_records import CsvRecords
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import INPUT_FORMATS, Recipe
 from countersink.backfill.spans import Quoting, SpanPiece, last_end, window_of
@@ -95,13 +95,15 @@ def _line_reader(recipe: Recipe, keys: Keys, begins: Callable[[date], int] | Non
     Raises:
         ValueError: the recipe is invalid: see :func:`check`.
     """
-    times = times_of(recipe)
+    times, amounts = recipe.times, None
+    if recipe.decimal_point or recipe.thousands:
+        amounts = AmountFormat(recipe.decimal_point, recipe.thousands)
     json_lines = partial(
         JsonLines,
-        clock=clock_of(recipe, begins if times else no_day),
+        clock=recipe.clock(begins if times else no_day),
         times=times,
         amount_column=recipe.amount_column,
-        amounts=AmountFormat(recipe.decimal_point, recipe.thousands),
+        amounts=amounts,
     )
     return line_reader(
         recipe.input_format,
@@ -209,7 +211,7 @@ def check(recipe: Recipe) -> None:
                 " fields, or --dimension"
             )
     if recipe.input_format in ("auto", "csv"):
-        clock_of(recipe, no_day)
+        recipe.clock(no_day)
     else:
         _line_reader(recipe, keys, no_day)
 

@@ -6,7 +6,7 @@ give the same counts.
 """
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from countersink.counting.counters.buckets import Width, width_of
 from countersink.database.sql import label_time
 from countersink.logs.formats import LOG_FORMATS
 from countersink.logs.template import Condition
+from countersink.logs.times import Clock
 
 Mode = Literal["add", "reconcile"]
 INPUT_FORMATS: Final[tuple[str, ...]] = ("auto", *LOG_FORMATS, "csv", "ndjson")
@@ -107,6 +108,15 @@ class Recipe:
                 text = "=".join(each) if isinstance(each, tuple) else str(each)
                 words += [option] if each is True else [option, shlex.quote(text)]
         return " ".join(words) or "(none)"
+
+    @property
+    def times(self) -> tuple[str, ...]:
+        """The columns whose values, joined by blanks, are a record's time."""
+        return tuple(name for name in (self.time_column, *self.more_time_columns) if name)
+
+    def clock(self, begins: Callable[[date], int] | None) -> Clock:
+        """The reader of times; its error messages name their columns."""
+        return Clock(self.time_format, self.time_zone, begins, " ".join(self.times))
 
     def continues(self, before: Self) -> bool:
         """Whether this recipe differs from ``before`` only by a later first day, so that a source

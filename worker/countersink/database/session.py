@@ -1,6 +1,5 @@
-"""``Session``, a connection to MySQL: statements, transactions, timeouts; and ``rerun``, which runs a
-transaction again after a conflict. See ``connection.py`` for logins and session variables.
-"""
+"""``Session``, a connection to MySQL: statements, transactions, timeouts; and ``rerun``, which runs
+a transaction again after a conflict. See ``connection.py`` for logins and session variables."""
 
 import math
 import random

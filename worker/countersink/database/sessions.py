@@ -45,7 +45,7 @@ Ready = Callable[[Session], None]
 
 
 def open_tables(where: Settings | str, **options: Unpack[SessionOptions]) -> Session:
-    """Log in as :func:`countersink.database.connection.connect` does, and check the tables' version.
+    """Log in as :func:`countersink.database.connection.connect` does; check the tables' version.
 
     Raises:
         SchemaMismatch: there are no tables, or they have another version.

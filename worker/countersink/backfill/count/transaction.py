@@ -194,7 +194,8 @@ def _add(session: Session, ahead: ReadAhead, source: Source, found: ReadChunk) -
     if not work.target.truth_of:
         targets.refuse_set_days(session, work.counter, found.days(ahead.bucket.scheme))
     # A reconcile sets all keys of its sources, without the cap on keys.
-    capped = Capped(catalog) if work.target.truth_of else key_caps.cap(session, amounts, catalog)
+    caps = catalog.capped and not work.target.truth_of
+    capped = key_caps.cap(session, amounts, catalog) if caps else Capped()
     lines = _lines_of_cells(amounts, found, capped)
     members = {place: [found.members[one] for one in some] for place, some in lines.items()}
     try:

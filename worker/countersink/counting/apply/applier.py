@@ -18,7 +18,7 @@ from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.cells import RowName, run_again, upsert
 from countersink.counting.apply.dead import DeadRow
 from countersink.counting.apply.guards import Control, read_control
-from countersink.counting.apply.key_caps import Capped
+from countersink.counting.apply.key_caps import Place
 from countersink.counting.apply.refusals import dead_row, refuse
 from countersink.counting.counters.catalog import Catalog, load
 from countersink.database.errors import Conflict, DuplicateKey, StoreError, UnknownZone
@@ -126,10 +126,12 @@ class Applier:
         while pending:
             try:
                 with session.transaction():
-                    applied, capped = self._work(session, list(pending.values()), left_out)
+                    applied, new_keys = self._work(session, list(pending.values()), left_out)
                     self._reached("before_commit")
                 self._reached("committed")
-                capped.remember()
+                assert self._catalog is not None  # read by _work
+                for place, keys in new_keys.items():
+                    self._catalog.made.add(*place, keys)
                 return applied
             except DuplicateKey as error:
                 # Rolled back. Guards that exist now are committed; other entries are tried again.
@@ -142,7 +144,7 @@ class Applier:
 
     def _work(
         self, session: Session, entries: list[Incoming], left_out: Mapping[RowName, RowRefusal]
-    ) -> tuple[Applied, Capped]:
+    ) -> tuple[Applied, Mapping[Place, Sequence[str]]]:
         control = read_control(session)
         if self._catalog is None or self._catalog.version != control.catalog_version:
             # The lock on control keeps the catalog unchanged until the transaction ends.
@@ -165,10 +167,10 @@ class Applier:
             cells=amounts.cells,
             dead=len(dead_rows),
             too_old=len(old),
-            overflown=capped.keys,
+            overflown=sum(map(len, capped.moved.values())),
             not_kept=not_kept,
         )
-        return applied, capped
+        return applied, capped.made
 
 
 def _too_old(entry: Incoming, control: Control) -> list[DeadRow]:

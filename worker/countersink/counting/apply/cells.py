@@ -150,7 +150,7 @@ def upsert(
         StoreError: as any statement.
     """
     amounts = merged(entries, catalog)
-    capped = key_caps.cap(session, amounts, catalog)
+    capped = key_caps.cap(session, amounts, catalog) if catalog.capped else Capped()
     members: dict[CellPlace, list[bytes]] = {}
     rows_of: dict[CellPlace, list[RowName]] = {}
     for entry in entries:

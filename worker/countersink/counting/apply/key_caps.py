@@ -72,28 +72,16 @@ class Capped:
     """Keys whose amounts were moved to the overflow key, and new keys.
 
     Attributes:
-        catalog: the catalog in force.
         moved: keys whose amounts were moved to :data:`OVERFLOW`, by counter and bucket.
         made: new keys by (counter, day); they exist once the transaction is committed.
     """
 
-    catalog: Catalog
     moved: dict[Cells, set[str]] = field(default_factory=dict)
     made: dict[Place, list[str]] = field(default_factory=dict)
-
-    @property
-    def keys(self) -> int:
-        """Number of keys without room, added up over buckets."""
-        return sum(map(len, self.moved.values()))
 
     def key(self, counter: str, label: int, key: str) -> str:
         """The key that counts the amount of ``key``: itself, or :data:`OVERFLOW`."""
         return OVERFLOW if key in self.moved.get((counter, label), ()) else key
-
-    def remember(self) -> None:
-        """Store the new keys in the catalog; call it once the transaction is committed."""
-        for place, keys in self.made.items():
-            self.catalog.made.add(*place, keys)
 
 
 def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
@@ -103,14 +91,14 @@ def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
         session: at READ COMMITTED, in a transaction that holds the share lock of control and has
             not added anything yet.
         amounts: amounts to be added; changed in place.
-        catalog: the catalog in force.
+        catalog: the catalog in force, with a cap on any counter.
 
     Raises:
         RowsMissing: roll back, make the rows, and run the transaction again.
         StoreError: as any query.
     """
-    capped = Capped(catalog)
-    days = _unknown(amounts, catalog) if catalog.capped else {}
+    capped = Capped()
+    days = _unknown(amounts, catalog)
     if not days:
         return capped
     # The number of keys first: the keys that a full day has after that are final.

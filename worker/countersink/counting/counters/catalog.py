@@ -311,8 +311,8 @@ def load(session: Session, *, old_marks: bool = False) -> Catalog:
     control = read_control(session, lock="")
     tracked = session.query("SELECT counter FROM tracked_table")
     settings = session.query(
-        "SELECT name, max_keys, salt_days FROM counter"
-        " WHERE max_keys IS NOT NULL OR salt_days IS NOT NULL"
+        "SELECT name, max_keys, salt_days, dimensions FROM counter WHERE max_keys IS NOT NULL"
+        " OR salt_days IS NOT NULL OR dimensions IS NOT NULL"
     )
     return Catalog(
         control.catalog_version,
@@ -320,10 +320,10 @@ def load(session: Session, *, old_marks: bool = False) -> Catalog:
         read_schemes(session),
         frozenset(name for (name,) in tracked),
         load_marks(session, watermark=None if old_marks else control.watermark),
-        {name: most for name, most, _ in settings if most is not None},
+        {name: most for name, most, *_ in settings if most is not None},
         control.max_keys,
-        read_dimensioned(session),
-        {name: days for name, _, days in settings if days is not None},
+        read_dimensioned(session) if any(names for *_, names in settings) else {},
+        {name: days for name, _, days, _ in settings if days is not None},
     )
 
 
