@@ -19,6 +19,7 @@ from countersink.producers.buffer.sightings import ASK_AGAIN_SECONDS, LARGE_MEMB
 from countersink.producers.engine import Engine
 from countersink.producers.lifecycle import wait_for_end
 from countersink.producers.options import Options, ProducerOptions, from_environment
+from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import (
     MAX_AMOUNT,
     MAX_KEY_BYTES,
@@ -136,7 +137,7 @@ class Producer(Engine):
         except (LookupError, TypeError):
             pass  # a new counter or new values, or invalid ones: the slow way checks them
         check_counter(counter)
-        row_key = self._known_dimensions.row_key(counter, key)
+        row_key = self._row_key(counter, key)
         check_amount(amount)
         minute = None if at is None else minute_of(at)
         if id is not None:
@@ -146,6 +147,10 @@ class Producer(Engine):
             self._refuse(1)
         else:
             events.put(counter, row_key, minute, amount, id)
+
+    def _row_key(self, counter: str, key: str | Mapping[str, str]) -> RowKey:
+        """The row key of a caller's key; see :meth:`KnownDimensions.row_key` for errors."""
+        return check_key(key) if type(key) is str else self._known_dimensions.row_key(counter, key)
 
     def increment_many(
         self, counter: str, amounts: Mapping[str, int], *, at: datetime | None = None
@@ -265,7 +270,7 @@ class Producer(Engine):
         except (LookupError, TypeError):
             pass  # as in increment()
         check_counter(counter)
-        row_key = self._known_dimensions.row_key(counter, key)
+        row_key = self._row_key(counter, key)
         data = check_member(member)
         minute = None if at is None else minute_of(at)
         events = self._events

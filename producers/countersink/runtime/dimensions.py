@@ -15,6 +15,7 @@ have several forms, and a total could not be selected by it.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final
 
@@ -188,6 +189,7 @@ by the getter's result, and the names, sorted."""
 _NONE: Final[Known] = (len, {}, ())
 
 
+@dataclass(eq=False)
 class KnownDimensions:
     """Cache of checked mappings: names and values → dimensions.
 
@@ -196,18 +198,15 @@ class KnownDimensions:
     cached one is counted as that, also an instance of a subclass of ``str``, which is refused
     otherwise. Thread-safe: each step is one operation of a dictionary.
 
-    Args:
-        forget: called when the cache is emptied, for holders of tables in ``by_counter``.
-
     Attributes:
+        forget: called when the cache is emptied, for holders of tables in ``by_counter``.
         by_counter: counter → number of names → :data:`Known` of the latest names.
     """
 
-    def __init__(self, forget: Callable[[], None] = lambda: None) -> None:
-        self.by_counter: dict[str, list[Known]] = {}
-        self._forget = forget
-        self._by_names: dict[tuple[str, ...], Known] = {}
-        self._held = 0  # approximate: threads may add at the same time
+    forget: Callable[[], None] = lambda: None
+    by_counter: dict[str, list[Known]] = field(default_factory=dict)
+    _by_names: dict[tuple[str, ...], Known] = field(default_factory=dict)
+    _held: int = 0  # approximate: threads may add at the same time
 
     def row_key(self, counter: str, key: str | Mapping[str, str]) -> RowKey:
         """The row key of a caller's key, cached if its texts are short and ASCII.
@@ -252,7 +251,7 @@ class KnownDimensions:
             self.by_counter.clear()
             self._by_names.clear()
             self._held = 0
-            self._forget()
+            self.forget()
 
 
 def _is_short(values: tuple[str, ...]) -> bool:

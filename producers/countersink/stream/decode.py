@@ -204,7 +204,7 @@ def _checked_row(position: int, item: Any, latest: int) -> tuple[NumberedRow, Se
     counter, key, minute, amount, *members = item
     try:
         limits.check_counter(counter)
-        checked = check_row_key(key)
+        checked = limits.check_key(key) if type(key) is str else check_row_key(key)
         limits.check_minute(minute)
         limits.check_amount(amount)
     except (TypeError, ValueError) as error:

@@ -24,10 +24,10 @@ from datetime import date
 from typing import Final
 
 from countersink.counting.apply.guards import read_control
-from countersink.counting.counters import breakdowns
+from countersink.counting.counters import all_counters, breakdowns
+from countersink.counting.counters.all_counters import require
 from countersink.counting.counters.buckets import date_at
 from countersink.counting.counters.catalog import DEFAULT, Scheme, read_schemes
-from countersink.counting.counters.settings import require
 from countersink.counting.errors import UnknownCounter
 from countersink.counting.ledger import Difference, Problem, balance
 from countersink.counting.ledger.balance import Side, between, last_of_next, read
@@ -175,7 +175,7 @@ def _verify_all(
 def _verify_some(session: Session, names: Sequence[str]) -> Verified:
     """Compare some counters, in one snapshot."""
     with session.transaction(snapshot=True):
-        broken_down = [each for name in names for each in breakdowns.names_of(session, name)]
+        broken_down = [each for name in names for each in all_counters.names_of(session, name)]
         every = [*names, *broken_down]
         found = _sides(session, f"counter IN ({marks(every)})", every)
         differences = found.differences

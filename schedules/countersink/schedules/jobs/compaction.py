@@ -16,8 +16,7 @@ from functools import partial
 from typing import Final, Self
 
 from countersink.counting import ledger
-from countersink.counting.counters.breakdowns import counter_of, names_of
-from countersink.counting.counters.settings import require
+from countersink.counting.counters.all_counters import counter_of, names_of, require
 from countersink.database.errors import UnknownZone
 from countersink.database.session import Connect
 from countersink.database.sql import day_label

@@ -22,9 +22,8 @@ from typing import Final
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.history import after_correction
 from countersink.counting.apply import cells
-from countersink.counting.apply.amounts import Amounts, Cell
+from countersink.counting.apply.amounts import Amounts
 from countersink.counting.counters import breakdowns
-from countersink.counting.counters.breakdowns import is_breakdown
 from countersink.counting.counters.buckets import ONE_DAY, Resolution
 from countersink.counting.counters.catalog import Scheme, last_reconciles
 from countersink.counting.ledger.balance import JournalEntry, journal_entries
@@ -123,21 +122,18 @@ Target = CounterTarget | TruthTarget
 
 def write_journal(session: Session, source: int, start_at: int, amounts: Amounts) -> None:
     """Insert the journal of a chunk, with amounts of one counter and its breakdowns, in the
-    caller's transaction.
+    caller's transaction. Amounts of breakdowns are written with their name, which has a ``#``.
     """
     for number, some in enumerate(amounts.chunks(_CELLS_PER_PIECE)):
-        text = json.dumps([*map(_entry, some)], ensure_ascii=False, separators=(",", ":"))
+        entries: list[JournalEntry] = [
+            (bucket, key, amount, name) if "#" in name else (bucket, key, amount)
+            for name, bucket, key, amount in some
+        ]
+        text = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
         session.execute(
             "INSERT INTO backfill_journal (source, start_at, piece, cells) VALUES (%s, %s, %s, %s)",
             (source, start_at, number, zlib.compress(text.encode(), _FASTEST)),
         )
-
-
-def _entry(cell: Cell) -> JournalEntry:
-    counter, bucket, key, amount = cell
-    if is_breakdown(counter):
-        return bucket, key, amount, counter
-    return bucket, key, amount
 
 
 def read_journal(session: Session, counter: str, source: int, start_at: int, added: int) -> Amounts:

@@ -34,7 +34,7 @@ from typing import Final
 
 from countersink.counting.apply.amounts import Amounts
 from countersink.counting.counters import buckets
-from countersink.counting.counters.breakdowns import counter_of, names_of
+from countersink.counting.counters.all_counters import counter_of, names_of
 from countersink.counting.counters.buckets import NUMBER
 from countersink.counting.counters.catalog import Catalog
 from countersink.counting.errors import RowsMissing

@@ -1,14 +1,15 @@
-"""Names of all counters that were created or counted, in parts, and their totals of all time, by
-rows or by the ledger; all with few statements.
+"""Names of counters and of breakdowns (``page_views#1``): all names, also in parts, names that are
+in use; and sums of all that was ever counted, by the rows or by the ledger.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from countersink.counting.counters.breakdowns import is_breakdown
-from countersink.counting.errors import TrackedCounter
+from countersink.counting.errors import TrackedCounter, UnknownCounter
 from countersink.database.session import Session
 from countersink.database.sql import marks, parts
+from countersink.runtime.limits import is_name
 
 NAMES_PER_QUERY: Final = 10_000
 """Maximum number of names per query."""
@@ -21,6 +22,7 @@ _NAMED: Final = (
 _COUNTERS_PER_QUERY: Final = 500
 _MADE: Final = {"counter": " AND created IS NOT NULL"}
 """Further condition per table: a deleted counter keeps a row with its time zone."""
+_STORED: Final = re.compile(r"([A-Za-z0-9_.:\-]{1,61})#([1-9][0-9]?)", re.ASCII)
 
 
 def counter_names(session: Session) -> list[str]:
@@ -110,3 +112,50 @@ def refuse_tracked(session: Session, counter: str) -> None:
             f"{counter} is the row count of a tracked table: only its triggers count it, and it has"
             f" no settings of its own (`countersink untrack {counter}` ends that)"
         )
+
+
+def is_breakdown(name: str) -> bool:
+    """Whether ``name`` is the name of a breakdown."""
+    return _STORED.fullmatch(name) is not None
+
+
+def counter_of(name: str) -> str:
+    """The counter of a breakdown's name; any other name is returned unchanged."""
+    return name.partition("#")[0]
+
+
+def names_of(session: Session, counter: str, condition: str = "created IS NOT NULL") -> list[str]:
+    """The names of a counter's breakdowns, those being deleted included."""
+    found = session.query(
+        f"SELECT name FROM counter WHERE breakdown_of = %s AND {condition} ORDER BY name",
+        (counter,),
+    )
+    return [name for (name,) in found]
+
+
+def is_used(session: Session, name: str, more: Sequence[str] = ()) -> bool:
+    """Whether a counter has rows in the ledger or in ``counter_slot``, also of the amount 0.
+
+    Args:
+        session: in a transaction or not.
+        name: the counter's name.
+        more: further tables whose rows count.
+    """
+    tables = ("counter_ledger", "counter_slot", *more)
+    seen = " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE counter = %s)" for table in tables)
+    ((found,),) = session.query(f"SELECT {seen}", (name,) * len(tables))
+    return bool(found)
+
+
+def require(session: Session, name: str, more: Sequence[str] = ()) -> None:
+    """Refuse an unknown counter; arguments as for :func:`is_used`.
+
+    Raises:
+        UnknownCounter: it was neither created nor ever counted.
+    """
+    if is_name(name) and (
+        session.query("SELECT 1 FROM counter WHERE name = %s AND created IS NOT NULL", (name,))
+        or is_used(session, name, more)
+    ):
+        return
+    raise UnknownCounter(f"there is no counter {name!r}: it was neither created nor ever counted")

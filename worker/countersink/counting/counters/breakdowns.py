@@ -7,13 +7,13 @@ cannot give. It has the settings of its counter, and is counted with it in one t
 are made by :func:`countersink.runtime.dimensions.composite`.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeVar
 
 from countersink.counting.apply.guards import bump
+from countersink.counting.counters.all_counters import names_of
 from countersink.counting.errors import UnknownDimension
 from countersink.database.session import Session
 from countersink.database.sql import datetime_of, unix_seconds
@@ -35,7 +35,6 @@ MAX_LENGTH: Final = 61
 NONE: Final = "none"
 """Text for no dimensions, or no breakdowns."""
 
-_STORED: Final = re.compile(r"([A-Za-z0-9_.:\-]{1,61})#([1-9][0-9]?)", re.ASCII)
 
 _REMEMBERED: Final = 20_000
 """Number of values whose encoded form is cached: about 10 MB of the longest."""
@@ -146,16 +145,6 @@ def require_declared(counter: str, dimensions: Sequence[str], name: str) -> None
             f"{counter!r} has no dimension {name!r} ({names}): declare it with `countersink counter"
             f" set {counter} --dimensions {','.join([*dimensions, name])}`"
         )
-
-
-def is_breakdown(name: str) -> bool:
-    """Whether ``name`` is the name of a breakdown."""
-    return _STORED.fullmatch(name) is not None
-
-
-def counter_of(name: str) -> str:
-    """The counter of a breakdown's name; any other name is returned unchanged."""
-    return name.partition("#")[0]
 
 
 def check_dimensions(names: Sequence[str] | str) -> tuple[str, ...]:
@@ -322,15 +311,6 @@ _COPIED: Final = (
     "time_zone, resolution, counted_minute, counted_quarter, counted_hour, counted_day, keep_steps,"
     " max_keys, app_slots"
 )
-
-
-def names_of(session: Session, counter: str, condition: str = "created IS NOT NULL") -> list[str]:
-    """The names of a counter's breakdowns, those being deleted included."""
-    found = session.query(
-        f"SELECT name FROM counter WHERE breakdown_of = %s AND {condition} ORDER BY name",
-        (counter,),
-    )
-    return [name for (name,) in found]
 
 
 def copy_settings(session: Session, counter: str) -> None:

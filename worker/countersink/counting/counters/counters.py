@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from countersink.counting.apply import key_caps
 from countersink.counting.apply.guards import Control, bump, exclusive, read_control
+from countersink.counting.counters import all_counters, buckets, deletion, keep_steps, settings
 from countersink.counting.counters import breakdowns as declared
-from countersink.counting.counters import buckets, deletion, keep_steps, settings
 from countersink.counting.counters.all_counters import refuse_tracked
 from countersink.counting.counters.breakdowns import check_breakdowns, check_dimensions
 from countersink.counting.counters.buckets import Resolution
@@ -51,7 +51,7 @@ class Counters:
         """
 
         def work(session: Session) -> Counter:
-            settings.require(session, name)
+            all_counters.require(session, name)
             return settings.read(session, name)[0]
 
         return self._pool.read(work)
@@ -143,13 +143,13 @@ class Counters:
 
         with self._connect() as session:
             refuse_tracked(session, name)
-            settings.require(session, name)
+            all_counters.require(session, name)
             if key is None:
-                if declared.names_of(session, name):
+                if all_counters.names_of(session, name):
                     self._exclusively(lambda session, control: declared.remove_all(session, name))
                 self._delete_removed(session, name)
                 return deletion.delete_counter(session, name)
-            if key == "" and declared.names_of(session, name):
+            if key == "" and all_counters.names_of(session, name):
                 raise declared.empty_key(name)
             return deletion.delete_key(session, name, key)
 

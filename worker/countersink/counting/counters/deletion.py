@@ -22,8 +22,7 @@ from typing import Final, TypeVar
 
 from countersink.counting.apply.guards import Control, bump, exclusive, short_waits
 from countersink.counting.counters import deletion_sql
-from countersink.counting.counters.all_counters import refuse_tracked
-from countersink.counting.counters.breakdowns import names_of
+from countersink.counting.counters.all_counters import names_of, refuse_tracked
 from countersink.counting.counters.catalog import ZONE_STAYS, load
 from countersink.counting.counters.deletion_sql import Deleted as Deleted
 from countersink.database.errors import Conflict

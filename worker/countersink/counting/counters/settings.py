@@ -3,7 +3,6 @@ with error messages, and the SQL of a change. A counted counter's time zone cann
 resolution applies to events counted later. See ``breakdowns.py`` for dimensions."""
 
 from collections import Counter as Counts
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -12,9 +11,14 @@ from typing import Final, Literal
 from countersink.counting import visitors
 from countersink.counting.apply import key_caps
 from countersink.counting.apply.guards import Control, bump
-from countersink.counting.counters import breakdowns, buckets, keep_steps
-from countersink.counting.counters.all_counters import counter_names, refuse_tracked
-from countersink.counting.counters.breakdowns import Breakdown, Dimensioned, counter_of
+from countersink.counting.counters import all_counters, breakdowns, buckets, keep_steps
+from countersink.counting.counters.all_counters import (
+    counter_names,
+    counter_of,
+    is_used,
+    refuse_tracked,
+)
+from countersink.counting.counters.breakdowns import Breakdown, Dimensioned
 from countersink.counting.counters.buckets import NUMBER, Resolution, Width
 from countersink.counting.counters.catalog import (
     ZONE_STAYS,
@@ -24,7 +28,6 @@ from countersink.counting.counters.catalog import (
     next_midnight,
 )
 from countersink.counting.counters.keep_steps import Steps
-from countersink.counting.errors import UnknownCounter
 from countersink.database.errors import Refused
 from countersink.database.session import Session
 from countersink.database.sql import LABEL, NOW_MS, datetime_of, label_time
@@ -70,34 +73,6 @@ class Counter:
     dimensions: tuple[str, ...] = ()
     breakdowns: tuple[Breakdown, ...] = ()
     salt_days: int | None = None
-
-
-def is_used(session: Session, name: str, more: Sequence[str] = ()) -> bool:
-    """Whether a counter has rows in the ledger or in ``counter_slot``, also of the amount 0.
-
-    Args:
-        session: in a transaction or not.
-        name: the counter's name.
-        more: further tables whose rows count.
-    """
-    tables = ("counter_ledger", "counter_slot", *more)
-    seen = " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE counter = %s)" for table in tables)
-    ((found,),) = session.query(f"SELECT {seen}", (name,) * len(tables))
-    return bool(found)
-
-
-def require(session: Session, name: str, more: Sequence[str] = ()) -> None:
-    """Refuse an unknown counter; arguments as for :func:`is_used`.
-
-    Raises:
-        UnknownCounter: it was neither created nor ever counted.
-    """
-    if is_name(name) and (
-        session.query("SELECT 1 FROM counter WHERE name = %s AND created IS NOT NULL", (name,))
-        or is_used(session, name, more)
-    ):
-        return
-    raise UnknownCounter(f"there is no counter {name!r}: it was neither created nor ever counted")
 
 
 def read(session: Session, name: str | None = None) -> list[Counter]:
@@ -200,7 +175,7 @@ def _set_options(session: Session, wanted: SettingsChange) -> None:
         (most, wanted.app_slots or slots, keep, name),
     )
     if before is None and most is not None:
-        key_caps.count_anew(session, [name, *breakdowns.names_of(session, name)])
+        key_caps.count_anew(session, [name, *all_counters.names_of(session, name)])
 
 
 def _set_scheme(session: Session, wanted: SettingsChange, now_ms: int) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from countersink.counting.apply.cells import FIRST_SLOT
-from countersink.counting.counters.breakdowns import is_breakdown
+from countersink.counting.counters.all_counters import is_breakdown
 from countersink.counting.ledger import CHECKSUM, MODULUS, Difference, Posting
 from countersink.database.app_connection import FIRST_PRIVATE
 from countersink.database.session import Session

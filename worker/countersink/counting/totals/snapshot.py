@@ -14,8 +14,7 @@ from datetime import date
 from typing import Any, Final
 
 from countersink.counting.counters import buckets
-from countersink.counting.counters.all_counters import counter_names
-from countersink.counting.counters.breakdowns import is_breakdown
+from countersink.counting.counters.all_counters import counter_names, is_breakdown
 from countersink.counting.counters.buckets import NUMBER, is_wider
 from countersink.counting.counters.catalog import DEFAULT, SCHEME_COLUMNS, Scheme, scheme_of
 from countersink.counting.errors import UnknownCounter

@@ -19,7 +19,7 @@ from math import inf
 from typing import Any, Final, TypeVar
 
 from countersink.counting.counters import buckets
-from countersink.counting.counters.breakdowns import counter_of
+from countersink.counting.counters.all_counters import counter_of
 from countersink.counting.counters.buckets import month_of
 from countersink.counting.errors import DamagedSketch, NotUnique
 from countersink.counting.totals.selection import Selection, chosen_keys, picked_keys

@@ -15,7 +15,7 @@ import click
 from countersink.cli import output, settings
 from countersink.cli.errors import Misuse
 from countersink.cli.settings import COUNTER, MOMENT, NAME, TEXT, Checked, values_checked
-from countersink.counting.counters.settings import require
+from countersink.counting.counters.all_counters import require
 from countersink.runtime.texts import iso, plural
 from countersink.store import api_keys, links
 
