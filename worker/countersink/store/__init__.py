@@ -30,6 +30,8 @@ from countersink.counting.errors import (
     UnknownDimension,
 )
 from countersink.counting.totals import Totals
+from countersink.counting.totals.query import Query
+from countersink.counting.totals.selection import KeyMatch, Last, Selection
 from countersink.database import migrate as migrations
 from countersink.database.app_connection import AppConnection
 from countersink.database.connection import LOCK_WAIT, SessionOptions
@@ -61,12 +63,16 @@ __all__ = [
     "DuplicateKey",
     "IncompleteBreakdown",
     "InexactZone",
+    "KeyMatch",
+    "Last",
     "Misconfigured",
     "NoSketches",
     "NotUnique",
+    "Query",
     "Refused",
     "RolledUp",
     "SchemaMismatch",
+    "Selection",
     "SequenceExhausted",
     "SequenceUncertain",
     "Store",
