@@ -1,3 +1,3 @@
-"""Modules that every package may import, written with the standard library alone: limits, log,
-retries, signals, dead-letter reasons.
+"""Modules that every package may import and that need the standard library alone: limits, the log,
+retries, signals, the reasons of dead letters.
 """

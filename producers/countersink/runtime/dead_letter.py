@@ -1,8 +1,9 @@
-"""The reasons of dead letters (``DeadReason``), with code, headline, explanation, remedy, and
-whether the row may have been counted; the check of a row's items (``row_fault``).
+"""The reasons why a row becomes a dead letter (``DeadReason``), with the texts that explain them to
+an operator, and the check of a row's items (``row_fault``).
 
-See ``stream/decode.py`` (reading), ``counting/apply/refusals.py`` (rules of counters) and
-``worker/intake.py`` (internal errors) for which row gets which reason.
+Three modules choose the reason of a row: ``stream/decode.py`` when it reads entries,
+``counting/apply/refusals.py`` by the settings of the row's counter, and ``worker/intake.py`` after
+an unexpected error.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from countersink.runtime.dimensions import check_row_key
 from countersink.runtime.limits import check_amount, check_counter, check_minute
 
 WHOLE_ENTRY: Final = -1
-"""The position of a dead letter that holds a whole entry."""
+"""The position of a dead letter that holds a whole entry instead of one row."""
 
 _SENDER = "Correct the sender, then drop this: as it is, it can never be counted."
 _SPLIT = "Let the sender send smaller entries, then drop this."
@@ -27,13 +28,15 @@ _CAUSE = "Remove the cause, then press Retry; or drop this."
 
 
 class DeadReason(StrEnum):
-    """The reasons of dead letters; the values are the codes in the column ``dead_row.reason``.
+    """The reason why a row is a dead letter. Its value is the code in the column
+    ``dead_row.reason``.
 
     Attributes:
         headline: the fault, in a few words.
         explanation: the fault, in a sentence.
         remedy: the operator's next step.
-        maybe_counted: the row may be counted already: it is retried only by reason or ref.
+        maybe_counted: whether the row may be counted already. Such a row is retried only if the
+            operator names its reason or its ref (its id as a dead letter).
     """
 
     headline: str
@@ -174,7 +177,7 @@ class DeadReason(StrEnum):
     )
 
     def document(self) -> dict[str, Any]:
-        """The attributes, for JSON."""
+        """Return the texts and ``maybe_counted`` as a JSON object."""
         return {
             name: getattr(self, name)
             for name in ("headline", "explanation", "remedy", "maybe_counted")
@@ -182,15 +185,15 @@ class DeadReason(StrEnum):
 
 
 MAYBE_COUNTED: Final = tuple(reason for reason in DeadReason if reason.maybe_counted)
-"""Reasons of rows that may be counted already."""
+"""The reasons of rows that may be counted already."""
 
 
 class RowRefusal(NamedTuple):
     """The fault of a row that cannot be counted.
 
     Attributes:
-        reason: the code.
-        detail: a sentence for people.
+        reason: the fault's code.
+        detail: the fault, as a sentence for people.
     """
 
     reason: DeadReason
@@ -206,10 +209,10 @@ _ITEM_CHECKS: Final = (
 
 
 def row_fault(items: Sequence[object]) -> RowRefusal | None:
-    """The first fault of a row's items; None: they are valid.
+    """Return the first fault of a row's items, or None if all items are valid.
 
     Args:
-        items: counter, key or dimensions, minute, amount.
+        items: counter, key or dimensions, minute, and amount.
     """
     for item, (reason, check) in zip(items, _ITEM_CHECKS, strict=True):
         try:
@@ -224,12 +227,12 @@ class Bad:
     """A row, or a whole entry, that cannot be counted.
 
     Attributes:
-        position: the row's place in the entry from 0, or :data:`WHOLE_ENTRY`.
-        reason: the code of its fault.
-        detail: a sentence for people.
-        payload: the row's JSON; for a whole entry its ``rows`` field, or a JSON object of all
-            fields if another field has the fault. ``stream.decode.decode_payload`` reads both.
-        counter: the row's counter, if its name is valid; else empty.
+        position: the row's position in its entry, from 0, or :data:`WHOLE_ENTRY`.
+        reason: the code of the fault.
+        detail: the fault, as a sentence for people.
+        payload: the row's JSON. For a whole entry it is the field ``rows``, or a JSON object of all
+            fields if the fault is in another field. ``stream.decode.decode_payload`` reads both.
+        counter: the row's counter, or ``''`` if its name is not valid.
     """
 
     position: int

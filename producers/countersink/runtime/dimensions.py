@@ -1,16 +1,17 @@
-"""Dimensions of increments and keys of breakdowns: limits and checks, the composite key of several
-values (separator, escapes, longest value), its parser, and a producer's cache of checked mappings
-(``MOST_KNOWN``).
+"""Dimensions of increments (names with values, such as ``country=de``), and keys of breakdowns,
+which join several values. The module has the limits and checks of dimensions, builds and splits the
+joined keys, and has a producer's cache of checked mappings (``KnownDimensions``).
 
-A breakdown's key is ``value 00 value 00 …``, in the breakdown's order of dimensions. In a value,
-byte 00 is written as 01 01, and byte 01 as 01 02. So a key is valid UTF-8, can be split again, and
-keys sort as their lists of values do; all keys that begin with a value and 00 have that value
-first.
+A breakdown counts a counter by some of its dimensions, in a fixed order. Its key is ``value 00
+value 00 …`` in this order. Inside a value, byte 00 is written as 01 01, and byte 01 as 01 02. So a
+key is valid UTF-8 and can be split again, and keys sort as their lists of values do. All keys with
+the same first value begin with this value and byte 00.
 
-The longest value depends on the number of dimensions alone: 255 bytes for one dimension, 127 for
-two, 84 for three, 63, 50, 41, 35, and 31 for eight. :func:`countersink.runtime.limits.cut_bytes`
-cuts longer values. If a value could use the bytes that other values leave free, one value would
-have several forms, and a total could not be selected by it.
+The longest value depends only on the number of dimensions: 255 bytes for one dimension, 127 for
+two, 84 for three, then 63, 50, 41, 35, and 31 for eight.
+:func:`countersink.runtime.limits.cut_bytes` cuts longer values. A value may not use the bytes that
+other values of its key leave free: it would be cut at different places in different keys, and a
+total could not be selected by it.
 """
 
 import re
@@ -22,23 +23,23 @@ from typing import Any, Final
 from countersink.runtime.limits import MAX_KEY_BYTES, check_key, cut_bytes, key_text, text_bytes
 
 Dimensions = tuple[tuple[str, str], ...]
-"""(name, value) pairs, sorted by name; names are unique, and there is at least one pair."""
+"""The (name, value) pairs of an increment, at least one, sorted by name; each name occurs once."""
 RowKey = str | Dimensions
-"""The key of a row: a text, or the values of dimensions."""
+"""The key of a row: a text, or dimensions."""
 
 MAX_DIMENSIONS: Final = 8
-"""Dimensions of one counter, and of one increment."""
+"""Most dimensions of one counter, and of one increment."""
 UNIQUE_COLUMNS: Final = ("estimate", "low", "high")
-"""Columns beside ``total`` in an answer about different members."""
+"""Columns, beside ``total``, in answers about the number of different members."""
 RESERVED: Final = frozenset(
     (
         *("quarter", "minute", "hour", "day", "week", "month", "year"),
         *("key", "counter", "total", "previous", "change", "also", *UNIQUE_COLUMNS),
     )
 )
-"""Values of ``--by``, and columns beside the dimensions in answers."""
+"""Names that no dimension may have: values of ``--by``, and the other columns of answers."""
 SEPARATOR: Final = "\0"
-"""The separator of values in a composite key."""
+"""The character between two values of a breakdown's key."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 _ESCAPED = re.compile("[\0\1]")
@@ -47,7 +48,7 @@ _ESCAPE = re.compile("\1[\1\2]")
 _UNESCAPED: Final = {escape: char for char, escape in _ESCAPES.items()}
 
 _sorted_names: dict[tuple[object, ...], tuple[str, ...]] = {}
-"""Checked names in the caller's order → the same names, sorted."""
+"""Maps the names of a mapping, in its own order, to the same names sorted. All are checked."""
 _NAMES_LIMIT: Final = 10_000
 
 
@@ -55,9 +56,9 @@ def check_name(name: object) -> str:
     """Return ``name`` if it is a valid name of a dimension.
 
     Raises:
-        TypeError: not a ``str``.
-        ValueError: not 1 to 32 characters of ``a-z 0-9 _`` that begin with a letter, or one of
-            :data:`RESERVED`.
+        TypeError: ``name`` is not a ``str``.
+        ValueError: it is not 1 to 32 characters of ``a-z 0-9 _`` with a letter at the beginning, or
+            it is in :data:`RESERVED`.
     """
     if type(name) is not str:
         raise TypeError(f"a dimension's name is a str, not {type(name).__name__}")
@@ -75,14 +76,15 @@ def check_name(name: object) -> str:
 
 
 def check_dimensions(dimensions: object) -> RowKey:
-    """The row key of a mapping of names to values: its pairs sorted by name, each value as
-    :func:`countersink.runtime.limits.check_key` returns it; an empty mapping is the key ``''``.
+    """Return the row key of a mapping of names to values: its pairs sorted by name, each value as
+    :func:`countersink.runtime.limits.check_key` returns it. An empty mapping gives the key ``''``.
 
-    The value ``''`` counts as a missing value does, but the counter must declare its name.
+    A dimension with the value ``''`` is counted as if it were missing. The difference is that the
+    counter must declare its name.
 
     Raises:
-        TypeError: not a mapping, or a name or a value that is no ``str``.
-        ValueError: more than 8 pairs, a bad name, or a value with a lone surrogate.
+        TypeError: ``dimensions`` is not a mapping, or a name or a value is not a ``str``.
+        ValueError: there are more than 8 pairs, a name is invalid, or a value has a lone surrogate.
     """
     if type(dimensions) is not dict and not isinstance(dimensions, Mapping):
         raise TypeError(
@@ -103,12 +105,12 @@ def check_dimensions(dimensions: object) -> RowKey:
 
 
 def check_row_key(key: object) -> RowKey:
-    """The row key of a caller's key: :func:`countersink.runtime.limits.check_key` of a ``str``,
-    :func:`check_dimensions` of a mapping.
+    """Return the row key of a caller's key: a ``str`` by
+    :func:`countersink.runtime.limits.check_key`, a mapping by :func:`check_dimensions`.
 
     Raises:
-        TypeError: neither, or a name or a value that is no ``str``.
-        ValueError: as these functions.
+        TypeError: ``key`` is neither, or a name or a value in the mapping is not a ``str``.
+        ValueError: the ``str`` or the mapping is invalid; see these functions.
     """
     if isinstance(key, str):
         return check_key(key)
@@ -118,13 +120,15 @@ def check_row_key(key: object) -> RowKey:
 
 
 def width(dimensions: int) -> int:
-    """Most bytes of an escaped value in a composite key of ``dimensions`` values."""
+    """Return the most bytes that an escaped value may have in a key that joins ``dimensions``
+    values.
+    """
     return (MAX_KEY_BYTES + 1 - dimensions) // dimensions
 
 
 def part(value: str, dimensions: int) -> str:
-    """``value`` in the form of a composite key of ``dimensions`` values: escaped, and cut to
-    :func:`width`. A second call changes nothing.
+    """Return ``value`` as it stands in a key that joins ``dimensions`` values: escaped, and cut to
+    :func:`width`. A call with the unescaped result returns the same.
     """
     room = width(dimensions)
     if len(value) <= room and value.isascii() and "\0" not in value and "\1" not in value:
@@ -139,7 +143,7 @@ def part(value: str, dimensions: int) -> str:
 
 
 def composite(values: Sequence[str]) -> str:
-    """The key of a breakdown's row, at most 255 bytes.
+    """Return the key that joins ``values``, at most 255 bytes, as a breakdown's row has it.
 
     Args:
         values: 1 to 8 values, in the breakdown's order of dimensions.
@@ -149,24 +153,24 @@ def composite(values: Sequence[str]) -> str:
 
 
 def values_of(key: str) -> tuple[str, ...]:
-    """The values of a composite key, in the breakdown's order, as :func:`composite` cut them. Never
-    raises: any text is split at its separators.
+    """Return the values in a key of :func:`composite`, in the breakdown's order. A value that was
+    cut stays cut. Never raises: any text is split at its separators.
     """
     return tuple([unescape(value) for value in key.split(SEPARATOR)])
 
 
 def escape(value: str) -> str:
-    """``value`` with bytes 00 and 01 escaped."""
+    """Return ``value`` with its bytes 00 and 01 written as 01 01 and 01 02."""
     return _ESCAPED.sub(lambda found: _ESCAPES[found[0]], value)
 
 
 def unescape(value: str) -> str:
-    """The text that :func:`escape` escaped."""
+    """Return the text from which :func:`escape` made ``value``."""
     return _ESCAPE.sub(lambda found: _UNESCAPED[found[0]], value)
 
 
 def _checked_names(dimensions: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of a mapping, checked and sorted."""
+    """Check the names of a mapping; return them sorted."""
     given = tuple(dimensions)
     names = tuple(sorted([check_name(name) for name in given]))
     if len(_sorted_names) < _NAMES_LIMIT:
@@ -181,26 +185,31 @@ def _value(name: str, value: object) -> str:
 
 
 MOST_KNOWN: Final = 8_192
-"""Most entries of the cache, some 600 bytes each; beyond that the cache is emptied."""
+"""Most items in the cache, of some 600 bytes each. The cache is emptied when it would have more."""
 
 Known = tuple[Callable[[Mapping[str, str]], Any], dict[Any, Dimensions], tuple[str, ...]]
-"""A getter of the values of some names from a mapping (of one name: the bare value), the dimensions
-by the getter's result, and the names, sorted."""
+"""What the cache has for a set of names: a getter that takes the values of these names from a
+mapping (the bare value if there is one name), a dictionary from the getter's result to the
+dimensions, and the names, sorted.
+"""
 _NONE: Final[Known] = (len, {}, ())
 
 
 @dataclass(eq=False)
 class KnownDimensions:
-    """Cache of checked mappings: names and values → dimensions.
+    """A cache from mappings of names to values, as a caller gives them, to checked dimensions.
 
-    Checking and sorting a mapping takes several times as long as the rest of an increment, a hit of
-    the cache a tenth of that. The order of a mapping's items does not matter. A value that equals a
-    cached one is counted as that, also an instance of a subclass of ``str``, which is refused
-    otherwise. Thread-safe: each step is one operation of a dictionary.
+    To check and sort a mapping takes several times as long as the rest of an increment; to find it
+    in the cache takes a tenth of that. The order of a mapping's items does not matter. A value that
+    equals a cached value is accepted even if it is an instance of a subclass of ``str``, which
+    :func:`check_dimensions` refuses. Thread-safe, because each step is one operation of a
+    dictionary.
 
     Attributes:
-        forget: called when the cache is emptied, for holders of tables in ``by_counter``.
-        by_counter: counter → number of names → :data:`Known` of the latest names.
+        forget: a function to call when the cache is emptied, for callers that keep lists of
+            ``by_counter``.
+        by_counter: maps a counter to a list. Item n of the list is the :data:`Known` for the names
+            of the counter's latest increment with n dimensions.
     """
 
     forget: Callable[[], None] = lambda: None
@@ -209,13 +218,14 @@ class KnownDimensions:
     _held: int = 0  # approximate: threads may add at the same time
 
     def row_key(self, counter: str, key: str | Mapping[str, str]) -> RowKey:
-        """The row key of a caller's key, cached if its texts are short and ASCII.
+        """Return the row key of a caller's key; cache it if its values are short and ASCII.
 
         Args:
-            counter: a valid name.
+            counter: a valid counter name.
+            key: a text, or a mapping of dimensions.
 
         Raises:
-            TypeError, ValueError: as :func:`countersink.runtime.dimensions.check_row_key`.
+            TypeError, ValueError: the key is invalid; see :func:`check_row_key`.
         """
         by_number = self.by_counter.get(counter)
         if type(key) is dict and by_number is not None and 0 < len(key) <= MAX_DIMENSIONS:
@@ -255,6 +265,8 @@ class KnownDimensions:
 
 
 def _is_short(values: tuple[str, ...]) -> bool:
-    """Whether no value was cut; so the number of entries alone bounds the cache's memory."""
+    """Return whether no value was cut. Only such values are cached, so that the number of items
+    bounds the cache's memory.
+    """
     text = "".join(values)
     return len(text) <= MAX_KEY_BYTES and text.isascii()

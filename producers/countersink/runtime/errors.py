@@ -8,11 +8,13 @@
 
 
 class ExplainedError(Exception):
-    """Base of errors whose message is for a user."""
+    """Base class of the errors whose message is for a user."""
 
     advice: str = ""
-    """The user's next step, which a command adds to the message."""
+    """The user's next step. A command prints it after the message."""
 
 
 class GivenUp(Exception):
-    """The wait for a server ended before it came back; the cause is the server's last error."""
+    """The wait for a server ended before the server came back; ``__cause__`` is the server's last
+    error.
+    """

@@ -1,8 +1,8 @@
-"""Limits of counter names, keys, amounts and event times, their checks with the error messages, and
-the cut of keys of more than 255 bytes.
+"""Limits of counter names, keys, amounts and event times; the functions that check them; and the
+functions that cut a key of more than 255 bytes.
 
-Producers and workers share these rules, so that a producer refuses in the caller exactly the rows
-that a worker would have to put among the dead letters.
+Producers and workers share these rules. So a producer raises an error in the caller for exactly the
+rows that a worker would have to store as dead letters.
 """
 
 import re
@@ -12,15 +12,19 @@ from hashlib import sha256
 from typing import Final
 
 MAX_COUNTER_LENGTH: Final = 64
-"""Characters (all ASCII, so bytes too) in a counter name."""
+"""Most characters in a counter name; all are ASCII, so this is its length in bytes, too."""
 MIN_AMOUNT: Final = -(2**63)
 MAX_AMOUNT: Final = 2**63 - 1
 MIN_MINUTE: Final = 0
 """1970-01-01 00:00 UTC, in whole Unix minutes."""
 MAX_MINUTE: Final = int(datetime(9999, 12, 26, tzinfo=UTC).timestamp()) // 60 - 1
-"""The last minute of 9999-12-25 UTC, so that in any time zone there are dates after its day."""
+"""The last minute of 9999-12-25 UTC, the latest event time. The days after it are left free,
+because the event's day, and the day after that, must be valid dates in every time zone.
+"""
 MAX_AHEAD: Final = 366 * 1440
-"""Minutes by which an event may be later than now, or than its entry was sent."""
+"""Most minutes by which an event time may be later than now, or later than the time at which the
+event's entry was sent.
+"""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _COUNTER = re.compile(r"[A-Za-z0-9_.:\-]{1,64}", re.ASCII)
@@ -30,9 +34,9 @@ def check_counter(counter: object) -> str:
     """Return ``counter`` if it is a valid counter name.
 
     Raises:
-        TypeError: not a ``str``.
-        ValueError: empty, longer than 64 characters, or with a character outside ``A-Z a-z 0-9 _ .
-            : -``.
+        TypeError: ``counter`` is not a ``str``.
+        ValueError: it is empty, longer than 64 characters, or has a character outside ``A-Z a-z 0-9
+            _ . : -``.
     """
     if type(counter) is not str:
         raise TypeError(f"a counter name is a str, not {type(counter).__name__}")
@@ -45,16 +49,18 @@ def check_counter(counter: object) -> str:
 
 
 def is_name(counter: object) -> bool:
-    """Whether ``counter`` is a valid counter name; the SQL column alone would take 'c ' for 'c'."""
+    """Return whether ``counter`` is a valid counter name. A comparison in SQL is no check of a
+    name, because the column takes 'c ' and 'c' for equal.
+    """
     return isinstance(counter, str) and _COUNTER.fullmatch(counter) is not None
 
 
 def check_key(key: object) -> str:
-    """``key`` in the form in which it is counted: any text, ``''`` included; :func:`cut_key` cuts a
-    key of more than 255 bytes in UTF-8.
+    """Return ``key`` in the form in which it is counted. Any text is valid, ``''`` included.
+    :func:`cut_key` cuts a key of more than 255 bytes in UTF-8.
 
     Raises:
-        TypeError: not a ``str``.
+        TypeError: ``key`` is not a ``str``.
         ValueError: it holds a lone surrogate, which has no UTF-8 form.
     """
     if type(key) is not str:
@@ -68,11 +74,12 @@ def check_key(key: object) -> str:
 
 
 def check_amount(amount: object) -> int:
-    """Return ``amount`` if it is a signed 64-bit integer; 0 declares a key without counting.
+    """Return ``amount`` if it is a signed 64-bit integer. The amount 0 makes the key exist, without
+    counting.
 
     Raises:
-        TypeError: not an ``int`` (``bool`` is refused too).
-        ValueError: outside -2**63 to 2**63 - 1.
+        TypeError: ``amount`` is not an ``int`` (a ``bool`` is refused, too).
+        ValueError: it is outside -2**63 to 2**63 - 1.
     """
     if type(amount) is not int:
         raise TypeError(f"an amount is an int, not {type(amount).__name__}")
@@ -82,11 +89,11 @@ def check_amount(amount: object) -> int:
 
 
 def check_minute(minute: object) -> int:
-    """Return ``minute`` if it is an event time in whole Unix minutes, 1970 to 9999-12-25.
+    """Return ``minute`` if it is an event time in whole Unix minutes, from 1970 to 9999-12-25.
 
     Raises:
-        TypeError: not an ``int``.
-        ValueError: out of range.
+        TypeError: ``minute`` is not an ``int``.
+        ValueError: it is out of range.
     """
     if type(minute) is not int:
         raise TypeError(f"a minute is an int, not {type(minute).__name__}")
@@ -96,18 +103,22 @@ def check_minute(minute: object) -> int:
 
 
 def latest_minute(at: int = 0) -> int:
-    """The latest Unix minute that an event may have: 366 days after now, on this machine's clock,
-    or after ``at``, when its entry was sent (Unix ms), whichever is later.
+    """Return the latest Unix minute that an event may have: 366 days after now by this machine's
+    clock, or 366 days after ``at``, whichever is later.
+
+    Args:
+        at: the time at which the event's entry was sent, in Unix ms.
     """
     return min(MAX_MINUTE, max(at, int(time.time() * 1000)) // 60_000 + MAX_AHEAD)
 
 
 def check_event_minute(minute: object) -> int:
-    """Return ``minute`` if it is an event time up to 366 days ahead; see :func:`check_minute`.
+    """Return ``minute`` if it is an event time of at most 366 days after now, in whole Unix
+    minutes.
 
     Raises:
-        TypeError: not an ``int``.
-        ValueError: out of range, or more than 366 days ahead.
+        TypeError: ``minute`` is not an ``int``.
+        ValueError: it is out of the range of :func:`check_minute`, or more than 366 days after now.
     """
     checked = check_minute(minute)
     if checked > latest_minute():
@@ -118,11 +129,11 @@ def check_event_minute(minute: object) -> int:
 
 
 def minute_of(at: object) -> int:
-    """The whole Unix minute in which the aware datetime ``at`` lies.
+    """Return the whole Unix minute in which the aware datetime ``at`` lies.
 
     Raises:
-        TypeError: not a ``datetime``.
-        ValueError: naive (without a time zone), before 1970, or more than 366 days ahead.
+        TypeError: ``at`` is not a ``datetime``.
+        ValueError: it is naive (without a time zone), before 1970, or more than 366 days after now.
     """
     if not isinstance(at, datetime):
         raise TypeError(f"an event time is an aware datetime, not {type(at).__name__}")
@@ -134,22 +145,27 @@ def minute_of(at: object) -> int:
 
 
 MAX_KEY_BYTES: Final = 255
-"""Most bytes of UTF-8 in a counted key: the width of the column ``counter_key``."""
+"""Most bytes of UTF-8 in a counted key: the width of the SQL column ``counter_key``."""
 OVERFLOW: Final = "__overflow__"
-"""The key of the amounts beyond a counter's key cap of a day; it does not count towards the cap."""
+"""The key that gets the amounts of new keys, once a counter has as many keys on a day as its cap
+(``--max-keys``) allows. This key itself does not count towards the cap.
+"""
 DIGEST_DIGITS: Final = 16
-"""Hex digits of SHA-256, lower case, at the end of a key that was cut."""
+"""Hex digits of SHA-256, in lower case, at the end of a key that was cut."""
 
 
 def cut_bytes(key: bytes, most: int = MAX_KEY_BYTES) -> bytes:
-    """``key`` if it has at most 255 bytes, else its beginning, ``~`` and 16 digits of its digest.
+    """Return ``key`` if it has at most ``most`` bytes, else its beginning, ``~`` and 16 hex digits
+    of its digest.
 
-    The beginning is 238 bytes, or up to 3 fewer where that would end within a character. The digest
-    is the SHA-256 of all bytes of the key. A second call changes nothing.
+    With 255 bytes the beginning has 238 bytes, or up to 3 fewer if it would end within a character.
+    The digest is the SHA-256 of all bytes of the key. Cutting the result again changes nothing.
 
     Args:
-        key: UTF-8; of other bytes, at most 3 that look like the rest of a character are left out.
-        most: most bytes of the result, at least 20; less than 255 for a part of a key.
+        key: a key in UTF-8. If it is not valid UTF-8, up to 3 bytes that look like the rest of a
+            character may be missing at the end of the beginning.
+        most: most bytes of the result, at least 20; it is less than 255 for a value in a composite
+            key.
     """
     if len(key) <= most:
         return key
@@ -161,10 +177,12 @@ def cut_bytes(key: bytes, most: int = MAX_KEY_BYTES) -> bytes:
 
 
 def cut_key(key: str, most: int = MAX_KEY_BYTES) -> str:
-    """``key`` as :func:`cut_bytes` cuts it.
+    """Return ``key`` if it has at most ``most`` bytes in UTF-8, else its short form; see
+    :func:`cut_bytes`.
 
     Raises:
-        UnicodeEncodeError: it holds a lone surrogate, which has no UTF-8 form.
+        UnicodeEncodeError: ``key`` is not ASCII, or too long, and holds a lone surrogate, which has
+            no UTF-8 form.
     """
     if len(key) <= most and key.isascii():
         return key
@@ -173,32 +191,36 @@ def cut_key(key: str, most: int = MAX_KEY_BYTES) -> str:
 
 
 def key_bytes(key: str) -> bytes:
-    """A key as the table holds it, in bytes: cut if it has more than 255.
+    """Return the bytes that the table holds for ``key``; a key of more than 255 bytes is cut.
 
     Raises:
-        ValueError: it holds a lone surrogate that stands for no byte.
+        ValueError: ``key`` holds a lone surrogate that stands for no byte.
     """
     return cut_bytes(text_bytes(key))
 
 
 def stored_form(key: str) -> str:
-    """A key as the table holds it, as text.
+    """Return the key that the table holds for ``key``, as a text; a key of more than 255 bytes is
+    cut.
 
     Raises:
-        ValueError: as :func:`key_bytes`.
+        ValueError: ``key`` holds a lone surrogate that stands for no byte.
     """
     return key_text(key_bytes(key))
 
 
 def text_bytes(text: str) -> bytes:
-    """The bytes of a key, or of a part of a key; the inverse of :func:`key_text`.
+    """Return the bytes of a key, or of one value in a composite key. The inverse is
+    :func:`key_text`.
 
     Raises:
-        ValueError: it holds a lone surrogate that stands for no byte.
+        ValueError: ``text`` holds a lone surrogate that stands for no byte.
     """
     return text.encode("utf-8", "surrogateescape")
 
 
 def key_text(key: bytes) -> str:
-    """The text of a key of the table; :func:`key_bytes` is its inverse, also for invalid UTF-8."""
+    """Return the text of a key in the table. A byte that is not valid UTF-8 becomes a lone
+    surrogate, which :func:`text_bytes` turns back into the byte.
+    """
     return bytes(key).decode("utf-8", "surrogateescape")

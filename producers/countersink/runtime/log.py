@@ -1,13 +1,14 @@
-"""The log of all processes and of producers: text and JSON lines, the longest error, the rate limit
-of an action (``QUIET_S``), dropped lines, tracebacks without event data, and the positions of
-passwords in a URL (``passwords``).
+"""The log of all processes and of producers: classes that format and write its lines, as text or
+JSON; unexpected exceptions without event data; and the places of passwords in a URL
+(``passwords``).
 
-A full pipe, a terminal stopped with Ctrl-S or a journal that hangs would block its writer for good.
-So :class:`LineHandler` never waits: a line that cannot be written at once is kept until it can, up
-to :data:`KEPT_BYTES`. Lines beyond that are dropped, and a line of its own says how many.
+A process that writes its log to a full pipe, to a terminal stopped with Ctrl-S or to a journal that
+hangs would block for good. So :class:`LineHandler` never waits. A line that cannot be written at
+once is kept until it can, up to :data:`KEPT_BYTES` in all. Further lines are dropped, and a line in
+the log says how many.
 
-No record holds event data or a password. A record of an unexpected exception has only its type and
-the lines of code, since its text could quote an event.
+No record holds event data or a password. The message of an unexpected exception could quote an
+event, so its record has only the exception's type and the lines of code.
 """
 
 import contextlib
@@ -31,25 +32,26 @@ from urllib.parse import unquote_plus
 from countersink.runtime.texts import plural
 
 MAX_ERROR: Final = 300
-"""Characters of an error in a record."""
+"""Most characters of an error's message in a log record."""
 OTHER: Final = "other"
-"""The action of a record without an action."""
+"""The action written for a log record that has none, such as a record of a library."""
 QUIET_S: Final = 60.0
-"""Seconds between two records of one action by :meth:`Log.seldom`."""
+"""Seconds for which :meth:`Log.seldom` does not repeat an action of an item."""
 KEPT_BYTES: Final = 1024 * 1024
 """Most bytes of lines that wait to be written."""
 PATIENCE_S: Final = 1.0
-"""Seconds for which the end of a process waits for the reader of its log."""
+"""Seconds that the end of a process waits until the kept lines of the log are written."""
 _PIECE: Final = select.PIPE_BUF
-"""Bytes that a pipe takes at once if it takes any."""
+"""Bytes that a pipe takes without blocking whenever poll(2) says that it can be written to."""
 _ROOT: Final = "countersink"
 
 
 class Log:
-    """Writes log records with an action. Thread-safe.
+    """Writes log records with an action, which is a fixed name of the event for programs.
+    Thread-safe.
 
     Args:
-        logger: the logger of the records.
+        logger: the logger that gets the records.
         always: fields of every record, such as the name of the process.
     """
 
@@ -67,15 +69,18 @@ class Log:
         bug: BaseException | None = None,
         **fields: object,
     ) -> None:
-        """Log ``message`` with its fields; ``bug``: an unexpected exception."""
+        """Write one record. ``action`` is the event's fixed name, ``message`` is for people,
+        ``fields`` are further values. ``bug`` is an unexpected exception, whose type and lines of
+        code are added."""
         extra = {"action": str(action), "fields": self._always | fields}
         self._logger.log(level, message, extra=extra, exc_info=bug)
 
     def seldom(
         self, action: str, text: str, *, level: int = logging.WARNING, item: str = "", **fields: Any
     ) -> bool:
-        """Log, unless this method logged the same ``action`` and ``item`` less than :data:`QUIET_S`
-        ago; return whether it logged."""
+        """Write the record, unless this method wrote one with this ``action`` and ``item`` less
+        than :data:`QUIET_S` ago. Return whether it wrote.
+        """
         now = time.monotonic()
         last = self._last.get((action, item))
         due = last is None or now - last >= QUIET_S
@@ -85,15 +90,15 @@ class Log:
         return due
 
     def bug(self, where: str) -> None:
-        """Log, by :meth:`seldom`, the exception being handled; ``where`` names the part that
-        continues.
+        """Log the exception that is being handled, by :meth:`seldom`. ``where`` names the part of
+        the program that continues in spite of it.
         """
         text, error = f"{where} continues after an unexpected error", sys.exception()
         self.seldom("internal_error", text, level=logging.ERROR, bug=error)
 
 
 def code_lines(error: BaseException) -> str:
-    """The traceback of ``error`` and of its causes: types and lines of code, without messages."""
+    """Return the traceback of ``error`` and of its causes: types and lines of code, no messages."""
     parts: list[str] = []
     current: BaseException | None = error
     while current is not None and len(parts) < 8:
@@ -105,15 +110,18 @@ def code_lines(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """The message of a countersink error, as one line of at most :data:`MAX_ERROR` characters."""
+    """Return the message of a countersink error as one line of at most :data:`MAX_ERROR`
+    characters.
+    """
     return " ".join(str(error).split())[:MAX_ERROR] or type(error).__qualname__
 
 
 def passwords(url: str) -> list[tuple[int, int]]:
-    """The positions of passwords in ``url``, in order: begin and end of a slice each.
+    """Return the positions of all passwords in ``url``, in order, each as the begin and end of a
+    slice.
 
-    The URL may have several hosts and may be malformed: a password may stand in the place of a
-    port, or have an unquoted ``/``, ``?`` or ``#``.
+    The URL may have several hosts and may be malformed: a password may stand where a port belongs,
+    or may have a ``/``, ``?`` or ``#`` that is not quoted.
     """
     start = url.find("://") + 3 if "://" in url else 0
     found = [
@@ -150,20 +158,22 @@ def _parts(record: logging.LogRecord) -> tuple[str, str, str, dict[str, Any]]:
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one line of JSON: time, level, action, message, and the fields."""
+    """Formats a record as a line of JSON with its time, level, action, message and fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as a line of JSON."""
+        """Return the record as a line of JSON."""
         time, level, action, fields = _parts(record)
         head = {"time": time, "level": level, "action": action, "message": record.getMessage()}
         return json.dumps(head | fields, default=str)
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as one line of text: time, level, action, message, ``name=value`` fields."""
+    """Formats a record as one line of text: time, level, action, message, and ``name=value`` for
+    each field.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as a line of text; only a traceback adds lines."""
+        """Return the record as a line of text; a traceback follows on lines of its own."""
         time, level, action, fields = _parts(record)
         lines = fields.pop("traceback", None)
         pairs = "".join(f" {name}={_shown(value)}" for name, value in fields.items())
@@ -178,8 +188,8 @@ def _shown(value: object) -> str:
 
 
 class LineHandler(logging.Handler):
-    """Writes records as lines to ``stream``, and never waits for its reader. A stream without a
-    file descriptor, such as :class:`io.StringIO`, is written to directly.
+    """Writes each record as a line to ``stream``, and never waits until the stream takes it. A
+    stream without a file descriptor, such as :class:`io.StringIO`, is written to directly.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -194,7 +204,7 @@ class LineHandler(logging.Handler):
         _HANDLERS.add(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record, or keep it."""
+        """Write the record, or keep its line until the stream can be written to."""
         try:
             line = self.format(record) + "\n"
         except Exception:
@@ -203,7 +213,9 @@ class LineHandler(logging.Handler):
         self.write(line)
 
     def write(self, text: str) -> None:
-        """Write whole lines, or keep them."""
+        """Write ``text``, which consists of whole lines, or keep it until the stream can be written
+        to.
+        """
         if self._output is None:
             self._stream.write(text)
             self._stream.flush()
@@ -217,7 +229,7 @@ class LineHandler(logging.Handler):
             self._write()
 
     def flush(self) -> None:
-        """Write the kept lines; wait for the reader up to :data:`PATIENCE_S`."""
+        """Write the kept lines; wait up to :data:`PATIENCE_S` until the stream takes them."""
         if self._output is None:
             return
         deadline = time.monotonic() + PATIENCE_S
@@ -227,7 +239,7 @@ class LineHandler(logging.Handler):
                 self._write()
 
     def close(self) -> None:
-        """Flush, and close the handler's own descriptor."""
+        """Flush; then close the descriptor if this handler opened it."""
         self.flush()
         super().close()
         with self._guard:
@@ -237,7 +249,7 @@ class LineHandler(logging.Handler):
                 self._lines.clear()
 
     def reset_in_child(self) -> None:
-        """Drop the kept lines in a forked child: its parent writes them."""
+        """Drop the kept lines in a forked child process, because the parent process writes them."""
         self._guard = threading.RLock()
         self._lines.clear()
         self._size = self._dropped = 0
@@ -248,7 +260,8 @@ class LineHandler(logging.Handler):
         self._size += len(line)
 
     def _write(self) -> None:
-        """Write the kept lines that the stream takes at once; a thread writes the others."""
+        """Write the kept lines that the stream takes without blocking; start a thread for the
+        others."""
         assert self._output is not None
         while self._lines:
             line = self._lines[0]
@@ -290,8 +303,8 @@ class LineHandler(logging.Handler):
 
 
 class _File:
-    """A file, pipe, terminal or socket (a journal's). It takes a piece without waiting if poll(2)
-    says that it can be written to; ``owned``: :meth:`close` closes the descriptor.
+    """The file, pipe, terminal or socket (of a journal) that gets the log. It is written to only if
+    poll(2) says that this does not block. ``owned``: whether :meth:`close` closes the descriptor.
     """
 
     def __init__(self, descriptor: int, *, owned: bool) -> None:
@@ -344,9 +357,9 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def set_up(log_format: str, stream: TextIO | None = None) -> LineHandler:
-    """Send countersink's log records, from level info on, to ``stream`` (default: stderr), as well
-    as warnings of libraries that have no handler; return the handler.
-    """
+    """Send to ``stream`` (default: stderr) countersink's log records, from level INFO on, and
+    warnings of libraries whose loggers have no handler; return the handler. ``log_format``:
+    ``json`` or ``text``."""
     handler = LineHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger(_ROOT)
@@ -360,7 +373,8 @@ def set_up(log_format: str, stream: TextIO | None = None) -> LineHandler:
 
 @contextlib.contextmanager
 def logged(log_format: str, stream: TextIO | None = None) -> Iterator[LineHandler]:
-    """:func:`set_up` inside the block; its end waits up to a second for lines to be written."""
+    """Run the block with the handler of :func:`set_up`; wait at its end up to 1 s for kept
+    lines."""
     handler = set_up(log_format, stream)
     try:
         yield handler
@@ -372,7 +386,7 @@ def logged(log_format: str, stream: TextIO | None = None) -> Iterator[LineHandle
 
 
 class _LastResort(logging.Handler):
-    """Passes warnings of loggers without a handler to ``handler``."""
+    """Passes to ``handler`` the warnings of loggers that have no handler."""
 
     def __init__(self, handler: logging.Handler) -> None:
         super().__init__(logging.WARNING)

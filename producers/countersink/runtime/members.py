@@ -1,7 +1,8 @@
-"""Members of counters that count different members: their check and hash, the salts for the hash
-(``Salt``) with their JSON in Redis, and the hashes in a row (``Seen``).
+"""Members: checks, hashes and salts. A member is a text such as a visitor's address; a counter with
+``--unique`` counts how many different members it got. ``Salt`` is a salt of the hashes, with its
+JSON form in Redis; ``Seen`` has the hashes in one row of an entry.
 
-A member is never sent, stored or logged; only its hash is, made with a salt of its counter.
+A member is never sent, stored or logged. Only its hash is, which depends on a salt of its counter.
 """
 
 import json
@@ -13,24 +14,25 @@ from typing import Final, NamedTuple
 from countersink.runtime.limits import cut_key
 
 HASH_BYTES: Final = 8
-"""Bytes of a member's hash."""
+"""Bytes in the hash of a member."""
 MAX_HASHES: Final = 4_096
-"""Most hashes in one row."""
+"""Most hashes in one row of an entry."""
 SALT_BYTES: Final = 16
 SALT_SECONDS: Final = 10.0
-"""Seconds to wait for a salt after Redis's first answer without it: workers publish the salt of a
-counter that has just got ``--unique``, and missing salts after their own restart, within
-seconds."""
+"""Seconds that a producer waits for a salt, from Redis's first answer without it. Workers publish a
+salt within seconds after ``--unique`` is set for a counter, or after their own restart if Redis has
+lost it.
+"""
 MAX_SALT_NUMBER: Final = 2**32 - 1
 
 
 class Seen(NamedTuple):
-    """The hashed members of a row.
+    """The hashes of the members in one row of an entry.
 
     Attributes:
-        number: number of the salt that they were hashed with.
-        hashes: 1 to :data:`MAX_HASHES` hashes of :data:`HASH_BYTES` each, in any order; a hash may
-            occur twice.
+        number: the number of the salt with which the members were hashed.
+        hashes: 1 to :data:`MAX_HASHES` hashes of :data:`HASH_BYTES` bytes each, joined in any
+            order; a hash may occur twice.
     """
 
     number: int
@@ -38,13 +40,13 @@ class Seen(NamedTuple):
 
 
 class Salt(NamedTuple):
-    """A salt of a counter, and the time range of the events that use it.
+    """A salt of a counter, and the range of event times in which it is used.
 
     Attributes:
-        number: unique among the salts of all counters.
-        begins: the first Unix minute.
-        ends: the Unix minute after the last; None: the range has no end.
-        salt: :data:`SALT_BYTES` bytes.
+        number: the salt's number, unique among the salts of all counters.
+        begins: the first Unix minute of the range.
+        ends: the Unix minute after the last one; None if the range has no end.
+        salt: the secret itself, :data:`SALT_BYTES` bytes.
     """
 
     number: int
@@ -54,11 +56,13 @@ class Salt(NamedTuple):
 
 
 def check_member(member: object) -> bytes:
-    """The bytes of a member of any length, 0 included; a ``str`` becomes UTF-8.
+    """Return the bytes of a member: a ``str`` becomes UTF-8, ``bytes`` stay. Any length is valid, 0
+    too.
 
     Raises:
-        TypeError: neither ``str`` nor ``bytes``.
-        ValueError: a lone surrogate, which has no UTF-8 form. The error does not show the member.
+        TypeError: ``member`` is neither a ``str`` nor ``bytes``.
+        ValueError: it holds a lone surrogate, which has no UTF-8 form. The error does not show the
+            member.
     """
     if type(member) is bytes:
         return member
@@ -71,7 +75,7 @@ def check_member(member: object) -> bytes:
 
 
 def no_salt(counter: str) -> str:
-    """The error message for a counter without any salt, with the remedy."""
+    """Return the error message for a counter that has no salt at all, with the remedy."""
     return (
         f"{counter} does not count different members, or no worker has made its salt yet: "
         f"run countersink counter set {counter} --unique"
@@ -79,7 +83,7 @@ def no_salt(counter: str) -> str:
 
 
 def no_salt_of_time(counter: str) -> str:
-    """The error message for a time that none of a counter's salts covers."""
+    """Return the error message for an event time at which none of the counter's salts is used."""
     return (
         f"{counter} renews its salt and has no salt for this time: the salt was deleted, or the"
         " time is more than a day ahead"
@@ -87,7 +91,9 @@ def no_salt_of_time(counter: str) -> str:
 
 
 def salt_of(salts: Iterable[Salt], minute: int) -> Salt | None:
-    """The salt of a Unix minute; None: it is not made yet, or was deleted."""
+    """Return the salt that is used at a Unix minute, or None if that salt is not made yet or was
+    deleted.
+    """
     for salt in salts:
         if salt.begins <= minute and (salt.ends is None or minute < salt.ends):
             return salt
@@ -95,31 +101,36 @@ def salt_of(salts: Iterable[Salt], minute: int) -> Salt | None:
 
 
 def visitor_of(address: str, agent: str) -> str:
-    """The default member for a visitor: the client's address and user agent, each cut as keys are,
-    with a space between.
+    """Return the text that stands for a visitor if the application names no member: the client's
+    address, a space, and the user agent. Each of the two is cut as a key is; see
+    :func:`countersink.runtime.limits.cut_key`.
     """
     texts = (text.encode("utf-8", "replace").decode() for text in (address, agent))
     return " ".join([cut_key(text) for text in texts])
 
 
 def member_hash(member: bytes, salt: bytes) -> bytes:
-    """The hash of a member: keyed BLAKE2b of 64 bits."""
+    """Return the hash of a member: 64 bits of BLAKE2b, with ``salt`` as its key."""
     return blake2b(member, digest_size=HASH_BYTES, key=salt).digest()
 
 
 def hashes_text(hashes: bytes) -> str:
-    """Hashes in the form of a row's JSON: base64 without line breaks."""
+    """Return ``hashes`` as a row's JSON holds them: base64 without line breaks."""
     return b64encode(hashes).decode()
 
 
 def encode_salts(salts: Iterable[Salt]) -> bytes:
-    """The value of a counter's field in the hash of :func:`countersink.stream.names.salts_key`."""
+    """Return a counter's salts as JSON. It is the value of the counter's field in the Redis hash
+    :func:`countersink.stream.names.salts_key`.
+    """
     rows = [[one.number, one.begins, one.ends, one.salt.hex()] for one in salts]
     return json.dumps(rows, separators=(",", ":")).encode()
 
 
 def decode_salts(raw: bytes | None) -> list[Salt]:
-    """The salts that :func:`encode_salts` encoded; an empty list if ``raw`` is None or damaged."""
+    """Return the salts in the JSON of :func:`encode_salts`, or an empty list if ``raw`` is None or
+    damaged.
+    """
     try:
         rows = [] if raw is None else json.loads(raw)
         return [

@@ -1,11 +1,11 @@
-"""The name of a process (host, pid, random), and its stop on SIGTERM or SIGINT: in order, or forced
-with exit status 1 at a second signal or after the time limit. Names of hosts: the host in a
-``Host`` header, and whether a host is loopback.
+"""The name of a process (host, pid, random digits). The stop of a process on SIGTERM or SIGINT: it
+ends when its work is finished, or is forced to end, with exit status 1, by a second signal or a
+time limit. Also the host in a ``Host`` header, and whether a host is loopback.
 
-A Python signal handler runs between two instructions of the main thread: late if that thread hangs
-in a call, and maybe while it holds a lock that the handler needs. So the handlers here are empty,
-and CPython's C handler writes the signal's number to a pipe (:func:`signal.set_wakeup_fd`) that any
-thread can read.
+A Python signal handler runs between two instructions of the main thread. It runs late if that
+thread hangs in a call, and the thread may hold a lock that the handler needs. So the handlers here
+are empty. CPython's C handler writes the signal's number to a pipe (:func:`signal.set_wakeup_fd`),
+and any thread can read the pipe.
 """
 
 import ipaddress
@@ -25,30 +25,33 @@ from countersink.runtime.log import Log
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 FORCED: Final = 1
-"""Exit status after a forced stop."""
+"""The exit status of a process that ended before its work was finished."""
 STOPPING: Final = "stopping"
-"""The action of the log record that a signal came."""
+"""The action of the log record which says that a signal came."""
 STOP_FORCED: Final = "stop_forced"
-"""The action of the log record that the process ends before its work is finished."""
+"""The action of the log record which says that the process ends before its work is finished."""
 _PATIENCE_S: Final = 1.0
-"""Seconds that one log record, or one callback, may take during a stop."""
+"""Most seconds that a stop waits for one log record, or for one callback."""
 
 
 def host_name() -> str:
-    """This host's name, cut to 150 characters, which the columns of the tables hold."""
+    """Return this host's name, cut to the 150 characters that the tables' columns hold."""
     return socket.gethostname()[:150]
 
 
 def process_name(purpose: str = "") -> str:
-    """A name that no other process ever has: ``purpose``, host, pid, random."""
+    """Return a name that no other process ever has: ``purpose``, host, pid and random hex
+    digits.
+    """
     name = f"{host_name()}-{os.getpid()}-{os.urandom(4).hex()}"
     return f"{purpose}-{name}" if purpose else name
 
 
 class Stop:
-    """A request to stop, made once. Safe in any thread and in a signal handler.
+    """A request to stop, which is made once. Safe in any thread and in a signal handler.
 
-    Not a :class:`threading.Event`: its ``set`` takes a lock that the interrupted thread may hold.
+    It is not a :class:`threading.Event`, whose ``set`` takes a lock that the interrupted thread may
+    hold.
     """
 
     def __init__(self) -> None:
@@ -58,32 +61,39 @@ class Stop:
 
     @property
     def requested(self) -> bool:
-        """Whether the stop was requested."""
+        """Whether a stop was requested."""
         return self._requested
 
     def request(self) -> None:
-        """Request the stop."""
+        """Request the stop; a second call does nothing."""
         if not self._requested:
             self._requested = True
             with suppress(RuntimeError):  # another thread requests it at the same moment
                 self._closed.release()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep for ``seconds`` or until the request; return whether it was made."""
+        """Sleep for ``seconds``, or until a stop is requested; return whether it was."""
         if not self._requested and self._closed.acquire(timeout=max(0.0, seconds)):
             self._closed.release()  # for other waiting threads
         return self._requested
 
 
 class SignalQueue:
-    """The signals that came, in order."""
+    """The signals that this process got and that were not taken yet, in order.
+
+    Args:
+        reader: the read end of the pipe to which CPython writes the numbers of signals.
+        numbers: the signals that count; other numbers in the pipe are skipped.
+    """
 
     def __init__(self, reader: int, numbers: Sequence[signal.Signals]) -> None:
         self._reader = reader
         self._numbers = numbers
 
     def next(self, seconds: float | None) -> signal.Signals | None:
-        """The next signal; ``None``: none came within ``seconds``, or the queue is closed."""
+        """Take and return the next signal; return ``None`` if none came within ``seconds``, or if
+        the pipe is closed. ``seconds`` is ``None`` to wait without a limit.
+        """
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -97,7 +107,9 @@ class SignalQueue:
 
 @contextmanager
 def signal_queue(numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[SignalQueue]:
-    """Queue these signals inside the block, instead of their handlers. For the main thread."""
+    """Inside the block, put the signals ``numbers`` into the queue, and do not call their former
+    handlers. Only for the main thread.
+    """
     reader, writer = _pipe()
     try:
         with _written_to(writer, numbers):
@@ -117,17 +129,18 @@ def stop_by_signals(
     asked: Callable[[], object] = lambda: None,
     forced: Callable[[], object] = lambda: None,
 ) -> Iterator[None]:
-    """Inside the block SIGTERM and SIGINT request a stop, and end the process ``within_s`` seconds
-    later at the latest; a second signal ends it at once. Outside the main thread: does nothing.
+    """Inside the block, SIGTERM and SIGINT request a stop. The process ends ``within_s`` seconds
+    later at the latest, and at once after a second signal. Outside the main thread this context
+    manager does nothing.
 
     Args:
         stop: the stop to request.
-        log: the log of the signal and of a forced end.
+        log: the log that gets a record of the signal, and a record of a forced end.
         within_s: seconds from the signal to the forced end.
-        doing: the log's text for the work after the request.
-        left: the log's text for unfinished work at a forced end.
-        asked: called after the request, on a thread.
-        forced: called right before a forced end, on a thread.
+        doing: the log's text for the work that follows the request.
+        left: the log's text for work that is unfinished at a forced end.
+        asked: a function to call on a thread after the request.
+        forced: a function to call on a thread right before a forced end.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -173,8 +186,8 @@ def _pipe() -> tuple[int, int]:
 
 @contextmanager
 def _written_to(writer: int, numbers: Sequence[signal.Signals]) -> Iterator[None]:
-    """Inside the block these signals are only written to ``writer``, which is closed at its end:
-    the reader gets end of file.
+    """Inside the block, the signals ``numbers`` are only written to the descriptor ``writer``. The
+    end of the block closes it, so that the pipe's reader gets end of file.
     """
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}
     wakeup_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -199,8 +212,8 @@ _LOCAL: Final = frozenset(("localhost", "ip6-localhost", "localhost.localdomain"
 
 
 def header_host(header: str) -> str:
-    """The name or address in a ``Host`` header, in lower case, without port and brackets; ``''`` if
-    the header is malformed.
+    """Return the name or address in a ``Host`` header, in lower case, without port and brackets;
+    return ``''`` if the header is malformed.
     """
     match = _HOST.fullmatch(header)
     if match is None or int(match[2] or 0) > 65_535:
@@ -209,7 +222,7 @@ def header_host(header: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to ``host``, a name or an address."""
+    """Return whether ``host``, a name or an address, can be reached from this machine only."""
     name = host.lower()
     if name in _LOCAL or name.endswith(".localhost"):
         return True

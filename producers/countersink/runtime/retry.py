@@ -1,8 +1,11 @@
-"""Retries while a server is away: pauses between tries (``FIRST_PAUSE_S`` to ``LONGEST_PAUSE_S``),
-the log lines ``waiting`` and ``resumed`` (every ``SAY_EVERY_S``), and the number of tries after a
-stop request (``TRIES_WHILE_STOPPING``). Pauses between pieces of work (``Pace``): the work takes a
-share of the time, above 0 and up to 1, and each pause at most ``LONGEST_PAUSE_S``. The shares are
-settings of commands and jobs."""
+"""Retries while a server is away, and pauses between pieces of work.
+
+``Patience`` and ``retry`` repeat a call, with pauses from ``FIRST_PAUSE_S`` to ``LONGEST_PAUSE_S``.
+After a stop request they make ``TRIES_WHILE_STOPPING`` more tries. ``Outage`` logs that a server is
+away (``waiting``, every ``SAY_EVERY_S``) and that it is back (``resumed``). ``Pace`` lets a job
+work for a share of the time; each of its pauses is at most ``LONGEST_REST_S``. The shares are
+settings of commands and jobs.
+"""
 
 import logging
 import random
@@ -18,20 +21,20 @@ from countersink.runtime.process import Stop
 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
-"""Also the longest delay of counting after a server is back."""
+"""Most seconds between two tries; so counting goes on at most this late after a server is back."""
 SAY_EVERY_S: Final = 30.0
 TRIES_WHILE_STOPPING: Final = 3
 WAITING: Final = "waiting"
-"""The action of the log record that a server is away: at once, then every 30 s."""
+"""The action of the log record which says that a server is away: at once, then every 30 s."""
 RESUMED: Final = "resumed"
-"""The action of the log record that the server serves again."""
+"""The action of the log record which says that the server serves again."""
 
 Result = TypeVar("Result")
 
 
 class Backoff:
-    """Pauses that double, up to a longest one; half of each is random, so that several processes
-    do not come back at once.
+    """The pauses between tries: each is twice as long as the last, up to ``longest_s``. Half of
+    each pause is random, so that several processes do not return to the server at the same time.
     """
 
     def __init__(self, first_s: float = FIRST_PAUSE_S, longest_s: float = LONGEST_PAUSE_S) -> None:
@@ -39,22 +42,22 @@ class Backoff:
         self._longest = longest_s
 
     def pause_s(self) -> float:
-        """Seconds to wait before the next try."""
+        """Return the seconds to wait before the next try."""
         pause = self._next * random.uniform(0.5, 1.0)
         self._next = min(2 * self._next, self._longest)
         return pause
 
 
 class Outage:
-    """Logs that one server is away: at once, every 30 s, and when it is back. Threads may share an
-    instance, and then log one record for all.
+    """Logs that one server is away, at once and every 30 s, and that it is back. Threads may share
+    an instance; then one record is logged for all of them.
 
     Args:
-        service: ``Redis`` or ``MySQL``.
-        log: the log of these records.
-        tolerated: failures in a row that are not logged, such as the first one of a stale
-            connection.
-        note: text behind the message, such as ``, nothing is lost``.
+        service: the server's name in the log: ``Redis`` or ``MySQL``.
+        log: the log that gets the records.
+        tolerated: number of failures in a row that are not logged; 1 where a connection may be
+            stale, so that its first use fails.
+        note: a text behind the message, such as ``, nothing is lost``.
     """
 
     def __init__(self, service: str, log: Log, *, tolerated: int = 0, note: str = "") -> None:
@@ -70,12 +73,16 @@ class Outage:
 
     @property
     def lasted_s(self) -> float | None:
-        """Seconds from the first to the latest failure of this outage; None: the server serves."""
+        """Seconds from the first to the latest failure of this outage; None while the server
+        serves.
+        """
         with self._lock:
             return None if self._since is None else self._latest - self._since
 
     def failed(self, error: Exception, **fields: Any) -> None:
-        """Note a failure of the server; ``fields`` go into the log record."""
+        """Note a failure of the server, and log it if it is time; ``fields`` go into the log
+        record.
+        """
         now = time.monotonic()
         with self._lock:
             self._failures += 1
@@ -99,7 +106,9 @@ class Outage:
             )
 
     def over(self, *, quietly: bool = False) -> None:
-        """Note that the server serves."""
+        """Note that the server serves. If it was away, log that it is back, unless ``quietly`` is
+        true.
+        """
         with self._lock:
             self._failures = 0
             since, self._since = self._since, None
@@ -121,19 +130,19 @@ def retry(
     wait: Callable[[float], object],
     tries: int = TRIES_WHILE_STOPPING,
 ) -> Result:
-    """The result of ``work``, which is called until it succeeds.
+    """Call ``work`` until it succeeds, and return its result.
 
     Args:
-        work: the call; it may have taken effect although it raises.
-        passes: whether an error may pass by itself or by an operator's action.
-        stop: whether a stop is requested.
-        failed: called with each such error, before the pause.
-        wait: waits for a number of seconds, or until a stop request.
+        work: the call. It may have taken effect although it raised an error.
+        passes: returns whether an error may pass by itself or by an operator's action.
+        stop: returns whether a stop is requested.
+        failed: a function to call with each error that may pass, before the pause.
+        wait: sleeps for a number of seconds, or until a stop is requested.
         tries: number of tries after a stop request.
 
     Raises:
         GivenUp: a stop was requested, and the server is still away.
-        Exception: an error of ``work`` that does not pass.
+        Exception: ``work`` raised an error that does not pass.
     """
     backoff = Backoff()
     while True:
@@ -156,15 +165,16 @@ def retry(
 
 @dataclass(repr=False, eq=False)
 class Patience:
-    """Repeats calls that need one server, until they succeed or a stop is requested. For one
-    thread.
+    """Repeats calls that need one server until they succeed or a stop is requested. For one thread.
 
     Args:
-        service: ``Redis`` or ``MySQL``, for the log.
-        passes: whether an error may pass by itself or by an operator's action; others are raised.
-        stop: ends the wait: after a request, work is tried :data:`TRIES_WHILE_STOPPING` times.
-        log: the log of outages.
-        waiting: called before each pause, with the error.
+        service: the server's name in the log: ``Redis`` or ``MySQL``.
+        passes: returns whether an error may pass by itself or by an operator's action. Other errors
+            are raised.
+        stop: the stop. After its request a call is tried :data:`TRIES_WHILE_STOPPING` times at
+            most.
+        log: the log that gets the records of outages.
+        waiting: a function to call with the error before each pause.
     """
 
     _service: str
@@ -177,11 +187,11 @@ class Patience:
         self._outage = Outage(self._service, self._log, tolerated=1, note=", nothing is lost")
 
     def call(self, work: Callable[[], Result]) -> Result:
-        """The result of ``work``, which is called until it succeeds.
+        """Call ``work`` until it succeeds, and return its result.
 
         Raises:
             GivenUp: a stop was requested, and the server is still away.
-            Exception: an error of ``work`` that does not pass.
+            Exception: ``work`` raised an error that does not pass.
         """
 
         def failed(error: Exception) -> None:
@@ -201,9 +211,9 @@ class Patience:
 
 
 LONGEST_REST_S: Final = 10.0
-"""Well below the time after which MySQL ends an idle session."""
+"""Most seconds of one pause of :class:`Pace`: much less than MySQL lets a session be idle."""
 _SLICE_S: Final = 0.05
-"""Seconds after which a stop is noticed."""
+"""Seconds after which :func:`pause` notices a stop."""
 
 
 def pause(
@@ -213,8 +223,14 @@ def pause(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Sleep for ``seconds``, or until ``stop`` returns true: for stops without an
-    :class:`threading.Event`.
+    """Sleep for ``seconds``, or until ``stop`` returns true. For callers whose stop is a function,
+    not a :class:`threading.Event` that could be waited for.
+
+    Args:
+        seconds: seconds to sleep.
+        stop: returns whether to end the sleep.
+        clock: returns monotonic seconds.
+        sleep: sleeps for a number of seconds.
     """
     until = clock() + seconds
     while (left := until - clock()) > 0 and not stop():
@@ -222,13 +238,14 @@ def pause(
 
 
 class Pace:
-    """Keeps work to a share of the time: call :meth:`rest` after each piece of work.
+    """Keeps work to a share of the time. The code that does the work calls :meth:`rest` after each
+    piece.
 
     Args:
-        share: part of the time for work, above 0 and up to 1; 1: no pauses.
-        stop: returns true once the work should end.
-        clock: monotonic seconds.
-        sleep: waits for a number of seconds.
+        share: the part of the time for work, above 0 and up to 1; with 1 there are no pauses.
+        stop: returns whether the work should end.
+        clock: returns monotonic seconds.
+        sleep: sleeps for a number of seconds.
 
     Raises:
         ValueError: ``share`` is out of range.
@@ -256,11 +273,13 @@ class Pace:
         return self._stop()
 
     def rest(self) -> None:
-        """Pause in proportion to the work since the last pause; a stop ends the pause."""
+        """Pause in proportion to the time of the work since the last pause. A stop ends the
+        pause.
+        """
         worked = self._clock() - self._since
         self.pause(min(worked * self._ratio, LONGEST_REST_S))
 
     def pause(self, seconds: float) -> None:
-        """Pause for ``seconds``, or until a stop."""
+        """Pause for ``seconds``, or until the work should end."""
         pause(seconds, self._stop, clock=self._clock, sleep=self._sleep)
         self._since = self._clock()

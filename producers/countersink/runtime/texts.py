@@ -1,6 +1,6 @@
-"""Texts of times and numbers: ISO 8601 for programs (``iso``), times for messages
-(``moment_text``), numbers with their noun (``plural``); the parsers of days and times that users
-write, with their errors.
+"""Functions that write times and numbers as texts: ``iso`` for programs, ``moment_text`` for
+messages, ``plural`` for a number with its noun; and the functions that read a day or a time from a
+user's text.
 """
 
 import re
@@ -15,8 +15,8 @@ def iso(moment: date, timespec: str = "milliseconds") -> str: ...
 @overload
 def iso(moment: date | None, timespec: str = "milliseconds") -> str | None: ...
 def iso(moment: date | None, timespec: str = "milliseconds") -> str | None:
-    """A day, or a time in UTC with a final Z, as ISO 8601. A time without a zone is in UTC; None
-    stays None.
+    """Return a day or a time as ISO 8601. A time is written in UTC with a final Z; a time without a
+    zone is taken as UTC. None stays None.
     """
     if not isinstance(moment, datetime):
         return None if moment is None else moment.isoformat()
@@ -25,7 +25,9 @@ def iso(moment: date | None, timespec: str = "milliseconds") -> str | None:
 
 
 def iso_ms(ms: int) -> str:
-    """Unix ms as ISO 8601; the number itself if a ``datetime`` cannot hold it."""
+    """Return a time in Unix ms as ISO 8601, or the number's digits if a ``datetime`` cannot hold
+    the time.
+    """
     try:
         return iso(datetime.fromtimestamp(ms / 1000, UTC))
     except (OverflowError, ValueError, OSError):
@@ -33,12 +35,12 @@ def iso_ms(ms: int) -> str:
 
 
 def moment_text(instant: int) -> str:
-    """Unix seconds for people: ``2026-11-21 08:00Z``."""
+    """Return a time in Unix seconds as people read it: ``2026-11-21 08:00Z``."""
     return datetime.fromtimestamp(instant, UTC).strftime("%Y-%m-%d %H:%MZ")
 
 
 def read_day(text: str) -> date:
-    """The day that a text such as ``2026-11-21`` names.
+    """Return the day that a text such as ``2026-11-21`` names.
 
     Raises:
         ValueError: the text is not a day.
@@ -49,7 +51,7 @@ def read_day(text: str) -> date:
 
 
 def read_edge(text: str) -> date:
-    """The day or time, aware or naive, that a text names.
+    """Return the day, or the time with or without a time zone, that a text names.
 
     Raises:
         ValueError: the text is neither a day nor a time.
@@ -67,5 +69,11 @@ def read_edge(text: str) -> date:
 
 
 def plural(number: int, noun: str, many: str = "") -> str:
-    """A number with its noun: ``1 key``, ``2,000 keys``; ``many``: an irregular plural."""
+    """Return a number with its noun: ``1 key``, ``2,000 keys``.
+
+    Args:
+        number: the number.
+        noun: the noun in the singular.
+        many: the plural, where it is not the singular and ``s``.
+    """
     return f"{number:,} {noun if number == 1 else many or f'{noun}s'}"

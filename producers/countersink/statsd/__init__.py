@@ -1,7 +1,8 @@
-"""The StatsD listener: counters from StatsD clients go to a producer.
+"""The StatsD listener: it receives counters from StatsD clients and passes them to a producer.
 
-StatsD has no acknowledgement: a datagram that the kernel or the network drops is lost, unknown to
-its sender. The producer treats received counters like an application's own increments.
+StatsD has no acknowledgement: if the kernel or the network drops a datagram, it is lost, and its
+sender does not know. The producer treats the counters that arrive like increments of an
+application.
 """
 
 from countersink.statsd.errors import CannotListen, MapError, NotLoopback

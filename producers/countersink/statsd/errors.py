@@ -14,16 +14,18 @@ from countersink.runtime.errors import ExplainedError
 
 
 class MalformedMetric(Exception):
-    """The line is not StatsD, or a counter beyond the limits; the message says why."""
+    """A line is not valid StatsD, or its counter is beyond the limits; the message says why."""
 
 
 class MapError(ValueError):
-    """The map of StatsD names cannot be used; the message says where and why."""
+    """The map from StatsD names to counters cannot be used; the message says where and why."""
 
 
 class NotLoopback(ValueError):
-    """Other machines can connect to the host, and the options do not allow that."""
+    """Other machines can connect to the host of the listener, and the options do not allow that."""
 
 
 class CannotListen(ExplainedError):
-    """A socket cannot be opened; the message has the socket, the reason and the next step."""
+    """A socket of the listener cannot be opened. The message has the socket, the reason and the
+    next step.
+    """

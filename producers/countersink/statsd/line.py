@@ -1,17 +1,17 @@
-"""The parser of a line of StatsD (Etsy; tags of DogStatsD, InfluxDB, Graphite, Librato, SignalFx):
-name, values, sample rate (rounded to 1/N if it is near: ``SNAP``), tags, time; limits, ignored
-types, errors of malformed lines.
+"""The parser of one line of StatsD: it returns the counter's name, amount, tags and time, or raises
+an error for a malformed line. Lines of other types, such as timers, are ignored.
 
-``name:value[:value…]|c[|@rate][|#tag:value,…]``: the counter of Etsy's StatsD, with DogStatsD's
-several values, tags, time (``|T1764000000``) and fields about the sender, which are ignored. As in
-Etsy's, a line may have several samples, each with its type and rate
-(``name:1|c:320|ms:1|c|@0.1``); samples of other types are ignored. Tags may also follow the name,
+A counter is ``name:value[:value…]|c[|@rate][|#tag:value,…]``: Etsy's StatsD, with several values,
+tags, time (``|T1764000000``) and fields about the sender as in DogStatsD; those fields are ignored.
+As in Etsy's StatsD, a line may have several samples, each with its type and rate
+(``name:1|c:320|ms:1|c|@0.1``). Samples of other types are ignored. Tags may also follow the name,
 in the form of InfluxDB (``name,tag=value``), Graphite (``name;tag=value``), Librato
 (``name#tag=value``) or SignalFx (``name[tag=value]``).
 
-Amounts are whole numbers of billionths: sums are exact, and only fractions and rates such as 0.3
-are rounded, in the tenth digit. A client that sends one of ten events writes ``@0.1``, and each
-line counts 10.
+A client that sends only one of ten events writes the sample rate ``@0.1``, and each of its lines
+counts 10. The inverse of a rate is rounded to a whole number that is near (``SNAP``). Amounts are
+whole numbers of billionths, so that their sums are exact. Only fractions, and rates such as 0.3,
+are rounded, in the tenth digit.
 
 Protocol: https://github.com/statsd/statsd/blob/master/docs/metric_types.md and
 https://docs.datadoghq.com/developers/dogstatsd/datagram_shell/.
@@ -27,27 +27,34 @@ from countersink.runtime.limits import MAX_MINUTE
 from countersink.statsd.errors import MalformedMetric
 
 MAX_NAME: Final = 1_024
-"""Most characters of a metric's name, with the tags behind it."""
+"""Most characters of a metric's name, including the tags that follow it."""
 MAX_VALUES: Final = 1_000
-"""Most values of a line."""
+"""Most values in a line."""
 OTHER_TYPES: Final = frozenset(("g", "ms", "h", "d", "s", "m", "kv", "t"))
-"""Ignored types: gauges, timers, histograms, distributions, sets, meters, key-values."""
+"""The types that are ignored: gauges, timers, histograms, distributions, sets, meters,
+key-values.
+"""
 _TYPES: Final = OTHER_TYPES | {"c"}
 _NOT_METRICS: Final = ("_e{", "_sc|")
-"""Beginnings of DogStatsD's events and service checks."""
+"""The first characters of DogStatsD's events and service checks, which are ignored."""
 _FURTHER: Final = re.compile(r"([^|]*)\|([^|:]*)(?:\|@([^|:]*))?:")
-"""Values, type and rate of a sample that is followed by another sample."""
+"""Matches the values, type and rate of a sample behind which another sample follows."""
 _UNUSED: Final = ("c:", "e:", "card:")
-"""Ignored sections about the sender: container, external data, cardinality of tags."""
+"""First characters of sections about the sender, which are ignored: its container, external data,
+and the cardinality of tags.
+"""
 _EARLIER_TAGS: Final = re.compile(r"[#\[][^=]*=")
-"""Tags of another form that begin earlier: the mark is part of them."""
+"""Matches tags in Librato's or SignalFx's form. If they begin before the mark of another form, that
+mark belongs to them.
+"""
 _NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 UNIT: Final = 10**9
 """Billionths in 1."""
 SNAP: Final = 1e-6
-"""Largest relative distance at which the inverse of a rate is rounded to a whole number: the error
-of 1/3 printed with six digits or more."""
+"""Largest relative distance at which the inverse of a rate is rounded to a whole number. It is the
+error of 1/3 if the rate is written with six digits; with more digits the error is smaller.
+"""
 _WHOLE: Final = re.compile("[+-]?[0-9]{1,30}")
 _NUMBER: Final = re.compile(
     r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?"
@@ -56,13 +63,14 @@ _NUMBER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A parsed line of a StatsD counter: name, amount, tags, time.
+    """The counter in a line of StatsD.
 
     Attributes:
         name: the metric's name, without tags.
-        amount: sum of all values, divided by their sample rates, in billionths.
-        tags: values by name, empty for a tag without a value; the last one of a name wins.
-        minute: event time in whole Unix minutes; ``None``: now.
+        amount: the sum of all values in billionths, each value divided by its sample rate.
+        tags: the tags' values by their names, ``''`` for a tag without a value. If a name occurs
+            twice, the last value stays.
+        minute: event time in whole Unix minutes, or ``None`` for the present time.
     """
 
     name: str
@@ -72,7 +80,7 @@ class Metric:
 
 
 def parse(line: bytes) -> Metric | None:
-    """The counter in ``line``; None: the line has only other types.
+    """Return the counter in ``line``, or None if the line has only samples of other types.
 
     Raises:
         MalformedMetric: the line is malformed.
@@ -128,7 +136,11 @@ def parse(line: bytes) -> Metric | None:
 
 
 def _sections(sections: list[str]) -> dict[str, str]:
-    """The sections behind the type, by their first character."""
+    """Return the sections behind the type, by their first character (``@``, ``#`` or ``T``).
+
+    Raises:
+        MalformedMetric: a section is unknown or occurs twice.
+    """
     given: dict[str, str] = {}
     for section in sections:
         if not section or section.startswith(_UNUSED):
@@ -169,7 +181,7 @@ def _minute(seconds: str | None) -> int | None:
 
 
 def billionths(text: str) -> int:
-    """A decimal number in billionths, rounded.
+    """Return a decimal number in billionths, rounded to a whole number of them.
 
     Raises:
         MalformedMetric: the text is not a finite number.
@@ -182,7 +194,8 @@ def billionths(text: str) -> int:
 
 
 def events_per_line(rate: str) -> int | float:
-    """The number of events that a line with the sample rate ``rate`` counts.
+    """Return the number of events that a line with the sample rate ``rate`` stands for: its
+    inverse.
 
     Raises:
         MalformedMetric: the rate is not a number above 0 and up to 1.

@@ -1,9 +1,9 @@
-r"""Settings of the StatsD listener (``StatsdOptions``): port, sockets, limits of amounts, counters,
-times and connections, with defaults and checks; the refusal of hosts that are not loopback
-(``addresses``). The TOML map of StatsD names to counters and keys (``--map``, ``Rules``): rules,
-patterns, placeholders, and the counter names for unmatched names.
+r"""Settings of the StatsD listener (``StatsdOptions``): sockets, and limits of amounts, counters,
+times and connections, with defaults and checks; ``addresses`` refuses hosts that are not loopback.
+Also the map from StatsD names to counters and keys, a TOML file (``--map``, ``Rules``), with its
+rules, patterns and placeholders, and the counter names for names that no rule matches.
 
-The first rule that matches a name decides::
+The first rule that matches a name decides how the name is counted::
 
     unmatched = "count"          # or "drop": names that no rule matches are not counted
 
@@ -47,20 +47,30 @@ _GLOB: Final = re.compile(r"\*\*|\*|[^*]+")
 _TOKEN: Final = re.compile(
     r"(\$\$|\{\{|\}\})|\$([0-9]{1,2})|\$\{([0-9]{1,2})\}|\{tag:([^{}]+)\}|\{name\}"
 )
-"""Placeholders, and doubled characters, which stand for one."""
+"""Matches a placeholder, or a doubled character, which stands for the character itself."""
 _MARK_BYTES: Final = 8
 _MARK: Final = 2 * _MARK_BYTES + 1
-"""Characters at the end of a shortened name that make it unique: ``-`` and 16 hex digits."""
+"""Characters at the end of a shortened counter name that make it unique: ``-`` and 16 hex
+digits.
+"""
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9_.:\-]", re.ASCII)
 
 Target = tuple[str, RowKey]
-"""(counter, key or dimensions)."""
+"""The counter, and the key or dimensions, under which a metric is counted."""
 
 
 def fill_template(text: str, name: str, captured: tuple[str, ...], tags: Mapping[str, str]) -> str:
-    """A template with its placeholders filled: ``$1`` (also ``${1}``): the match of the first ``*``
-    or group; ``{tag:city}``: a tag's value, empty without the tag; ``{name}``: the metric's name;
-    ``$$``, ``{{`` and ``}}``: ``$``, ``{``, ``}``.
+    """Return a template with its placeholders replaced.
+
+    ``$1`` (or ``${1}``) is the match of the pattern's first ``*`` or group. ``{tag:city}`` is the
+    value of the metric's tag ``city``, or ``''`` if it has none. ``{name}`` is the metric's name.
+    ``$$``, ``{{`` and ``}}`` are the characters ``$``, ``{`` and ``}``.
+
+    Args:
+        text: the template.
+        name: the metric's name.
+        captured: the matches of the pattern's ``*`` or groups.
+        tags: the metric's tags, values by name.
     """
 
     def value(found: re.Match[str]) -> str:
@@ -75,10 +85,15 @@ def fill_template(text: str, name: str, captured: tuple[str, ...], tags: Mapping
 
 
 def _check_template(text: str, captures: int) -> None:
-    """Check a template for a pattern with ``captures`` times ``*`` or groups.
+    """Check a template.
+
+    Args:
+        text: the template.
+        captures: the number of ``*`` or groups in the rule's pattern.
 
     Raises:
-        ValueError: a ``$`` or brace is not part of a placeholder, or a capture does not exist.
+        ValueError: a ``$`` or brace is not part of a placeholder, or a number is above
+            ``captures``.
     """
     stray = re.search("[${}]", _TOKEN.sub("", text))
     if stray is not None:
@@ -94,19 +109,18 @@ def _check_template(text: str, captures: int) -> None:
 
 
 class MapTable(msgspec.Struct, forbid_unknown_fields=True):
-    """The top-level table of the map's file."""
+    """The top-level table in the map's file."""
 
     unmatched: Literal["count", "drop"] = "count"
     rule: list[dict[str, Any]] = []
 
 
 class Rule(msgspec.Struct, forbid_unknown_fields=True, dict=True):
-    """A rule of the map: a pattern that matches complete names, and the templates of their counter
-    and key.
+    """A rule of the map: a pattern for complete names, and templates of their counter and key.
 
     Attributes:
         pattern: the compiled ``match`` or ``regex``.
-        fixed: the counter, if ``counter`` has no placeholder; else empty.
+        fixed: the counter, if ``counter`` has no placeholder; else ``''``.
     """
 
     match: str | None = None
@@ -136,7 +150,7 @@ class Rule(msgspec.Struct, forbid_unknown_fields=True, dict=True):
         self.fixed = "" if varies else counter_name(fill_template(counter, "", (), {}))
 
     def row_key(self, name: str, captured: tuple[str, ...], tags: Mapping[str, str]) -> RowKey:
-        """The key or dimensions of a metric."""
+        """Return the key or dimensions of a metric that the pattern matches."""
         if not self.dimensions:
             return cut_key(fill_template(self.key or "", name, captured, tags))
         values = {
@@ -147,11 +161,11 @@ class Rule(msgspec.Struct, forbid_unknown_fields=True, dict=True):
 
 
 class Rules:
-    """The rules of the map in order, and whether unmatched names are counted.
+    """The rules of the map, in order, and whether names that no rule matches are counted.
 
     Attributes:
         rules: the rules.
-        fixed: the counters of rules without placeholders in ``counter``.
+        fixed: the counters of those rules whose ``counter`` has no placeholder.
     """
 
     def __init__(self, rules: tuple[Rule, ...] = (), *, count_unmatched: bool = True) -> None:
@@ -160,7 +174,9 @@ class Rules:
         self._count_unmatched = count_unmatched
 
     def target(self, name: str, tags: Mapping[str, str]) -> Target | None:
-        """The counter and key, or dimensions, of a metric; ``None``: the map drops the metric."""
+        """Return the counter, and the key or dimensions, of a metric; return ``None`` if the map
+        drops the metric.
+        """
         for rule in self.rules:
             found = rule.pattern.fullmatch(name)
             if found is None:
@@ -178,7 +194,7 @@ T = TypeVar("T", MapTable, Rule)
 
 
 def load(path: Path) -> Rules:
-    """The map in a file.
+    """Return the map in a file.
 
     Raises:
         MapError: the file cannot be read, or its content is invalid.
@@ -194,7 +210,7 @@ def load(path: Path) -> Rules:
 
 
 def read(document: Mapping[str, Any]) -> Rules:
-    """The map in a parsed document.
+    """Return the map in a parsed TOML document.
 
     Raises:
         MapError: its content is invalid.
@@ -205,7 +221,16 @@ def read(document: Mapping[str, Any]) -> Rules:
 
 
 def _checked(found: Mapping[str, Any], kind: type[T], place: str) -> T:
-    """A table of the file, if its fields are valid."""
+    """Return a table of the file as an object of the class ``kind``.
+
+    Args:
+        found: the table.
+        kind: the class.
+        place: the table's name in the error message.
+
+    Raises:
+        MapError: a field is invalid.
+    """
     try:
         return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:
@@ -213,11 +238,12 @@ def _checked(found: Mapping[str, Any], kind: type[T], place: str) -> T:
 
 
 def glob_pattern(text: str) -> re.Pattern[str]:
-    """The regular expression of a ``match``: ``*``: one or more characters except dots; ``**``: one
-    or more of any character. Both capture.
+    """Return the regular expression for a rule's ``match``. ``*`` matches one or more characters
+    except dots, ``**`` one or more of any characters. Both capture their match.
 
     Raises:
-        MapError: ``text`` is empty, or has so many ``*`` that a hostile name could take seconds.
+        MapError: ``text`` is empty, or has so many ``*`` that a name by an attacker could take
+            seconds to match.
     """
     if not text:
         raise MapError("match is empty")
@@ -236,8 +262,9 @@ def _compiled(text: str | None) -> re.Pattern[str]:
 
 
 def counter_name(name: str) -> str:
-    """The counter name for a metric's name, which is not empty: ``_`` for each invalid character;
-    cut, with a hash of the complete name, if it has more than 64 characters.
+    """Return the counter name for a metric's name, which must not be empty. Each character that a
+    counter name cannot have becomes ``_``. A result of more than 64 characters is cut, and ends
+    with a hash of the complete name.
     """
     clean = _NOT_ALLOWED.sub("_", name)
     if len(clean) <= MAX_COUNTER_LENGTH:
@@ -248,12 +275,16 @@ def counter_name(name: str) -> str:
 
 PORT: Final = 8125
 MAX_AMOUNT_LIMIT: Final = 10**12
-"""Largest ``max_amount``: times the lines of one receive it fits into 64 bits."""
+"""The largest ``max_amount``. Times the number of lines in one receive, it still fits into 64
+bits.
+"""
 
 MAX_SECONDS: Final = 1e12
-"""Largest time or age: more than any clock shows."""
+"""The largest number of seconds or days in an option; it is beyond the range of any clock."""
 DRAIN_SECONDS: Final = 1.0
-"""Seconds for which a stop goes on receiving if more keeps coming."""
+"""Most seconds for which the listener goes on receiving after a stop request, if more keeps
+coming.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,25 +292,25 @@ class StatsdOptions:
     """The settings of a listener.
 
     Attributes:
-        host: address or name for UDP and TCP.
-        port: port of UDP and TCP; 0: any free port.
-        udp, tcp: whether to listen by UDP, by TCP.
-        socket: path of a unix datagram socket; ``None``: no such socket.
-        stream_socket: path of a unix stream socket; ``None``: no such socket.
-        socket_mode: permissions of the unix sockets.
-        anyone: allow hosts beyond loopback, although every machine that can send to the port can
-            count anything.
-        map: path of the map's file; ``None``: each name is a counter.
-        receive_buffer: bytes of kernel memory for datagrams that wait.
-        max_amount: largest absolute amount of a line, after its sample rate.
-        max_counters: most counters that the listener makes of names since its start; further ones
-            are counted in ``__overflow__``.
+        host: the address or name for UDP and TCP.
+        port: the port for UDP and TCP; 0 for any free port.
+        udp, tcp: whether to listen by UDP, and whether by TCP.
+        socket: the path of a unix datagram socket, or ``None`` to have no such socket.
+        stream_socket: the path of a unix stream socket, or ``None`` to have no such socket.
+        socket_mode: the permissions of the unix sockets.
+        anyone: whether hosts other than loopback are allowed. Then every machine that can send to
+            the port can count anything.
+        map: the path of the map's file, or ``None`` to use each name as a counter.
+        receive_buffer: bytes of kernel memory for datagrams that wait to be received.
+        max_amount: the largest absolute amount of a line, after its sample rate.
+        max_counters: the most counters that the listener makes of names since its start. Lines with
+            further names are counted in ``__overflow__``.
         max_ahead_s: seconds that a line's time may be ahead of this machine's clock.
-        max_age_days: days that a line's time may be in the past; 0: no limit.
-        max_connections: most open stream connections; a new one closes the connection that has
-            sent no complete line for longest.
-        line_timeout_s: seconds after which a connection with an unfinished line is closed first to
-            make room.
+        max_age_days: days that a line's time may be in the past; 0 for no limit.
+        max_connections: the most open stream connections. A new one closes the connection that has
+            not sent a complete line for the longest time.
+        line_timeout_s: seconds after which an unfinished line makes its connection the first to be
+            closed for a new one.
 
     Raises:
         ValueError: an option is out of range, or options contradict each other.
@@ -325,15 +356,15 @@ class StatsdOptions:
 
 
 Address = tuple[socket.AddressFamily, str]
-"""(family, numeric address, with its scope if it has one)."""
+"""The address family, and the numeric address with its scope if it has one."""
 
 
 def addresses(options: StatsdOptions) -> list[Address]:
-    """The addresses of ``host``; empty if neither UDP nor TCP is wanted.
+    """Return the addresses of ``host``, or an empty list if neither UDP nor TCP is wanted.
 
     Raises:
-        NotLoopback: one of them is not loopback, and ``anyone`` is not set.
-        OSError: the name is unknown.
+        NotLoopback: an address is not loopback, and ``anyone`` is not set.
+        OSError: the host's name is unknown.
     """
     if not (options.udp or options.tcp):
         return []

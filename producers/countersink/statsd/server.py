@@ -1,6 +1,7 @@
-"""The StatsD listener (``Server``): opens UDP, TCP and unix sockets, sets their receive buffers,
-counts datagrams that the kernel dropped (``dropped_datagrams``), reloads the map, and ends the
-threads."""
+"""The StatsD listener (``Server``): it opens UDP, TCP and unix sockets, sets their receive buffers,
+starts and ends the threads that read them, reloads the map, and asks the kernel how many datagrams
+it dropped (``dropped_datagrams``).
+"""
 
 import contextlib
 import errno
@@ -21,7 +22,7 @@ from countersink.statsd.sockets import Datagrams, Streams
 from countersink.statsd.tally import CountingProducer, Figures, StatsdAction, StatsdTally
 
 JOIN_SECONDS: Final = 2.0
-"""Seconds to wait for the end of a thread."""
+"""Seconds that the end of the listener waits for a thread, after the thread's own time limit."""
 BACKLOG: Final = 128
 
 _RCVBUFFORCE: Final = 33  # socket(7); Python lacks this constant and the next
@@ -32,16 +33,16 @@ _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class Server:
-    """A StatsD listener, which listens from its construction until :meth:`close`; a context
+    """A StatsD listener. It listens from its construction until :meth:`close`, and is a context
     manager.
 
     Args:
         options: the settings.
-        producer: receives the increments; its owner closes it after the server.
+        producer: gets the increments. The caller closes it after the server.
 
     Raises:
         MapError: the map cannot be used.
-        NotLoopback: see :func:`countersink.statsd.options.addresses`.
+        NotLoopback: other machines can connect; see :func:`countersink.statsd.options.addresses`.
         CannotListen: a socket cannot be opened.
 
     Attributes:
@@ -81,13 +82,15 @@ class Server:
 
     @property
     def figures(self) -> Figures:
-        """The current figures, always in the same object."""
+        """The current figures. Every access returns the same object."""
         figures = self._tally.figures
         figures.lost = self._lost_before + sum(map(dropped_datagrams, self._datagrams))
         return figures
 
     def reload(self) -> bool:
-        """Read the map again; return whether it is in use. An invalid map is logged, not used."""
+        """Read the map again; return whether it is in use. If it is invalid, log that, and keep the
+        previous map.
+        """
         try:
             rules = self._rules()
         except MapError as error:
@@ -102,7 +105,7 @@ class Server:
         return True
 
     def close(self) -> None:
-        """Count the lines that have arrived, and stop listening. Idempotent."""
+        """Count the lines that have arrived, and stop listening. A second call does nothing."""
         if self._stop < 0:
             return
         os.close(self._stop)  # its other end becomes readable for all threads
@@ -153,14 +156,14 @@ class Server:
 def network_sockets(
     stack: contextlib.ExitStack, found: list[Address], port: int, kinds: list[socket.SocketKind]
 ) -> list[socket.socket]:
-    """UDP and TCP sockets at one port of several addresses; addresses that this machine does not
-    support are skipped, unless all are.
+    """Return UDP and TCP sockets at one port of several addresses. Addresses that this machine does
+    not support are skipped, unless none is supported.
 
     Args:
         stack: closes the sockets.
         found: the addresses.
-        port: the port; 0: a port that is free for the first socket.
-        kinds: the kinds of sockets at each address.
+        port: the port; 0 for a port that is free for the first socket.
+        kinds: the kinds of sockets to open at each address.
 
     Raises:
         CannotListen: a socket cannot be opened.
@@ -191,8 +194,13 @@ def network_sockets(
 
 @contextlib.contextmanager
 def unix_socket(path: str, kind: socket.SocketKind, mode: int) -> Iterator[socket.socket]:
-    """A unix socket at ``path``, removed at the block's end. Replaces the socket file of a killed
-    listener, at which no process listens.
+    """Give the block a unix socket at ``path``, which is removed at the block's end. A socket file
+    that a killed listener left at ``path``, and at which no process listens any more, is replaced.
+
+    Args:
+        path: the path of the socket file.
+        kind: datagram or stream.
+        mode: the permissions of the file.
 
     Raises:
         CannotListen: the socket cannot be opened.
@@ -232,7 +240,7 @@ def _remove_left_over(path: str, kind: socket.SocketKind) -> None:
 
 
 def set_receive_buffer(opened: socket.socket, wanted: int) -> int:
-    """Request a receive buffer of ``wanted`` bytes; return the bytes that the kernel granted: root
+    """Request a receive buffer of ``wanted`` bytes; return the bytes that the kernel granted. Root
     gets any size, other users at most ``net.core.rmem_max``.
     """
     try:
@@ -244,7 +252,9 @@ def set_receive_buffer(opened: socket.socket, wanted: int) -> int:
 
 
 def dropped_datagrams(opened: socket.socket) -> int:
-    """Datagrams that the kernel dropped because the receive buffer was full; 0: unknown."""
+    """Return how many datagrams the kernel dropped because the socket's receive buffer was full;
+    return 0 if the kernel does not tell.
+    """
     try:
         raw = opened.getsockopt(socket.SOL_SOCKET, _MEMINFO, _MEMINFO_FIELDS.size)
         return int(_MEMINFO_FIELDS.unpack(raw)[_DROPS])
@@ -253,7 +263,7 @@ def dropped_datagrams(opened: socket.socket) -> int:
 
 
 def socket_url(opened: socket.socket) -> str:
-    """The URL of a listening socket."""
+    """Return the URL of a listening socket."""
     stream = opened.type == socket.SOCK_STREAM
     name = opened.getsockname()
     if opened.family == socket.AF_UNIX:

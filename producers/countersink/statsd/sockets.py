@@ -1,10 +1,11 @@
-"""The threads that receive StatsD lines: datagrams of UDP and unix sockets (``Datagrams``: the
-number per call, the cut of too large ones), and streams of TCP and unix sockets (``Streams``: the
-longest line, the most connections, and the log lines about them).
+"""The threads that receive StatsD lines. ``Datagrams`` reads one datagram socket (UDP or unix) and
+cuts datagrams that are too large; ``Streams`` reads all connections of stream sockets (TCP or
+unix), with a longest line and a largest number of connections.
 
-Most of a datagram's cost in Python is the system call, which passes the interpreter lock to another
-thread and waits to get it back. Linux receives many datagrams at once with recvmmsg(2), called by
-ctypes, as Python has no function for it.
+Most of the time that Python spends on a datagram is the system call: during the call another thread
+gets the interpreter lock, and this thread must wait to get the lock back. So many datagrams are
+received at once, by Linux's recvmmsg(2). It is called by ctypes, because Python has no function for
+it.
 """
 
 import ctypes
@@ -23,30 +24,35 @@ from countersink.statsd.options import DRAIN_SECONDS, StatsdOptions
 from countersink.statsd.tally import DELIVER_SECONDS, StatsdAction, StatsdTally
 
 BATCH: Final = 128
-"""Most datagrams per call."""
+"""Most datagrams that one call receives."""
 LARGEST: Final = 65_536
-"""Bytes after which a datagram is cut: UDP's are all smaller, those of unix sockets may not be."""
+"""Bytes after which a datagram is cut. All UDP datagrams are smaller; those of unix sockets may be
+larger.
+"""
 READ: Final = 65_536
-"""Bytes read from a connection before the next connection is read."""
+"""Bytes that are read from a connection before the next connection has its turn."""
 LONGEST: Final = 65_535
-"""Most bytes of a line; a connection with a longer line is closed."""
+"""Most bytes of a line. A connection that sends a longer line is closed."""
 ROUND: Final = 128
-"""Connections that are read before their lines are counted, or accepted before others are read."""
+"""Connections that are read before their lines are counted; also the connections that are accepted
+at most before others are read.
+"""
 PAUSE_SECONDS: Final = 0.1
-"""Seconds before the next try after a receive failed, or after a connection could not be accepted
-for want of a descriptor."""
+"""Seconds before the next try, after a receive failed or after a connection could not be accepted
+because no file descriptor was left.
+"""
 
 _WORD: Final = 4
 
 
 class Datagrams(Thread):
-    """The thread of a datagram socket: receives until the stop, then the datagrams that wait.
-    Polls without waiting while more datagrams are there.
+    """The thread that reads one datagram socket until the stop, and then the datagrams that have
+    already arrived. After a full batch it asks for the next one without waiting.
 
     Args:
-        opened: the socket, blocking.
+        opened: the socket, in blocking mode.
         tally: counts the lines.
-        stop: a descriptor that becomes readable to request the stop.
+        stop: a file descriptor that becomes readable to request the stop.
     """
 
     def __init__(self, opened: socket.socket, tally: StatsdTally, stop: int) -> None:
@@ -58,7 +64,7 @@ class Datagrams(Thread):
         self._stop_fd = stop
 
     def run(self) -> None:
-        """Receive and count."""
+        """Receive datagrams and count their lines until the stop."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         poll.register(self._stop_fd, select.POLLIN)
@@ -80,7 +86,9 @@ class Datagrams(Thread):
                 self._tally.log.bug("the listener")
 
     def _receive(self) -> list[bytearray]:
-        """The waiting datagrams, up to one batch, without lines that were cut off."""
+        """Return the datagrams that have arrived, at most one batch. If a datagram was cut, its
+        last line, which may be incomplete, is left out.
+        """
         try:
             packets = self._receiver.receive()
         except OSError as error:
@@ -99,7 +107,7 @@ class _Iovec(ctypes.Structure):
 
 
 class _Header(ctypes.Structure):
-    """struct msghdr: recvmsg(2)."""
+    """The C struct msghdr; see recvmsg(2)."""
 
     _fields_ = (
         ("name", ctypes.c_void_p),
@@ -113,7 +121,7 @@ class _Header(ctypes.Structure):
 
 
 class _Message(ctypes.Structure):
-    """struct mmsghdr: recvmmsg(2)."""
+    """The C struct mmsghdr; see recvmmsg(2)."""
 
     _fields_ = (("header", _Header), ("received", ctypes.c_uint32))
 
@@ -125,9 +133,10 @@ _recvmmsg.argtypes = (
 
 
 class Receiver:
-    """Receives up to ``BATCH`` datagrams by one call, each into its own part of one buffer.
+    """Receives up to ``BATCH`` datagrams by one system call, each into its own part of one buffer.
 
-    The buffer has 8 MiB of addresses, and memory only for the pages that datagrams fill.
+    The buffer takes 8 MiB of address space, but memory only for the pages that datagrams have
+    filled.
     """
 
     def __init__(self, opened: socket.socket) -> None:
@@ -146,7 +155,8 @@ class Receiver:
         self._lengths = words[_Message.received.offset // _WORD :: step]
 
     def receive(self) -> list[bytearray]:
-        """Up to ``BATCH`` waiting datagrams; fewer: no more are waiting. Does not wait.
+        """Return up to ``BATCH`` datagrams that have arrived, without waiting for any. If it
+        returns fewer, no others have arrived.
 
         Raises:
             OSError: the socket failed.
@@ -168,26 +178,28 @@ class Receiver:
 
 @dataclass(slots=True)
 class _State:
-    """The state of an open connection."""
+    """The unfinished line of one open connection."""
 
     unfinished: bytes = b""
-    """The line that has not ended yet."""
+    """The bytes of a line whose end has not come yet."""
     began: float = 0.0
-    """Monotonic time at which its first byte came."""
+    """The monotonic time at which the first byte of the unfinished line came."""
 
 
 class Streams(Thread):
-    """The thread of all stream connections: reads until the stop, then the lines that wait.
+    """The thread that reads all stream connections until the stop, and then the lines that have
+    already arrived.
 
-    If too many are open, each new connection closes an old one: one with an unfinished line that
-    began more than ``line_timeout_s`` ago, else the one that has sent no complete line for longest.
-    So neither silent connections nor endless lines keep other clients out.
+    If as many connections as allowed are open, each new one closes an old one: a connection with an
+    unfinished line that began more than ``line_timeout_s`` ago, or else the connection that has not
+    sent a complete line for the longest time. So neither silent connections nor endless lines keep
+    other clients out.
 
     Args:
-        listeners: listening sockets.
+        listeners: the listening sockets.
         tally: counts the lines.
         options: the most connections, and the timeout of an unfinished line.
-        stop: a descriptor that becomes readable to request the stop.
+        stop: a file descriptor that becomes readable to request the stop.
     """
 
     def __init__(
@@ -207,7 +219,7 @@ class Streams(Thread):
         self._lines: list[bytes] = []
 
     def run(self) -> None:
-        """Accept, receive and count."""
+        """Accept connections, read them and count their lines until the stop."""
         selector = self._selector
         for listener in self._listeners:
             listener.setblocking(False)
@@ -277,7 +289,9 @@ class Streams(Thread):
         self._tally.figures.connections = len(self._open)
 
     def _make_room(self) -> None:
-        """Close the next connection to close, unless reading it brings its end or a line first."""
+        """Close a connection, to make room for a new one. The candidate is read first: if it has
+        ended, that makes room; if it has sent a line, another connection is chosen.
+        """
         for _ in range(len(self._open)):
             connection = self._next_to_close()
             lines = len(self._lines)

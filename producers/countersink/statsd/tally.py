@@ -1,10 +1,11 @@
-"""The tally that turns StatsD lines into increments (``StatsdTally``): remainders of sample rates,
-limits of amounts and times, ``__overflow__``, delivery to the producer; the listener's figures and
-log actions. See ``server.py`` for the number of lost packets.
+"""The tally (``StatsdTally``), which turns StatsD lines into increments and delivers them to the
+producer. It keeps the remainders of sample rates, checks amounts and times, and counts names beyond
+the limit in ``__overflow__``. Also the listener's figures and log actions. See ``server.py`` for
+the number of lost packets.
 
-A busy client sends the same few lines again and again. So equal lines are counted, in C, and each
-distinct line is parsed once, and its meaning cached. Lines go to the producer, which folds them
-into rows, :data:`DELIVER_SECONDS` after the first of them.
+A busy client sends the same few lines again and again. So equal lines are first counted together,
+by Python's C code; then each distinct line is parsed once, and the result is cached. The increments
+go to the producer, which folds them into rows, :data:`DELIVER_SECONDS` after the first line came.
 """
 
 import logging
@@ -25,30 +26,33 @@ from countersink.statsd.options import Rules, StatsdOptions
 
 LOGGER: Final = logging.getLogger("countersink.statsd")
 SHOWN_BYTES: Final = 80
-"""Bytes of a malformed line that are logged."""
+"""Most bytes of a malformed line that the log shows."""
 
 OVERFLOW: Final = "__overflow__"
-"""The counter of lines with names beyond ``max_counters``."""
+"""The counter that counts lines whose names are beyond the limit ``max_counters``."""
 _PADDING: Final = b" \t\r\0"
-"""Characters that clients put around a line: spaces, ends of lines, and of strings in C."""
+"""Characters that clients put around a line: spaces, tabs, carriage returns, and the zero byte at
+the end of strings in C.
+"""
 REMEMBERED: Final = 50_000
-"""Most distinct lines in the cache of meanings."""
+"""Most distinct lines in the cache of parsed lines."""
 REMEMBERED_BYTES: Final = 512
-"""Longest line in the cache, in bytes."""
+"""Most bytes of a line in the cache of parsed lines."""
 REMAINDERS: Final = 10_000
-"""Most keys with a remainder of an increment."""
+"""Most keys for which the remainder of an increment is kept."""
 DAY_SECONDS: Final = 86_400.0
 
 DELIVER_SECONDS: Final = 0.02
-"""Seconds for which lines of datagrams are collected before their delivery to the producer."""
+"""Seconds for which lines of datagrams are collected before they are delivered to the producer."""
 DELIVER_LINES: Final = 100_000
-"""Most lines that are collected, which bounds memory. Together with the lines of one receive, times
-the largest ``max_amount``, they fit into 64 bits."""
+"""Most lines that are collected before a delivery, to bound memory. Their number, with the lines of
+one more receive, times the largest ``max_amount`` fits into 64 bits.
+"""
 
 CounterMinute = tuple[str, int | None]
-"""(counter, minute or None for now)."""
+"""A counter, and the Unix minute of the event, or None for the present time."""
 Meaning = tuple[CounterMinute, RowKey, int]
-"""((counter, minute), key or dimensions, amount in billionths)."""
+"""The parsed form of a line: counter and minute, key or dimensions, amount in billionths."""
 
 
 class CountingProducer(Protocol):
@@ -74,13 +78,13 @@ class StatsdTally:
     """Counts lines and passes them to a producer as increments. Thread-safe.
 
     Args:
-        producer: receives the increments.
-        rules: the map.
+        producer: gets the increments.
+        rules: the map from StatsD names to counters and keys.
         options: limits of amounts, counters and times.
 
     Attributes:
-        figures: the listener's figures; the tally's lock protects those of lines and packets.
-        log: the listener's log; limits the records that senders can cause.
+        figures: the listener's figures. The tally's lock protects the numbers of lines and packets.
+        log: the listener's log. It limits how often a record that senders can cause is logged.
     """
 
     def __init__(self, producer: CountingProducer, rules: Rules, options: StatsdOptions) -> None:
@@ -99,7 +103,7 @@ class StatsdTally:
         self._remainders: dict[tuple[str, RowKey], int] = {}
 
     def use(self, rules: Rules) -> None:
-        """Replace the map."""
+        """Replace the map from StatsD names to counters by ``rules``."""
         with self._lock:
             self._deliver()  # lines that came before are counted by the old map
             self._rules = rules
@@ -107,8 +111,11 @@ class StatsdTally:
             self.figures.rules = len(rules.rules)
 
     def packets(self, packets: Sequence[bytes | bytearray]) -> bool:
-        """Count datagrams, each of one line or more; return whether lines wait for delivery. If so,
-        call again within :data:`DELIVER_SECONDS`, also without datagrams.
+        """Count the lines of datagrams. Return whether lines wait for their delivery. If so, the
+        caller must call again within :data:`DELIVER_SECONDS`, even if no datagrams came.
+
+        Args:
+            packets: the datagrams, each with one line or more.
         """
         lines = b"\n".join(packets).split(b"\n") if packets else []
         with self._lock:
@@ -122,13 +129,13 @@ class StatsdTally:
             return bool(self._waiting)
 
     def lines(self, lines: list[bytes]) -> None:
-        """Count lines, without their newlines, at once."""
+        """Count lines, which have no newlines, and deliver them at once."""
         with self._lock:
             self._waiting.update(lines)
             self._deliver()
 
     def deliver(self) -> None:
-        """Deliver the lines that were received to the producer."""
+        """Deliver to the producer all lines that have been counted."""
         with self._lock:
             self._deliver()
 
@@ -158,12 +165,18 @@ class StatsdTally:
                     self._producer.increment(counter, dict(key), amount, at=at)
 
     def too_long(self, line: bytes) -> None:
-        """Note a line that is too long."""
+        """Note a malformed line, which is too long."""
         with self._lock:
             self._malformed(line, "it is too long", 1)
 
     def _meaning_of(self, line: bytes, times: int) -> Meaning | None:
-        """The meaning of a line that is not cached; ``None``: the line does not count."""
+        """Return the parsed form of a line that is not cached, or ``None`` if the line does not
+        count.
+
+        Args:
+            line: the line.
+            times: how often the line came.
+        """
         bare = line.strip(_PADDING)
         if not bare:
             return None
@@ -220,8 +233,9 @@ class StatsdTally:
             raise MalformedMetric(f"its time is more than {days:,} days back")
 
     def _with_remainder(self, counter: str, key: RowKey, amount: int) -> int:
-        """Whole increments in ``amount`` billionths plus the key's remainder; the new remainder, of
-        at most a half above or below, is kept for the next call.
+        """Return the whole number of increments in the sum of ``amount`` billionths and the key's
+        remainder. The rest, between minus a half and a half of an increment, is kept as the key's
+        new remainder.
         """
         remainders = self._remainders
         amount += remainders.pop((counter, key), 0)
@@ -235,26 +249,26 @@ class StatsdTally:
 
 @dataclass(slots=True, kw_only=True)
 class Figures:
-    """Figures of one listener process since its start: whole numbers.
+    """Figures of one listener process since its start, all whole numbers.
 
     A *line* is one metric as it was sent: ``name:value|type``, or several values of one name. The
     number of all lines is ``counted + ignored + discarded + malformed``.
 
     Attributes:
-        packets: datagrams received, by UDP and unix socket.
+        packets: datagrams that came by UDP and unix socket.
         counted: lines that were counters and went to the producer.
         ignored: lines of other types (gauges, timers, sets, histograms, events, checks).
         discarded: lines that the map drops.
         malformed: lines that are not StatsD, or beyond the limits.
-        overflown: counted lines that went to the counter ``__overflow__``, as there were too many
-            names.
-        lost: UDP datagrams that the kernel dropped because the receive buffer was full; senders to
+        overflown: counted lines that went to the counter ``__overflow__``, because there were too
+            many names.
+        lost: UDP datagrams that the kernel dropped because the receive buffer was full. Senders to
             a unix socket wait instead.
-        connections: open stream connections (TCP, unix).
+        connections: stream connections (TCP, unix) that are open now.
         refused: stream connections that were closed to make room for new ones.
-        receive_buffer: bytes of the smallest receive buffer that the kernel granted; 0: no datagram
-            socket.
-        rules: rules in the current map.
+        receive_buffer: bytes of the smallest receive buffer that the kernel granted to a datagram
+            socket; 0 if there is no such socket.
+        rules: number of rules in the present map.
     """
 
     packets: int = 0
@@ -271,30 +285,30 @@ class Figures:
 
     @property
     def lines(self) -> int:
-        """All lines."""
+        """The number of all lines."""
         return self.counted + self.ignored + self.discarded + self.malformed
 
 
 class StatsdAction(StrEnum):
-    """Every action of the listener's log records."""
+    """The actions of all log records of the listener."""
 
     LISTENING = "listening"
     """All sockets are open; ``at`` lists their URLs."""
     MAP = "map"
-    """The map was read again, or it is invalid and the previous map stays in use."""
+    """The map was read again; or it is invalid, and the previous map stays in use."""
     MALFORMED = "malformed"
-    """A line is malformed; at most one record a minute."""
+    """A line is malformed; logged at most once a minute."""
     LOST = "lost"
-    """The kernel has dropped datagrams because its buffer was full."""
+    """The kernel dropped datagrams because a receive buffer was full."""
     SMALL_BUFFER = "small_buffer"
     """The kernel granted a smaller receive buffer than requested."""
     REFUSED = "refused"
-    """A connection was closed, as too many were open, or none could be accepted."""
+    """A connection was closed because too many were open, or could not be accepted."""
     FAILED = "failed"
-    """A socket could not be read; it is tried again."""
+    """A socket could not be read; the listener tries again."""
     INTERNAL_ERROR = "internal_error"
     """A bug: the lines just received are not counted, and the listener continues."""
     STOPPING = "stopping"
     """A signal came: lines that have arrived are still counted."""
     STOPPED = "stopped"
-    """The listener ends: all increments are stored, or the record says that some are lost."""
+    """The listener ends. All increments are stored, or the record says that some are lost."""

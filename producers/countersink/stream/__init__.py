@@ -1,5 +1,6 @@
-"""The queue in Redis: entry format, names of keys, partitions, connections, the consumer group.
+"""The queue in Redis: the format of entries, the names of keys, partitions, connections, the
+consumer group.
 
-Needs the library redis; :mod:`countersink.stream.decode`, which only readers of a stream import,
-also needs msgspec.
+The package needs the library redis. :mod:`countersink.stream.decode` needs msgspec as well; only
+programs that read streams import it.
 """

@@ -1,17 +1,20 @@
-"""Redis Cluster: its URLs and their errors, a client that sends each command to the master of its
-key and follows redirections (``REDIRECTIONS``), and the topology: the masters of the hash slots,
-how long it is used (``TOPOLOGY_S``), and the timeout of a query for it (``QUESTION_TIMEOUT``).
+"""Redis Cluster: its URLs and their errors; a client that sends each command to the master of the
+command's key and follows redirections (``REDIRECTIONS``); and the topology, which says which master
+serves each hash slot. ``TOPOLOGY_S`` is how long a topology is used, ``QUESTION_TIMEOUT`` how long
+a node has to return it.
 
-:class:`ClusterClient` is a :class:`redis.Redis`, so that callers need not distinguish them.
-Connections, pools, pipelines, parsing and hash slots are redis-py's, with a plain client per node.
-:class:`redis.cluster.RedisCluster` is not used: its pipelines send every command again after a lost
-connection, in spite of the options (8.1, without retries: three XADDs whose replies were lost made
-six entries); after an error it asks hanging nodes for the topology, each for the full socket
-timeout; for XREADGROUP it asks a node for the keys each time; and old versions drop options, among
-them the check of the host name in a certificate.
+:class:`ClusterClient` is a :class:`redis.Redis`, so that callers need not distinguish the two. It
+has a plain client of redis-py for each node, and uses redis-py's connections, pools, pipelines,
+parsers and hash slots. It does not use :class:`redis.cluster.RedisCluster`, because of these
+faults: its pipelines send every command again after a lost connection, in spite of the options
+(8.1, without retries: three XADDs whose replies were lost made six entries); after an error it asks
+hanging nodes for the topology, each for the full socket timeout; for each XREADGROUP it first asks
+a node where the keys are in the command; and old versions drop options, among them the check of the
+host name in a certificate.
 
-A command that was answered by MOVED, ASK or TRYAGAIN was not executed. It is sent to the node in
-the answer, or a little later to the same node. A command without an answer is not sent again.
+A command that a node answers by MOVED, ASK or TRYAGAIN was not executed. It is sent to the node
+that the answer names, or for TRYAGAIN a little later to the same node. A command without an answer
+is not sent again.
 """
 
 import random
@@ -47,16 +50,16 @@ from countersink.stream.errors import StreamMisconfigured
 from countersink.stream.sentinel import split_hosts
 
 QUESTION_TIMEOUT: Final = 1.0
-"""Seconds that a node has to return the topology before the next node is asked."""
+"""Seconds that a node has to return the topology, before the next node is asked."""
 TOPOLOGY_S: Final = 1.0
-"""Seconds for which :meth:`ClusterClient.masters` uses a topology."""
+"""Seconds for which :meth:`ClusterClient.masters` uses a topology without a new query."""
 DEFAULT_PORT: Final = 6379
 REDIRECTIONS: Final = 16
-"""Most redirections of one command; more count as an outage."""
+"""Most redirections of one command. After these the cluster counts as not serving."""
 _LEARN_AGAIN_S: Final = 0.1
-"""Seconds between two queries for the topology because of errors."""
+"""Least seconds between two queries for the topology that errors cause."""
 _SILENT_S: Final = 3.0
-"""Seconds for which a node that did not answer is not asked if another node has answered."""
+"""Seconds for which a node that did not answer is not asked again, if another node has answered."""
 _TRY_AGAIN_S: Final = 0.05
 
 _EXAMPLE: Final = "redis+cluster://redis-1:6379,redis-2:6379,redis-3:6379"
@@ -68,7 +71,9 @@ _REDIRECTING: Final[dict[str, type[Exception]]] = {
     "CROSSSLOT": ClusterCrossSlotError,
     "MASTERDOWN": MasterDownError,
 }
-"""Error classes that the parsers of redis-py before 6 lack."""
+"""Exception classes by the prefix of the error reply. The parsers of redis-py before 6 lack
+them.
+"""
 _WITHOUT_KEY: Final = frozenset(
     (
         *("ACL", "CLIENT", "CLUSTER", "COMMAND", "CONFIG", "DBSIZE", "ECHO", "INFO", "KEYS"),
@@ -86,21 +91,23 @@ class Address(NamedTuple):
 
     @property
     def text(self) -> str:
-        """``host:port``; an IPv6 address in []."""
+        """``host:port``, with an IPv6 address in []."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The masters of the hash slots.
+    """The answer of a node to the question which masters have which hash slots.
 
     Attributes:
-        slots: the master of each slot, by its number; None: no master. MOVED changes an item.
-        masters: masters with slots, by their lowest slot: a promotion keeps the order.
-        nodes: all nodes, replicas included.
-        rank: whether the answering node sees the majority of masters (``cluster_state``), and the
-            highest epoch that it knows: of two topologies the newer one has the higher rank.
-        learnt: the monotonic time of the answer.
+        slots: for each hash slot, by its number, the address of its master, or None if it has no
+            master. A MOVED answer changes an item.
+        masters: the masters that have hash slots, sorted by their lowest hash slot; so a replica
+            that is promoted takes the position of its former master.
+        nodes: all nodes, including replicas.
+        rank: a pair that is higher for a newer topology: whether the node that answered can reach
+            the majority of masters (``cluster_state``), and the highest epoch that it knows.
+        learnt: the time of the answer, in monotonic seconds.
     """
 
     slots: list[Address | None]
@@ -111,17 +118,18 @@ class Topology:
 
 
 class ClusterClient(redis.Redis):
-    """A client of all nodes of a cluster; the first command connects. Thread-safe.
+    """A client of all nodes of a cluster. It connects at the first command. Thread-safe.
 
-    A command without a key goes to any master; :meth:`scan_iter` asks all masters. The keys of a
-    script must share a hash slot. A pipeline may span several masters, and is no transaction:
-    entries that are sent again have the same ids and count once. Lost connections, and slots
-    without a master, raise redis-py's errors, for :func:`countersink.stream.connection.mapped`.
+    A command without a key goes to any master; :meth:`scan_iter` asks all masters. All keys of a
+    script must be in one hash slot. A pipeline may have commands for several masters. It is no
+    transaction, so after an error some entries may be stored: the sender sends all again with the
+    same ids, and each is counted once. Lost connections, and hash slots without a master, raise
+    redis-py's errors; see :func:`countersink.stream.connection.mapped`.
 
     Args:
-        hosts: the first nodes to ask for the topology.
-        options: options of connections.
-        tls: whether connections use TLS.
+        hosts: hosts and ports of the nodes that are asked for the first topology.
+        options: options of the connections.
+        tls: whether the connections use TLS.
     """
 
     is_cluster: Final = True
@@ -144,8 +152,9 @@ class ClusterClient(redis.Redis):
 
     @property
     def with_short_timeout(self) -> Self:
-        """A copy of the client with a timeout of at most :data:`QUESTION_TIMEOUT`, for commands
-        that are not essential. It shares connections and topology.
+        """A copy of the client whose commands wait at most :data:`QUESTION_TIMEOUT` for a reply,
+        for commands that callers can do without. The copy shares connections and topology with this
+        client.
         """
         made = copy(self)
         made.auto_close_connection_pool = False
@@ -153,13 +162,16 @@ class ClusterClient(redis.Redis):
         return made
 
     def node(self, address: Address) -> redis.Redis:
-        """The plain client of one node; its errors do not update the topology (:meth:`asked`)."""
+        """Return redis-py's client of one node. After its errors the topology stays as it is; use
+        :meth:`asked` for a client whose errors make the next command query the topology.
+        """
         client = self._nodes.client(address, self._timeout)
         client.response_callbacks = self.response_callbacks
         return client
 
     def masters(self) -> tuple[Address, ...]:
-        """All masters that have slots, by their lowest slot.
+        """Return the addresses of all masters that have hash slots, sorted by their lowest hash
+        slot.
 
         Raises:
             redis.RedisError: no node returned the topology.
@@ -167,7 +179,8 @@ class ClusterClient(redis.Redis):
         return self.topology(TOPOLOGY_S).masters
 
     def master_of(self, key: str | bytes) -> Address | None:
-        """The master that serves ``key`` in the latest topology; None: its slot has none.
+        """Return the address of the master that serves ``key`` by the latest topology, or None if
+        the key's hash slot has no master.
 
         Raises:
             redis.RedisError: there is no topology yet, and no node returned it.
@@ -175,8 +188,11 @@ class ClusterClient(redis.Redis):
         return self.topology().slots[self._slot(key)]
 
     def topology(self, max_age_s: float | None = None) -> Topology:
-        """The topology: queried again if an error or a redirection shows that it has changed, or
-        if it is older than ``max_age_s``.
+        """Return the topology. It is queried again if an error or a redirection shows that it has
+        changed, or if it is older than ``max_age_s``.
+
+        Args:
+            max_age_s: the highest age in seconds; None for any age.
 
         Raises:
             redis.RedisError: no node returned the topology.
@@ -195,8 +211,8 @@ class ClusterClient(redis.Redis):
 
     @contextmanager
     def asked(self, address: Address) -> Iterator[redis.Redis]:
-        """The plain client of a node; an error inside the block that shows that the node is away
-        makes the next command query the topology.
+        """Give the block redis-py's client of a node. If an error inside the block shows that the
+        node is away, the next command queries the topology.
         """
         nodes = self._nodes
         try:
@@ -214,15 +230,17 @@ class ClusterClient(redis.Redis):
             nodes.lost.pop(address, None)
 
     def asked_for(self, key: str) -> AbstractContextManager[redis.Redis]:
-        """:meth:`asked` for the master that serves ``key``.
+        """Return the context manager :meth:`asked` for the master that serves ``key``.
 
         Raises:
-            redis.RedisError: its slot has no master, or no node returned the topology.
+            redis.RedisError: the key's hash slot has no master, or no node returned the topology.
         """
         return self.asked(self._serving(self._slot(key)))
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Send one command to the master of its key, and then to the nodes of its redirections."""
+        """Send one command to the master of its key, then to each node to which the answers
+        redirect it; return the reply.
+        """
         slot = self._slot_of(args)
         where, asking = self._serving(slot), False
         for turn in range(REDIRECTIONS):
@@ -247,26 +265,27 @@ class ClusterClient(redis.Redis):
         raise ClusterDownError(f"{REDIRECTIONS} redirections of a command for hash slot {slot}")
 
     def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> "ClusterPipeline":
-        """A pipeline without a transaction."""
+        """Return a pipeline without a transaction."""
         assert not transaction, "a pipeline of a cluster cannot be a transaction"
         return ClusterPipeline(self)
 
     def register_script(self, script: Any) -> Script:
-        """A script that runs on the master of its keys."""
+        """Return a script that runs on the master of the keys of each call."""
         return _NodeScript(self, script)
 
     def scan_iter(
         self, match: Any = None, count: Any = None, _type: Any = None, **options: Any
     ) -> Iterator[Any]:
-        """The keys of all masters."""
+        """Return the keys of all masters."""
         for address in self.masters():
             with self.asked(address) as node:
                 found = list(node.scan_iter(match, count, _type, **options))
             yield from found
 
     def _learn(self) -> Topology:
-        """The topology from the first node that sees the majority and is not behind the topology
-        known so far: a node that is cut off returns an old one. Lost nodes are asked last.
+        """Ask the nodes, and return the topology of the first node that can reach the majority of
+        masters and whose epoch is not lower than the known topology's. A node that is cut off from
+        the others returns an old topology. Nodes that failed to answer are asked last.
         """
         known = self._nodes.topology
         lost = self._nodes.lost
@@ -308,7 +327,7 @@ class ClusterClient(redis.Redis):
         raise redis.ConnectionError(f"no node of the cluster returned its masters: {said}")
 
     def _ask(self, address: Address) -> Topology:
-        """The topology from one node."""
+        """Return the topology that one node knows."""
         client = self._nodes.new_client(address, QUESTION_TIMEOUT)
         execute: Any = client.execute_command  # redis-py does not type it
         try:
@@ -336,7 +355,7 @@ class ClusterClient(redis.Redis):
         return found
 
     def _slot_of(self, args: Sequence[Any]) -> int | None:
-        """The hash slot of a command's first key; None: it has no key."""
+        """Return the hash slot of a command's first key, or None if the command has no key."""
         name, *more = str(args[0]).upper().split()
         if name in _WITHOUT_KEY:
             return None
@@ -354,12 +373,16 @@ class ClusterClient(redis.Redis):
 
 @lru_cache(maxsize=4096)
 def _slot(key: bytes) -> int:
-    """The hash slot of a key; cached, as some commands concern all 1,024 possible partitions."""
+    """Return the hash slot of a key. It is cached, because some commands concern all 1,024
+    partitions.
+    """
     return key_slot(key)
 
 
 def _executed_asking(node: redis.Redis, args: Any, options: dict[str, Any]) -> Any:
-    """The reply to a command for a key of a slot that is migrating to ``node``."""
+    """Send a command whose key is in a hash slot that is being moved to ``node``; return the
+    reply.
+    """
     pipe: Any = node.pipeline(transaction=False)
     pipe.execute_command("ASKING")
     pipe.execute_command(*args, **options)
@@ -370,8 +393,9 @@ def _executed_asking(node: redis.Redis, args: Any, options: dict[str, Any]) -> A
 
 
 class ClusterPipeline(Pipeline):
-    """Commands for the masters of their keys: one pipeline of redis-py to each, one after the
-    other. A lost connection raises, and the replies of the other masters are lost.
+    """A pipeline whose commands go to the masters of their keys: it runs one pipeline of redis-py
+    on each master, one after the other. If a connection is lost, it raises the error, and the
+    replies of the other masters are lost.
     """
 
     is_cluster: Final = True
@@ -381,7 +405,9 @@ class ClusterPipeline(Pipeline):
         self._client = client
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """The replies, in the order of the commands; the first error is raised if asked for."""
+        """Send the commands; return their replies in the order of the commands. The first error
+        reply is raised if ``raise_on_error`` is true.
+        """
         commands = [(entry[0], entry[1]) for entry in self.command_stack]
         try:
             replies = self._spread(commands)
@@ -419,7 +445,9 @@ class ClusterPipeline(Pipeline):
 
 
 class _NodeScript(Script):
-    """A script that is sent to the master of its keys; redis-py's loads it into any node."""
+    """A script that is sent to the master of its keys; redis-py's own class loads it into any
+    node.
+    """
 
     def __call__(self, keys: Any = None, args: Any = None, client: Any = None) -> Any:
         keys, args = tuple(keys or ()), tuple(args or ())
@@ -431,12 +459,12 @@ class _NodeScript(Script):
 
 
 class _Nodes(ConnectionPool):
-    """The connections to all nodes, and the topology. :meth:`disconnect` closes all connections.
+    """The connections to all nodes, as one connection pool for redis-py, and the latest topology.
 
     Attributes:
-        topology: the latest one.
-        stale: an error or a redirection shows that it has changed.
-        lost: nodes that do not answer → monotonic time of the latest failure.
+        topology: the latest topology, or None before the first answer.
+        stale: whether an error or a redirection showed that the topology has changed since.
+        lost: maps each node that did not answer last time to the monotonic time of this failure.
     """
 
     def __init__(self, first: Address, options: Mapping[str, Any]) -> None:
@@ -448,7 +476,9 @@ class _Nodes(ConnectionPool):
         self._clients: dict[tuple[Address, float | None], redis.Redis] = {}
 
     def client(self, address: Address, timeout: float | None) -> redis.Redis:
-        """The client of one node, with a timeout of at most ``timeout`` seconds."""
+        """Return the shared client of one node. It waits at most ``timeout`` seconds for a
+        reply.
+        """
         found = self._clients.get((address, timeout))
         if found is not None:
             return found
@@ -457,7 +487,7 @@ class _Nodes(ConnectionPool):
         )
 
     def new_client(self, address: Address, timeout: float | None) -> redis.Redis:
-        """A client of one node that is not shared."""
+        """Return a new client of one node, which the caller alone uses."""
         options = dict(self._options, host=address.host, port=address.port)
         if timeout is not None:
             for name in ("socket_timeout", "socket_connect_timeout"):
@@ -467,23 +497,25 @@ class _Nodes(ConnectionPool):
         return made
 
     def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close all connections, also those on which another thread waits for a reply."""
+        """Close all connections to all nodes, including those on which another thread waits for a
+        reply.
+        """
         for client in list(self._clients.values()):
             client.connection_pool.disconnect(inuse_connections)
         super().disconnect(inuse_connections)
 
 
 def cluster_client(rest: str, options: Mapping[str, Any], *, tls: bool) -> ClusterClient:
-    """A client of the cluster that a URL names; sends nothing.
+    """Return a client of the cluster that a URL names; send nothing yet.
 
     Args:
         rest: the URL behind ``://``: ``[user:password@]host:port,…[/0]?options``.
-        options: options of connections; the URL's options override them.
-        tls: whether connections use TLS.
+        options: options of the connections; options in the URL override them.
+        tls: whether the connections use TLS.
 
     Raises:
         StreamMisconfigured: the URL cannot be used; the message does not repeat it.
-        ValueError: an option of the URL cannot be used.
+        ValueError: an option in the URL cannot be used.
     """
     parts = split_hosts(rest, "redis+cluster", "nodes", DEFAULT_PORT, _EXAMPLE)
     given = parts.options("", parts.query)
@@ -496,7 +528,13 @@ def cluster_client(rest: str, options: Mapping[str, Any], *, tls: bool) -> Clust
 
 
 def _topology(info: Mapping[str, str], reply: Any, host: str) -> Topology:
-    """The topology in the answers of ``host`` to CLUSTER INFO and CLUSTER SLOTS."""
+    """Return the topology in the answers of a node to CLUSTER INFO and CLUSTER SLOTS.
+
+    Args:
+        info: the fields of CLUSTER INFO.
+        reply: the reply to CLUSTER SLOTS.
+        host: the host of the node.
+    """
     slots: list[Address | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
     masters: dict[Address, int] = {}
     nodes: dict[Address, None] = {}

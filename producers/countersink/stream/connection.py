@@ -1,9 +1,10 @@
-"""Connections to Redis and Valkey: URLs and their errors, TLS, the socket timeout of processes
-(``SOCKET_TIMEOUT``), URLs without passwords for logs. See ``sentinel.py`` and ``cluster.py`` for
-Sentinel and Redis Cluster.
+"""Connections to Redis and Valkey: their URLs and the errors of these, TLS, the socket timeout of
+processes (``SOCKET_TIMEOUT``), URLs without passwords for logs, and the clocks of servers. See
+``sentinel.py`` for Sentinel and ``cluster.py`` for Redis Cluster.
 
-redis-py retries a lost command up to 10 times by default: an XADD whose reply was lost would be
-sent 11 times. Here every command is sent once; the caller knows whether it may be repeated.
+By default redis-py sends a command again up to 10 times if the connection is lost, so an XADD whose
+reply was lost would be sent 11 times. Here every command is sent once, and the caller decides
+whether it may be repeated.
 """
 
 import os
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from countersink.stream.cluster import ClusterClient
 
 SOCKET_TIMEOUT: Final = 5.0
-"""Seconds after which a silent server counts as away; longer than any BLOCK."""
+"""Seconds without a reply after which a server counts as away; longer than any BLOCK of a
+command.
+"""
 
 # Do not send the library's name for CLIENT LIST: that takes two commands per connection, and a
 # right that Redis before 7.2 does not know, so no ACL could grant it on all versions.
@@ -40,21 +43,30 @@ _WITHOUT_NAME: Final[dict[str, Any]] = (
 _CLUSTER_SCHEMES = ("redis+cluster", "rediss+cluster")
 _SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", *_CLUSTER_SCHEMES)
 _RAW_REPLIES = ("XREADGROUP", "XRANGE", "XPENDING")
-"""Commands whose replies stay lists: redis-py's dicts would drop a repeated field."""
+"""Commands whose replies stay lists. redis-py would make dicts, in which a repeated field is
+lost.
+"""
 _FILES: Final = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
-"""Options of a URL with the path of a file."""
+"""Options of a URL whose value is the path of a file."""
 
 
 def connect(
     url: str, *, socket_timeout: float = SOCKET_TIMEOUT, client_name: str | None = None
 ) -> redis.Redis:
-    """A client for ``url``: ``redis://``, ``rediss://`` (verifies the certificate), ``unix://``;
-    ``redis+sentinel://`` and ``rediss+sentinel://`` (the master that the sentinels name);
-    ``redis+cluster://`` and ``rediss+cluster://`` (all nodes of a cluster); ``valkey`` may replace
-    ``redis`` in each.
+    """Return a client for ``url``. It connects at the first command.
 
-    The first command connects. Replies are bytes (RESP 2); replies to XREADGROUP, XRANGE and
-    XPENDING are the nested lists of the protocol. No command is sent twice.
+    ``redis://``, ``rediss://`` (TLS, with a check of the certificate) and ``unix://`` name one
+    server; ``redis+sentinel://`` and ``rediss+sentinel://`` name sentinels, and the client uses
+    their master; ``redis+cluster://`` and ``rediss+cluster://`` name nodes of a cluster, and the
+    client uses all nodes. ``valkey`` may replace ``redis`` in each.
+
+    Replies are bytes (RESP 2). Replies to XREADGROUP, XRANGE and XPENDING are nested lists, as in
+    the protocol. No command is sent twice.
+
+    Args:
+        url: the URL.
+        socket_timeout: seconds without a reply after which a server counts as away.
+        client_name: a name for Redis's CLIENT LIST.
 
     Raises:
         StreamMisconfigured: the URL cannot be used; the message says why, without the password.
@@ -120,7 +132,8 @@ def _raw(reply: Any, **_: Any) -> Any:
 
 @contextmanager
 def mapped() -> Iterator[None]:
-    """Translate redis-py's errors inside the block to errors of the queue, with their cause.
+    """Translate redis-py's errors inside the block into errors of the queue, with the original as
+    their cause.
 
     Raises:
         StreamUnavailable, StreamMisconfigured: see :mod:`countersink.stream.errors`.
@@ -132,8 +145,8 @@ def mapped() -> Iterator[None]:
 
 
 def command(client: redis.Redis, *arguments: str | bytes | int) -> Any:
-    """Send one command, spelled as in Redis's documentation; return its reply after the client's
-    callbacks.
+    """Send one command, written as in Redis's documentation, and return its reply. The callbacks of
+    the client convert the reply.
 
     Raises:
         StreamUnavailable, StreamMisconfigured: see :mod:`countersink.stream.errors`.
@@ -144,12 +157,12 @@ def command(client: redis.Redis, *arguments: str | bytes | int) -> Any:
 
 
 def is_cluster(url: str) -> bool:
-    """Whether ``url`` names a Redis Cluster."""
+    """Return whether ``url`` names a Redis Cluster."""
     return _split(url)[0] in _CLUSTER_SCHEMES
 
 
 def check_single(url: str) -> None:
-    """Check the URL of the Redis of the scheduled jobs.
+    """Check that ``url`` can be the Redis of the scheduled jobs.
 
     Raises:
         StreamMisconfigured: the URL names a Redis Cluster, which RQ cannot use.
@@ -162,29 +175,31 @@ def check_single(url: str) -> None:
 
 
 def cluster_of(client: Any) -> "ClusterClient | None":
-    """The client if it is a cluster's, else None."""
+    """Return ``client`` if it is the client of a cluster, else None."""
     return client if getattr(client, "is_cluster", False) else None
 
 
 def _split(url: str) -> tuple[str, str]:
-    """The scheme, with ``redis`` for ``valkey``, and the rest of the URL behind ``://``."""
+    """Return the URL's scheme, with ``redis`` in place of ``valkey``, and the rest of the URL
+    behind ``://``.
+    """
     scheme, divider, rest = url.partition("://")
     return (re.sub(r"^valkey(?=s?($|\+))", "redis", scheme), rest) if divider else ("", url)
 
 
 def redact(url: str) -> str:
-    """``url`` with all passwords, also in its query, replaced by ``***``."""
+    """Return ``url`` with ``***`` in place of each password, also in the query."""
     for begin, end in reversed(passwords(url)):
         url = f"{url[:begin]}***{url[end:]}"
     return url
 
 
 def time_us(server: redis.Redis) -> int:
-    """The time of one server in Unix µs.
+    """Return the clock of one server, in Unix µs.
 
     Raises:
-        redis.RedisError: it did not answer; not translated, as a cluster's client has to see the
-            original error.
+        redis.RedisError: the server did not answer. The error is not translated, because the client
+            of a cluster must see redis-py's error.
     """
     reply: Any = server.time()
     seconds, microseconds = reply
@@ -192,18 +207,18 @@ def time_us(server: redis.Redis) -> int:
 
 
 def earliest_us(client: redis.Redis) -> int:
-    """Redis's time in Unix µs; on a cluster the earliest time of its masters: an entry that is sent
-    from now on, to any master, is sent later.
+    """Return Redis's clock in Unix µs; on a cluster, that of the master whose clock is most behind.
+    Any entry that is sent after this call, to any master, has a later time.
 
     Raises:
-        StreamError: Redis did not answer; on a cluster: a master did not answer within a second.
+        StreamError: Redis did not answer; on a cluster, a master did not answer within a second.
     """
     return min(_all_us(client))
 
 
 def latest_us(client: redis.Redis) -> int:
-    """Redis's time in Unix µs; on a cluster the latest time of its masters: an entry that was sent
-    before, to any master, was sent earlier.
+    """Return Redis's clock in Unix µs; on a cluster, that of the master whose clock is most ahead.
+    Any entry that was sent before this call, to any master, has an earlier time.
 
     Raises:
         StreamError: see :func:`earliest_us`.

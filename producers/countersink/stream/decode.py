@@ -1,8 +1,9 @@
-"""The decoder of entries: limits of bytes and rows, the check of every row, and the dead-letter
-reason and detail of every fault. See ``runtime/dead_letter.py`` for the reasons' texts.
+"""The decoder of entries: their limits of bytes and rows, the check of each row, and the
+dead-letter reason and detail of each fault. See ``runtime/dead_letter.py`` for the texts of the
+reasons.
 
-Only readers of a stream (worker, reads, dead-letter retry) import this module: it needs msgspec,
-which an application that counts does not install.
+This module needs msgspec, which an application that only counts does not install. So only programs
+that read streams import it: the worker, reads of pending totals, and the retry of dead letters.
 """
 
 import json
@@ -20,21 +21,23 @@ from countersink.runtime.members import HASH_BYTES, MAX_HASHES, MAX_SALT_NUMBER,
 from countersink.stream.entry import MAX_ROWS_BYTES, VERSION, Delivery, derived_id
 
 MAX_ROWS: Final = 10_000
-"""Most rows of one entry; a producer sends 1,000. More would make a transaction too long."""
+"""Most rows of an entry; our producer sends at most 1,000. A transaction with more rows would take
+too long.
+"""
 MAX_AT: Final = limits.MAX_MINUTE * 60_000
 
 NumberedRow = tuple[int, str, RowKey, int, int]
-"""(position in the entry from 0, counter, key or dimensions, minute, amount)."""
+"""A row: its position in the entry from 0, counter, key or dimensions, minute, amount."""
 
 _MOST_VALUES: Final = 30 * MAX_ROWS
-"""Most commas and opening brackets of a ``rows`` field with a bad row: a row has five of them
-besides those in its texts, with eight dimensions 13. More could take a hundred times their bytes in
-memory.
+"""Most commas and opening brackets and braces in a ``rows`` field that has a bad row. A row has
+five of them outside its texts, or 13 with eight dimensions. The JSON values of a field with more
+could take a hundred times its bytes in memory.
 """
 
 
 class _AnyRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    """A row, with or without members."""
+    """A row in the JSON of a ``rows`` field, with or without hashed members."""
 
     counter: str
     key: str | dict[str, str]
@@ -53,14 +56,14 @@ _KNOWN_COUNTERS_LIMIT: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A decoded entry: its good rows, and its bad rows.
+    """A decoded entry: its good rows and its bad rows.
 
     Attributes:
-        id: 32 lower-case hex digits, for the guard row and the acknowledgement.
-        at: Unix ms of the first attempt to send.
+        id: the entry id for the guard row and the acknowledgement, 32 hex digits in lower case.
+        at: the time of the first attempt to send, in Unix ms.
         rows: the good rows.
-        bad: the bad rows, or the whole entry.
-        seen: the members of good rows, by the row's position.
+        bad: the bad rows, or one item for the whole entry.
+        seen: the hashed members of those good rows that have members, by the row's position.
     """
 
     id: str
@@ -71,7 +74,7 @@ class Decoded:
 
 
 class _Fault(Exception):
-    """A row, or a whole entry, cannot be counted."""
+    """Raised where a row, or a whole entry, cannot be counted."""
 
     def __init__(self, reason: DeadReason, detail: str) -> None:
         super().__init__(reason, detail)
@@ -80,7 +83,9 @@ class _Fault(Exception):
 
 
 def decode(delivery: Delivery) -> Decoded:
-    """Decode one entry. Raises for no content: bad parts are in ``Decoded.bad``."""
+    """Decode one entry. No content makes it raise: bad rows, or a bad entry, are in
+    ``Decoded.bad``.
+    """
     fields: dict[bytes, bytes] = {}
     for name, value in delivery.fields:
         fields.setdefault(name, value)  # a repeated field's first value, as scripts/entry.lua
@@ -97,7 +102,9 @@ def decode(delivery: Delivery) -> Decoded:
 
 
 def entry_id_of(delivery: Delivery) -> str:
-    """The entry's id field if it is valid, whatever else is wrong with it; else its hash."""
+    """Return the value of the entry's field ``id`` if it is a valid id, even if other fields are
+    bad; else the id that is derived from the entry's content.
+    """
     given = delivery.first(b"id")
     if given is not None:
         try:
@@ -108,12 +115,14 @@ def entry_id_of(delivery: Delivery) -> str:
 
 
 ReadRows = tuple[list[NumberedRow], dict[int, Seen], list[Bad]]
-"""The good rows, the members of some of them by the row's position, and the bad rows."""
+"""The good rows; the hashed members of rows that have members, by the row's position; the bad
+rows.
+"""
 
 
 def decode_payload(payload: bytes) -> ReadRows:
-    """Decode the payload of a dead letter again. An entry of a format that this version does not
-    know stays bad, whatever its rows hold.
+    """Decode the payload of a dead letter again. If it is a whole entry of a newer format than this
+    version knows, it is still bad, and its rows are not read.
     """
     fields = _unpack(payload)
     if fields is None:
@@ -125,12 +134,13 @@ def decode_payload(payload: bytes) -> ReadRows:
 
 
 def decode_rows(raw: bytes, at: int = 0) -> ReadRows:
-    """Decode a ``rows`` field; a field that is no list is one bad row.
+    """Decode a ``rows`` field. If the field as a whole cannot be read, it is returned as one bad
+    item.
 
     Args:
-        raw: the field's bytes.
-        at: Unix ms at which it was sent: an event may be ``limits.MAX_AHEAD`` later than this, or
-            than now on this machine's clock.
+        raw: the bytes of the field.
+        at: when the field was sent, in Unix ms. An event may be ``limits.MAX_AHEAD`` minutes later
+            than this, or than now by this machine's clock, whichever is later.
     """
     if len(raw) > MAX_ROWS_BYTES:
         detail = f"'rows' has more than {MAX_ROWS_BYTES:,} bytes, the maximum"
@@ -193,10 +203,10 @@ def _items(row: _AnyRow) -> tuple[Any, ...]:
 
 
 def _checked_row(position: int, item: Any, latest: int) -> tuple[NumberedRow, Seen | None]:
-    """The row of an item in the form in which it is counted, and its members.
+    """Return an item as a row in the form in which it is counted, and its hashed members or None.
 
     Raises:
-        _Fault: the item is no valid row.
+        _Fault: the item is not a valid row.
     """
     if not (isinstance(item, list | tuple) and len(item) in (4, 6)):
         detail = "a row is [counter, key, minute, amount] or [..., salt number, hashes of members]"
@@ -251,7 +261,12 @@ def _bad(position: int, reason: DeadReason, detail: str, item: Any) -> Bad:
 
 
 def _decode_loosely(raw: bytes) -> list[Any]:
-    """The items of ``rows``, of any type, so that the good rows can be counted."""
+    """Return the items of a ``rows`` field, each of any JSON type, so that its good rows can be
+    counted although others are bad.
+
+    Raises:
+        _Fault: the field has too many values, is no JSON, or is not a list.
+    """
     if sum(map(raw.count, (b",", b"[", b"{"))) > _MOST_VALUES:
         detail = f"'rows' holds more than {MAX_ROWS:,} rows, the maximum: split the entry"
         raise _Fault(DeadReason.TOO_MANY_ROWS, detail)
@@ -297,7 +312,7 @@ def _read_at(raw: bytes) -> int:
 
 
 def _checked(fields: dict[bytes, bytes]) -> tuple[int | None, bytes]:
-    """The time of sending (None: not given) and the ``rows`` field of an entry.
+    """Return an entry's time of sending in Unix ms, or None if it has none, and its ``rows`` field.
 
     Raises:
         _Fault: a field is malformed or missing.
@@ -320,7 +335,9 @@ def _pack(fields: dict[bytes, bytes]) -> bytes:
 
 
 def _unpack(payload: bytes) -> dict[bytes, bytes] | None:
-    """The fields that :func:`_pack` wrote; ``None``: the payload is no JSON object of texts."""
+    """Return the fields in a payload of :func:`_pack`, or ``None`` if it is not a JSON object of
+    texts.
+    """
     if not payload.startswith(b"{"):
         return None
     try:

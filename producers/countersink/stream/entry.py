@@ -1,6 +1,6 @@
-"""The wire format of entries: fields, ids, encoding, and the limits of rows (``ROWS_PER_ENTRY``)
-and bytes. Redis's clock on this machine: the difference of the two clocks, and when it is measured
-again (``RELEARN_SECONDS``).
+"""The wire format of entries: their fields, ids and encoding, their limits of rows
+(``ROWS_PER_ENTRY``) and bytes, and pages of entries from a stream. Also Redis's clock, computed
+from this machine's clock (``RedisClock``); ``RELEARN_SECONDS`` is when it is measured again.
 
 ========  =====================================================================================
 field     meaning
@@ -16,18 +16,18 @@ field     meaning
           sightings, or 0
 ========  =====================================================================================
 
-A worker puts an entry of a newer version among the dead letters as a whole;
-``countersink dead retry`` counts it after an upgrade.
+A worker stores an entry of a newer version as one dead letter; ``countersink dead retry`` counts
+it after the worker was upgraded.
 
-An entry's bytes never change after it was first sent: a resend has the same bytes and the same
-``id``, so that any number of copies are counted once.
+An entry's bytes never change after it was first sent. If it is sent again, it has the same bytes
+and the same ``id``, so that any number of copies is counted once.
 
-The bytes of a read are bounded for any content of a stream. Redis bounds a reply only by the number
-of entries, and an entry may have 512 MB. So scripts return entries one after another until the
-bytes suffice, and cut an entry that is larger than a producer's can be.
+A read returns a bounded number of bytes, whatever the stream holds. Redis itself bounds a reply
+only by the number of entries, and an entry may have 512 MB. So scripts add entries to their reply
+until it has enough bytes, and cut an entry that is larger than a producer's can be.
 
-All ``at`` fields and default event times of a deployment are on Redis's clock, so that a producer
-with a clock that is a year off does not count into the wrong year.
+All ``at`` fields, and the times of events without a given time, are on Redis's clock. So a producer
+whose own clock is a year off does not count into the wrong year.
 """
 
 import json
@@ -49,11 +49,13 @@ from countersink.stream.connection import cluster_of, mapped, time_us
 
 
 def offset_ms(client: redis.Redis, key: str | None = None) -> int:
-    """Redis's clock minus this machine's in ms, precise to half of this call's round trip.
+    """Return Redis's clock minus this machine's clock in ms, precise to half of this call's round
+    trip.
 
     Args:
-        client: from :func:`countersink.stream.connection.connect`.
-        key: on a cluster: use the clock of the master that serves this key; None: of any master.
+        client: a client from :func:`countersink.stream.connection.connect`.
+        key: on a cluster, the clock is that of the master that serves this key; None for any
+            master.
 
     Raises:
         StreamError: Redis did not answer.
@@ -75,7 +77,9 @@ def _offset_ms(server: redis.Redis) -> int:
 
 RELEARN_SECONDS: Final = 300.0
 JUMP_SECONDS: Final = 0.5
-"""Seconds that the wall clock may move against the steady clock before it counts as set."""
+"""Seconds by which the wall clock may move against the steady clock before it counts as set
+anew.
+"""
 
 if sys.platform == "linux":
     _STEADY: Final = time.CLOCK_BOOTTIME  # unlike CLOCK_MONOTONIC, runs while the machine sleeps
@@ -88,8 +92,8 @@ def _steady() -> float:
 
 
 class RedisClock:
-    """Unix ms on Redis's clock: this machine's clock plus the difference learnt last; before the
-    first :meth:`learn`, this machine's clock.
+    """Redis's clock, computed from this machine's clock and the difference that was measured last.
+    Before the first :meth:`learn` it is this machine's clock.
     """
 
     def __init__(self) -> None:
@@ -97,7 +101,8 @@ class RedisClock:
         self._learnt: tuple[float, float] | None = None  # wall clock, steady clock
 
     def learn(self, client: redis.Redis, key: str | None = None) -> None:
-        """Measure the difference; on a cluster, to the master that serves ``key``.
+        """Measure the difference of the clocks; on a cluster, to the clock of the master that
+        serves ``key``.
 
         Raises:
             StreamError: Redis did not answer.
@@ -106,50 +111,55 @@ class RedisClock:
         self._learnt = (time.time(), _steady())
 
     def stale(self) -> bool:
-        """Whether the difference is old, or this machine's clock was set since it was learnt."""
+        """Return whether the difference was never measured or is old, or this machine's clock was
+        set since.
+        """
         if self._learnt is None:
             return True
         wall, steady = time.time() - self._learnt[0], _steady() - self._learnt[1]
         return steady > RELEARN_SECONDS or abs(wall - steady) > JUMP_SECONDS
 
     def now_ms(self) -> int:
-        """Now, in Unix ms on Redis's clock. A change of the wall clock after :meth:`learn` has no
-        effect.
+        """Return the time in Unix ms on Redis's clock. Setting this machine's wall clock after
+        :meth:`learn` does not change it.
         """
         learnt = self._learnt
         wall = time.time() if learnt is None else learnt[0] + _steady() - learnt[1]
         return int(wall * 1000) + self._offset_ms
 
     def minute(self) -> int:
-        """Now, in whole Unix minutes."""
+        """Return the time in whole Unix minutes on Redis's clock."""
         return max(0, self.now_ms() // 60_000)
 
     def seconds_to_next_minute(self) -> float:
-        """Seconds until :meth:`minute` changes."""
+        """Return the seconds until :meth:`minute` changes."""
         return (60_000 - self.now_ms() % 60_000) / 1000
 
 
 VERSION: Final = 1
-"""The version that is written, and the newest version that is read."""
+"""The format version that is written, and the newest version that can be read."""
 ROWS_PER_ENTRY: Final = 1000
 MAX_ROWS_BYTES: Final = 4 * 1024 * 1024
 """Most bytes of a ``rows`` field."""
 MAX_ROW_BYTES: Final = 13_000
-"""Most bytes of a row of :func:`encode_rows`: eight values of 255 characters of six bytes each."""
+"""Most bytes of one row that :func:`encode_rows` writes: eight values of 255 characters, each
+written in six bytes.
+"""
 PAGE: Final = 100
-"""Entries per page."""
+"""Most entries of one page, the entries that a script returns at once."""
 PAGE_BYTES: Final = 1024 * 1024
-"""Bytes after which a page ends, so that Redis works on it for a few ms; the last entry may exceed
-this, by 4 MiB."""
+"""Bytes after which a page ends, so that Redis works on it for a few ms only. The last entry of a
+page may go beyond this, by up to 4 MiB.
+"""
 
 MAX_MEMBERS_BYTES: Final = 44_000
-"""Most bytes that members add to a row: 4,096 hashes."""
+"""Most bytes that members add to a row: those of 4,096 hashes."""
 
 PlainRow = tuple[str, RowKey, int, int]
-"""(counter, key or dimensions, minute, amount): event time in whole Unix minutes, a signed 64-bit
-amount."""
+"""A row: counter, key or dimensions, event time in whole Unix minutes, signed 64-bit amount."""
 MembersRow = tuple[str, RowKey, int, int, int, bytes]
-"""A plain row, the number of a salt, and the hashes of :class:`countersink.runtime.members.Seen`.
+"""The items of a :data:`PlainRow`, then the number and the hashes of a
+:class:`countersink.runtime.members.Seen`.
 """
 Row = PlainRow | MembersRow
 
@@ -163,10 +173,11 @@ class Sealed:
     """An encoded entry in the wire format; its bytes never change.
 
     Attributes:
-        id: 32 hex digits.
-        at: Unix ms of the first attempt to send, on Redis's clock.
-        rows: the JSON of :func:`encode_rows`.
-        increments: number of increments in the rows; not sent, for the producer's statistics.
+        id: the entry id, 32 hex digits.
+        at: the time of the first attempt to send, in Unix ms on Redis's clock.
+        rows: the JSON that :func:`encode_rows` wrote.
+        increments: number of increments in the rows. It is not sent; the producer's statistics use
+            it.
     """
 
     id: str
@@ -175,37 +186,39 @@ class Sealed:
     increments: int = 0
 
     def fields(self) -> dict[Any, Any]:
-        """The fields for XADD; every call returns the same bytes."""
+        """Return the fields for XADD; every call returns the same bytes."""
         return {"v": VERSION, "id": self.id, "at": self.at, "rows": self.rows}
 
 
 def new_entry_id(now_ms: int) -> str:
-    """A new entry id: 48 bits of Unix ms, then 80 random bits (the layout of UUID version 7, RFC
+    """Return a new entry id: 48 bits of Unix ms, then 80 random bits, as in UUID version 7 (RFC
     9562).
 
-    The time comes first so that guard rows are inserted in order. The operating system draws the
-    random bits of every id: state in the process would repeat in forks and in cloned machines.
+    The time comes first so that guard rows are inserted in the order of their primary key. The
+    operating system draws the random bits of each id: a generator in the process would repeat its
+    numbers in forks and in cloned machines.
     """
     return f"{now_ms & 0xFFFFFFFFFFFF:012x}{os.urandom(10).hex()}"
 
 
 def id_for(scope: str, *names: str) -> str:
-    """The entry id for names that the application gives: equal names give equal ids, for good.
+    """Return the entry id for names that the application gives. Equal names always give equal ids.
 
     Args:
         scope: the namespace of the names.
-        names: counter and id of an increment, or only the id of a batch; the two never give the
-            same entry id.
+        names: the counter and the id of an increment, or the id of a batch alone. The two forms
+            never give the same entry id.
     """
     parts = [part.encode("utf-8", "surrogatepass") for part in (scope, *names)]
     return sha256(b"".join(b"%d:%b," % (len(part), part) for part in parts)).hexdigest()[:32]
 
 
 def derived_id(stream: str, stream_id: str, fields: Sequence[tuple[bytes, bytes]]) -> str:
-    """The entry id of an entry without an ``id`` field: a hash of the stream's key, the stream id
-    and all field bytes.
+    """Return the entry id of an entry without a field ``id``: a hash of the stream's key, the
+    stream id and the bytes of all fields.
 
-    ``scripts/entry.lua`` computes it, too; hence SHA-1, the only hash in Redis's scripts.
+    ``scripts/entry.lua`` computes the same id. Both use SHA-1, the only hash that scripts in Redis
+    have.
     """
     parts = [stream.encode(), stream_id.encode()]
     for name, value in fields:
@@ -216,8 +229,8 @@ def derived_id(stream: str, stream_id: str, fields: Sequence[tuple[bytes, bytes]
 
 
 def encode_rows(rows: Sequence[Row]) -> bytes:
-    """The ``rows`` field for rows that passed the checks of :mod:`countersink.runtime.limits` and
-    :mod:`countersink.runtime.dimensions`.
+    """Return the ``rows`` field for rows that passed the checks of
+    :mod:`countersink.runtime.limits` and :mod:`countersink.runtime.dimensions`.
     """
     text = _encode(rows)
     if '",[["' in text:  # dimensions, or a key with these characters; cheaper than checking keys
@@ -231,8 +244,8 @@ def encode_rows(rows: Sequence[Row]) -> bytes:
 
 
 def encoded(rows: Sequence[Row]) -> Iterator[tuple[Sequence[Row], bytes]]:
-    """Parts of the rows that fit into one entry each, with their ``rows`` fields; equal rows give
-    equal parts.
+    """Split rows into parts that fit into one entry each; yield each part with its ``rows`` field.
+    Equal rows are split into equal parts.
     """
     for at in range(0, len(rows), ROWS_PER_ENTRY):
         waiting = [rows[at : at + ROWS_PER_ENTRY]]
@@ -248,14 +261,15 @@ def encoded(rows: Sequence[Row]) -> Iterator[tuple[Sequence[Row], bytes]]:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One entry as it is in a stream, with its field bytes in order, repeated fields included.
+    """One entry as a stream holds it: the bytes of its fields in order, repeated fields included.
 
     Attributes:
         stream: the stream's key.
         stream_id: the entry's stream id.
-        fields: (name, value); of an entry larger than a producer's can be only the fields that are
-            read, each cut to slightly more than its longest valid value.
-        derived: the :func:`derived_id` of the uncut entry; None: it was not cut.
+        fields: (name, value) pairs. An entry that is larger than a producer's can be may have only
+            the fields that the decoder uses, each cut to slightly more than its longest valid
+            value.
+        derived: the :func:`derived_id` of the whole entry if it was cut, else None.
     """
 
     stream: str
@@ -264,20 +278,20 @@ class Delivery:
     derived: str | None = None
 
     def first(self, field: bytes) -> bytes | None:
-        """The first value of a field; None: the entry does not have the field."""
+        """Return the first value of a field, or None if the entry does not have the field."""
         return next((value for name, value in self.fields if name == field), None)
 
 
 @cache
 def script(name: str) -> str:
-    """The text of ``scripts/NAME.lua``, with the functions of ``entry.lua`` in front."""
+    """Return the text of ``scripts/NAME.lua``, with the functions of ``entry.lua`` in front."""
     # Not with importlib.resources: every application that counts would import it.
     folder = Path(__file__).parent / "scripts"
     return "".join((folder / f"{part}.lua").read_text("utf-8") for part in ("entry", name))
 
 
 def deliveries(stream: str, entries: Iterable[Any]) -> Iterator[Delivery]:
-    """The entries in a script's reply."""
+    """Yield the entries in the reply of a script."""
     for stream_id, flat, derived in entries:
         fields = tuple(zip(flat[::2], flat[1::2], strict=True))
         uncut_id = None if derived is None else derived.decode()
@@ -285,14 +299,14 @@ def deliveries(stream: str, entries: Iterable[Any]) -> Iterator[Delivery]:
 
 
 def size_of(found: Iterable[Delivery]) -> int:
-    """Bytes of all field values."""
+    """Return the bytes of all values of the entries' fields."""
     return sum(len(value) for delivery in found for _, value in delivery.fields)
 
 
 def pages(
     client: redis.Redis, stream: str, *, start: str = "-", end: str = "+", size: int = PAGE
 ) -> Iterator[list[Delivery]]:
-    """The entries of ``stream`` from the stream id ``start`` to ``end``, in pages of at most
+    """Yield the entries of ``stream`` whose ids are from ``start`` to ``end``, in pages of at most
     ``size`` entries and about :data:`PAGE_BYTES`.
 
     Raises:
@@ -311,7 +325,7 @@ def pages(
 
 
 def ends(client: redis.Redis, stream: str) -> tuple[str, str] | None:
-    """The stream ids of the first and last entry; None for an empty stream.
+    """Return the stream ids of the first and the last entry, or None if the stream is empty.
 
     Raises:
         StreamError: Redis did not answer.

@@ -1,4 +1,4 @@
-"""Errors of the queue, and their translation from redis-py's errors (``translate``).
+"""Errors of the queue, and the function that makes them from redis-py's errors (``translate``).
 
 ::
 
@@ -8,7 +8,8 @@
         └── StreamRefused     password or rights; in a cluster maybe at one node only
     Interrupted               a stop was requested before all entries were read
 
-redis-py's exceptions end here: each becomes one of these, with the original as ``__cause__``.
+Callers of this package see no exceptions of redis-py: each becomes one of these errors, with
+redis-py's exception as its ``__cause__``.
 """
 
 import redis.exceptions as driver
@@ -18,24 +19,26 @@ from countersink.runtime.errors import ExplainedError
 
 
 class StreamError(ExplainedError):
-    """Base of every error of the queue."""
+    """Base class of the errors that Redis, as the queue, can cause."""
 
 
 class StreamUnavailable(StreamError):
-    """Redis does not serve at the moment; the outcome of the command may be unknown."""
+    """Redis does not serve at the moment. The command may have been executed all the same."""
 
     advice = "check that the server runs and that COUNTERSINK_REDIS_URL names it"
 
 
 class StreamMisconfigured(StreamError):
-    """Redis refuses until a person changes a setting; the message says which."""
+    """Redis refuses until a person changes a setting. The message names the setting or quotes
+    Redis.
+    """
 
     advice = "check COUNTERSINK_REDIS_URL"
 
 
 class StreamRefused(StreamMisconfigured):
-    """Redis refuses the user: its password, or its rights. Each node of a cluster has its own list
-    of users, so other nodes may serve.
+    """Redis refuses the user: the password is wrong, or the user lacks a right. Each node of a
+    cluster has its own list of users, so other nodes may serve.
     """
 
 
@@ -57,7 +60,9 @@ _TRANSIENT = (
     driver.TryAgainError,
     driver.BusyLoadingError,
 )
-"""Classes of answers whose prefix redis-py cuts off."""
+"""redis-py's exceptions for error replies that pass by themselves. Their messages lack the reply's
+prefix, so :data:`_TRANSIENT_PREFIXES` does not find them.
+"""
 _TRANSIENT_PREFIXES = (
     "BUSY",
     "CLUSTERDOWN",
@@ -74,9 +79,10 @@ _TRANSIENT_PREFIXES = (
 
 
 def translate(error: Exception) -> StreamError:
-    """The error of the queue for redis-py's ``error``; the caller raises it ``from error``.
+    """Return the error of the queue for redis-py's ``error``. The caller raises it ``from error``.
 
-    An unknown error becomes ``StreamUnavailable``: producers keep their rows, and workers wait.
+    An unknown error becomes ``StreamUnavailable``, so that producers keep their rows and workers
+    wait.
     """
     text = str(error) or type(error).__name__
     if isinstance(error, _REFUSING) or text.startswith("WRONGPASS"):

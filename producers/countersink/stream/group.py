@@ -1,16 +1,18 @@
-"""The worker's commands to the consumer group: read (``READ_BYTES`` at a time), make a missing
-group, claim from dead consumers, find orphans, acknowledge, delete consumers. See
-``worker/intake.py`` for how often each is called, and for the log.
+"""The worker's commands to the consumer group: it reads new entries (``READ_BYTES`` at a time),
+makes missing groups, takes over pending entries of dead consumers, finds orphans, acknowledges
+entries, and deletes consumers. See ``worker/intake.py`` for how often each is called, and for the
+log.
 
-Faults of consumer groups, and their remedies:
+A consumer group can have these faults, each with its remedy:
 
-* the group or the stream is missing (deleted, or Redis restarted empty): made again at 0, so that
-  no entry is skipped;
-* a consumer died with entries pending: :meth:`Group.claim_dead` takes the entries of a process
-  without a heartbeat, :meth:`Group.claim` all entries that are idle for long;
-* an entry is at or before the group's position and pending with no consumer (its consumer was
-  deleted, or the group's position outlived its pending list): :meth:`Group.orphans`;
-* a stream id now belongs to another entry: :meth:`Group.acknowledge` compares entry ids.
+* The group or the stream is missing, because it was deleted or Redis restarted empty. The group is
+  made again at 0, so that no entry is skipped.
+* A consumer died with entries pending. :meth:`Group.claim_dead` takes over the entries of a process
+  without a heartbeat, :meth:`Group.claim` all entries that are pending for long.
+* An entry is an orphan: it is at or before the group's position, so that it is not delivered again,
+  and it is pending with no consumer. Either its consumer was deleted, or Redis lost the list of
+  pending entries and kept the group's position. :meth:`Group.orphans` finds it.
+* A stream id now belongs to another entry. :meth:`Group.acknowledge` compares the entry ids.
 """
 
 import time
@@ -30,24 +32,24 @@ from countersink.stream.names import GROUP, applied_key, worker_key
 from countersink.stream.progress import order, stream_state
 
 READ_BYTES: Final = 4 * 1024 * 1024
-"""Bytes after which a read, claim or search for orphans ends; the last entry may exceed this, by as
-much again.
+"""Bytes after which a read, a claim or a search for orphans ends. Its last entry may go beyond
+this, by up to as many bytes again.
 """
 CLAIM_DEAD_EVERY_S: Final = 1.0
 """Seconds between two calls of :meth:`Group.claim_dead`."""
 DEAD_S: Final = 3.0
-"""Seconds without a renewed heartbeat after which a consumer's process counts as dead."""
+"""Seconds without a renewal of its heartbeat after which a consumer's process counts as dead."""
 _PENDING_PAGE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The entries that :meth:`Group.claim` took over.
+    """The entries that :meth:`Group.claim` or :meth:`Group.claim_dead` took over.
 
     Attributes:
-        deliveries: entries that are now pending with this consumer.
-        lost: stream ids that were pending but had been trimmed from the stream: their counts are
-            lost.
+        deliveries: the entries, which are now pending with this consumer.
+        lost: stream ids that were pending although their entries had been trimmed from the stream.
+            Their counts are lost.
     """
 
     deliveries: list[Delivery]
@@ -55,18 +57,18 @@ class Claimed:
 
 
 class Group:
-    """One consumer of the consumer group on a set of streams. Not thread-safe.
+    """One consumer in the consumer group, on a set of streams. Not thread-safe.
 
-    Every method raises :class:`~countersink.stream.errors.StreamError` when Redis does not answer,
-    or refuses.
+    Every method raises :class:`~countersink.stream.errors.StreamError` if Redis does not answer, or
+    refuses.
 
     Args:
-        client: from :func:`countersink.stream.connection.connect`.
-        streams: the keys of the streams to read; may be replaced between calls.
-        consumer: this consumer's name, unique per process.
+        client: a client from :func:`countersink.stream.connection.connect`.
+        streams: the keys of the streams to read; the attribute may be replaced between calls.
+        consumer: the name of this consumer, unique for each process.
 
     Attributes:
-        max_bytes: bytes after which a read, claim or search for orphans ends.
+        max_bytes: bytes after which a read, a claim or a search for orphans ends.
     """
 
     max_bytes: int = READ_BYTES
@@ -84,7 +86,9 @@ class Group:
         self._turn = 0
 
     def ensure(self) -> None:
-        """Make missing streams, and missing groups at 0, so that no existing entry is skipped."""
+        """Create the streams that are missing, and at id 0 the consumer groups that are missing, so
+        that a new group delivers every entry in its stream.
+        """
         failed: StreamError | None = None
         for stream in self.streams:
             try:
@@ -95,8 +99,9 @@ class Group:
             raise failed
 
     def read(self, count: int, block_ms: int) -> list[Delivery]:
-        """Up to ``count`` new entries of each stream, and ``max_bytes`` of all; waits up to
-        ``block_ms`` for the first one (0: does not wait). Empty also after making a missing group.
+        """Return up to ``count`` new entries of each stream, and up to ``max_bytes`` in all. Wait
+        up to ``block_ms`` for the first entry; 0 means not to wait. If a group is missing, make it,
+        and return an empty list.
         """
         try:
             found = self._read(self.streams, count, self.max_bytes)
@@ -120,7 +125,9 @@ class Group:
         return []
 
     def _read(self, streams: Sequence[str], count: int, max_bytes: int) -> list[Delivery]:
-        """The new entries, without waiting; each call begins with the next stream."""
+        """Return new entries without waiting. Each call begins with another stream, so that all get
+        their turn.
+        """
         self._turn += 1
         turn = self._turn % len(streams)
         found: list[Delivery] = []
@@ -147,9 +154,10 @@ class Group:
             return list(deliveries(stream, self._scripts["read"](keys=[stream], args=arguments)))
 
     def _wait(self, block_ms: int) -> list[Delivery]:
-        """The next entry of any stream; none after ``block_ms``.
+        """Return the next entry of any stream, or an empty list after ``block_ms``.
 
-        A script cannot block, so this entry comes uncut, and is then read again with its cut.
+        A script cannot block, so XREADGROUP waits for the entry, and returns it in full. It is then
+        read again by a script, which cuts a large entry.
         """
         arguments: list[str | int] = ["XREADGROUP", "GROUP", GROUP, self.consumer, "COUNT", 1]
         arguments += ["BLOCK", block_ms, "STREAMS", *self.streams, *([">"] * len(self.streams))]
@@ -161,8 +169,8 @@ class Group:
         return found
 
     def _read_one(self, stream: str, count: int) -> list[Delivery]:
-        """New entries of one stream; its first entries if it has no group: guards let only one of
-        several workers count them.
+        """Return new entries of one stream, or its first entries if it has no group. Without a
+        group several workers may read the same entries; guards let only one of them count an entry.
         """
         try:
             return self._read([stream], count, self.max_bytes)
@@ -175,16 +183,17 @@ class Group:
 
     def claim(self, min_idle_ms: int, count: int) -> Claimed:
         """Take over up to ``count`` entries of each stream that are pending and idle for
-        ``min_idle_ms``. A claimed entry is no longer idle: the next call finds the others.
+        ``min_idle_ms``. A claim sets an entry's idle time to 0, so that the next call finds other
+        entries.
         """
         return self._take_over(lambda stream: self._idle(stream, min_idle_ms, count))
 
     def claim_dead(self, count: int) -> Claimed:
-        """Take over up to ``count`` entries of each stream and consumer that are pending with
-        consumers whose processes are dead. To be called each :data:`CLAIM_DEAD_EVERY_S`.
+        """Take over entries that are pending with consumers whose processes are dead: up to
+        ``count`` of each stream and consumer. To be called every :data:`CLAIM_DEAD_EVERY_S`.
 
-        A live process renews the expiry of its hash each second, also while it waits
-        (:class:`~countersink.stream.progress.Heartbeat`). If a live process counts as dead, both
+        A live process renews the expiry of its hash each second, also while it waits for MySQL
+        (:class:`~countersink.stream.progress.Heartbeat`). If a live process is taken for dead, both
         processes apply its entries, and guards let only one of them count.
         """
         with suppress(StreamError):  # on a cluster, the hashes' master may be away
@@ -197,7 +206,7 @@ class Group:
         return Claimed([], [])
 
     def _pending_with(self, stream: str) -> set[bytes]:
-        """The other consumers that have pending entries."""
+        """Return the names of the other consumers that have pending entries in ``stream``."""
         try:
             _, _, _, consumers = command(self.client, "XPENDING", stream, GROUP)
         except StreamError as error:
@@ -207,7 +216,9 @@ class Group:
         return {name for name, _ in consumers or ()} - {self.consumer.encode()}
 
     def _pending_of(self, stream: str, names: Iterable[bytes], count: int) -> dict[bytes, bytes]:
-        """The entries pending with these consumers: stream id → consumer."""
+        """Return a dict from the stream id of each entry that is pending with these consumers to
+        its consumer.
+        """
         found: dict[bytes, bytes] = {}
         for name in names:
             rows = command(self.client, "XPENDING", stream, GROUP, "-", "+", count, name)
@@ -215,7 +226,9 @@ class Group:
         return found
 
     def _dead(self, names: Iterable[bytes]) -> set[bytes]:
-        """The consumers that have not renewed their hashes' expiry for :data:`DEAD_S`."""
+        """Return those of the consumers ``names`` that have not renewed the expiry of their hash
+        for :data:`DEAD_S`.
+        """
         now = time.monotonic()
         if now - self._checked > 2 * CLAIM_DEAD_EVERY_S:
             self._ends.clear()  # Redis may have been frozen, so that no consumer could renew
@@ -234,7 +247,9 @@ class Group:
         return {name for name, (since, _) in self._ends.items() if now - since >= DEAD_S}
 
     def _take_over(self, pending: Callable[[str], dict[bytes, bytes]]) -> Claimed:
-        """Take over entries; ``pending`` returns those of a stream: stream id → consumer."""
+        """Take over entries. ``pending`` returns the entries to take from a stream, as a dict from
+        stream id to consumer.
+        """
         claimed = Claimed([], [])
         max_bytes = self.max_bytes
         for stream in self.streams:
@@ -261,16 +276,19 @@ class Group:
         return claimed
 
     def _idle(self, stream: str, min_idle_ms: int, count: int) -> dict[bytes, bytes]:
-        """The entries idle for ``min_idle_ms``: stream id → consumer with which each is pending."""
+        """Return a dict from the stream id of each entry that is idle for ``min_idle_ms`` to its
+        consumer.
+        """
         rows = command(self.client, "XPENDING", stream, GROUP, "IDLE", min_idle_ms, "-", "+", count)
         return {row[0]: row[1] for row in rows}
 
     def orphans(self, min_age_ms: int, count: int) -> list[Delivery]:
-        """Up to ``count`` entries of each stream at or before the group's position, older than
-        ``min_age_ms``, pending with no consumer.
+        """Return up to ``count`` orphans of each stream: entries at or before the group's position
+        that are pending with no consumer. Only entries older than ``min_age_ms`` are returned.
 
-        They are not claimed (XCLAIM needs a pending entry): apply and acknowledge them as usual. If
-        two workers find the same entry, its guard lets only one of them count it.
+        They cannot be claimed, because XCLAIM needs a pending entry. The caller applies and
+        acknowledges them as any others. If two workers find the same entry, its guard lets only one
+        of them count it.
         """
         found: list[Delivery] = []
         for stream in self.streams:
@@ -308,8 +326,11 @@ class Group:
         return orphans[:count]
 
     def acknowledge(self, applied: Iterable[tuple[str, str, str]]) -> int:
-        """Acknowledge and remove applied entries: (stream, stream id, entry id of 32 hex digits);
-        return the number of removed entries. Skips a stream id that now holds another entry id.
+        """Acknowledge applied entries and remove them from their streams; return how many were
+        removed. A stream id that now holds an entry with another entry id is skipped.
+
+        Args:
+            applied: for each entry its stream, its stream id, and its entry id of 32 hex digits.
         """
         removed = 0
         for stream, entries in groupby(sorted(applied, key=itemgetter(0)), key=itemgetter(0)):
@@ -322,7 +343,9 @@ class Group:
         return removed
 
     def idle_consumers(self, idle_ms: int) -> list[str]:
-        """The other consumers without pending entries that have not read for ``idle_ms``."""
+        """Return the names of other consumers that have no pending entries and have not read for
+        ``idle_ms``.
+        """
         idle: set[str] = set()
         for stream in self.streams:
             try:
@@ -338,8 +361,8 @@ class Group:
         return sorted(idle - {self.consumer})
 
     def delete_consumer(self, consumer: str | None = None) -> bool:
-        """Delete a consumer (default: this one) from every stream where it has no pending entries;
-        return whether it was deleted from all streams.
+        """Delete a consumer, by default this one, from every stream where it has no pending
+        entries; return whether it is deleted from all streams.
         """
         deleted = True
         for stream in self.streams:

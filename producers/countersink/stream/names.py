@@ -1,5 +1,6 @@
-"""Names of all Redis keys, the salts and the number of partitions in them, and the partition that a
-sender sends to; on a cluster also while a master is away (``PartitionRoute``, ``RETURN_SECONDS``).
+"""Names of all Redis keys; the salts and the number of partitions that some of them hold; and the
+choice of the partition to which a sender sends (``PartitionRoute``), also while a master of a
+cluster is away.
 
 Functions with a client raise ``StreamError`` when Redis does not answer, or refuses.
 
@@ -24,14 +25,14 @@ key                             type    meaning; writers
 
 The part in braces is a hash tag of Redis Cluster: all keys of a partition are in one hash slot.
 
-Producers spread over ``countersink:partitions`` streams. A sender adds its partition's number to
-``countersink:partitions:used`` with its entries, and no number is ever removed: so readers find
+Each producer sends to one of ``countersink:partitions`` streams. It adds its partition's number to
+``countersink:partitions:used`` with its entries, and no number is ever removed. So readers find
 every stream that ever had an entry, even if the operator changes the number of partitions.
 
-On a cluster each of these two keys is on one master, whose failure must stop nothing. So the second
-one is not used there: a partition is in use if its stream exists, and nothing removes a stream.
-While the master of the first is away, any number will do, since readers do not depend on it.
-"""
+On a cluster each of these two keys is on one master, whose failure must not stop producers. So
+``countersink:partitions:used`` is not used there: a partition is in use if its stream exists, and
+nothing removes a stream. While the master of ``countersink:partitions`` is away, the default number
+is used instead: readers find all streams with any number."""
 
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -54,12 +55,14 @@ if TYPE_CHECKING:
     from countersink.stream.cluster import ClusterClient
 
 GROUP: Final = "countersink"
-"""The one consumer group on every stream."""
+"""The name of the consumer group, which is the same on every stream."""
 MAX_PARTITIONS: Final = 1024
 PARTITIONS_PER_MASTER: Final = 4
 """Default number of partitions for each master of a cluster."""
 RETURN_SECONDS: Final = 30.0
-"""Seconds until a sender tries again a master that it has left."""
+"""Seconds until a sender tries its home partition again after it has left that partition's
+master.
+"""
 PARTITIONS_KEY: Final = "countersink:partitions"
 PARTITIONS_USED_KEY: Final = "countersink:partitions:used"
 WORKER_KEY_PREFIX: Final = "countersink:worker:"
@@ -71,28 +74,27 @@ OnSilence = Callable[[str, StreamError], object]
 
 
 def stream_key(partition: int) -> str:
-    """The stream of partition ``partition``, counted from 0."""
+    """Return the key of the stream of partition number ``partition``; the numbers begin at 0."""
     return f"{{countersink:{partition}}}{_EVENTS}"
 
 
 def applied_key(stream: str) -> str:
-    """The hash by which applied entries are distinguished from lost ones, in the hash slot of
-    ``stream``.
+    """Return the key of the hash that shows whether entries of ``stream`` were applied or lost; see
+    ``stream/progress.py``. It is in the hash slot of ``stream``.
     """
     return f"{stream.removesuffix(_EVENTS)}:applied"
 
 
 def salts_key(stream: str) -> str:
-    """The hash with the salts of counters, in the hash slot of ``stream``: a sender that can write
-    to the stream can read it.
+    """Return the key of the hash with the salts of counters, in the hash slot of ``stream``. So a
+    sender that can write to the stream can also read the salts.
     """
     return f"{stream.removesuffix(_EVENTS)}:salts"
 
 
 def salts_of(client: redis.Redis, stream: str, counters: Sequence[str]) -> dict[str, list[Salt]]:
-    """The salts of counters that a stream's senders can read now; an empty list for a counter
-    without salts, or with damaged ones, which workers publish again.
-    """
+    """Return the salts that are stored now beside ``stream``, as a dict by counter. The list is
+    empty for a counter without salts, or with damaged ones; workers write those again."""
     with mapped():
         pipe = client.pipeline(transaction=False)
         for counter in counters:
@@ -102,8 +104,8 @@ def salts_of(client: redis.Redis, stream: str, counters: Sequence[str]) -> dict[
 
 
 def read_salts(client: redis.Redis, stream: str, counter: str, minute: int) -> list[Salt]:
-    """The salts of a counter; an empty list if it has none. Waits up to ``SALT_SECONDS`` for a salt
-    that covers ``minute``, a Unix minute that is not ahead.
+    """Return the salts of a counter, or an empty list if it has none. Wait up to ``SALT_SECONDS``
+    for a salt that is used at ``minute``, a Unix minute that is not in the future.
     """
     deadline = time.monotonic() + SALT_SECONDS
     while True:
@@ -115,29 +117,36 @@ def read_salts(client: redis.Redis, stream: str, counter: str, minute: int) -> l
 
 
 def remove_salts(client: redis.Redis, counter: str) -> None:
-    """Remove the salts of a counter from each partition."""
+    """Remove a counter's salts from each partition."""
     for partition in used_partitions(client, on_silence=lambda *_: None):
         with mapped():
             client.hdel(salts_key(stream_key(partition)), counter)
 
 
 def tail_key(partition: int, source: str) -> str:
-    """The string with the position up to which a log is read, in the hash slot of the partition's
-    stream; ``source`` names the log and its options. See :mod:`countersink.logs.position`.
+    """Return the key of the string with the position up to which a log is read, in the hash slot of
+    the partition's stream.
+
+    Args:
+        partition: the number of the partition.
+        source: the name of the log with its options; see :mod:`countersink.logs.position`.
     """
     digest = sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return f"{{countersink:{partition}}}:tail:{digest}"
 
 
 def worker_key(consumer: str) -> str:
-    """The hash with the figures of the worker with the consumer name ``consumer``."""
+    """Return the key of the hash with the figures of the worker whose consumer name is
+    ``consumer``.
+    """
     return WORKER_KEY_PREFIX + consumer
 
 
 def partitions(client: redis.Redis) -> int:
-    """The number of partitions that producers spread over: the value of ``countersink:partitions``,
-    by default 1, on a cluster four per master. On a cluster also if the key's master does not
-    serve, or refuses the user, as other masters may serve.
+    """Return the number of partitions that producers send to: the value of
+    ``countersink:partitions``. The default is 1, on a cluster 4 for each master. A cluster's
+    default is also used while the key's master does not serve or refuses the user, because other
+    masters may serve.
 
     Raises:
         StreamMisconfigured: the key does not hold a number from 1 to 1024.
@@ -165,7 +174,9 @@ def partitions(client: redis.Redis) -> int:
 
 
 def set_partitions(client: redis.Redis, number: int) -> None:
-    """Set the number of partitions, from 1 to 1024; producers use it from their next connection."""
+    """Set the number of partitions, 1 to 1024. Each producer uses it from its next connection
+    on.
+    """
     with mapped():
         client.set(PARTITIONS_KEY, number)
 
@@ -173,17 +184,17 @@ def set_partitions(client: redis.Redis, number: int) -> None:
 def choose_partition(
     client: redis.Redis, share: float, number: int, *, away: Collection[str] = ()
 ) -> int:
-    """The partition that a sender sends to.
+    """Return the number of the partition to which a sender sends.
 
-    On a cluster a share selects a master, and then one of its partitions: so all masters get equal
-    numbers of senders, even if they have unequal numbers of partitions.
+    On a cluster ``share`` selects first a master, then a partition of this master. So all masters
+    get equally many senders, even if some have more partitions than others.
 
     Args:
-        client: from :func:`countersink.stream.connection.connect`.
-        share: at least 0 and below 1; a share always selects the same partition, until the number
-            of partitions, or the master of a partition, changes.
+        client: a client from :func:`countersink.stream.connection.connect`.
+        share: the sender's number, at least 0 and below 1. It selects the same partition until the
+            number of partitions, or the master of a partition, changes.
         number: the number of partitions.
-        away: addresses of masters to avoid if there are others.
+        away: addresses of masters to avoid, as long as there are others.
     """
     cluster = cluster_of(client)
     if cluster is None:
@@ -203,8 +214,8 @@ def choose_partition(
 
 
 def note_use(client: Any, partition: int) -> None:
-    """Note that ``partition`` is in use; ``client`` may be a pipeline. On a cluster there is no
-    note: the stream's existence shows it.
+    """Note in ``countersink:partitions:used`` that ``partition`` is in use; ``client`` may be a
+    pipeline. On a cluster it does nothing, because there the existence of the stream shows the use.
     """
     if cluster_of(client) is None:
         with mapped():
@@ -212,17 +223,18 @@ def note_use(client: Any, partition: int) -> None:
 
 
 def used_partitions(client: redis.Redis, *, on_silence: OnSilence | None = None) -> list[int]:
-    """Every partition that may have entries, in order: the current ones, and those ever used.
+    """Return the numbers of all partitions that may have entries, sorted: those below the present
+    number of partitions, and those that were ever used.
 
     Args:
-        client: from :func:`countersink.stream.connection.connect`.
-        on_silence: on a cluster, called with the address of each master that is silent for a
-            second, or refuses the user; its partitions above the current number are left out.
-            Default: raise the error.
+        client: a client from :func:`countersink.stream.connection.connect`.
+        on_silence: on a cluster, a function to call with the address and the error of each master
+            that is silent for a second, or refuses the user. Of its partitions only those below the
+            present number are returned. By default the error is raised.
 
     Raises:
         StreamMisconfigured: ``countersink:partitions`` does not hold a number from 1 to 1024.
-        StreamRefused: all masters refuse.
+        StreamRefused: all masters refuse the user.
         StreamUnavailable: Redis, or every node of a cluster, did not answer.
     """
     found = set(range(partitions(client)))
@@ -248,9 +260,8 @@ def used_partitions(client: redis.Redis, *, on_silence: OnSilence | None = None)
 
 
 def masters(client: redis.Redis) -> list[str]:
-    """The addresses of a cluster's masters that have hash slots, by their lowest slot; empty for a
-    single Redis.
-    """
+    """Return the addresses of a cluster's masters that have hash slots, sorted by their lowest hash
+    slot; return an empty list for a single Redis."""
     if (cluster := cluster_of(client)) is None:
         return []
     with mapped():
@@ -258,9 +269,8 @@ def masters(client: redis.Redis) -> list[str]:
 
 
 def master_of(client: redis.Redis, partition: int) -> str | None:
-    """The address of a partition's master in a cluster's latest topology; None: its hash slot has
-    none, or Redis is no cluster.
-    """
+    """Return the address of a partition's master by a cluster's latest topology; return None if the
+    partition's hash slot has no master, or if Redis is not a cluster."""
     if (cluster := cluster_of(client)) is None:
         return None
     with mapped():
@@ -269,7 +279,7 @@ def master_of(client: redis.Redis, partition: int) -> str | None:
 
 
 def _existing(cluster: "ClusterClient", candidates: Sequence[int]) -> set[int]:
-    """The partitions whose streams exist."""
+    """Return those of the partitions ``candidates`` whose streams exist."""
     with mapped():
         pipe = cluster.with_short_timeout.pipeline(False)
         for partition in candidates:
@@ -279,21 +289,22 @@ def _existing(cluster: "ClusterClient", candidates: Sequence[int]) -> set[int]:
 
 
 def stream_keys(client: redis.Redis) -> list[str]:
-    """The keys of the streams of :func:`used_partitions`, which also defines the errors."""
+    """Return the keys of the streams of :func:`used_partitions`, which also documents the
+    errors."""
     return [stream_key(partition) for partition in used_partitions(client)]
 
 
 class PartitionRoute:
-    """The partition that a sender sends to: its share's own partition; on a cluster, while the
-    master of that is away or refuses, a partition on another master.
+    """The partition to which a sender sends: its home, which its share selects. On a cluster, while
+    the home's master is away or refuses, it is a partition on another master.
 
-    Entries keep their bytes and ids, so that an entry that both masters have stored counts once.
+    Entries keep their bytes and ids. So an entry that was stored on both masters is counted once.
 
     Attributes:
-        partition: the partition to send to, from the first :meth:`find` on.
+        partition: the number of the partition to send to, from the first :meth:`find` on.
 
     Args:
-        share: see :func:`choose_partition`; never changes. Default: random.
+        share: the sender's number for :func:`choose_partition`; random by default; never changes.
     """
 
     def __init__(self, share: float | None = None) -> None:
@@ -309,15 +320,16 @@ class PartitionRoute:
         return stream_key(self.partition)
 
     def find(self, client: redis.Redis) -> None:
-        """Choose the partition; avoid the masters that were left lately."""
+        """Choose the partition; avoid masters that this sender has left since it last tried its
+        home."""
         number = partitions(client)
         self.partition = choose_partition(client, self._share, number, away=self._left)
         self._master = master_of(client, self.partition)
 
     def reach(self, client: redis.Redis, work: Callable[[], T]) -> T:
-        """The result of ``work``, which uses the partition; after an error it is called again with
-        a partition on another master, until no master serves (see :meth:`leave` for the error).
-        """
+        """Call ``work``, which uses the partition, and return its result. After an error choose a
+        partition on another master and call ``work`` again, until no master serves; then raise the
+        error that :meth:`leave` returns."""
         while True:
             try:
                 return work()
@@ -329,9 +341,9 @@ class PartitionRoute:
         """Choose a partition on another master that answers, after sending failed with ``error``.
 
         Returns:
-            None if there is one, else the error to raise: the first by which a master is merely
-            unavailable, as it may come back without a person's help; if there is none, ``error``.
-        """
+            None if another master answers, else the error to raise. This is the first error that
+                says that a master is unavailable, because that may pass without a person's help; it
+                is ``error`` if all masters refuse."""
         if cluster_of(client) is None:
             return error
         reason = error
@@ -358,9 +370,8 @@ class PartitionRoute:
         return next((why for why in reasons if isinstance(why, StreamUnavailable)), error)
 
     def return_home(self, client: redis.Redis) -> bool:
-        """Return to the share's own partition if that is due and its master serves; return whether
-        :attr:`partition` has changed.
-        """
+        """Return to the partition that the share selects if it is time to try and its master
+        serves; return whether :attr:`partition` has changed."""
         now = time.monotonic()
         if now < self._home_at:
             return False
@@ -379,7 +390,8 @@ class PartitionRoute:
 
 
 def _check_serves(client: redis.Redis, partition: int) -> None:
-    """Read the length of a partition's stream; raises if its master does not answer soon."""
+    """Read the length of a partition's stream. Raises an error if its master does not answer within
+    a second."""
     if (cluster := cluster_of(client)) is not None:
         with mapped():
             cluster.with_short_timeout.xlen(stream_key(partition))

@@ -1,19 +1,25 @@
-"""The progress of the queue: the time at which its oldest entry arrived (``first_arrived``, for
-``info``, ``/metrics`` and alarms) or was first sent (``first_sent``, for pruning); whether entries
-that left a stream were applied or lost (``Epoch`` for waiting producers, ``samples`` for workers,
-which keep them in MySQL); heartbeats of processes (``Heartbeat``) and their expiry (``TTL_S``).
+"""The progress of the queue: how old its oldest entry is, whether entries were lost, and the
+heartbeats of processes.
 
-A stream is ordered by arrival. An entry that a spool replays arrives today and was first sent long
-ago, so the first entry need not be the one that was sent first: :func:`first_sent` reads all.
+``first_arrived`` returns when the oldest entry arrived, for ``info``, ``/metrics`` and alarms.
+``first_sent`` returns the earliest time at which an entry that is now in the queue was first sent,
+for the pruning of guards. A stream is ordered by arrival, and an entry that a spool replays today
+may have been sent long ago. So the first entry of a stream need not be the entry that was sent
+first: :func:`first_sent` reads all.
 
-An entry may leave its stream without being applied: Redis came back empty, or a person trimmed the
-stream. So the acknowledging script counts entries, in a hash beside the stream, and Redis counts
-added entries. Nothing was lost as long as the same server has the same group on the stream, and the
-number of entries that are neither present nor acknowledged stays the same. That is one epoch: if
-two epochs are equal, nothing was lost between them. A server whose stream ends before an entry says
-nothing about it: see :meth:`StreamState.reaches`.
+An entry may leave its stream without being applied, if Redis loses its data or a person trims the
+stream. ``Epoch`` shows this to producers that wait, ``samples`` to workers, which keep the samples
+in MySQL. Redis counts the entries that were ever added. The script that acknowledges entries counts
+them, too, in a hash beside the stream. Nothing was lost as long as three values stay the same: the
+server, the consumer group on the stream, and the number of entries that are neither present nor
+acknowledged. The time during which they stay the same is one epoch, so if two epochs are equal,
+nothing was lost between them. A server whose stream ends before an entry cannot show whether that
+entry was lost; see :meth:`StreamState.reaches`.
 
-Redis before 7.0 does not count added entries: there a trimmed stream is not noticed.
+Redis before 7.0 does not count the entries that were added, so a trimmed stream is not noticed
+there.
+
+``Heartbeat`` writes figures of a process into a hash in Redis, which expires after ``TTL_S``.
 """
 
 import os
@@ -35,18 +41,19 @@ from countersink.stream.errors import Interrupted, StreamError
 from countersink.stream.names import GROUP, applied_key, partitions, stream_key, used_partitions
 
 PAGE: Final = 20
-"""Entries that Redis reads per call: about 2 ms if they have 1,000 rows each."""
+"""Entries that Redis reads in one call: about 2 ms if each has 1,000 rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """The figures of a stream that stay the same while entries leave it only by acknowledgement.
+    """The values of a stream that stay the same while entries leave it only by being acknowledged.
 
     Attributes:
-        server: the replication id of the Redis server; changes with each restart and failover.
-        group: random text, set when the consumer group was made; empty: there is no group.
-        unaccounted: entries that were added, and are neither present nor acknowledged; below 0 if
-            the stream was deleted.
+        server: the replication id of the Redis server, which changes with each restart and
+            failover.
+        group: a random text, set when the consumer group was made; ``''`` if there is no group.
+        unaccounted: number of entries that were added and are neither present nor acknowledged;
+            below 0 if the stream was deleted.
     """
 
     server: str
@@ -54,7 +61,9 @@ class Epoch:
     unaccounted: int
 
     def end(self, now: "Epoch") -> str:
-        """The reason why this epoch ended and ``now`` began: a clause for people."""
+        """Return why this epoch ended and ``now``, the stream's present epoch, began: a clause for
+        people.
+        """
         if now.server != self.server:
             return "Redis was restarted, or another server took over"
         if now.group != self.group:
@@ -70,9 +79,9 @@ class StreamState:
     """The state of a stream at one moment.
 
     Attributes:
-        epoch: its epoch.
-        first: the stream id of the first entry; None: the stream is empty.
-        last: the last stream id that Redis gave in this stream.
+        epoch: the stream's epoch.
+        first: the stream id of the first entry, or None if the stream is empty.
+        last: the highest stream id that Redis has given to an entry of this stream.
     """
 
     epoch: Epoch
@@ -80,19 +89,22 @@ class StreamState:
     last: str
 
     def reaches(self, stream_id: str | None) -> bool:
-        """Whether the stream's last id is ``stream_id`` or later; True for None. False on a replica
-        that lags behind (it has its primary's replication id), and for a restored older stream.
+        """Return whether the stream's last id is ``stream_id`` or later; return True for None.
+
+        It is False on a replica that lags behind its primary (both have the same replication id),
+        and for an older stream that was restored from a backup.
         """
         return stream_id is None or order(stream_id) <= order(self.last)
 
 
 def stream_state(client: redis.Redis, stream: str, *, make: bool = False) -> StreamState:
-    """The state of a stream.
+    """Return the state of a stream.
 
     Args:
-        client: from :func:`countersink.stream.connection.connect`.
+        client: a client from :func:`countersink.stream.connection.connect`.
         stream: the stream's key.
-        make: make a missing stream and consumer group, at 0; an epoch begins with the group.
+        make: whether to create the stream and the consumer group, at 0, if they are missing. A new
+            group begins a new epoch.
 
     Raises:
         StreamError: Redis does not answer, or refuses.
@@ -108,17 +120,18 @@ def stream_state(client: redis.Redis, stream: str, *, make: bool = False) -> Str
 
 @dataclass(slots=True)
 class QueueSample:
-    """The oldest and the newest entry of a stream, by which a later sample shows that the stream
-    was emptied, trimmed or replaced by an older one.
+    """The oldest and the newest entry of a stream at one moment. From two samples a worker can see
+    that the stream was emptied, trimmed or replaced by an older stream in between.
 
     Attributes:
-        life: the random text set when the consumer group was made; empty: there is no group.
-        length: entries in the stream.
-        added: entries that were ever added; 0 before Redis 7.0.
-        entries: the oldest and the newest, or the only one: stream id, and entry id of 32 hex
-            digits.
-        gone: entry ids of the previous sample that are no longer in the stream: they were applied,
-            or lost.
+        life: the random text that was set when the consumer group was made; ``''`` if there is no
+            group.
+        length: number of entries in the stream.
+        added: number of entries that were ever added; 0 before Redis 7.0.
+        entries: the oldest and the newest entry (or the only one), each as its stream id and its
+            entry id of 32 hex digits.
+        gone: ids of entries in the previous sample that are no longer in the stream, because they
+            were applied or lost.
     """
 
     life: str
@@ -131,14 +144,16 @@ class QueueSample:
 def samples(
     client: redis.Redis, before: Mapping[str, Sequence[Sequence[str]]]
 ) -> dict[str, QueueSample]:
-    """The samples of all streams, by stream; on a cluster, of those whose masters answer.
+    """Return a sample of each stream, by the stream's key. On a cluster, streams whose master does
+    not answer are left out.
 
     Args:
-        client: from :func:`countersink.stream.connection.connect`.
-        before: the entries of the previous samples, by stream; includes streams that Redis lost.
+        client: a client from :func:`countersink.stream.connection.connect`.
+        before: maps each stream to the ``entries`` of its previous sample, including streams that
+            Redis has lost since.
 
     Raises:
-        StreamError: Redis does not answer, or refuses; on a cluster: no node returns its masters.
+        StreamError: Redis does not answer, or refuses. On a cluster: no node returns the masters.
     """
     cluster = cluster_of(client)
     used = used_partitions(client) if cluster is None else range(partitions(client))
@@ -171,7 +186,7 @@ def _sample(client: redis.Redis, stream: str, before: Sequence[Sequence[str]]) -
 
 
 def order(stream_id: str) -> tuple[int, int]:
-    """The sort key of a stream id, for the order of Redis: Unix ms and sequence number."""
+    """Return a stream id as a pair that sorts as Redis sorts ids: Unix ms, sequence number."""
     ms, _, sequence = stream_id.partition("-")
     return int(ms), int(sequence or 0)
 
@@ -183,14 +198,15 @@ def first_sent(
     page: int = PAGE,
     stop: Callable[[], bool] = lambda: False,
 ) -> int | None:
-    """Unix ms of the earliest first attempt to send of any entry in ``streams``; None: all are
-    empty. Includes pending entries, which stay in their stream until they are acknowledged.
+    """Return the earliest time, in Unix ms, at which a producer first tried to send an entry that
+    is now in ``streams``; return None if all are empty. Pending entries are included, because an
+    entry stays in its stream until it is acknowledged.
 
     Args:
-        client: from :func:`countersink.stream.connection.connect`.
-        streams: the streams' keys.
-        page: entries per call.
-        stop: returns true to interrupt; called between two pages.
+        client: a client from :func:`countersink.stream.connection.connect`.
+        streams: the keys of the streams.
+        page: number of entries that one call reads.
+        stop: returns whether to interrupt the search; called before each page.
 
     Raises:
         Interrupted: ``stop`` returned true.
@@ -215,7 +231,8 @@ def first_sent(
 
 
 def first_arrived(client: redis.Redis, streams: Iterable[str]) -> int | None:
-    """Unix ms at which the oldest entry in ``streams`` arrived; None: all are empty.
+    """Return the time, in Unix ms, at which the oldest entry in ``streams`` arrived, or None if all
+    are empty.
 
     Raises:
         StreamError: Redis does not answer, or refuses.
@@ -225,24 +242,26 @@ def first_arrived(client: redis.Redis, streams: Iterable[str]) -> int | None:
 
 
 TTL_S: Final = 60
-"""Seconds until the hash of a heartbeat expires."""
+"""Seconds without a renewal after which the hash of a heartbeat expires."""
 BEAT_S: Final = 1.0
-"""Seconds between two renewals of the expiry."""
+"""Seconds between two renewals of a hash's expiry."""
 TIMEOUT_S: Final = 1.0
-"""Socket timeout for heartbeats, in seconds: they must not delay other work."""
+"""Socket timeout in seconds of clients for heartbeats, short so that they do not delay other
+work.
+"""
 
 
 @dataclass(repr=False, eq=False)
 class Heartbeat:
-    """The hash of a process in Redis, written at most every ``every_s`` seconds; never raises for
-    Redis, never tries again.
+    """Writes a process's figures into a hash in Redis, at most every ``every_s`` seconds. If Redis
+    does not serve, it skips the write and raises nothing.
 
-    Fields besides the given ones: ``pid``, ``host``, ``updated`` (Unix ms).
+    It adds the fields ``pid``, ``host`` and ``updated`` (Unix ms).
 
     Args:
-        client: a client with a short timeout, see :data:`TIMEOUT_S`.
-        key: the hash's key.
-        fields: returns the other fields; None becomes an empty value.
+        client: a client with a timeout of :data:`TIMEOUT_S`.
+        key: the key of the hash.
+        fields: returns the other fields and their values; None is written as an empty value.
         every_s: seconds between two writes.
     """
 
@@ -256,7 +275,9 @@ class Heartbeat:
         self._next = 0.0
 
     def publish(self, *, now: bool = False) -> None:
-        """Write the hash if it is due; ``now``: in any case."""
+        """Write the hash if ``every_s`` seconds have passed since the last time, or if ``now`` is
+        true.
+        """
         clock = time.monotonic()
         if clock < self._next and not now:
             return
@@ -275,8 +296,8 @@ class Heartbeat:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Renew the hash's expiry each :data:`BEAT_S` inside the block, on a thread of its own:
-        also while the process waits for MySQL.
+        """Renew the expiry of the hash every :data:`BEAT_S` seconds inside the block. A thread does
+        it, so that the hash stays while the process waits for MySQL.
         """
         over = threading.Event()
 
@@ -294,11 +315,11 @@ class Heartbeat:
             thread.join()
 
     def withdraw(self) -> None:
-        """Remove the hash, at the end of the process."""
+        """Remove the hash, because the process ends."""
         with suppress(StreamError), mapped():  # else it expires
             self._client.delete(self._key)
 
 
 def now_ms() -> int:
-    """Unix ms on this machine's clock."""
+    """Return the time in Unix ms by this machine's clock."""
     return time.time_ns() // 1_000_000

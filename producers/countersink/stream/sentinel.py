@@ -1,9 +1,9 @@
-"""Redis Sentinel: its URLs and their errors, the timeout of sentinels (``SENTINEL_TIMEOUT``), the
-discovery of the master, also while it is silent (``ASK_S``), and its state (``watched``).
+"""Redis Sentinel: its URLs and their errors, the timeout of sentinels (``SENTINEL_TIMEOUT``),
+connections to the master that the sentinels name, and the master's state (``watched``).
 
-redis-py does the work: :class:`redis.sentinel.SentinelConnectionPool` asks the sentinels for the
-master whenever it makes a connection, and leaves a master that answers READONLY.
-:class:`Sentinels` and :class:`MasterConnection` correct two faults of redis-py.
+redis-py does most of the work: :class:`redis.sentinel.SentinelConnectionPool` asks the sentinels
+for the master whenever it makes a connection, and leaves a master that answers READONLY.
+:class:`Sentinels` and :class:`MasterConnection` correct faults of redis-py.
 """
 
 import re
@@ -27,33 +27,34 @@ from redis.sentinel import (
 from countersink.stream.errors import StreamMisconfigured
 
 SENTINEL_TIMEOUT: Final = 1.0
-"""Seconds after which a silent sentinel counts as away, and the next one is asked."""
+"""Seconds without an answer after which the next sentinel is asked."""
 ASK_S: Final = 1.0
-"""Seconds of a master's silence after which the sentinels are asked for the master again."""
+"""Seconds for which the master is silent before the sentinels are asked again who the master is."""
 DEFAULT_PORT: Final = 26379
 
 _PARTS: Final = re.compile(r"([^/?#]*)([^?#]*)\??([^#]*)(#?)")
 _EXAMPLE: Final = "redis+sentinel://sentinel-1:26379,sentinel-2:26379/mymaster/0"
 _CREDENTIALS: Final = {"sentinel_username": "username", "sentinel_password": "password"}
-"""Options in a URL that are for the sentinels, with redis-py's names."""
+"""Maps options of a URL that are meant for the sentinels to redis-py's names of them."""
 
 
 class MasterConnection(SentinelManagedConnection):
-    """redis-py's connection to the master, which also closes whenever a reply is not read to its
-    end, and stops waiting for a hanging master once the sentinels name another one.
+    """redis-py's connection to the master, with two changes. It stops waiting for a master that
+    hangs once the sentinels name another server; and it closes if an exception interrupts the read
+    of a reply.
 
-    redis-py leaves a connection open if an exception other than a lost connection interrupts a
-    read, such as RQ's time limit: the next command would read the old reply.
+    redis-py closes the connection only if the exception means that the connection is lost. After
+    another one, such as RQ's time limit, the next command would read the reply to the old command.
     """
 
     def read_response(
         self, *args: Any, disconnect_on_error: bool | None = True, **options: Any
     ) -> Any:
-        """The next reply.
+        """Return the next reply.
 
         Raises:
-            redis.TimeoutError: it did not come within the connection's timeout.
-            redis.ConnectionError: the connection is lost, or another server is the master.
+            redis.TimeoutError: the reply did not come within the connection's timeout.
+            redis.ConnectionError: the connection is lost, or another server is the master by now.
         """
         patience = self.socket_timeout
         if patience is None or patience <= ASK_S or "timeout" in options:
@@ -94,7 +95,7 @@ class MasterConnection(SentinelManagedConnection):
                 sock.settimeout(seconds)
 
     def _is_replaced(self) -> bool:
-        """Whether the sentinels name another master than this one."""
+        """Return whether the sentinels name another master than the server of this connection."""
         pool: Any = self.connection_pool
         try:
             return bool(pool.get_master_address() != (self.host, self.port))
@@ -103,32 +104,33 @@ class MasterConnection(SentinelManagedConnection):
 
 
 class SecureMasterConnection(MasterConnection, SSLConnection):
-    """A :class:`MasterConnection` with TLS."""
+    """A :class:`MasterConnection` that uses TLS."""
 
 
 class Sentinels(Sentinel):
-    """redis-py's sentinels, made safe for many threads and processes, with errors that quote the
-    sentinels' answers.
+    """redis-py's list of sentinels, made safe for many threads and processes. Its errors quote the
+    answers of the sentinels.
 
-    redis-py swaps two items of its list of sentinels when a sentinel has answered: two threads that
-    do so at once lose an item. It also keeps a connection to each sentinel open for good, and a
-    sentinel accepts 10,000.
+    When a sentinel has answered, redis-py swaps two items of the list: if two threads do so at
+    once, an item is lost. redis-py also keeps a connection to each sentinel open for good, and a
+    sentinel accepts only 10,000; this class closes its connections after each question.
     """
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
-        """Host and port of the master, from the first sentinel that knows it.
+        """Return host and port of the master, from the first sentinel that knows the master.
 
         Raises:
-            MasterNotFoundError: no sentinel knows it; the message quotes their answers.
+            MasterNotFoundError: no sentinel knows the master; the message quotes their answers.
         """
         state = self.master_state(service_name)
         return state["ip"], state["port"]
 
     def master_state(self, service_name: str) -> Mapping[str, Any]:
-        """The master's state, from the first sentinel that knows it.
+        """Return the fields of SENTINEL MASTERS for the master, from the first sentinel that knows
+        the master.
 
         Raises:
-            MasterNotFoundError: no sentinel knows it; the message quotes their answers.
+            MasterNotFoundError: no sentinel knows the master; the message quotes their answers.
             AuthenticationError, NoPermissionError: all sentinels refuse the login, or the command.
         """
         answers: dict[str, str] = {}
@@ -170,17 +172,18 @@ def _where(sentinel: redis.Redis) -> str:
 def sentinel_client(
     rest: str, options: Mapping[str, Any], *, tls: bool, socket_timeout: float
 ) -> redis.Redis:
-    """A client of the master that the sentinels of a URL name; sends nothing.
+    """Return a client of the master that the sentinels in a URL name; send nothing yet.
 
     Args:
         rest: the URL behind ``://``: ``[user:password@]host:port,…/name/database?options``.
-        options: options of connections to the master; the URL's options override them.
-        tls: whether connections use TLS, also those to the sentinels.
-        socket_timeout: seconds for the master, and the most for a sentinel.
+        options: options of connections to the master; options in the URL override them.
+        tls: whether all connections use TLS, those to the sentinels too.
+        socket_timeout: seconds without a reply after which the master counts as away; also the most
+            for a sentinel.
 
     Raises:
         StreamMisconfigured: the URL cannot be used; the message does not repeat it.
-        ValueError: an option of the URL cannot be used.
+        ValueError: an option in the URL cannot be used.
     """
     parts = split_hosts(rest, "redis+sentinel", "sentinels", DEFAULT_PORT, _EXAMPLE)
     name, _, database = parts.path[1:].partition("/")
@@ -227,13 +230,13 @@ def sentinel_client(
 
 @dataclass(frozen=True, slots=True)
 class HostsUrl:
-    """The parts of a URL with several hosts, behind its ``://``.
+    """The parts of a URL with several hosts, without the scheme.
 
     Attributes:
-        credentials: ``user:password@``, still quoted.
-        addresses: hosts and ports.
-        path: the path with its ``/``.
-        query: the query without its ``?``.
+        credentials: ``user:password@`` as the URL has it, or ``''``.
+        addresses: the hosts with their ports.
+        path: the path, with its ``/``.
+        query: the query, without its ``?``.
     """
 
     credentials: str
@@ -242,7 +245,11 @@ class HostsUrl:
     query: str
 
     def options(self, database: str, query: str) -> dict[str, Any]:
-        """The options of a connection, parsed by redis-py as those of a ``redis://`` URL.
+        """Return the options of a connection, as redis-py reads them in a ``redis://`` URL.
+
+        Args:
+            database: the number of the database.
+            query: a query of options, without a ``?``.
 
         Raises:
             ValueError: an option cannot be used.
@@ -254,14 +261,14 @@ class HostsUrl:
 
 
 def split_hosts(rest: str, scheme: str, servers: str, port: int, example: str) -> HostsUrl:
-    """The parts of a URL with several hosts.
+    """Return the parts of a URL with several hosts.
 
     Args:
         rest: the URL behind ``://``: ``[user:password@]host:port,…/path?query``.
-        scheme: the scheme for the messages, such as ``redis+sentinel``.
-        servers: the noun for the hosts in the messages: ``sentinels`` or ``nodes``.
-        port: the port of a host without one.
-        example: a URL for the messages.
+        scheme: the scheme in the error messages, such as ``redis+sentinel``.
+        servers: the noun for the hosts in the error messages: ``sentinels`` or ``nodes``.
+        port: the port of a host that has none in the URL.
+        example: an example of a URL for the error messages.
 
     Raises:
         StreamMisconfigured: the URL cannot be used; the message does not repeat it.
@@ -281,7 +288,7 @@ def split_hosts(rest: str, scheme: str, servers: str, port: int, example: str) -
 
 
 def _address(text: str, default: int) -> tuple[str, int] | None:
-    """The host and port in ``text``; None: it is malformed."""
+    """Return the host and port in ``text``, or None if it is malformed."""
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
@@ -296,13 +303,13 @@ def _address(text: str, default: int) -> tuple[str, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A master's state as a sentinel knows it.
+    """The state of a master as a sentinel sees it.
 
     Attributes:
-        name: the master's name in the sentinels' configuration.
-        address: its host and port.
-        sentinels: number of sentinels that watch it, including those that are down.
-        replicas: number of its replicas that are up.
+        name: the master's name in the configuration of the sentinels.
+        address: the master's host and port.
+        sentinels: number of sentinels that watch the master, including those that are down.
+        replicas: number of the master's replicas that are up.
     """
 
     name: str
@@ -312,10 +319,11 @@ class Watched:
 
 
 def watched(client: redis.Redis) -> Watched | None:
-    """The state of the client's master by the sentinels; None for a client without sentinels.
+    """Return the state of the client's master as the sentinels see it; return None for a client
+    without sentinels.
 
     Raises:
-        redis.RedisError: no sentinel answers, or none knows the master.
+        redis.RedisError: no sentinel answers, or no sentinel knows the master.
     """
     pool = client.connection_pool
     if not isinstance(pool, SentinelConnectionPool):

@@ -1,4 +1,4 @@
-"""The worker: applies the entries of the streams to MySQL, each exactly once.
+"""The worker: it applies the entries of the streams to MySQL, each entry exactly once.
 
 ``run(WorkerOptions(redis_url=…, mysql_url=…))`` runs a worker in this process.
 """

@@ -1,11 +1,12 @@
-"""The intake of a worker (``Intake``): reads entries into batches, claims entries of dead workers,
-deletes idle consumers, finds new partitions, and checks whether the streams are empty
-(``--drain``); how often each is done, and the log lines. See ``options.py`` for idle times.
+"""The intake of a worker (``Intake``): it reads entries into batches, takes over entries of dead
+workers, deletes idle consumers, finds new partitions, and for ``--drain`` checks whether the
+streams are empty. The constants say how often each is done; see ``options.py`` for idle times.
 
-A bug in decoding must not stop the stream: an entry that cannot be decoded is a dead letter.
+A bug in decoding must not stop the worker: an entry that cannot be decoded becomes a dead letter.
 
-Reading the next batch on a second thread while MySQL applies this one is not faster, as measured:
-the threads share Python's lock, and applying took longer by the time that reading saved.
+The next batch is not read on a second thread while MySQL applies this one. It was measured not to
+be faster: both threads need Python's interpreter lock, and applying took longer by the time that
+reading saved.
 """
 
 import logging
@@ -34,12 +35,12 @@ from countersink.worker.report import WorkerAction
 PARTITIONS_EVERY_S: Final = 5.0
 CONSUMERS_EVERY_S: Final = 60.0
 RECOVER_COUNT: Final = 50
-"""Most entries taken over at once from each stream, to bound memory."""
+"""Most entries that are taken over at once from each stream, to bound memory."""
 _DRAIN_CLAIM_EVERY_S: Final = 1.0
 INTERNAL_DETAIL = "an unexpected error in countersink; the worker's log has the traceback"
 
 Held = tuple[str, str, str]
-"""A delivery to acknowledge: (stream, stream id, entry id of 32 hex digits)."""
+"""A delivery to acknowledge: its stream, its stream id, its entry id of 32 hex digits."""
 
 
 @dataclass(slots=True)
@@ -47,12 +48,12 @@ class ReadBatch:
     """Decoded entries, each entry id once, and all their deliveries.
 
     Attributes:
-        entries: by entry id (32 hex digits), in the order of arrival.
-        deliveries: all deliveries to acknowledge, repeats of an entry id included.
+        entries: the entries by entry id (32 hex digits), in the order of arrival.
+        deliveries: all deliveries to acknowledge. An entry that was delivered twice has two.
         rows: number of rows in the entries, good and bad.
-        drained: the batch is empty, as are the streams, and nothing is pending; only checked with
-            ``drain``.
-        silent: no stream could be read: Redis does not serve.
+        drained: whether the batch and all streams are empty, and nothing is pending. Only found out
+            with the option ``drain``.
+        silent: whether no stream could be read, because Redis does not serve.
     """
 
     entries: dict[str, Incoming] = field(default_factory=dict)
@@ -62,7 +63,7 @@ class ReadBatch:
     silent: bool = False
 
     def add(self, held: Held, entry: Incoming) -> None:
-        """Add a delivery and its entry; the entry of a repeated entry id is dropped."""
+        """Add a delivery, and its entry if no entry with this id is in the batch yet."""
         self.deliveries.append(held)
         entry_id = held[2]
         if entry_id not in self.entries:
@@ -76,18 +77,19 @@ class ReadBatch:
 
 
 class Intake:
-    """Reads, claims and decodes entries. A batch must be acknowledged before the next call of
-    :meth:`next`, which could otherwise find its entries again as orphans.
+    """Reads, claims and decodes entries. A batch must be acknowledged before :meth:`next` is called
+    again; else that call could find the batch's entries as orphans and return them once more.
 
     Args:
-        group: the consumer; the intake keeps its streams up to date.
+        group: the consumer; the intake keeps its list of streams up to date.
         options: the worker's options.
         log: the worker's log.
         follow: whether to look for new partitions.
 
     Attributes:
-        lost: entries that were trimmed before they were applied, as far as this worker found.
-        away: empty: one server has all streams.
+        lost: number of entries that this worker found trimmed before they were applied.
+        away: the partitions that cannot be read now; always empty, because one server has all
+            streams.
     """
 
     away: Final[Mapping[int, str]] = MappingProxyType({})
@@ -109,14 +111,15 @@ class Intake:
 
     @property
     def waiting(self) -> int:
-        """Number of deliveries that were read and are not in a batch yet."""
+        """The number of deliveries that were read and are not in a batch yet."""
         return len(self._raw)
 
     def begin(self) -> int:
-        """Find the streams, and return their number.
+        """Find the streams; return how many there are.
 
-        Makes no group: reading makes missing ones. A full Redis refuses to make groups, even
-        existing ones, and could then never be emptied.
+        It makes no group, because reading makes missing groups. A full Redis refuses the command
+        that makes a group, even if the group exists. A worker that began with it could never empty
+        that Redis.
 
         Raises:
             StreamError: Redis does not answer, or refuses.
@@ -125,14 +128,15 @@ class Intake:
         return len(self._group.streams)
 
     def next(self, *, fresh: bool = True) -> ReadBatch:
-        """The next batch; empty if no entry came within ``batch_wait_ms``.
+        """Return the next batch, or an empty one if no entry came within ``batch_wait_ms``.
 
         Args:
-            fresh: read new entries; else only return entries that were read before.
+            fresh: whether to read new entries. If false, only entries that were read before are
+                returned.
 
         Raises:
             StreamError: Redis does not answer, or refuses. The next call returns the entries that
-            were read.
+                were read.
         """
         if fresh and not self._raw:
             self._recover()
@@ -146,7 +150,7 @@ class Intake:
         return batch
 
     def acknowledge(self, batch: ReadBatch) -> None:
-        """Acknowledge the latest batch.
+        """Acknowledge ``batch``, which was applied.
 
         Raises:
             StreamError: Redis does not answer, or refuses.
@@ -154,7 +158,7 @@ class Intake:
         self._group.acknowledge(batch.deliveries)
 
     def run_chore(self, chore: Callable[[], object]) -> None:
-        """Call ``chore`` at once, on the loop's thread."""
+        """Call ``chore`` at once, on the thread of the worker's loop."""
         chore()
 
     def leave(self, brief_client: redis.Redis) -> None:
@@ -177,11 +181,11 @@ class Intake:
         return batch
 
     def _recover(self) -> None:
-        """Do the chores that are due: find new streams, take over entries of other workers, delete
-        idle consumers.
+        """Do the chores for which it is time: find new streams, take over entries of other workers,
+        delete idle consumers.
 
         Raises:
-            StreamUnavailable: the next call does the chores that are still due.
+            StreamUnavailable: Redis does not serve. The next call does the chores that are left.
         """
         if self._follows:
             self._do(self._follow_partitions, PARTITIONS_EVERY_S)
@@ -191,8 +195,8 @@ class Intake:
         self._do(self._forget_consumers, CONSUMERS_EVERY_S)
 
     def _do(self, chore: Callable[[], bool], every_s: float) -> None:
-        """Do a chore if it is due: ``every_s`` after the last time, or at once if it returned true:
-        more to do.
+        """Do a chore if it is time: ``every_s`` seconds after the last time, or at once if it
+        returned true last time, which says that there is more to do.
         """
         now = time.monotonic()
         if now < self._due.get(chore.__name__, 0.0):
@@ -282,9 +286,9 @@ class Intake:
 
 
 def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
-    """A delivery's entry id (32 hex digits), and its entry for the applier.
+    """Return a delivery's entry id (32 hex digits), and its entry for the applier.
 
-    If decoding raises, which is a bug, the whole entry is a dead letter, and the log says so.
+    If decoding raises, which is a bug, the whole entry becomes a dead letter, and the log says so.
     """
     payload = delivery.first(b"rows")
     try:
@@ -308,7 +312,9 @@ def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
 
 
 def as_dead_letter(entry: Incoming) -> Incoming:
-    """``entry`` without rows, and with one dead letter of the whole entry: ``internal_error``."""
+    """Return ``entry`` without its rows, as one dead letter of the whole entry
+    (``internal_error``).
+    """
     dead = DeadRow.from_bad(entry.id, entry.stream, entry.at, _internal_error(entry.payload))
     return Incoming(entry.id, entry.at, (), (dead,), entry.stream, entry.payload)
 
@@ -318,7 +324,7 @@ def _internal_error(payload: bytes | None) -> Bad:
 
 
 def is_empty(group: Group) -> bool:
-    """Whether every stream is empty and nothing is pending with any consumer.
+    """Return whether every stream is empty and nothing is pending with any consumer.
 
     Raises:
         StreamError: Redis does not answer, or refuses.

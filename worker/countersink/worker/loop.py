@@ -1,6 +1,7 @@
-"""A worker process (``run``): start, stop by signals or when drained, exit status; its loop: take a
-batch, apply it, entry by entry after an unexpected error (``TRIES``), acknowledge it; the lease of
-the worker's slot (``LEASE_S``)."""
+"""A worker process (``run``), from its start to its exit status, and its loop: take a batch, apply
+it, acknowledge it. After an unexpected error the entries are applied one by one (``TRIES``). Also
+the lease of the worker's slot (``LEASE_S``).
+"""
 
 import logging
 import os
@@ -50,10 +51,10 @@ if TYPE_CHECKING:
     from countersink.worker.readers import Readers
 
 TRIES: Final = 3
-"""Unexpected errors of an entry after which it goes to the dead letters."""
+"""Unexpected errors of an entry after which it becomes a dead letter."""
 LEASE_S: Final = 60.0
 RENEW_EVERY_S: Final = 15.0
-"""Seconds between two renewals; also keeps MySQL from ending the session as idle."""
+"""Seconds between two renewals of the lease, which also keep MySQL from ending an idle session."""
 DONE: Final = 0
 FAILED: Final = 1
 
@@ -68,20 +69,20 @@ def run(
     """Run a worker until a stop (SIGTERM, SIGINT or ``stop``) or, with ``drain``, until the streams
     are empty; return its exit status.
 
-    Waits for servers that are away. In the main thread it sets the signals' handlers, and restores
-    them at the end.
+    It waits for servers that are away. In the main thread it sets signal handlers, and restores the
+    former ones at the end.
 
     Args:
         options: the settings.
-        stop: stops the worker from another thread.
-        on_point: called at each named point of a batch: ``read``, the points of
-            :data:`countersink.counting.apply.applier.POINTS`, ``acknowledged``. For tests that kill
-            the process there.
-        vitals: updated while the worker runs, for readers in other threads.
+        stop: a stop that another thread may request.
+        on_point: a function to call at each named point of a batch, for tests that kill the process
+            there: ``read``, those in :data:`countersink.counting.apply.applier.POINTS`,
+            ``acknowledged``.
+        vitals: updated while the worker runs, for other threads.
 
     Returns:
-        0: all entries that were read were applied and acknowledged; 1: entries stay pending (they
-        are redelivered to other workers), or the tables are too new for this program.
+        0 if all entries that were read were applied and acknowledged; 1 if entries stay pending
+            (other workers get them), if the tables are too new for this program, or after a bug.
 
     Raises:
         StreamMisconfigured, Misconfigured: one of the URLs cannot be used.
@@ -119,8 +120,8 @@ def run(
 class Loop:
     """The loop of a worker, until it is stopped or drained. For one thread.
 
-    The fields are the arguments of :func:`run`, the source of batches, and a client of Redis with a
-    short timeout.
+    Its fields are the arguments of :func:`run`, the settings of MySQL, the source of batches, a
+    client of Redis with a short timeout, the consumer's name and the log.
     """
 
     _options: WorkerOptions
@@ -147,8 +148,8 @@ class Loop:
         self._batch = ReadBatch()
 
     def run(self) -> int:
-        """Apply entries until the end, then release slot, consumer and sessions; return the exit
-        status.
+        """Apply entries until the end; then release the slot, the consumer and the sessions. Return
+        the exit status.
         """
         self._log(
             WorkerAction.STARTED, "a worker starts", pid=os.getpid(), drain=self._options.drain
@@ -206,7 +207,7 @@ class Loop:
 
         Raises:
             GivenUp: a stop was requested while a server was away; the batch stays pending.
-            SchemaMismatch: the tables were migrated by a newer version.
+            SchemaMismatch: a newer version has migrated the tables.
         """
         while True:
             stopping = self._stop.requested
@@ -243,12 +244,12 @@ class Loop:
         self._report.batch(applied, repeats, took)
 
     def _apply(self, applier: Applier, entries: Sequence[Incoming]) -> Applied:
-        """Apply the entries, one by one after an unexpected error; return the summed figures.
+        """Apply the entries, after an unexpected error one by one; return the summed figures.
 
         Raises:
-            GivenUp: a stop was requested while MySQL was away; all or none of the entries were
-                applied.
-            SchemaMismatch: the tables were migrated by a newer version.
+            GivenUp: a stop was requested while MySQL was away; no entry is acknowledged; some may
+                have been applied.
+            SchemaMismatch: a newer version has migrated the tables.
         """
         done = self._try(applier, entries)
         if isinstance(done, Applied):
@@ -280,7 +281,7 @@ class Loop:
         return self._mysql.call(partial(applier.apply, [as_dead_letter(entry)]))
 
     def _try(self, applier: Applier, entries: Sequence[Incoming]) -> Applied | Exception:
-        """The figures of applying the entries, or the unexpected error."""
+        """Apply the entries; return the figures, or the unexpected error."""
         try:
             return self._mysql.call(partial(applier.apply, entries))
         except (GivenUp, SchemaMismatch):
@@ -321,12 +322,11 @@ def _is_stream_error(error: Exception) -> bool:
 
 @dataclass(repr=False, eq=False)
 class Slot:
-    """The worker's lease of a slot from 1 to 255, so that workers do not wait for each other's
-    rows. For one thread.
+    """The worker's lease of a slot from 1 to 255. Each worker has its own, so that workers do not
+    wait for each other's rows. For one thread.
 
-    The slot affects speed only. A worker whose lease ran out, and whose slot another worker has
-    taken, may still use it: their transactions then wait for each other, and all counts stay
-    correct.
+    The slot affects speed only. If a lease ran out and another worker leased the slot, both may use
+    it: their transactions then wait for each other, and all counts stay correct.
 
     Args:
         connect: makes a session; called again after every error.
@@ -346,7 +346,7 @@ class Slot:
         self._number = 0
 
     def take(self) -> int:
-        """Lease a slot, and return its number.
+        """Lease a slot; return its number.
 
         Raises:
             SchemaMismatch: the tables have another version.
@@ -357,10 +357,10 @@ class Slot:
         return self._number
 
     def keep(self) -> int:
-        """The number of the slot to use, after a due renewal of its lease; another slot if the
-        lease was lost. Only after :meth:`take`.
+        """Renew the lease if it is time, and return the number of the slot; it is another slot if
+        the lease was lost. Only after :meth:`take`.
 
-        Ignores other errors of MySQL: the code that applies batches notices and logs them.
+        Other errors of MySQL are ignored: the code that applies batches notices and logs them.
 
         Raises:
             SchemaMismatch: a newer version has migrated the tables.
@@ -376,7 +376,9 @@ class Slot:
         return self._number
 
     def release(self) -> None:
-        """Release the lease, if the session is still open. Never raises: a lease expires."""
+        """Release the lease if the session is still open. Never raises, because a lease expires
+        anyway.
+        """
         with suppress(StoreError):
             if self._session.is_open:
                 release_worker_slot(self._session(), self._number, self._holder)

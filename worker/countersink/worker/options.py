@@ -1,12 +1,13 @@
-"""Settings of a worker: size of batches and wait for entries, times after which entries are claimed
-and consumers deleted, time limit of a stop; defaults, checks, error messages."""
+"""Settings of a worker, with their defaults, checks and error messages: the size of batches, the
+waits for entries, when entries are claimed and consumers deleted, and the time limit of a stop.
+"""
 
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 MAX_BLOCK_MS: Final = 4_000
-"""Longest wait of one read, in ms: below the socket timeout of 5 s, after which Redis counts as
-away.
+"""Longest wait of one read, in ms. It is below the socket timeout of 5 s, after which Redis counts
+as away.
 """
 
 
@@ -15,18 +16,20 @@ class WorkerOptions:
     """Settings of one worker process.
 
     Attributes:
-        redis_url: URL of the Redis with the streams; not in ``repr``, as it has the password.
-        mysql_url: URL of the database with the tables; not in ``repr`` either.
-        batch_entries: entries read at once, from each stream; an entry has up to 1,000 rows.
-        batch_rows: rows after which a batch ends; bounds memory. An entry is never split.
+        redis_url: URL of the Redis with the streams; not in ``repr``, because it has the password.
+        mysql_url: URL of the database with the tables; not in ``repr``, for the same reason.
+        batch_entries: most entries that are read at once from each stream. An entry of our producer
+            has up to 1,000 rows.
+        batch_rows: rows after which a batch ends, to bound memory. An entry is never split.
         batch_wait_ms: ms for which a read of empty streams waits, 1 to 4,000. Entries are applied
-            as they arrive: this adds no latency, but delays the notice of a stop.
-        claim_idle_ms: ms after which entries that another worker holds idle are taken over. Should
-            exceed the slowest batch: claiming too early is harmless, but wastes work.
+            as soon as they arrive; a longer wait only delays when a stop is noticed.
+        claim_idle_ms: ms after which this worker takes over entries that are pending with another
+            worker. It should exceed the time of the slowest batch: to claim too early is harmless,
+            but wastes work.
         claim_every_s: seconds between two searches for such entries.
-        consumer_idle_ms: ms after which idle consumers without pending entries are deleted.
-        drain: stop when the streams are empty and nothing is pending.
-        log_format: ``text`` or ``json``; either writes one line per record to stderr.
+        consumer_idle_ms: ms after which an idle consumer without pending entries is deleted.
+        drain: whether to stop when the streams are empty and nothing is pending.
+        log_format: ``text`` or ``json``; each writes records as lines to stderr.
         stop_within_s: seconds after a signal at which the process ends in any case.
 
     Raises:

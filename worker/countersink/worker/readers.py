@@ -1,15 +1,14 @@
 """The readers of a Redis Cluster (``Readers``): a thread for each partition, so that a node that is
-away delays only its own partitions; log lines about partitions that are away.
+away delays only its own partitions. Also log lines about partitions that are away.
 
-One command cannot read streams of several hash slots, and each command to a frozen node takes the
-socket timeout. So every partition has a thread with its own client, consumer group and
-:class:`~countersink.worker.intake.Intake`. A thread passes a batch to the worker's loop, and reads
-on after the batch was applied and acknowledged, which bounds memory. The loop applies all batches
+One command cannot read streams in several hash slots, and a command to a frozen node takes the
+whole socket timeout. So every partition has a thread with its own client, consumer group and
+:class:`~countersink.worker.intake.Intake`. A thread passes a batch to the worker's loop. It reads
+on after this batch was applied and acknowledged, which bounds memory. The loop applies all batches
 that are ready in one transaction.
 
-A failed acknowledgement is repeated until it succeeds. If the process ends before, the entries stay
-pending, another worker receives them, and their guards show that they were applied.
-"""
+A failed acknowledgement is repeated until it succeeds. If the process ends before that, the entries
+stay pending, another worker gets them, and their guards show that they were applied."""
 
 import logging
 import threading
@@ -33,20 +32,20 @@ from countersink.worker.options import WorkerOptions
 from countersink.worker.report import LOGGER, WorkerAction
 
 LEAVE_WITHIN_S: Final = 1.0
-"""Seconds that a stop waits for nodes after the latest answer of a node."""
+"""Seconds that a stop waits for further answers after the last answer of a node."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(eq=False, repr=False)
 class _Crew:
-    """The shared state of the threads. Changes need the lock ``changed``; the loop waits for it.
+    """State that all reader threads share. Changes need the lock ``changed``; the loop waits on it.
 
     Attributes:
-        ready: readers with a batch for the loop, oldest batch first.
-        away: partition → the error for which it cannot be read.
+        ready: readers with a batch for the loop; the oldest batch is first.
+        away: maps each partition that cannot be read now to the error.
         bug: the unexpected error of a thread; the loop raises it.
-        released: set at the end of the loop.
+        released: set when the loop has ended.
     """
 
     options: WorkerOptions
@@ -66,14 +65,15 @@ class _Crew:
 
 
 class Readers:
-    """Reads all partitions at once, each on a thread. The methods are for the loop's thread.
+    """Reads all partitions at the same time, each on a thread. Its methods are for the loop's
+    thread.
 
     Args:
         connect: makes a client; each thread has its own, and closes it.
         client: the loop's client.
-        consumer: this consumer's name.
+        consumer: the name of this consumer.
         options: the worker's options.
-        stop: ends the reading.
+        stop: the stop that ends the reading.
         log: the worker's log.
     """
 
@@ -99,12 +99,12 @@ class Readers:
 
     @property
     def waiting(self) -> int:
-        """Number of deliveries that are not acknowledged, without those in the loop's batch."""
+        """The number of deliveries that are not acknowledged and not in the loop's batch."""
         return sum(reader.unacknowledged for reader in self._readers.values())
 
     @property
     def lost(self) -> int:
-        """Entries that were trimmed before they were applied, as far as this worker found."""
+        """The number of entries that this worker found trimmed before they were applied."""
         return sum(reader.intake.lost for reader in self._readers.values())
 
     @property
@@ -117,23 +117,22 @@ class Readers:
         """Find the partitions, start to read them, and return their number.
 
         Raises:
-            StreamError: no node of Redis answered.
-        """
+            StreamError: no node of Redis answered."""
         self._found = used_partitions(self._client, on_silence=self._log_refused)
         self._follow()
         self._chores.start()
         return len(self._readers)
 
     def next(self, *, fresh: bool = True) -> ReadBatch:
-        """The batches of the threads in one; empty if none came within ``batch_wait_ms``.
+        """Return all batches that threads have read, joined into one batch. It is empty if none
+        came within ``batch_wait_ms``.
 
         Args:
-            fresh: read new entries; else an empty batch shows that all threads whose nodes answer
-                have ended.
+            fresh: whether to read new entries. If false, an empty batch says that all threads whose
+                nodes answer have ended.
 
         Raises:
-            StreamError: a node did not answer while draining. No entry is lost.
-        """
+            StreamError: a node did not answer while draining. No entry is lost."""
         if self._crew.bug is not None:
             raise self._crew.bug
         if fresh:
@@ -150,18 +149,18 @@ class Readers:
         return batch
 
     def acknowledge(self, batch: ReadBatch) -> None:
-        """Let the threads acknowledge their batches in the latest batch of the loop."""
+        """Tell the threads whose batches are in ``batch`` to acknowledge these."""
         for reader in self._taken:
             reader.applied()
         self._taken.clear()
 
     def run_chore(self, chore: Callable[[], object]) -> None:
-        """Call ``chore`` soon, on the thread for chores: a hanging node delays only that thread."""
+        """Call ``chore`` soon on the thread for chores; a hanging node delays only that thread."""
         self._chore = chore
         self._chore_due.set()
 
     def leave(self, brief_client: redis.Redis) -> None:
-        """End the threads, which delete their consumers; batches not applied stay pending."""
+        """End the threads, which delete their consumers. Batches not applied yet stay pending."""
         self._crew.released.set()
         self._chore_due.set()
         for reader in self._readers.values():
@@ -196,7 +195,7 @@ class Readers:
         return self._crew.options.drain and all(reader.empty for reader in self._readers.values())
 
     def _all_ended(self) -> bool:
-        """Whether all threads whose nodes answer have ended."""
+        """Return whether all threads whose nodes answer have ended."""
         return all(
             reader.ended
             for number, reader in self._readers.items()
@@ -204,13 +203,13 @@ class Readers:
         )
 
     def _is_drained(self) -> bool:
-        """Whether every stream is empty, and nothing is pending; else the threads read again.
+        """Return whether all streams are empty and nothing is pending; if not, let the threads go
+        on.
 
-        A thread with an empty stream waits while others are busy, so all streams are checked again.
+        Threads that found their stream empty wait for busy ones, so all streams are checked again.
 
         Raises:
-            StreamError: a node does not answer, and may have entries.
-        """
+            StreamError: a node does not answer; its streams may have entries."""
         drained = False
         try:
             if self._all_empty():
@@ -224,7 +223,7 @@ class Readers:
         return drained
 
     def _do_chores(self) -> None:
-        """Do the loop's chores, and update the list of partitions of the nodes that answer."""
+        """Run the loop's chores, and update the list of partitions from the nodes that answer."""
         crew = self._crew
         due = time.monotonic() + PARTITIONS_EVERY_S
         with crew.connect() as client:
@@ -261,7 +260,7 @@ class Readers:
         )
 
     def _follow(self) -> None:
-        """Start to read new partitions; each is read until this process ends."""
+        """Start a thread for each new partition, which is read until this process ends."""
         new = [number for number in self._found if number not in self._readers]
         if not new:
             return
@@ -281,7 +280,7 @@ class Readers:
             )
 
     def _log_away(self) -> None:
-        """Log the partitions that are away, and the end of such an outage."""
+        """Log the partitions that are away, and log when none is away any more."""
         if away := self.away:
             first = StreamUnavailable(away[min(away)])
             self._outage.failed(first, partitions=",".join(map(str, sorted(away))))
@@ -290,7 +289,7 @@ class Readers:
 
 
 class _Reader:
-    """Reads one partition on its own thread."""
+    """Reads one partition on a thread of its own."""
 
     def __init__(self, crew: _Crew, partition: int) -> None:
         self._crew = crew
@@ -305,23 +304,23 @@ class _Reader:
         self.to_acknowledge = 0
         self.batch = ReadBatch()
         self.empty = False
-        """While draining: the stream is empty, nothing is pending, and the thread waits."""
+        """Set while draining: the stream is empty, nothing is pending, and the thread waits."""
         self.ended = False
 
     @property
     def unacknowledged(self) -> int:
-        """Number of deliveries that are not acknowledged, without those in the loop's batch."""
+        """The number of deliveries that are not acknowledged and not in the loop's batch."""
         return self.intake.waiting + self.to_acknowledge
 
     def applied(self) -> None:
-        """Let the thread acknowledge its batch, which was applied, and read on."""
+        """Note that the thread's batch was applied; let the thread acknowledge it and read on."""
         with self._crew.changed:
             self._applied = True
             self.to_acknowledge = len(self.batch.deliveries)
         self.may_go_on.set()
 
     def go_on_if_empty(self) -> None:
-        """Let the thread read again if it has found its stream empty."""
+        """Let the thread read again if it waits because its stream was empty."""
         with self._crew.changed:
             if self.empty:
                 self.empty = False
@@ -342,11 +341,10 @@ class _Reader:
                 self._crew.changed.notify()
 
     def _read_batches(self) -> None:
-        """Read, pass on and acknowledge batches until :attr:`_Crew.ending`.
+        """Read batches, pass them to the loop and acknowledge them, until :attr:`_Crew.ending`.
 
         Raises:
-            GivenUp: the batch stays pending.
-        """
+            GivenUp: the process ends; the batch stays pending."""
         while True:
             batch = self._retried(lambda: self.intake.next(fresh=not self._crew.ending))
             if batch.deliveries:
@@ -363,7 +361,9 @@ class _Reader:
                 self._wait(empty=True)
 
     def _wait(self, *, empty: bool = False) -> None:
-        """Wait for the loop; ``empty``: without a batch for it."""
+        """Pass the batch to the loop, unless ``empty``; wait until the loop lets the thread go
+        on.
+        """
         crew = self._crew
         self.may_go_on.clear()
         with crew.changed:
@@ -375,7 +375,8 @@ class _Reader:
             self.may_go_on.wait()
 
     def _retried(self, work: Callable[[], Result]) -> Result:
-        """The result of ``work``, called until it succeeds; raises GivenUp if the process ends."""
+        """Call ``work`` until it succeeds; return its result. Raises GivenUp if the process
+        ends."""
         failures = 0
 
         def failed(error: Exception) -> None:

@@ -1,6 +1,8 @@
-"""The reports of a worker: fields of its heartbeat (also ``rate``, in ``info`` the column
-``rows_per_second``), log actions, log lines about batches (``BatchReport``); its salts in Redis for
-producers (``SaltPublisher``); its check for entries that Redis has lost (``LossWatch``)."""
+"""Reports of a worker: its heartbeat (``rate`` is the column ``rows_per_second`` of ``info``), its
+log actions, and log lines about batches (``BatchReport``). Also two regular tasks:
+``SaltPublisher`` writes the salts that producers need to Redis, ``LossWatch`` checks for entries
+that Redis has lost.
+"""
 
 import logging
 import time
@@ -40,21 +42,20 @@ class WorkerFigures:
 
     Attributes:
         state: ``starting``, ``idle``, ``applying``, ``waiting`` (a server is away) or ``stopping``.
-        slot: the leased slot, or None.
-        entries: applied entries, without repeats.
+        slot: the leased slot, or None before the lease.
+        entries: applied entries; each is counted once.
         duplicates: deliveries of entries that had been applied before.
-        rows: applied rows; a row may have many increments, as producers fold.
-        cells: distinct cells that were upserted, summed over batches.
-        dead: rows sent to the dead letters.
-        too_old: entries sent to the dead letters, as they are older than the pruning watermark.
+        rows: applied rows; producers fold many increments into a row.
+        cells: cells that were written, summed over batches; each counts once in a batch.
+        dead: rows that became dead letters.
+        too_old: entries that became dead letters because they are older than the pruning watermark.
         overflown: new keys of batches beyond their counter's key cap.
         lost: entries trimmed from a stream before they were applied.
         last_batch: time of the latest acknowledgement.
         last_batch_ms: duration of its transaction, in ms.
-        last_error: the latest error of a server that is away.
+        last_error: the latest error of a server that was away.
         last_error_at: time of this error.
-        away: numbers of a Redis Cluster's partitions that cannot be read now, with commas.
-    """
+        away: numbers of a Redis Cluster's partitions that cannot be read now, with commas."""
 
     state: str = "starting"
     slot: int | None = None
@@ -78,7 +79,7 @@ class WorkerFigures:
         self.state, self.last_error, self.last_error_at = "waiting", text, now_ms()
 
     def note_away(self, partitions: Mapping[int, str]) -> None:
-        """Note the partitions that cannot be read now, each with its error."""
+        """Note the partitions that cannot be read now, with the error of each."""
         self.away = ",".join(map(str, sorted(partitions)))
         for text in partitions.values():
             self.last_error, self.last_error_at = text, now_ms()
@@ -86,14 +87,13 @@ class WorkerFigures:
 
 @dataclass(slots=True)
 class Vitals:
-    """State and times of a worker, written by its thread and read by any thread.
+    """State and times of a worker. The worker's thread writes them, and any thread may read them.
 
     Attributes:
-        figures: its figures and state.
+        figures: the worker's figures.
         moved: :func:`time.monotonic` of its latest step; each try to use a server is a step.
         batches: number of acknowledged batches.
-        batch_seconds: sum of their seconds from the read to the acknowledgement.
-    """
+        batch_seconds: seconds from the read to the acknowledgement, summed over the batches."""
 
     figures: WorkerFigures = field(default_factory=WorkerFigures)
     moved: float = field(default_factory=time.monotonic)
@@ -102,11 +102,11 @@ class Vitals:
     _begun: float = 0.0
 
     def step(self) -> None:
-        """Note a step of the worker."""
+        """Note that the worker made a step."""
         self.moved = time.monotonic()
 
     def note_point(self, point: str) -> None:
-        """Note a point of a batch, see :func:`countersink.worker.loop.run`."""
+        """Note that a batch reached a named point; see :func:`countersink.worker.loop.run`."""
         now = self.moved = time.monotonic()
         if point == "read":
             self._begun = now
@@ -116,7 +116,9 @@ class Vitals:
 
 
 def heartbeat(client: redis.Redis, consumer: str, figures: WorkerFigures) -> Heartbeat:
-    """The worker's heartbeat: its figures, and ``rate``, rows per second over about 10 s."""
+    """Return the worker's heartbeat: its figures, and ``rate``, rows per second of the last 10
+    s.
+    """
     samples: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
     def rate() -> float:
@@ -135,7 +137,7 @@ def heartbeat(client: redis.Redis, consumer: str, figures: WorkerFigures) -> Hea
 
 
 class BatchReport:
-    """Adds the figures of batches up, and logs: faults at once, progress once a minute."""
+    """Adds up the figures of batches, and logs faults at once and the progress once a minute."""
 
     def __init__(self, figures: WorkerFigures, log: Log) -> None:
         self._figures = figures
@@ -144,9 +146,8 @@ class BatchReport:
         self._before = (0, 0)
 
     def batch(self, applied: Applied, repeats: int, seconds: float) -> None:
-        """Add a batch that was applied, in ``seconds``, and acknowledged; ``repeats``: its
-        deliveries with an entry id that another of its deliveries had.
-        """
+        """Add a batch that was applied in ``seconds`` and acknowledged. ``repeats`` is the number
+        of its deliveries whose entry had already come with another delivery of this batch."""
         figures = self._figures
         figures.entries += applied.applied
         figures.duplicates += applied.duplicates + repeats
@@ -183,7 +184,7 @@ class BatchReport:
             )
 
     def progress(self) -> None:
-        """Log the progress since the last record, once a minute."""
+        """Log, once a minute, how many entries and rows were applied since the last such record."""
         clock = time.monotonic()
         if clock < self._next:
             return
@@ -200,10 +201,10 @@ class BatchReport:
 
 
 class WorkerAction(StrEnum):
-    """Every action of the worker's log records; programs may rely on them."""
+    """The actions of all log records of the worker; programs may rely on them."""
 
     STARTED = "started"
-    """The process starts, and has not connected to a server yet."""
+    """The process starts; it has not connected to a server yet."""
     READY = "ready"
     """Both servers answered, and a slot is leased: the worker begins to read entries."""
     WAITING = "waiting"
@@ -211,71 +212,71 @@ class WorkerAction(StrEnum):
     RESUMED = "resumed"
     """The server serves again."""
     BATCH = "batch"
-    """A batch was applied and acknowledged (level debug)."""
+    """A batch was applied and acknowledged; logged at level debug."""
     PROGRESS = "progress"
-    """Entries and rows of about the last minute; not logged if there are none."""
+    """Numbers of entries and rows applied in about a minute; not logged if there were none."""
     DEAD = "dead"
-    """Rows went to the dead letters; ``not_kept`` of them were only counted."""
+    """Rows became dead letters; ``not_kept`` of them were counted as such but not stored."""
     OVERFLOW = "overflow"
-    """New keys beyond their counters' key caps went to ``__overflow__``; at most once a minute."""
+    """New keys beyond their counters' key caps were counted in ``__overflow__``; at most once a
+    minute."""
     SALTS = "salts"
-    """A server refuses to make or publish salts of different members; at most once a minute."""
+    """A server refuses the worker's command that makes or publishes salts; at most once a
+    minute."""
     BATCH_FAILED = "batch_failed"
-    """An unexpected error: the batch is applied again, entry by entry."""
+    """A batch had an unexpected error: its entries are now applied one by one."""
     ENTRY_FAILED = "entry_failed"
-    """An entry went to the dead letters (``internal_error``) after repeated unexpected errors."""
+    """An entry became a dead letter (``internal_error``) after repeated unexpected errors."""
     CLAIMED = "claimed"
-    """Entries of a worker that died, or is very slow, were taken over."""
+    """The worker took over entries of a worker that died or is very slow."""
     ORPHANS = "orphans"
-    """Old entries that were pending with no worker were found, and are applied."""
+    """Old entries that were pending with no worker were found, and are applied now."""
     LOST = "lost"
     """Entries were trimmed from a stream before they were applied: their counts are lost."""
     LOST_IN_REDIS = "lost_in_redis"
-    """Entries that waited in Redis are gone and were never applied: it was emptied or trimmed, or
-    is an older copy (``entries``: at least this many; 0: unknown).
-    """
+    """Entries that waited in Redis are gone and were never applied: Redis was emptied, trimmed, or
+    replaced by an older copy (``entries``: at least this many, or 0 if unknown)."""
     CONSUMER_REMOVED = "consumer_removed"
-    """A consumer that was idle for long, without pending entries, was deleted."""
+    """A consumer without pending entries, which had been idle for long, was deleted."""
     PARTITIONS = "partitions"
-    """The number of streams changed."""
+    """The number of streams that this worker reads has changed."""
     CHORE_FAILED = "chore_failed"
-    """A task besides reading and applying failed; logged at most once a minute for each task."""
+    """A task other than reading and applying failed; at most once a minute for each task."""
     SLOT = "slot"
     """The slot's lease had expired, and another slot was leased."""
     SCHEMA_TOO_NEW = "schema_too_new"
     """A newer version has migrated the tables: the process ends with status 1."""
     CRASHED = "crashed"
-    """A bug that no single entry causes: the process ends with status 1."""
+    """An unexpected error that no single entry causes: the process ends with status 1."""
     STOPPING = "stopping"
     """A signal came: the worker finishes its batch."""
     DRAINED = "drained"
     """The streams are empty and nothing is pending."""
     STOPPED = "stopped"
-    """The process ends; its ``pending`` entries will be redelivered."""
+    """The process ends; the entries that are ``pending`` with it will be redelivered."""
     STOP_FORCED = "stop_forced"
     """The process ends before its batch is applied; the batch will be redelivered."""
     OTHER = "other"
-    """A record of another part of countersink."""
+    """A record by another part of countersink."""
 
 
 KEEP_EVERY_S: Final = 10.0
-"""Seconds between two updates of salts; the longest wait of members after Redis was emptied."""
+"""Seconds between two updates of salts. Redis lacks them at most this long after it was emptied."""
 CHECK_EVERY_S: Final = 1.0
-"""Seconds between two checks whether the catalog has changed, and for lost entries."""
+"""Seconds between two checks for lost entries, and for a change of the catalog."""
 RETRY_LOSSES_S: Final = 3.0
 """Seconds after which a failed check for lost entries is tried again."""
 
 
 @dataclass(repr=False, eq=False)
 class _Upkeep:
-    """A regular task of a worker that needs both servers. Ignores servers that are away: the code
-    that reads and applies batches notices and logs them.
+    """A regular task of a worker that needs Redis and MySQL. It ignores a server that is away: the
+    code that reads and applies batches notices and logs that.
 
     Args:
         connect: makes a session with a short timeout; called again after every error.
         client: a client of Redis with a short timeout.
-        log: the worker's log, for errors that a person must correct, such as a missing right.
-    """
+        log: the worker's log, for errors that a person must correct, such as a missing right."""
 
     _connect: Callable[[], Session]
     _client: redis.Redis
@@ -286,7 +287,7 @@ class _Upkeep:
         self._due_at = 0.0
 
     def _is_due(self) -> bool:
-        """Whether the task is due; if so, sets the time of the next one."""
+        """Return whether it is time for the task; if so, set the time of the next one."""
         clock = time.monotonic()
         if clock < self._due_at:
             return False
@@ -299,7 +300,7 @@ class _Upkeep:
 
 
 class SaltPublisher(_Upkeep):
-    """Makes, deletes and publishes the salts of all counters."""
+    """Makes and deletes the salts of all counters in MySQL, and publishes them in Redis."""
 
     _version = -1
     _keep_at = 0.0
@@ -307,7 +308,7 @@ class SaltPublisher(_Upkeep):
     _absent: Set[bytes] = frozenset()
 
     def keep(self) -> None:
-        """Make new salts and delete old ones if that is due; on the loop's thread."""
+        """Make new salts and delete old ones, if it is time; called by the loop's thread."""
         if not self._is_due():
             return
         clock = time.monotonic()
@@ -323,7 +324,7 @@ class SaltPublisher(_Upkeep):
             self._log_refusal("made", error)
 
     def publish(self) -> None:
-        """Write the salts to Redis if :meth:`keep` has read them since the last call."""
+        """Write the salts to Redis, if :meth:`keep` has read them since the last call."""
         published, self._published = self._published, None
         if published is None:
             return
@@ -361,7 +362,7 @@ class SaltPublisher(_Upkeep):
         self._absent = absent
 
     def _log_refusal(self, task: str, error: Exception) -> None:
-        """Log an error that a person must correct."""
+        """Log ``error`` if a person must correct it: the user lacks a right."""
         if isinstance(error, Refused | StreamRefused):
             text = f"the salts of different members cannot be {task}"
             self._log.seldom(WorkerAction.SALTS, text, error=error_text(error))
@@ -371,7 +372,7 @@ class LossWatch(_Upkeep):
     """Checks each second for entries that Redis has lost, and logs them."""
 
     def watch(self) -> None:
-        """Check for lost entries, if that is due."""
+        """Check for lost entries, if it is time."""
         if not self._is_due():
             return
         try:
