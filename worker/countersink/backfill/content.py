@@ -1,8 +1,8 @@
-"""Files of a backfill: ``expand`` lists the files of the names, patterns and directories on the
-command line; ``open_content`` opens a file, compressed file or pipe for reading.
+"""Files of a backfill: ``expand`` finds the files that names, patterns and directories on the
+command line stand for; ``open_content`` opens a file, compressed file or pipe for reading.
 
-A pipe is copied to TMPDIR first, where ``RESERVE`` bytes stay free. Offsets are in uncompressed
-bytes everywhere. The compression of a file is detected by its first bytes, not by its name.
+All offsets are in uncompressed bytes. The compression of a file is detected by its first bytes,
+whatever its name is. A pipe is copied to TMPDIR first, where ``RESERVE`` bytes stay free.
 """
 
 import errno
@@ -34,18 +34,18 @@ STDIN: Final = "-"
 
 
 def os_error_text(error: OSError) -> str:
-    """The reason of an error of the operating system, as a phrase."""
+    """Return the reason of an error of the operating system, as a phrase."""
     return error.strerror or str(error)
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A source that can be opened: a file, a FIFO or standard input.
+    """A file, a FIFO or standard input, which can be opened as a source.
 
     Attributes:
-        name: as given on the command line, or found there; printable.
-        path: absolute; None: standard input.
-        size: bytes on disk; None: unknown (a pipe).
+        name: printable name, as it was given on the command line or found by a pattern there.
+        path: absolute path; None for standard input.
+        size: bytes on disk; None for a pipe, whose size is unknown.
     """
 
     name: str
@@ -54,11 +54,12 @@ class Input:
 
 
 def expand(sources: Sequence[str]) -> tuple[list[Input], list[SourceReport]]:
-    """The files that ``sources`` name, and a failed report for each name without files.
+    """Return the files that ``sources`` stand for, and a failed report for each name without files.
 
-    A source is a file, a FIFO, ``-`` (standard input), a shell pattern (``**`` matches
-    directories), or a directory: all files in it and below, without hidden ones. An existing name
-    is never taken for a pattern. A file that is named twice, by whatever names, is listed once.
+    Each of ``sources`` is a file, a FIFO, ``-`` (standard input), a shell pattern (``**`` matches
+    directories), or a directory, which stands for all files in it and below, without hidden ones.
+    An existing name is never taken for a pattern. A file that is named twice, even by different
+    names, is listed once.
     """
     search = _Search()
     for source in sources:
@@ -72,14 +73,14 @@ def expand(sources: Sequence[str]) -> tuple[list[Input], list[SourceReport]]:
 
 
 class _Search:
-    """Files by their device and inode, and reports of names without files."""
+    """The files found so far, by device and inode, and failed reports of names without files."""
 
     def __init__(self) -> None:
         self.found: dict[object, Input] = {}
         self.failed: list[SourceReport] = []
 
     def add(self, name: str) -> None:
-        """Add a file, or the files of a directory."""
+        """Add the file ``name``, or the files of the directory ``name``."""
         try:
             status = os.stat(name)
             if stat.S_ISDIR(status.st_mode):
@@ -95,7 +96,7 @@ class _Search:
             self._fail(name, error)
 
     def add_matches(self, pattern: str) -> None:
-        """Add the files that a pattern matches, and the files of directories that it matches."""
+        """Add the files that ``pattern`` matches, and the files of directories that it matches."""
         matches = sorted(glob.glob(pattern, recursive=True))
         if "**" in pattern:  # it matches the directories and also the files in them
             matches = [match for match in matches if not os.path.isdir(match)]
@@ -118,9 +119,8 @@ class _Search:
 
 
 def _files_below(top: str, fail: Callable[[OSError], None]) -> Iterator[str]:
-    """Regular files by directory and name, without links to directories; ``fail``: called with the
-    error of an unreadable directory.
-    """
+    """Iterate over regular files below ``top``, by directory and name, without hidden ones and
+    links to directories. ``fail`` is called with the error of an unreadable directory."""
     for folder, folders, files in os.walk(top, onerror=fail):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for file in sorted(files):
@@ -130,20 +130,20 @@ def _files_below(top: str, fail: Callable[[OSError], None]) -> Iterator[str]:
 
 
 def _printable(name: str) -> str:
-    """A name that can be printed and stored: bytes that are not UTF-8 are escaped."""
+    """Return ``name`` with escapes for bytes that are not UTF-8, to print and store it."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 RESERVE: Final = 64 * 1024 * 1024
-"""Free bytes that the copy of a pipe leaves in TMPDIR."""
+"""Number of bytes that must stay free in TMPDIR when a pipe is copied there."""
 GROWS_S: Final = 3600.0
 """Seconds after the last write to a file during which it may grow: it may be a log in use."""
 _READ_BYTES: Final = 256 * 1024
-"""Bytes that one read of a pipe asks for."""
+"""Number of bytes that one read of a pipe asks for."""
 _POLL_MS: Final = 200
-"""Milliseconds between two checks for a stop while a pipe is silent."""
+"""Milliseconds between two checks for a stop while a pipe sends nothing."""
 HEAD_BYTES: Final = 64 * 1024
-"""Bytes of a content's head."""
+"""Maximum length in bytes of a content's head, its first bytes."""
 
 
 class Content:
@@ -152,18 +152,18 @@ class Content:
     To go back by more than 2 MiB, a compressed file is read from its beginning again.
 
     Args:
-        name: of the source, for messages.
-        fd: the file; closed with the content.
-        size: maximum of bytes to read of the file.
-        packed: its compression; None: none.
+        name: name of the source, for messages.
+        fd: descriptor of the file; closed with the content.
+        size: maximum number of bytes to read of the file.
+        packed: compression of the file; None if it is not compressed.
         may_grow: see the attribute.
 
     Attributes:
-        name: of the source, for messages.
+        name: name of the source, for messages.
         size: bytes on disk.
-        may_grow: a plain file, given by its path, that was written to within the last hour.
-        cr_ends: its lines end in a carriage return alone; :meth:`read` returns newlines instead,
-            byte for byte. Set by :func:`head_of`.
+        may_grow: True for a plain file, given by its path, that was written to in the last hour.
+        cr_ends: True if lines end in a carriage return alone, for which :meth:`read` then returns a
+            newline. Set by :func:`head_of`.
     """
 
     cr_ends = False
@@ -185,7 +185,8 @@ class Content:
         self._offset = 0
 
     def plain_file(self) -> "PlainFile | None":
-        """The file for another process to open; None: it is compressed, or ``/proc`` is missing."""
+        """Return a :class:`PlainFile`, by which another process can open the file; None if the file
+        is compressed, or if there is no ``/proc``."""
         path = f"/proc/{os.getpid()}/fd/{self._fd}"
         if self._unpacker is not None or not os.path.exists(path):
             return None
@@ -208,11 +209,11 @@ class Content:
         return self._offset if self._unpacker is None else self._unpacker.position
 
     def read(self, size: int) -> bytes:
-        """The next ``size`` bytes; fewer at the end, and before unreadable bytes.
+        """Return the next ``size`` bytes; fewer at the end, and before bytes that cannot be read.
 
         Raises:
-            Unreadable: the next bytes cannot be read: compressed data is cut off or corrupt, the
-                device has an error, or the file became shorter. All bytes before were returned.
+            Unreadable: not even the next byte can be read: compressed data is cut off or corrupt,
+                the device has an error, or the file became shorter.
         """
         data = b""
         try:
@@ -225,7 +226,7 @@ class Content:
         return data.replace(b"\r", b"\n") if self.cr_ends else data
 
     def seek(self, offset: int) -> None:
-        """Go to ``offset``, or to the end if the content is shorter.
+        """Move to ``offset``, or to the end if the content is shorter.
 
         Raises:
             Unreadable: compressed bytes before ``offset`` cannot be read.
@@ -237,7 +238,7 @@ class Content:
         self._offset = min(offset, end)
 
     def read_at(self, size: int, offset: int) -> bytes:
-        """Read ``size`` bytes at ``offset``: :meth:`seek`, then :meth:`read`."""
+        """Move to ``offset``, and return the next ``size`` bytes, as :meth:`read` does."""
         self.seek(offset)
         return self.read(size)
 
@@ -273,7 +274,7 @@ class PlainFile:
 
     Attributes:
         name, size, cr_ends: as in :class:`Content`.
-        path: of this process's descriptor in ``/proc``: it leads to the same file after a rename.
+        path: the descriptor of this process in ``/proc``: it leads to the same file after a rename.
     """
 
     name: str
@@ -297,11 +298,11 @@ class PlainFile:
 
 
 def open_content(source: Input, stop: Callable[[], bool] = lambda: False) -> Content:
-    """Open a source. A pipe is copied to a temporary file first, up to its end; a FIFO waits for
-    its first writer.
+    """Open a source. A pipe is first copied to a temporary file, up to its end. With a FIFO, this
+    waits for its first writer.
 
     Args:
-        stop: asked while a pipe is copied; true: give up, with Unreadable.
+        stop: called while a pipe is copied; Unreadable is raised once it returns true.
 
     Raises:
         Unreadable: it cannot be opened or copied, is not a file, or has an unsupported compression.
@@ -346,9 +347,7 @@ def _content(source: Input, fd: int, stop: Callable[[], bool]) -> Content:
 
 
 def _copy_pipe(name: str, fd: int, stop: Callable[[], bool]) -> None:
-    """Copy a pipe, up to its end, to a temporary file, and let ``fd`` be the descriptor of that
-    file.
-    """
+    """Copy a pipe, up to its end, to a temporary file; make ``fd`` a descriptor of that file."""
     try:
         with tempfile.TemporaryFile(prefix="countersink-") as copy:
             for data in _pipe_data(name, fd, stop):
@@ -366,7 +365,7 @@ def _copy_pipe(name: str, fd: int, stop: Callable[[], bool]) -> None:
 
 
 def _pipe_data(name: str, fd: int, stop: Callable[[], bool]) -> Iterator[bytes]:
-    """The bytes of a pipe, as they arrive, up to its end."""
+    """Iterate over the bytes of a pipe, as they arrive, up to its end."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     while not stop():
@@ -384,8 +383,8 @@ def _pipe_data(name: str, fd: int, stop: Callable[[], bool]) -> Iterator[bytes]:
 
 
 def head_of(content: Content) -> bytes:
-    """The head of a content: its first 64 KiB at most; moves the content's offset. The head of a
-    damaged content ends before the damage, which a later read reports.
+    """Return the head of a content, its first 64 KiB at most; moves the content's offset. The head
+    of a damaged content ends before the damage, which a later read reports.
 
     Raises:
         Unreadable: not even the first byte can be read.

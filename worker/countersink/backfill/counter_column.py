@@ -1,8 +1,8 @@
-"""``--counter-column``: ``exported`` finds the counters in an export, at most ``MOST_COUNTERS``,
-and the lines that name none.
+"""``--counter-column``: ``exported`` finds the counters that an export names, at most
+``MOST_COUNTERS``, and the lines that name none.
 
-The export is read once as a dry run whose keys are the names of counters. Each counter is then
-counted by an ordinary run of its own, which leaves out all lines that do not name it.
+The export is read once like a dry run that has the names of counters as keys. Then each counter is
+counted by an ordinary run of its own, which leaves out the lines of all other counters.
 """
 
 import sys
@@ -25,19 +25,20 @@ from countersink.runtime.limits import check_counter
 from countersink.runtime.texts import plural
 
 MOST_COUNTERS: Final = 1_000
-"""Maximum of counters of one export: each run reads the whole export."""
+"""Maximum number of counters in one export. There is a maximum because the run of each counter
+reads the whole export."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The counters that an export names, and its lines without a countable counter.
+    """The result of reading the counter column of an export.
 
     Attributes:
-        counters: names of the countable counters, sorted.
-        strays: for users: the first lines without a counter, and counters that cannot be counted,
-            with reasons.
-        stray_lines: number of lines without a countable counter.
-        lines: number of lines read, without blank lines and headers.
+        counters: sorted names of the counters that a backfill may count.
+        strays: texts for users: the first lines that name no counter, and the counters that a
+            backfill may not count, with reasons.
+        stray_lines: number of lines that name no counter which a backfill may count.
+        lines: number of lines that were read, without blank lines and headers.
     """
 
     counters: tuple[str, ...]
@@ -49,11 +50,16 @@ class Exported:
 def exported(
     mysql_url: str, options: BackfillOptions, stop: Callable[[], bool] = lambda: False
 ) -> Exported:
-    """Find the counters of an export: reads the counter column of all sources of ``options``.
+    """Find the counters of an export, by reading the counter column of all sources.
+
+    Args:
+        mysql_url: URL of the database.
+        options: options of the command, with the sources and the counter column.
+        stop: reading ends early once it returns true.
 
     Raises:
-        BackfillError: there are lines, but none names a countable counter; or there are too many
-            counters; or a source cannot be read, or only once.
+        BackfillError: there are lines, but none names a counter that may be counted; or there are
+            too many counters; or a source cannot be read, or can be read only once, such as a pipe.
         StoreError: MySQL failed.
     """
     try:
@@ -121,7 +127,14 @@ def exported(
 def _refused(
     session: Session, catalog: Catalog, names: Counter[str], visitor: bool
 ) -> dict[str, str]:
-    """Names of counters that a backfill may not count → reasons."""
+    """Return the counters that a backfill may not count, each with the reason.
+
+    Args:
+        session: session outside a transaction.
+        catalog: the catalog.
+        names: names of counters, with their numbers of lines.
+        visitor: True if lines have visitors: then each counter must count different visitors.
+    """
     refused: dict[str, str] = {}
     for name in sorted(names):
         try:

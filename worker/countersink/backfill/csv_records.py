@@ -1,11 +1,11 @@
-r"""``CsvRecords``: reads CSV: header, quotes, columns, and reasons to reject records. See
-``logs/formats/records.py`` for amounts.
+r"""``CsvRecords`` reads CSV: it finds header, columns and quoted fields, and gives a reason for
+each record that it rejects. See ``logs/formats/records.py`` for amounts.
 
 CSV may have any delimiter: https://www.rfc-editor.org/rfc/rfc4180. A quote within an unquoted field
-(``5" disk``) is an ordinary character; a quote after a blank at the beginning of a field makes the
+(``5" disk``) is an ordinary character. A quote after a blank at the beginning of a field makes the
 record invalid. An invalid record with ``\"`` is read again with backslashes as escapes, as MySQL
-and PHP write them. Where a misplaced or unclosed quote joins several lines to an invalid record,
-the lines are read one by one; other invalid records are rejected.
+and PHP write them. If a misplaced or unclosed quote has joined several lines to one invalid record,
+the lines are read one by one. All other invalid records are rejected.
 """
 
 import csv
@@ -41,16 +41,17 @@ csv.field_size_limit(max(csv.field_size_limit(), 3 * LONGEST))  # %HH for each b
 
 
 class CsvRecords(LineReader):
-    """Reads CSV by one recipe, which :func:`countersink.backfill.formats.check` has accepted.
+    """Reader of CSV by a recipe that :func:`countersink.backfill.formats.check` has accepted.
 
     Args:
-        recipe: of the source.
+        recipe: the options by which the source is read.
         head: the first 64 KiB of the source.
-        keys: make the key of a record.
-        begins: returns the first minute of a day of the counter.
+        keys: makes the key of a record.
+        begins: function that returns the first minute of a day of the counter; None: days begin in
+            the recipe's time zone.
 
     Raises:
-        BackfillError: the header lacks a column, or is not a header.
+        BackfillError: the first record is not a header, or the header lacks a column.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class CsvRecords(LineReader):
             )
 
     def count(self, window: Window, tally: RecordTally) -> None:
-        """Add the records of ``window`` to ``tally``."""
+        """Add the records of ``window`` to ``tally``: as counted, left out or rejected."""
         note_window(window, tally)
         rows = self._rows(window.lines)
         for number, line, row in zip(window.numbers, window.lines, rows, strict=True):
@@ -106,7 +107,9 @@ class CsvRecords(LineReader):
                         self._count(None, number + further, piece, tally)
 
     def _is_one_record(self, row: Fields | None, line: bytes) -> bool:
-        """Whether an invalid record must be rejected as one: its lines are not read one by one."""
+        """Return whether an invalid record must be rejected as a whole. If not, a wrong quote has
+        joined its lines, and they are read one by one.
+        """
         if b"\n" not in line:
             return True
         return b'\\"' not in line if row is not None else self._quotes_are_right(line)
@@ -115,7 +118,7 @@ class CsvRecords(LineReader):
         return bool(self._comment) and line.startswith(self._comment)
 
     def _rows(self, lines: Sequence[bytes]) -> Iterator[Fields | None]:
-        """The fields of each record; None: it is invalid."""
+        """Iterate over the fields of each record; an invalid record gives None."""
         texts = [line.decode("utf-8", PERCENT) for line in lines]
         try:
             rows: list[Fields] = list(csv.reader(texts, delimiter=self._delimiter, strict=True))
@@ -135,7 +138,9 @@ class CsvRecords(LineReader):
             return None
 
     def _is_spaced(self, row: Fields, text: str) -> bool:
-        """Whether a blank before the quotes of a field has made them part of its value."""
+        """Return whether a blank before the quotes of a field has made them part of the field's
+        value.
+        """
         if ' "' not in text:
             return False
         without = self._row(text, blanks=False) or ()
@@ -145,28 +150,40 @@ class CsvRecords(LineReader):
         )
 
     def _escaped(self, text: str) -> Fields | None:
-        """The fields of a record with backslashes as escapes; None: it is not such a record."""
+        r"""Return the fields of a record, with backslashes read as escapes; None if this does not
+        give one field for each column, or there is no ``\"``.
+        """
         if '\\"' not in text:
             return None
         row = self._row(_ESCAPED.sub(lambda found: found[1].replace('"', '""'), text))
         return row if row is not None and len(row) == self._width else None
 
     def _record(self, text: str) -> Fields:
-        """The fields of a record, which may have backslashes as escapes.
+        """Return the fields of a record. Backslashes are read as escapes if this gives one field
+        for each column.
 
         Raises:
-            csv.Error: it is invalid.
+            csv.Error: the record is invalid.
         """
         if escaped := self._escaped(text):
             return escaped
         return next(csv.reader((text,), delimiter=self._delimiter, strict=True))
 
     def _quotes_are_right(self, line: bytes) -> bool:
-        """Whether a record's quotes are right, so that only a carriage return makes it invalid."""
+        """Return whether the quotes of an invalid record are right, so that only a carriage return
+        makes it invalid.
+        """
         return self._row(line.decode("utf-8", PERCENT).replace("\r", " ")) is not None
 
     def _count(self, row: Fields | None, number: int, line: bytes, tally: RecordTally) -> None:
-        """Count or reject a record; ``row``: its fields, None if they could not be read."""
+        """Count or reject one record in ``tally``.
+
+        Args:
+            row: fields of the record; None if they could not be read.
+            number: number of its first line.
+            line: its bytes.
+            tally: sums of the records so far.
+        """
         if row is None or (len(row) != self._width and b'\\"' in line):
             try:
                 row = self._record(line.decode("utf-8", PERCENT))
@@ -201,7 +218,12 @@ class CsvRecords(LineReader):
             tally.reject(number, reason, line)
 
     def _header(self, head: bytes) -> tuple[int, list[str]]:
-        """Line number and column names of the header; (0, []): the head has blank lines only."""
+        """Return the line number and the column names of the header; (0, []) if the head has no
+        record.
+
+        Raises:
+            BackfillError: the first record is not a header.
+        """
         lines = head.removeprefix(BOM).split(b"\n")
         number = next(
             (
@@ -226,7 +248,11 @@ class CsvRecords(LineReader):
 
 
 def _column_index(names: Sequence[str], name: str) -> int:
-    """The index of the column ``name``."""
+    """Return the index of the column ``name``.
+
+    Raises:
+        BackfillError: no column has this name, or several have it.
+    """
     found = [place for place, each in enumerate(names) if each == name.strip()]
     if len(found) == 1:
         return found[0]

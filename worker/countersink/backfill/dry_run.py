@@ -1,8 +1,9 @@
-"""``Trial``, for ``--dry-run``: reads sources as counting would, without writing or locking rows;
-sums what would be added to each day, or the truth of a reconcile.
+"""``Trial`` executes ``--dry-run``: it checks each chunk as a real run does, but writes and locks
+no rows. It sums the amounts that would be added to each day. For a reconcile, it sums the amounts
+of each bucket and key.
 
-Sources and chunks of the dry run are kept in memory, so that lines and files that come twice are
-found as counting would find them.
+A real run recognizes repeated files and lines by its rows of sources, chunks and samples. A dry run
+keeps these rows in memory, so it recognizes the same files and lines.
 """
 
 from collections import Counter, defaultdict
@@ -24,22 +25,23 @@ from countersink.counting.apply.amounts import BucketAmounts
 from countersink.database.session import Session
 
 _NUMBER: Final = 8
-"""Bytes of a source's number."""
+"""Length in bytes of a source's number."""
 _RECORD_BYTES: Final = SAMPLE_BYTES - 2 + _NUMBER
 
 
 class FirstSources:
-    """The first source of each sample, in a tenth of the memory of a dict.
+    """A map from each sample (the hash of a line) to the first source that has the line. It takes a
+    tenth of the memory of a dict.
 
-    A bytearray for each first two bytes of samples: the other bytes and the source's number of all
-    samples in a row.
+    There is one bytearray for each value of the first two bytes. It holds, for each sample that
+    begins with this value, the sample's other bytes and the source's number.
     """
 
     def __init__(self) -> None:
         self._held: defaultdict[bytes, bytearray] = defaultdict(bytearray)
 
     def get(self, sample: bytes) -> int | None:
-        """The number of the sample's first source; None: there is none."""
+        """Return the number of the first source that has a sample, or None if no source has it."""
         held, rest = self._held[sample[:2]], sample[2:]
         index = held.find(rest)
         while index > 0 and index % _RECORD_BYTES:
@@ -48,17 +50,18 @@ class FirstSources:
         return None if index < 0 else int.from_bytes(held[end - _NUMBER : end], "big", signed=True)
 
     def add(self, sample: bytes, source: int) -> None:
-        """Add the source of a sample, unless the sample has one."""
+        """Store ``source`` as the first source of a sample, unless the sample has one already."""
         if self.get(sample) is None:
             self._held[sample[:2]] += sample[2:] + source.to_bytes(_NUMBER, "big", signed=True)
 
 
 class Trial(Sources):
-    """Sources and chunks of the tables, and those that a dry run has read.
+    """The sources and chunks of a dry run: those in the tables, and those that the dry run itself
+    has read, which are kept in memory.
 
     Attributes:
-        days: the amount that would be added to each day.
-        truth: the truth of a reconcile: label of a bucket → key → amount.
+        days: for each day, the amount that would be added to it.
+        truth: the sums of a reconcile's sources: label of a bucket → key → amount.
     """
 
     def __init__(self) -> None:
@@ -113,11 +116,14 @@ class Trial(Sources):
     def count(
         self, session: Session, ahead: ReadAhead, source: int, found: ReadChunk, before: bytes
     ) -> ReadChunk:
-        """Add a chunk to the results of the dry run.
+        """Add a chunk to the sums of the dry run, and return it.
+
+        The arguments are those of ``count_chunk`` in ``transaction.py``, which counts a chunk in a
+        real run.
 
         Raises:
-            BackfillError, TooManyRejects: as :func:`count_chunk` of ``transaction.py``.
-            StoreError: as any query.
+            BackfillError, TooManyRejects: in the same cases as ``count_chunk``.
+            StoreError: MySQL failed.
         """
         work, stored = ahead.work, self.read(session, source)
         assert stored is not None

@@ -1,20 +1,22 @@
-"""Errors of a backfill.
+"""Exceptions of a backfill.
+
+These have a message for users, which says what to do:
 
 ::
 
-    BackfillError             the backfill cannot continue; the message says what to do
-    ├── WrongOption           an option is not allowed; nothing was read
+    BackfillError             the backfill cannot continue
+    ├── WrongOption           an option is not allowed for this counter or file
     ├── Unreadable            a source is missing, not a file, cut off or corrupt
-    ├── RunEnded              the run was undone, or its counter deleted, meanwhile
-    └── TooManyRejects        with the current chunk, the run would exceed its rejected lines
+    ├── RunEnded              another process has ended the run or deleted its counter
+    └── TooManyRejects        the current chunk would exceed the run's limit of rejected lines
 
-Exceptions that the package handles itself:
+The package catches these itself:
 
 ::
 
-    RolledUpMeanwhile         a day was rolled up to its month meanwhile
-    Overtaken                 the chunk was counted by another process, or the settings changed
-    SourceDiffers             another process read on, and its content may be another source
+    RolledUpMeanwhile         a day was rolled up to its month before it could be set
+    Overtaken                 another process counted the chunk, or settings changed meanwhile
+    SourceDiffers             the stored source changed, so the content may be another source
 """
 
 from typing import TYPE_CHECKING
@@ -26,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class BackfillError(ExplainedError):
-    """The backfill cannot continue; the message says what to do."""
+    """The backfill cannot continue. The message says what to do."""
 
 
 class WrongOption(BackfillError):
-    """An option is not allowed; nothing was read."""
+    """An option is not allowed for this counter or file; the command ends with a usage error."""
 
 
 class Unreadable(BackfillError):
@@ -38,11 +40,12 @@ class Unreadable(BackfillError):
 
 
 class RunEnded(BackfillError):
-    """The run has ended meanwhile: it was undone, or its counter was deleted."""
+    """The run has ended meanwhile: another process has undone it, taken it for dead, or deleted its
+    counter."""
 
 
 class TooManyRejects(BackfillError):
-    """The current chunk would make the run exceed its maximum of rejected lines; the chunk is not
+    """The current chunk would make the run exceed its maximum of rejected lines. The chunk is not
     counted.
 
     Attributes:
@@ -55,15 +58,15 @@ class TooManyRejects(BackfillError):
 
 
 class RolledUpMeanwhile(Exception):
-    """A chosen day was rolled up before it was set; nothing was done. The message has the reason
-    for users."""
+    """A day was rolled up to its month before a reconcile could set it. Nothing was done. The
+    message is the reason for users."""
 
 
 class Overtaken(Exception):
-    """A chunk must not be counted as it was read: another process has counted it, or the catalog
-    or the salts have changed since."""
+    """A chunk must not be counted as it was read: another process has counted it, or the catalog or
+    the salts (for hashes of visitors) have changed since."""
 
 
 class SourceDiffers(Exception):
-    """The source is not as it was found: another process has read on in it, deleted it or begun it
-    anew, so this content may be another source."""
+    """The source's row has changed since the content was compared with it, so the content may be
+    another source: another process has counted more of the source, deleted it, or begun it anew."""

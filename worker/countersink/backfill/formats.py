@@ -1,8 +1,9 @@
-"""``check`` validates the options for reading lines (``--input-format``, ``--key``,
-``--time-column``, ``--delimiter`` ...); ``make_reader`` makes the reader of a source.
+"""Formats of a backfill's sources: ``check`` validates the options for reading lines
+(``--input-format``, ``--key``, ``--time-column``, ``--delimiter`` ...), and ``make_reader`` makes
+the reader of a source.
 
-A reader turns a line into key, minute and amount, leaves it out by the recipe, or rejects it with a
-reason. Blank lines are ignored.
+A reader turns a line into key, minute and amount, or leaves the line out if the options say so, or
+rejects it with a reason. Blank lines are ignored.
 """
 
 import re
@@ -47,15 +48,15 @@ _OPTIONS: Final = (
     (("delimiter", "columns", "comment"), ("csv",), "is for CSV"),
     (("envelope",), {*INPUT_FORMATS, "log-format"} - {"csv", "w3c"}, "is not for csv or w3c"),
 )
-"""Options, the formats that allow them, and the error with other formats."""
+"""Rows of: attributes of a recipe, the formats that allow them, the error with any other format."""
 
 
 class Reader(LineReader, Protocol):
-    """Reads the records of one source."""
+    """Reader of the records of one source, which also knows where records end."""
 
     @property
     def quoted(self) -> Quoting | None:
-        """Finds the ends of records that may contain newlines; None: each record is a line."""
+        """Finds the ends of records that may contain newlines; None if each record is a line."""
 
 
 def make_reader(
@@ -65,15 +66,16 @@ def make_reader(
     begins: Callable[[date], int] | None = None,
     counter: str = "",
 ) -> Reader:
-    """The reader of a source.
+    """Return the reader of a source.
 
     Args:
-        recipe: which :func:`check` has accepted.
+        recipe: the options by which the source is read; :func:`check` has accepted them.
         head: the first 64 KiB of the source, uncompressed.
-        minutes: half-open range of Unix minutes; lines outside are left out. None: no range.
-        begins: returns the first minute of a day of the counter, for times that are dates; None:
-            dates begin in the recipe's time zone.
-        counter: whose lines count, where the recipe has a counter column.
+        minutes: half-open range of Unix minutes; lines of other times are left out. None: no line
+            is left out for its time.
+        begins: function that returns the first minute of a day of the counter, for times that are
+            dates; None: days begin in the recipe's time zone.
+        counter: name of the counter whose lines count, if the recipe has a counter column.
 
     Raises:
         BackfillError: the source cannot be read by this recipe: it is UTF-16, or a CSV that lacks a
@@ -90,7 +92,7 @@ def make_reader(
 
 
 def _line_reader(recipe: Recipe, keys: Keys, begins: Callable[[date], int] | None) -> Reader:
-    """The reader of a source that is not CSV.
+    """Return the reader of a source that is not CSV. See :func:`make_reader` for ``begins``.
 
     Raises:
         ValueError: the recipe is invalid: see :func:`check`.
@@ -116,16 +118,16 @@ def _line_reader(recipe: Recipe, keys: Keys, begins: Callable[[date], int] | Non
 
 
 def check_head(recipe: Recipe, reader: Reader, head: bytes) -> None:
-    """Check on the first lines of a source that the recipe reads times and amounts as they are
-    meant. Later lines are rejected where it does not.
+    """Check on the first lines of a source that the recipe reads times and amounts correctly. A
+    later line whose time or amount cannot be read is rejected.
 
     Args:
-        recipe: of the source.
-        reader: from :func:`make_reader`.
+        recipe: the options by which the source is read.
+        reader: reader of the source, from :func:`make_reader`.
         head: the first 64 KiB of the source, uncompressed.
 
     Raises:
-        BackfillError: an option is missing or wrong, or the records are not in lines.
+        BackfillError: an option is missing or wrong, or the JSON objects are not one per line.
     """
     if recipe.input_format not in _RECORDS:
         return
@@ -149,7 +151,12 @@ def check_head(recipe: Recipe, reader: Reader, head: bytes) -> None:
 
 
 def keys_of(recipe: Recipe, minutes: tuple[int, int] | None = None, counter: str = "") -> Keys:
-    """The keys of a recipe, and its conditions for lines to leave out.
+    """Return the :class:`Keys` of a recipe, which make the key of each line and decide which lines
+    are left out.
+
+    Args:
+        recipe: the options by which lines are read.
+        minutes, counter: see :func:`make_reader`.
 
     Raises:
         ValueError: an option is invalid; the message says what to do.
@@ -169,10 +176,10 @@ def keys_of(recipe: Recipe, minutes: tuple[int, int] | None = None, counter: str
 
 
 def check(recipe: Recipe) -> None:
-    """Check a recipe without its source.
+    """Check the options of a recipe, without reading a source.
 
     Raises:
-        ValueError: it is invalid; the message says what to do.
+        ValueError: an option is invalid; the message says what to do.
     """
     if recipe.input_format not in (*INPUT_FORMATS, "log-format"):
         raise ValueError(
@@ -217,10 +224,10 @@ def check(recipe: Recipe) -> None:
 
 
 def recipe_for(recipe: Recipe, head: bytes) -> Recipe:
-    """The recipe with the format of a source instead of ``auto``.
+    """Return the recipe by which a source is read: it has the source's format instead of ``auto``.
 
     Args:
-        recipe: from the options.
+        recipe: the recipe of the options.
         head: the first 64 KiB of the source, uncompressed.
 
     Raises:
@@ -251,7 +258,7 @@ def check_encoding(head: bytes) -> None:
     """Check that a source is not UTF-16 or UTF-32.
 
     Raises:
-        BackfillError: it is.
+        BackfillError: it is UTF-16 or UTF-32.
     """
     if reason := wide_text(head, "it", "backfill"):
         raise BackfillError(reason)

@@ -1,9 +1,9 @@
-"""Runs of backfills: writes the row of a running one in ``backfill_run``; reads past runs with
-their sources, first rejected lines and corrections. See ``cli/commands/backfills.py`` for the
-output.
+"""The history of backfills: writes a running backfill's row of ``backfill_run``, and reads past
+runs with their sources, first rejected lines and corrections. See ``cli/commands/backfills.py`` for
+the output.
 
-Corrections are read in pages, each in its own transaction, in the order of the primary key: a run
-may have millions.
+A run may have millions of corrections, so they are read in pages: each page in its own transaction,
+in the order of the primary key.
 """
 
 import json
@@ -27,12 +27,14 @@ _NOW: Final = "UTC_TIMESTAMP(3)"
 
 @dataclass(frozen=True, slots=True)
 class LineCounts:
-    """Sums of one chunk or of several.
+    """Numbers of lines and bytes, and the sum of the amounts, of one or more chunks.
 
     Attributes:
         size_bytes: uncompressed bytes.
-        lines: lines read.
-        counted, filtered, rejected: lines counted, left out by the recipe, rejected.
+        lines: lines that were read.
+        counted: lines that gave an amount.
+        filtered: lines that the options leave out.
+        rejected: lines that could not be counted.
         amount: sum of all amounts.
     """
 
@@ -47,7 +49,9 @@ class LineCounts:
         return LineCounts(*map(operator.add, astuple(self), astuple(other)))
 
     def report(self, source: str, outcome: str, detail: str) -> SourceReport:
-        """The report of a source with these sums."""
+        """Return the report of a source that has these numbers. See :class:`SourceReport` for the
+        arguments.
+        """
         return SourceReport(
             source=source,
             outcome=outcome,
@@ -63,12 +67,17 @@ class LineCounts:
 def begin(
     session: Session, options: BackfillOptions, sources: Sequence[str], holder: str
 ) -> tuple[int, Resolution]:
-    """Insert a run in the state ``running``; returns its number, and the resolution in which it
-    reconciles. If the outcome is unknown, call it again.
+    """Insert the row of a new run, in the state ``running``. Returns the run's number and, for a
+    reconcile, the resolution in which it sums up its sources.
+
+    A second call with the same ``holder`` inserts nothing and returns the same values. So call it
+    again if the outcome of a call is unknown.
 
     Args:
-        sources: their names.
-        holder: a name of the process, unique to this run.
+        session: session outside a transaction.
+        options: options of the run.
+        sources: names of its sources.
+        holder: a name of this process that no other run has.
     """
     ask = "SELECT id, resolution FROM backfill_run WHERE counter = %s AND holder = %s"
     with session.transaction():
@@ -93,13 +102,19 @@ def begin(
 
 
 def record(session: Session, run: int, counted: LineCounts, corrections: int = 0) -> None:
-    """Add the sums of a chunk, or of corrections, to the row of their run.
+    """Add the sums of a chunk, or of some corrections, to the row of their run.
 
-    Call it at the end of the transaction: every chunk of the run needs this row, so it should be
-    locked for a moment only.
+    Call it at the end of the transaction: every transaction of the run must lock this row, so each
+    should hold the lock for a moment only.
+
+    Args:
+        session: session in the transaction.
+        run: number of the run.
+        counted: sums to add.
+        corrections: number of corrections to add.
 
     Raises:
-        RunEnded: the run has ended: roll the transaction back.
+        RunEnded: the run is not running any more; the caller must roll the transaction back.
     """
     changed = session.execute(
         "UPDATE backfill_run SET size_bytes = size_bytes + %s, lines_read = lines_read + %s,"
@@ -117,7 +132,7 @@ def require_running(session: Session, run: int) -> None:
     """Lock a run's row until the transaction ends, and check that the run is running.
 
     Raises:
-        RunEnded: another process has ended it.
+        RunEnded: the run is not running any more.
     """
     found = session.query("SELECT state FROM backfill_run WHERE id = %s FOR UPDATE", (run,))
     state = found[0][0] if found else "missing"
@@ -129,7 +144,7 @@ def require_running(session: Session, run: int) -> None:
 
 
 def end(session: Session, run: int, state: str, error: str = "") -> None:
-    """Set the last state of a run, if the run is running."""
+    """End a run, if it is running: set its last state, and the error that ended it."""
     session.execute(
         f"UPDATE backfill_run SET state = %s, error = %s, seen = {_NOW}, ended = {_NOW}"
         " WHERE id = %s AND state = 'running'",
@@ -138,7 +153,7 @@ def end(session: Session, run: int, state: str, error: str = "") -> None:
 
 
 def rejects_of(session: Session, run: int) -> int:
-    """Number of lines that a run has rejected so far."""
+    """Return the number of lines that a run has rejected so far."""
     ((number,),) = session.query(
         "SELECT COALESCE(SUM(rejected), 0) FROM backfill_chunk WHERE run = %s", (run,)
     )
@@ -146,32 +161,34 @@ def rejects_of(session: Session, run: int) -> int:
 
 
 def printable(text: str) -> str:
-    """``text`` with escapes for bytes that are not UTF-8, such as those of a file's name."""
+    """Return ``text`` with escapes for bytes that are not UTF-8, which names of files may have."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 PAGE: Final = 1000
-"""Corrections of one query."""
+"""Number of corrections that one query reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run of ``countersink backfill``: a row of ``backfill_run``.
+    """One run of ``countersink backfill``, as its row of ``backfill_run`` describes it.
 
     Attributes:
-        id: its number.
-        counter: its name.
+        id: number of the run.
+        counter: name of the counter.
         mode: ``add`` or ``reconcile``.
-        state: ``running`` (also of a process that died: see ``seen``), ``done``, ``stopped``,
-            ``failed``, ``undoing``, ``undone`` or ``deleted`` (with its counter).
-        recipe: of the options.
-        sources: their names.
+        state: ``running``, ``done``, ``stopped``, ``failed``, ``undoing``, ``undone``, or
+            ``deleted`` if its counter was deleted. A run whose process died stays ``running``: see
+            ``seen``.
+        recipe: the options by which its lines were read.
+        sources: names of its sources.
         holder: name of the process that began it.
-        started, seen, ended: naive UTC; ``seen`` is the time of its last commit.
+        started, seen, ended: times of its beginning, last commit and end, naive UTC. ``ended`` is
+            None until then.
         size_bytes, lines, counted, filtered, rejected: see :class:`LineCounts`.
         amount: sum of the added amounts, or of the corrections.
-        corrections: of a reconcile: number of cells that differed.
-        error: reason why it failed or stopped.
+        corrections: number of cells that a reconcile has corrected.
+        error: reason why it failed or stopped, or None.
     """
 
     id: int
@@ -196,13 +213,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
-    """Sums of the chunks that a run counted of a source.
+    """Sums of the chunks of one source that a run has counted.
 
     Attributes:
-        id: the source's number.
-        path: of the file last read.
-        name: distinguishes sources of the same content; mostly ''.
-        chunks: their number.
+        id: number of the source.
+        path: path of the file that was last read as this source.
+        name: name from ``--source-name``, which distinguishes sources with the same content; mostly
+            ''.
+        chunks: number of the chunks.
         size_bytes, lines, counted, filtered, rejected, amount: see :class:`LineCounts`.
     """
 
@@ -220,13 +238,13 @@ class RunSource:
 
 @dataclass(frozen=True, slots=True)
 class RejectedLine:
-    """A line that could not be counted.
+    """A line that could not be counted, in the form for users.
 
     Attributes:
         source: path of its source.
-        line: its number, from 1.
-        reason: for users.
-        text: its first 1,000 bytes; bytes that are not UTF-8 are escaped.
+        line: its number in the source, from 1.
+        reason: why it could not be counted.
+        text: its first 1,000 bytes, with escapes for bytes that are not UTF-8.
     """
 
     source: str
@@ -242,13 +260,14 @@ _RUN: Final = (
 
 
 def runs(session: Session, counter: str | None = None) -> list[Run]:
-    """All runs, or the runs of one counter; the latest first."""
+    """Return all runs, or the runs of one counter, the latest first."""
     where, args = (" WHERE counter = %s", (counter,)) if counter is not None else ("", ())
     return [_run(row) for row in session.query(f"{_RUN}{where} ORDER BY id DESC", args)]
 
 
 def run(session: Session, number: int, *, lock: bool = False) -> Run:
-    """A run by its number. ``lock``: exclusive until the transaction ends.
+    """Return the run with a number. With ``lock``, its row is locked exclusively until the
+    transaction ends.
 
     Raises:
         BackfillError: there is no such run.
@@ -264,8 +283,8 @@ def run(session: Session, number: int, *, lock: bool = False) -> Run:
 
 
 def sources_of(session: Session, number: int) -> list[RunSource]:
-    """The sources with chunks of a run, in the order of their numbers; without chunks that were
-    taken back.
+    """Return the sources of which a run has counted chunks, ordered by their numbers. Chunks that
+    an undo has taken back are left out.
     """
     columns = "end_at - c.start_at", "lines_read", "counted", "filtered", "rejected", "amount"
     sums = ", ".join(f"SUM(c.{column})" for column in columns)
@@ -281,13 +300,15 @@ def sources_of(session: Session, number: int) -> list[RunSource]:
 
 
 def rejects(session: Session, number: int) -> list[RejectedLine]:
-    """The first rejected lines of a run."""
+    """Return the first rejected lines of a run, which are stored in its row."""
     found = session.query("SELECT rejects FROM backfill_run WHERE id = %s", (number,))
     return [RejectedLine(**one) for one in json.loads((found and found[0][0]) or "[]")]
 
 
 def drift(session: Session, number: int) -> Iterator[Drift]:
-    """The corrections of a run by bucket and key, without those that were taken back."""
+    """Iterate over the corrections of a run, one for each cell, ordered by bucket and key.
+    Corrections that an undo has taken back are left out.
+    """
     scheme = load_scheme(session, run(session, number).counter)
     place: tuple[object, ...] | None = None
     while True:
@@ -307,8 +328,11 @@ def drift(session: Session, number: int) -> Iterator[Drift]:
 
 
 def after_correction(place: tuple[object, ...] | None) -> tuple[str, tuple[object, ...]]:
-    """SQL condition, and its values, for rows of ``backfill_correction`` after a (bucket, width,
-    key) of a run, in the order of the primary key; None: all rows.
+    """Return an SQL condition, and its values, for the rows of ``backfill_correction`` that come
+    after ``place`` in the primary key. The query selects one run by another condition.
+
+    Args:
+        place: (bucket, width, key) of the row before; None to select all rows of the run.
     """
     if place is None:
         return "", ()

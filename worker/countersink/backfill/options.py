@@ -1,8 +1,8 @@
 """Options of a backfill (``BackfillOptions``, ``Recipe``) and its report (``BackfillReport``). See
 ``cli/commands/log_options.py`` for the flags.
 
-The recipe has the options by which lines become counts: sources that are read by the same recipe
-give the same counts.
+The recipe is the part of the options that decides what each line counts. Equal lines that are read
+by the same recipe give the same counts.
 """
 
 import shlex
@@ -22,9 +22,10 @@ from countersink.logs.times import Clock
 
 Mode = Literal["add", "reconcile"]
 INPUT_FORMATS: Final[tuple[str, ...]] = ("auto", *LOG_FORMATS, "csv", "ndjson")
-"""Formats that have a name."""
+"""Values of ``--input-format``."""
 MOST_REJECTS: Final = 100_000
-"""Default maximum of rejected lines of a run: with more, the format or the directory is wrong."""
+"""Default maximum of rejected lines in a run. If there are more, the format or the directory is
+wrong."""
 STOPPED = "stopped: run this again to continue"
 
 
@@ -33,32 +34,35 @@ class Recipe:
     """The options for reading the lines of a source.
 
     Attributes:
-        input_format: format of the lines; ``auto``: detected from the first lines; ``log-format``:
-            defined by ``log_format``.
+        input_format: format of the lines. ``auto`` is detected by the first lines, ``log-format``
+            is defined by ``log_format``.
         log_format: a log format of Apache or nginx, in their syntax.
-        envelope: format around each line, such as a syslog prefix; '': none.
-        key: template of the key: text with ``{field}``, where ``{{`` and ``}}`` are braces; '':
-            the format's default (access logs: ``{path}``).
-        dimensions: (name, field) pairs: lines have the values of these dimensions, and no key.
+        envelope: format of the text around each line, such as a syslog prefix; '' if there is none.
+        key: template of the key: text with ``{field}``, in which ``{{`` and ``}}`` stand for
+            braces. '' stands for the format's default (access logs: ``{path}``).
+        dimensions: pairs of a dimension and the field that has its value. With these, lines have
+            values of dimensions instead of a key.
         visitor: fields that together identify a visitor, for a counter of different visitors.
-        key_column, time_column, amount_column: CSV: names in the header; NDJSON: paths; '': the
-            format's default. Without an amount column each line counts 1.
-        more_time_columns: columns that are appended to the time column with spaces between, such as
-            a time of day to a date.
-        counter_column: the column with a line's counter; lines of other counters are left out. '':
-            all lines count.
-        columns: CSV: the column names of a file without a header.
-        comment: CSV: the beginning of comment lines; '': there are no comments.
-        delimiter: CSV: one character between fields.
-        decimal_point, thousands: in amounts that are texts: the character before a fraction, and
-            the character between groups of three digits; '': ambiguous amounts are rejected.
+        key_column, time_column, amount_column: names of columns in a CSV header, or paths in
+            NDJSON; '' stands for the format's default. Without an amount column each line counts 1.
+        more_time_columns: columns whose values are appended to that of the time column, with spaces
+            between. Example: a time of day after a date.
+        counter_column: the column with a line's counter; lines of other counters are left out. ''
+            if there is no such column: then all lines count.
+        columns: column names of a CSV file that has no header.
+        comment: text with which comment lines of a CSV begin; '' if there are no comments.
+        delimiter: the one character between fields of a CSV.
+        decimal_point, thousands: characters in amounts that are texts: before a fraction, and
+            between groups of three digits. With '', ambiguous amounts are rejected.
         time_format: ``auto``, ``unix``, ``unix-ms``, ``unix-us``, ``unix-ns``, or a strptime
             pattern.
-        time_zone: IANA name for times without a zone; '': such lines are rejected.
-        where: conditions; lines that do not meet all of them are left out.
-        exclude_keys: shell patterns; lines whose key matches one are left out.
-        strip_query: keys, and values of dimensions, end before their ``?``.
-        start, end: days of the counter, both inclusive; other lines are left out.
+        time_zone: IANA name of the zone for times that name no zone. With '', lines with such times
+            are rejected.
+        where: conditions. A line that does not meet all of them is left out.
+        exclude_keys: shell patterns. A line whose key matches one of them is left out.
+        strip_query: True to cut keys, and values of dimensions, before their ``?``.
+        start, end: first and last day, in the counter's time zone. Lines of other days are left
+            out.
     """
 
     input_format: str = "combined"
@@ -86,7 +90,9 @@ class Recipe:
     end: date | None = None
 
     def to_json(self) -> str:
-        """JSON without attributes that have their default; equal recipes give equal texts."""
+        """Return JSON of the attributes that differ from their defaults. Equal recipes give equal
+        texts.
+        """
         given = {
             one.name: value
             for one in fields(self)
@@ -95,7 +101,9 @@ class Recipe:
         return msgspec.json.encode(given).decode()
 
     def described(self) -> str:
-        """The options that differ from their defaults, as on the command line, or ``(none)``."""
+        """Return the options that differ from their defaults, as on the command line, or
+        ``(none)``.
+        """
         words: list[str] = []
         for one in fields(self):
             value = getattr(self, one.name)
@@ -111,23 +119,25 @@ class Recipe:
 
     @property
     def times(self) -> tuple[str, ...]:
-        """The columns whose values, joined by blanks, are a record's time."""
+        """The columns whose values, joined by blanks, are the time of a record."""
         return tuple(name for name in (self.time_column, *self.more_time_columns) if name)
 
     def clock(self, begins: Callable[[date], int] | None) -> Clock:
-        """The reader of times; its error messages name their columns."""
+        """Return the parser of times. Its error messages name the columns of times. See
+        ``make_reader`` for ``begins``.
+        """
         return Clock(self.time_format, self.time_zone, begins, " ".join(self.times))
 
     def continues(self, before: Self) -> bool:
-        """Whether this recipe differs from ``before`` only by a later first day, so that a source
-        partly counted by ``before`` may be read on by this one.
+        """Return whether this recipe differs from ``before`` only by a later first day. Then this
+        recipe may read on in a source that was partly counted by ``before``.
         """
         later = self.start is not None and (before.start is None or before.start < self.start)
         return later and replace(self, start=before.start) == before
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The recipe that :meth:`to_json` wrote."""
+        """Return the recipe from a text that :meth:`to_json` has made."""
         return msgspec.json.decode(text, type=cls)
 
 
@@ -138,7 +148,7 @@ _OPTIONS: Final = {
     "start": "--from",
     "end": "--to",
 }
-"""Options with other names than their attributes."""
+"""Attributes whose option has another name → this option."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,21 +156,21 @@ class BackfillOptions:
     """The options of one ``countersink backfill``.
 
     Attributes:
-        counter: its name.
+        counter: name of the counter.
         sources: files, directories, shell patterns; ``-`` is standard input.
-        recipe: for their lines.
-        mode: ``add``: the sources have events that never arrived; ``reconcile``: the sources have
+        recipe: options for reading the lines of the sources.
+        mode: ``add`` if the sources have events that were never counted; ``reconcile`` if they have
             all events of their days.
-        name: distinguishes sources of the same content.
-        delete_missing: reconcile: set keys that no source has to 0.
-        grace_s: reconcile: seconds after the end of a day from which it can be set.
-        wait_s: reconcile: maximum of seconds to wait for entries in the streams.
+        name: name that distinguishes sources with the same content.
+        delete_missing: True if a reconcile sets keys that no source has to 0.
+        grace_s: seconds after the end of a day from which a reconcile can set the day.
+        wait_s: maximum of seconds that a reconcile waits for entries in the streams.
         jobs: number of child processes that read big sources.
-        rate: maximum of lines per second; None: no maximum.
-        count_repeats: count lines although another source has them, too.
-        max_rejects: maximum of rejected lines of the run; None: :data:`MOST_REJECTS`.
-        rejects: file for rejected lines; None: none.
-        dry_run: report changes without making them.
+        rate: maximum of lines per second; None for no maximum.
+        count_repeats: True to count lines although another source has them, too.
+        max_rejects: maximum of rejected lines of the run; None stands for :data:`MOST_REJECTS`.
+        rejects: file for rejected lines; None to write no file.
+        dry_run: True to report changes without making them.
     """
 
     counter: str
@@ -180,7 +190,7 @@ class BackfillOptions:
 
     @property
     def rejects_allowed(self) -> int:
-        """Maximum of rejected lines."""
+        """Maximum number of rejected lines of the run."""
         return MOST_REJECTS if self.max_rejects is None else self.max_rejects
 
 
@@ -190,10 +200,12 @@ class Progress:
 
     Attributes:
         doing: ``reading``, ``waiting`` (for the streams) or ``correcting``.
-        source: the source being read; the day while correcting.
-        done, size: bytes on disk of all sources; days while correcting. Size is None if unknown.
-        lines, counted, filtered, rejected: lines of this run so far.
-        jobs: number of working child processes.
+        source: name of the source that is read, or the day that is corrected.
+        done, size: the part that is done, and the total: in bytes on disk of all sources, or in
+            days while correcting. ``size`` is None if the total is unknown.
+        lines, counted, filtered, rejected: numbers of lines that this run has read, counted, left
+            out and rejected so far.
+        jobs: number of child processes that are working.
     """
 
     doing: str
@@ -212,11 +224,13 @@ class SourceReport:
     """The report of one source.
 
     Attributes:
-        source: its name.
-        outcome: ``counted``, ``known`` (no new lines), ``rejected`` (all new lines), ``empty``,
+        source: name of the source.
+        outcome: ``counted``, ``known`` (no new lines), ``rejected`` (all new lines), ``empty`` or
             ``failed``.
-        detail: for users: lines counted before, or the error.
-        lines, counted, filtered, rejected, amount: of this run.
+        detail: text for users: how many lines were counted before, or the error.
+        lines, counted, filtered, rejected: numbers of lines that this run has read, counted, left
+            out and rejected.
+        amount: sum of the amounts of the counted lines.
     """
 
     source: str
@@ -231,15 +245,15 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """A cell whose total differs from the truth of a reconcile.
+    """A cell whose total differs from the sum of a reconcile's sources.
 
     Attributes:
-        day: in the counter's time zone.
+        day: day of the cell, in the counter's time zone.
         bucket: beginning of the bucket, as in the tables.
-        width: of the bucket.
-        key: the key.
-        had: the total before.
-        should_be: the sum of the sources.
+        width: width of the bucket.
+        key: key of the cell.
+        had: total before the correction.
+        should_be: sum of the sources.
     """
 
     day: date
@@ -251,7 +265,9 @@ class Drift:
 
     @staticmethod
     def make(day: date, label: int, key: bytes, had: int, should_be: int) -> "Drift":
-        """The drift of the cell with a bucket's label and a key."""
+        """Return the drift of a cell. ``label`` is the label of its bucket, a number for the
+        bucket's beginning and width. Bytes of ``key`` that are not UTF-8 are replaced.
+        """
         return Drift(
             day=day,
             bucket=label_time(label),
@@ -263,7 +279,7 @@ class Drift:
 
     @property
     def delta(self) -> int:
-        """The amount that corrects the cell."""
+        """The amount that must be added to the cell to correct it."""
         return self.should_be - self.had
 
 
@@ -272,17 +288,18 @@ class BackfillReport:
     """The report of a backfill.
 
     Attributes:
-        run: its number; None: a dry run.
-        counter, mode: of the options.
-        state: ``done``, ``stopped`` (on request, or by too many rejected lines) or ``failed``
-            (a source failed, or nothing was corrected).
-        sources: one report for each.
-        lines, counted, filtered, rejected, amount: sums; of a reconcile, the amount of the
-            corrections.
-        known_lines: lines that earlier runs have counted.
-        by_day: (ISO date, amount) that would be added; dry runs only.
-        corrections: reconcile: number of cells that differed; see ``backfill_correction``.
-        drift: dry runs of a reconcile: the first differences.
+        run: number of the run; None for a dry run.
+        counter, mode: as in the options.
+        state: ``done``, ``stopped`` (on request, or by too many rejected lines) or ``failed`` (a
+            source failed, or nothing was corrected).
+        sources: one report for each source.
+        lines, counted, filtered, rejected: sums of these numbers in the reports of the sources.
+        amount: sum of the added amounts, or of a reconcile's corrections.
+        known_lines: number of lines that earlier runs have counted.
+        by_day: (ISO date, amount) pairs that a dry run would add.
+        corrections: number of cells whose total a reconcile has corrected, or a dry run would
+            correct.
+        drift: the first differences that a dry run of a reconcile has found.
         notices: sentences for users.
     """
 
@@ -313,7 +330,9 @@ def report(
     by_day: Sequence[tuple[str, int]] = (),
     notices: Iterable[str] = (),
 ) -> BackfillReport:
-    """A report with the sums of its sources."""
+    """Return a report whose numbers are the sums of its sources' numbers. See
+    :class:`BackfillReport` for the arguments.
+    """
     return BackfillReport(
         run=run,
         counter=options.counter,

@@ -1,9 +1,9 @@
-"""Rejected lines of a backfill: the file of ``--rejects``, the first lines stored with the run
-(``KEPT``), and the notice of their reasons. See ``options.py`` and ``count/transaction.py`` for the
-maximum of rejected lines.
+"""Rejected lines of a backfill: writes the file of ``--rejects``, stores the first ``KEPT`` lines
+with the run, and makes the notice of their reasons. See ``options.py`` and ``count/transaction.py``
+for the maximum of rejected lines.
 
 The file has one JSON object per line. The rejected lines of a chunk are appended once the chunk is
-committed, after those of earlier runs, since no run reads them again.
+committed. No run reads these lines again, so lines of earlier runs stay in the file.
 """
 
 import contextlib
@@ -26,18 +26,20 @@ from countersink.logs.formats.reader import Rejected
 from countersink.runtime.texts import plural
 
 KEPT: Final = 10
-"""Rejected lines that are stored with their run."""
+"""Maximum number of rejected lines that are stored with their run."""
 _AT_ONCE: Final = 1000
-"""Lines of one write."""
+"""Number of lines that one write appends."""
 _LONGEST_LINE: Final = 1024 * 1024
-"""Maximum of bytes of a rejected line's JSON object."""
+"""Maximum length in bytes of the JSON object of a rejected line."""
 _NAMED: Final = 3
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
-"""Parts of a reason that differ between lines: quoted texts and numbers."""
+"""Matches the parts of a reason that differ between lines: quoted texts and numbers."""
 
 
 def rejected_lines(source: str, rejected: Iterable[Rejected]) -> list[RejectedLine]:
-    """Rejected lines of a source for output; bytes that are not UTF-8 are escaped."""
+    """Convert rejected lines to the form for users, in which bytes that are not UTF-8 are escaped.
+    ``source`` is the path of their source.
+    """
     return [
         RejectedLine(source, one.line, one.reason, one.text.decode("utf-8", "backslashreplace"))
         for one in rejected
@@ -45,7 +47,9 @@ def rejected_lines(source: str, rejected: Iterable[Rejected]) -> list[RejectedLi
 
 
 def store_first(session: Session, run: int, rejected: Sequence[RejectedLine]) -> None:
-    """Store the first rejected lines with their run, in a transaction that holds its row."""
+    """Store the first rejected lines of a run in its row, which the transaction must have locked.
+    Lines beyond :data:`KEPT` are not stored.
+    """
     if rejected and len(kept := history.rejects(session, run)) < KEPT:
         first = [asdict(one) for one in [*kept, *rejected][:KEPT]]
         session.execute(
@@ -55,15 +59,15 @@ def store_first(session: Session, run: int, rejected: Sequence[RejectedLine]) ->
 
 
 class RejectsFile:
-    """The file of ``--rejects``; a context manager.
+    """The file of ``--rejects``; a context manager. The file is opened at the first rejected line.
 
     Args:
-        path: of the file; None: no file.
-        sources: of the run; the file may not be one of them.
+        path: path of the file; None to write no file.
+        sources: sources of the run; the file may not be one of them.
 
     Attributes:
-        first: the first :data:`KEPT` rejected lines, also without a file.
-        notice: for users: the path of the file; '': nothing was written.
+        first: the first :data:`KEPT` rejected lines; kept even if there is no file.
+        notice: text for users with the path of the file; '' if nothing was written.
 
     Raises:
         WrongOption: the file cannot be written, is one of the sources, or has other contents.
@@ -86,10 +90,14 @@ class RejectsFile:
                 self._file.close()
 
     def write(self, source: str, rejected: Sequence[Rejected]) -> None:
-        """Append rejected lines of a source.
+        """Append rejected lines to the file.
+
+        Args:
+            source: path of their source.
+            rejected: the lines.
 
         Raises:
-            BackfillError: they cannot be written.
+            BackfillError: the file cannot be written.
         """
         self.first += rejected_lines(source, rejected[: KEPT - len(self.first)])
         if self._path is None or not rejected:
@@ -132,7 +140,7 @@ def _check_path(path: Path, sources: Sequence[Input]) -> None:
 
 
 def _is_rejects_file(path: Path) -> bool:
-    """Whether the first line of a file is a rejected line's JSON object."""
+    """Return whether the first line of a file is the JSON object of a rejected line."""
     try:
         with path.open("rb") as file:
             found: Any = json.loads(file.readline(_LONGEST_LINE))
@@ -149,7 +157,8 @@ def _is_same_file(source: Input, path: Path) -> bool:
 
 
 def reasons(total: int, first: Sequence[RejectedLine]) -> list[str]:
-    """The notice of rejected lines and their reasons; empty: no line was rejected.
+    """Return a list with one notice about the rejected lines and their reasons, or an empty list if
+    no line was rejected.
 
     Args:
         total: number of rejected lines.
@@ -172,7 +181,7 @@ def reasons(total: int, first: Sequence[RejectedLine]) -> list[str]:
 
 
 def lines_were(number: int) -> str:
-    """``1 line was`` or ``2 lines were``, for the notices of rejected lines."""
+    """Return ``1 line was`` or ``2 lines were``, for notices about rejected lines."""
     return f"{plural(number, 'line')} {'was' if number == 1 else 'were'}"
 
 

@@ -1,9 +1,9 @@
-"""``backfill`` and ``BackfillRun``: one run from its options to its report; ``clear_reconciles``
-deletes the truth of ended reconciles.
+"""``backfill`` executes one run, from its options to its report, by way of ``BackfillRun``;
+``clear_reconciles`` deletes what ended reconciles have left.
 
-A killed process leaves its run in the state ``running``. A later run that adds continues after its
-chunks. The truth of a reconcile is of use to its own run only, and may be large:
-:func:`clear_reconciles` deletes it.
+A killed process leaves its run in the state ``running``. A later run in mode ``add`` continues
+after the counted chunks. The truth of a reconcile (the sums of its sources) may be large, and only
+the reconcile itself uses it; so :func:`clear_reconciles` deletes it.
 """
 
 import contextlib
@@ -54,9 +54,9 @@ class BackfillRun:
     """One run of a backfill, from its options to its report.
 
     Attributes:
-        redis_url, on_progress, on_notice: as of :func:`backfill`.
-        work: the parts of the run.
-        trial: of a dry run; None: it is not a dry run.
+        redis_url, on_progress, on_notice: see :func:`backfill`.
+        work: options, session and other parts that all steps of the run share.
+        trial: the sums of a dry run; None if this is not a dry run.
     """
 
     redis_url: str | None
@@ -66,7 +66,11 @@ class BackfillRun:
     on_notice: Callable[[str], object]
 
     def run(self, found: Sequence[Input], failed: Sequence[SourceReport]) -> BackfillReport:
-        """Count, or reconcile, and report.
+        """Count the lines of the sources, or set totals to their sums, and return the report.
+
+        Args:
+            found: the sources to read.
+            failed: reports of names without files.
 
         Raises:
             BackfillError: the run cannot continue.
@@ -174,8 +178,8 @@ class BackfillRun:
         return result
 
     def _end_failed(self, why: str) -> None:
-        """Set the state of a run to ``failed``, on a new connection: the old one may be in the
-        middle of a reply.
+        """Set the state of the run to ``failed``, on a new connection: the old connection may be in
+        the middle of a reply.
         """
         with (
             contextlib.suppress(StoreError, BackfillError),
@@ -194,20 +198,21 @@ def backfill(
     on_notice: Callable[[str], object] = lambda notice: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> BackfillReport:
-    """Count events from logs and exports. May be run again, and several times at once.
+    """Count events from logs and exports. May be called again, and by several processes at once: a
+    line that is counted is not counted again.
 
     Args:
-        mysql_url: the database.
-        options: of the run.
-        redis_url: the queue, which a reconcile needs.
-        on_progress: called for each chunk that is read, and each day that is corrected.
-        on_notice: called with the notices of days that a reconcile leaves out, before it changes
-            any total; the report has these notices as well.
-        stop: asked between two chunks; true once the run should end. Counted lines stay counted,
-            and another run continues after them.
+        mysql_url: URL of the database.
+        options: options of the run.
+        redis_url: URL of the queue; only a reconcile needs it.
+        on_progress: called after each chunk that is read, and before each day that is corrected.
+        on_notice: called with each notice about days that a reconcile leaves out, before the
+            reconcile changes any total. The report has these notices as well.
+        stop: called between two chunks; the run ends early once it returns true. Counted lines stay
+            counted, and another run continues after them.
 
     Raises:
-        WrongOption: the file for rejected lines must not be written; nothing was read.
+        WrongOption: an option is not allowed for this counter or file: see the message.
         BackfillError: the run cannot continue; the message says what to do.
         StoreError: MySQL is away or failed; another run continues.
         StreamError: Redis is away or failed; another run continues.
@@ -241,11 +246,15 @@ def open_work(
     on_progress: Callable[[Progress], object] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Work]:
-    """The parts of a backfill that has no run yet.
+    """Open the parts that all steps of a backfill share, and close them at the end. A context
+    manager. The backfill has no run yet.
 
     Args:
-        found: the files of the sources.
-        sources: the known sources: those of the tables, or a dry run's.
+        mysql_url: URL of the database.
+        options: options of the run.
+        found: the sources to read.
+        sources: the known sources: those of the tables, or those of a dry run.
+        on_progress, stop: see :func:`backfill`.
 
     Raises:
         WrongOption: the file for rejected lines must not be written.
@@ -271,7 +280,7 @@ def open_work(
 
 
 def _check_counter(session: Session, catalog: Catalog, options: BackfillOptions) -> None:
-    """Check that a backfill with these options may count the counter.
+    """Check that a backfill with these options may count its counter.
 
     Raises:
         BackfillError: it may not.
@@ -284,11 +293,11 @@ def _check_counter(session: Session, catalog: Catalog, options: BackfillOptions)
 
 
 def clear_reconciles(session: Session, counter: str) -> None:
-    """End the reconciles of a counter whose process has died, and delete the truth of all ended
-    ones. May be called again, and by several processes at once.
+    """End the reconciles of a counter whose process has died, and delete the truth (the sums of the
+    sources) of all ended reconciles. May be called again, and by several processes at once.
 
     Raises:
-        StoreError: as any query.
+        StoreError: MySQL failed.
     """
     reconciles = "SELECT id FROM backfill_run WHERE counter = %s AND resolution IS NOT NULL"
     # Each chunk that is read, and each range that is corrected, updates ``seen``.

@@ -1,16 +1,16 @@
-"""Spans: ranges of whole records of a source. :class:`SpanReader` cuts a span into pieces,
-:func:`window_of` splits a piece into records, :func:`digest` hashes a span again. See
-``logs/lines.py`` for the longest line.
+"""Spans: ranges of a source's bytes that hold whole records. :class:`SpanReader` cuts a span into
+pieces, :func:`window_of` splits a piece into records, :func:`digest` hashes the bytes of a span
+again. See ``logs/lines.py`` for the longest line.
 
-A span depends on its bytes alone: it ends with the record that reaches ``max_lines`` (``LINES``)
-lines or ``max_bytes`` (``BYTES``) bytes. At most a window is read past its end, and a record of any
-length is read in pieces.
+The bytes alone decide where a span ends: with the record that reaches ``max_lines`` (``LINES``)
+lines or ``max_bytes`` (``BYTES``) bytes. At most 256 KiB after its end are read. A record of any
+length is read in parts, with little memory.
 
-Of a record that is too long, the first line is skipped and reading continues with the next line
-(with CSV, most likely a quote was not closed). Such a span ends only after the bytes that show the
-length, so that reading its own bytes gives the same result.
+Of a record that is longer than 1 MiB, the first line is skipped, and reading continues with the
+next line: with CSV, most likely a quote was not closed. Such a span ends only after the bytes that
+show the length, so that reading its own bytes again gives the same result.
 
-A last record without a newline belongs to the span, or is left for a later run, as the caller says.
+A last record without a newline belongs to the span, or is left for a later run; the caller decides.
 """
 
 import hashlib
@@ -28,9 +28,10 @@ from countersink.logs.formats.reader import Rejected, Window
 from countersink.logs.lines import LONGEST, TOO_LONG, WINDOW
 
 LINES: Final = 65_536
-"""Lines after which a span ends."""
+"""Number of lines after which a span ends."""
 BYTES: Final = 16 * 1024 * 1024
-"""Uncompressed bytes after which a span ends; the record that reaches them belongs to it."""
+"""Number of uncompressed bytes after which a span ends. The record that reaches it belongs to the
+span."""
 _NOT_CLOSED: Final = "the record is longer than 1 MiB (a quote that is never closed?)"
 # No backtracking (possessive quantifiers, atomic groups): matching takes linear time for hostile
 # sources, too. Groups are atomic, not possessive: these fail before Python 3.11.5
@@ -43,15 +44,15 @@ _MARK: Final = rb"(?>(?:\A\xef\xbb\xbf)?)"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A range of whole records of a content, with its digest.
+    """A range of a source's bytes that holds whole records.
 
     Attributes:
-        start, end: half-open range of uncompressed bytes.
-        first_line: number of its first line, from 1.
-        lines: newlines in the range, and 1 more if it ends in a line without newline.
+        start, end: offsets of its first byte and of the byte after its last, uncompressed.
+        first_line: number of its first line in the source, from 1.
+        lines: number of newlines in the range, plus 1 if its last line has no newline.
         digest: SHA-256 of its bytes.
-        open: the content ends with it, and its last record has no newline.
-        torn: the last record is open and ends within quotes.
+        open: True if its last record has no newline, since the source ends there.
+        torn: True if that open record ends within quotes.
     """
 
     start: int
@@ -64,22 +65,22 @@ class Span:
 
     @property
     def next_line(self) -> int:
-        """Number of the line after the span."""
+        """Number of the first line after the span."""
         return self.first_line + self.lines
 
 
 @dataclass(frozen=True, slots=True)
 class SpanPiece:
-    """Consecutive whole records of a span, or a record that is too long, or the open last record.
+    """A part of a span: some whole records, or one record that is too long, or an open last record.
 
     Attributes:
         line: number of the first line.
-        data: the records are ``data[:stop]``; empty for a record that is too long.
-        stop: see ``data``.
-        lines: newlines in the records.
-        overlong: a record that is too long begins at ``line``.
-        open: the content ends within the record, before its newline.
-        torn: the record is open and ends within quotes.
+        data: bytes that begin with the records; empty for a record that is too long.
+        stop: number of bytes that the records have: they are ``data[:stop]``.
+        lines: number of newlines in the records.
+        overlong: True if the piece stands for a record that is too long and begins at ``line``.
+        open: True if the source ends within the record, before a newline.
+        torn: True if that open record ends within quotes.
     """
 
     line: int
@@ -92,20 +93,21 @@ class SpanPiece:
 
 
 class Quoting:
-    """Regular expressions for the records of a CSV, which end at newlines outside quoted fields.
+    """Regular expressions that find the ends of CSV records: newlines outside quoted fields. Match
+    them at the beginning of a record.
 
-    A quoted field begins with ``"``. It ends at the next ``"`` that is neither doubled nor after a
-    backslash, if the field ends there; else at the next ``"`` that is not doubled. Any other ``"``
-    (``5" disk``) is an ordinary character, also in comments. Match at the beginning of a record.
+    A field that begins with ``"`` is quoted. It ends at the next ``"`` that is neither doubled nor
+    after a backslash, if a delimiter or the end of the line follows; otherwise at the next ``"``
+    that is not doubled. Any other ``"`` (``5" disk``) is an ordinary character, also in comments.
 
     Args:
         delimiter: the character between fields.
-        comment: the beginning of comment lines; empty: there are no comments.
+        comment: text with which comment lines begin; '' if there are no comments.
 
     Attributes:
-        record: matches a record with its newline.
-        records: matches all whole records, in bytes that end with a record or with the content.
-        certain: matches all whole records whose end does not depend on bytes that follow.
+        record: matches one record with its newline.
+        records: matches all whole records; the bytes must end with a record or with the source.
+        certain: matches all whole records whose ends do not depend on the bytes that follow.
     """
 
     def __init__(self, delimiter: str, comment: str = "") -> None:
@@ -137,24 +139,25 @@ quoting = lru_cache(Quoting)
 
 @dataclass(slots=True, eq=False)
 class SpanReader:
-    """Cuts one span: iterate over :meth:`pieces` once, then read :attr:`span`.
+    """Reader of one span: iterate over :meth:`pieces` once, then take :attr:`span`.
 
     Args:
-        content: to read from, at any offset.
+        content: the source's bytes. Its current offset does not matter.
         start: uncompressed offset at which the span begins.
-        first_line: number of the line there.
-        quoted: finds the ends of records that may contain newlines; None: each record is a line.
-        end: known end of the span; None: by the limits, or with the content.
-        leave_open: leave a last record without a newline out.
-        digested: compute the digest of the span; else it is empty.
-        max_lines, max_bytes: see :data:`LINES` and :data:`BYTES`.
+        first_line: number of the line that begins there.
+        quoted: finds the ends of records that may contain newlines; None if each record is a line.
+        end: known offset of the span's end; None to end it by the limits, or with the source.
+        leave_open: True to leave out a last record that has no newline.
+        digested: True to compute the digest of the span; otherwise its digest is empty.
+        max_lines, max_bytes: limits of the span: see :data:`LINES` and :data:`BYTES`.
 
     Attributes:
-        left_open: a last record without a newline was left out.
+        left_open: True if a last record without a newline was left out.
 
     Raises:
-        Unreadable: while iterating. If there are lines before the damage and ``end`` is None, the
-            span ends before the damage instead, and the next span raises.
+        Unreadable: bytes cannot be read; raised while iterating. If ``end`` is None and there are
+            lines before the damage, the span ends before the damage instead, and reading the next
+            span raises.
     """
 
     content: Content
@@ -174,20 +177,20 @@ class SpanReader:
     left_open: bool = field(init=False, default=False)
     _last: SpanPiece | None = field(init=False, default=None)
     _overlong_to: int = field(init=False, default=0)
-    """End of the bytes that show that a record is too long."""
+    """Offset after the bytes that show that a record is too long."""
 
     def __post_init__(self) -> None:
         self._offset = self.start
         self._line = self.first_line
 
     def pieces(self) -> Iterator[SpanPiece]:
-        """Iterator over the pieces of the span; use it once."""
+        """Iterate over the pieces of the span. Call it once."""
         while self._is_unfinished() and (piece := self._next()):
             yield piece
 
     @property
     def span(self) -> Span | None:
-        """The span of the pieces; None: the content ends at the start."""
+        """The span that the pieces read so far make up; None if there were no pieces."""
         last = self._last
         if last is None:
             return None
@@ -210,7 +213,8 @@ class SpanReader:
         return not full or self._offset < self._overlong_to
 
     def _next(self) -> SpanPiece | None:
-        """The next piece; None: the content ends, is damaged, or its last record is left out."""
+        """Return the next piece; None if the source ends, is damaged, or has only an open last
+        record to leave out."""
         before = self._offset, self._line, self._lines, self._overlong_to, self._digest.copy()
         try:
             self.content.seek(self._offset)
@@ -264,7 +268,8 @@ class SpanReader:
         return SpanPiece(line, data, limited, self._line - line)
 
     def _overlong(self, data: bytes, ended: bool) -> SpanPiece:
-        """Skip the first line of a record that is too long."""
+        """Skip the first line of a record that is too long, and return the piece that stands for
+        it."""
         line = self._line
         self._overlong_to = self._offset + LONGEST + 1
         while (newline := data.find(b"\n")) < 0 and not ended:
@@ -274,7 +279,8 @@ class SpanReader:
         return SpanPiece(line, b"", 0, overlong=True, open=newline < 0)
 
     def _limit(self, data: bytes, stop: int, lines: int) -> int:
-        """``stop``, or the end of the first record of ``data`` that reaches a limit of the span."""
+        """Return the index at which a piece ends: after the first record that reaches a limit of
+        the span, or ``stop`` if none does. ``lines`` is the number of newlines before ``stop``."""
         if self.end is not None:
             return stop
         full: list[int] = []  # newlines that reach a limit
@@ -290,7 +296,8 @@ class SpanReader:
         return end_after(data, newline, quoted=self.quoted)
 
     def _advance(self, data: bytes, stop: int, lines: int | None = None) -> None:
-        """Advance by ``stop`` bytes of ``data``; ``lines``: newlines in them."""
+        """Move forward by ``stop`` bytes of ``data``. ``lines`` is the number of newlines in them,
+        if known."""
         if lines is None:
             lines = data.count(b"\n", 0, stop)
         if self.digested:
@@ -300,7 +307,8 @@ class SpanReader:
         self._offset += stop
 
     def _fill(self) -> tuple[bytes, bool]:
-        """The next window, and whether the content or the span is known to end with it."""
+        """Read the next 256 KiB or less. Returns the bytes, and True if the source or the span is
+        known to end with them."""
         content, end = self.content, self.end
         data = content.read(WINDOW if end is None else min(WINDOW, end - content.offset))
         if end is None or content.offset == end:
@@ -314,10 +322,10 @@ class SpanReader:
 
 
 def window_of(piece: SpanPiece, quoted: Quoting | None) -> Window:
-    """The records of a piece, for the reader of a format.
+    """Return the records of a piece with their line numbers, as readers of formats take them.
 
     Args:
-        quoted: of the span reader that has cut the piece.
+        quoted: the ``quoted`` of the span reader that has cut the piece.
     """
     if piece.overlong:
         reason = _NOT_CLOSED if quoted is not None else TOO_LONG
@@ -340,10 +348,10 @@ def window_of(piece: SpanPiece, quoted: Quoting | None) -> Window:
 
 
 def digest(content: Content, start: int, end: int) -> bytes | None:
-    """SHA-256 of the bytes [start, end); None: the content ends before ``end``.
+    """Return the SHA-256 of the bytes [start, end), or None if the content ends before ``end``.
 
     Raises:
-        Unreadable: they cannot be read.
+        Unreadable: some of these bytes cannot be read.
     """
     found = hashlib.sha256()
     content.seek(start)
@@ -356,10 +364,11 @@ def digest(content: Content, start: int, end: int) -> bytes | None:
 
 
 def last_end(data: bytes, *, quoted: Quoting | None, ended: bool = False) -> int:
-    """End of the last whole record of ``data``, after its newline; 0: there is none.
+    """Return the index after the newline of the last whole record of ``data``; 0 if there is none.
 
     Args:
-        ended: the content or the span ends with ``data``.
+        quoted: as of :class:`SpanReader`.
+        ended: True if the source or the span ends with ``data``.
     """
     if quoted is None or b'"' not in data:
         return data.rfind(b"\n") + 1
@@ -368,10 +377,8 @@ def last_end(data: bytes, *, quoted: Quoting | None, ended: bool = False) -> int
 
 
 def end_after(data: bytes, newline: int, *, quoted: Quoting | None) -> int:
-    """End of the record with the newline at index ``newline``, which ends it or is quoted.
-
-    ``data`` must contain the end.
-    """
+    """Return the index after the record that contains the newline at index ``newline``. That
+    newline ends the record or is quoted in it. ``data`` must contain the end of the record."""
     if quoted is not None and b'"' in data[:newline]:
         for record in quoted.record.finditer(data):
             if record.end() > newline:
@@ -380,7 +387,8 @@ def end_after(data: bytes, newline: int, *, quoted: Quoting | None) -> int:
 
 
 def split(data: bytes, *, quoted: Quoting | None) -> list[bytes]:
-    """The records of ``data``, without their last newlines; ``data`` ends with a whole record."""
+    """Return the records of ``data``, without the newlines that end them. ``data`` must end with a
+    whole record."""
     if quoted is not None and b'"' in data:
         return [record[:-1] for record in quoted.record.findall(data)]
     lines = data.split(b"\n")

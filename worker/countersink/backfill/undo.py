@@ -1,15 +1,15 @@
-"""``countersink backfills undo``: takes a run back, chunk by chunk, or the corrections of a
-reconcile, ``ROWS`` at a time. See ``count/targets.py`` for the notice about days that a later
+"""``countersink backfills undo``: takes a run back, one chunk at a time, or, for a reconcile,
+``ROWS`` corrections at a time. See ``count/targets.py`` for the notice about days that a later
 reconcile has set.
 
-The state of the run becomes ``undoing`` first: from then on nothing of it can be committed, and no
-other run can count lines after its chunks. A transaction for each chunk, the last chunk of a source
-first, subtracts the cells of the chunk's journal and deletes journal and chunk; later runs read
-that part of the source again. Corrections are subtracted and deleted in the same way.
+The state of the run becomes ``undoing`` first. From then on the run can commit nothing, and no
+other run can count lines after its chunks. Then one transaction per chunk, from the last chunk of a
+source to the first, subtracts the cells of the chunk's journal, and deletes journal and chunk.
+Later runs read that part of the source again. Corrections are taken back in the same way.
 
-So an undo may be killed at any time, and several may run at once. The journal has cells as they are
-in the tables: later compaction, retention and changes of the resolution do not matter. Runs that
-have counted later lines of a source must be undone together with it.
+So an undo may be killed at any time, and several may work at once. The journal has cells as they
+are in the tables, so later compaction, retention and changes of the resolution do not matter. Runs
+that have counted later lines of a source must be undone together with the run.
 """
 
 from collections import Counter
@@ -32,20 +32,20 @@ from countersink.database.sessions import KeptSession, open_tables
 from countersink.runtime.limits import key_bytes, key_text
 
 ROWS: Final = 1000
-"""Corrections of one transaction."""
+"""Number of corrections that one transaction takes back."""
 Reached = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """Sums of the chunks, or ranges of corrections, that were taken back.
+    """What an undo has taken back, summed over chunks or over ranges of corrections.
 
     Attributes:
         chunks: number of transactions that changed totals.
         cells: number of changed cells.
         amount: sum of the amounts added to totals; mostly negative.
-        labels: of the changed buckets; of chunks only.
-        finished: False: stopped before the end.
+        labels: labels (beginning and width) of the changed buckets, if chunks were taken back.
+        finished: False if the undo was stopped before its end.
     """
 
     chunks: int
@@ -56,12 +56,12 @@ class TakenBack:
 
 
 class ChunkUndo:
-    """Takes back one chunk, the last one of its source.
+    """Undo of one chunk, which must be the last chunk of its source.
 
     Args:
-        counter: that it was added to.
+        counter: name of the counter to which the chunk was added.
         source, start_at: primary key of the chunk.
-        reached: called with ``before_commit``.
+        reached: called with ``before_commit`` before the commit; for tests.
     """
 
     def __init__(self, counter: str, source: int, start_at: int, reached: Reached) -> None:
@@ -71,12 +71,12 @@ class ChunkUndo:
         self._taken: Amounts | None = None
 
     def take_back(self, session: Session) -> Amounts | None:
-        """Take the chunk back; returns the added amounts, None: another undo has taken it back.
-        After Unavailable call it again, with another session.
+        """Take the chunk back. Returns the amounts that this added to totals; None if another undo
+        has done it. After Unavailable, call it again with another session.
 
         Raises:
-            BackfillError: its journal is damaged.
-            StoreError: as any transaction.
+            BackfillError: the journal of the chunk is damaged.
+            StoreError: MySQL failed.
         """
         return rerun(partial(self._attempt, session))
 
@@ -108,9 +108,8 @@ class ChunkUndo:
 
 
 def _delete_empty(session: Session, taken: Amounts) -> None:
-    """Delete the rows of cells whose total is 0 now, so that keys of the run alone disappear; but
-    not of cells with members.
-    """
+    """Delete the rows of cells whose total is 0 now, so that keys which only the undone run has
+    counted disappear. Cells with visitors are kept."""
     for counter in taken.counters:
         for label, keys in taken.by_bucket(counter).items():
             for part in sql.parts(sorted(map(key_bytes, keys)), sql.KEYS_PER_STATEMENT):
@@ -154,13 +153,14 @@ def take_corrections_back(
     on_progress: Callable[[int, int], object] = lambda done, total: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> TakenBack:
-    """Take back the corrections of a run in state ``undoing``, then its marks. May be called again.
+    """Take back the corrections of an ``undoing`` run, then its marks on days (``reconciled_day``).
+    May be called again.
 
     Args:
         connect: opens sessions at READ COMMITTED.
-        run: its number.
+        run: number of the run.
         on_progress: called with the number of ranges taken back, and the number of all ranges.
-        stop: asked before each range; true once the undo should end.
+        stop: called before each range; the undo ends early once it returns true.
 
     Raises:
         BackfillError: the counter is the row count of a tracked table now.
@@ -183,7 +183,7 @@ def take_corrections_back(
 
 
 def _count_corrections(session: Session, run: int) -> tuple[str, int]:
-    """The counter of a run, and the number of its corrections."""
+    """Return the name of a run's counter, and the number of the run's corrections."""
     ((counter, number),) = session.query(
         "SELECT counter, (SELECT COUNT(*) FROM backfill_correction WHERE run = %s)"
         " FROM backfill_run WHERE id = %s",
@@ -193,7 +193,8 @@ def _count_corrections(session: Session, run: int) -> tuple[str, int]:
 
 
 def _take_corrections(session: Session, counter: str, run: int) -> tuple[int, int]:
-    """Take the next corrections back: their number, and the added amount; (0, 0): none are left."""
+    """Take the next corrections back. Returns their number and the amount that this added to
+    totals, or (0, 0) if no corrections are left."""
     return rerun(partial(_attempt, session, counter, run))
 
 
@@ -243,10 +244,10 @@ class Undone:
     """The result of an undo.
 
     Attributes:
-        runs: their numbers.
-        counter, mode: of the runs.
-        state: ``undone``, or ``undoing``: stopped before the end; another undo continues.
-        chunks: number of chunks, or of a reconcile's ranges of corrections, taken back now.
+        runs: numbers of the runs.
+        counter, mode: counter and mode of the runs.
+        state: ``undone``; or ``undoing`` if it was stopped before its end: another undo continues.
+        chunks: number of chunks, or of ranges of corrections, that were taken back now.
         cells: number of changed cells.
         amount: sum of the amounts added to totals; mostly negative.
         notices: sentences for users about totals that are wrong now.
@@ -269,14 +270,14 @@ def undo(
     stop: Callable[[], bool] = lambda: False,
     reached: Reached = lambda point: None,
 ) -> Undone:
-    """Undo a run, or several that added to one counter.
+    """Undo one run, or several runs of mode ``add`` and one counter.
 
     Args:
-        mysql_url: the database.
-        runs: their numbers.
+        mysql_url: URL of the database.
+        runs: numbers of the runs.
         on_progress: called after each chunk, or range of corrections, with the number taken back
             and the number of all.
-        stop: asked before each chunk; true once the undo should end.
+        stop: called before each chunk; the undo ends early once it returns true.
         reached: called with ``begun``, ``before_commit`` and ``taken_back``; for tests.
 
     Raises:
@@ -316,7 +317,8 @@ def undo(
 
 
 def _begin(session: Session, numbers: Sequence[int]) -> list[Run]:
-    """Set runs to ``undoing``: no chunk of them, or after theirs, can be committed any more."""
+    """Set runs to ``undoing``, and return them. From then on no chunk of these runs can be
+    committed, and no chunk after theirs in the same source."""
     marks = sql.marks(numbers)
     with session.transaction():
         found = [history.run(session, number, lock=True) for number in numbers]
@@ -364,7 +366,7 @@ def _take_chunks_back(
     stop: Callable[[], bool],
     reached: Reached,
 ) -> TakenBack:
-    """Take back all chunks of some runs of one counter, the last chunks first."""
+    """Take back all chunks of some runs of one counter, the last chunk of each source first."""
     numbers = [run.id for run in runs]
     where = f"FROM backfill_chunk WHERE run IN ({sql.marks(numbers)})"
     page = f"SELECT source, start_at {where} ORDER BY source DESC, start_at DESC LIMIT {_PAGE:d}"
@@ -388,7 +390,7 @@ def _take_chunks_back(
 
 
 def _finish(session: Session, runs: Sequence[Run]) -> None:
-    """Set runs to ``undone``; delete the sources of a reconcile."""
+    """Set runs to ``undone``. For a reconcile, also delete its sources."""
     if runs[0].mode == "reconcile":
         rerun(partial(sources.delete_truth, session, runs[0].id))
     session.execute(

@@ -1,2 +1,2 @@
-"""Counting of a backfill's sources: identification of a file's source, its chunks, detection of
-lines counted before, and the transaction that counts a chunk."""
+"""Counting of a backfill's sources: finds out which known source a file is, reads chunks, detects
+lines that another source has, and counts each chunk in one transaction."""

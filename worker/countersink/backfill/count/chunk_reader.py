@@ -1,7 +1,7 @@
-"""``read_chunk``: the lines of a chunk become amounts per bucket and key, hashes of visitors,
-rejected lines and samples. No counter is changed.
+"""``read_chunk`` turns the lines of a chunk into amounts by bucket and key, hashes of visitors,
+rejected lines and samples (hashes of lines). It changes no counter.
 
-Lines are read piece by piece, while ``spans.py`` cuts the chunk into pieces.
+Lines are read piece by piece, while a ``SpanReader`` cuts the chunk into pieces.
 """
 
 from collections import Counter, defaultdict
@@ -28,19 +28,21 @@ from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Salt, member_hash
 
 LabelKey = tuple[int, RowKey]
-"""(label of a bucket, key or dimensions): lines are counted under it."""
+"""(label of a bucket, key or dimensions): what a line is counted under."""
 Refused = Mapping[LabelKey, RowRefusal]
-"""Cells whose members cannot be united, with the reason."""
+"""Cells whose visitors cannot be counted, each with the reason."""
 NO_REFUSALS: Final[Refused] = MappingProxyType({})
 Members = Mapping[LabelKey, bytes]
-"""Hashes of the visitors of each cell, 8 bytes each."""
+"""Hashes of the visitors of each cell, 8 bytes for each visitor."""
 
 _SALT_BITS: Final = 32
 _UNSALTED: Final = (
     "the salt of its time was forgotten, a day after its end: its visitor cannot be hashed",
     "the salt of its time does not exist yet: a worker creates the salt of a day on the day before",
 )
-"""Reasons why the visitor of a line cannot be hashed, by the number that replaces its salt's."""
+"""Reasons why the visitor of a line cannot be hashed. A line that has no salt has the index of its
+reason instead of the number of its salt.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +50,10 @@ class Start:
     """The beginning of a chunk.
 
     Attributes:
-        offset: of the first byte that is in no other chunk.
-        line: number of the line there.
-        newline: bytes of the newline there: it ends the line before, which was counted
-            without it; 0: a line begins there.
+        offset: offset of the first byte that is in no earlier chunk.
+        line: number of the line that has this byte.
+        newline: length in bytes of the newline at ``offset``, if it ends a line that an earlier
+            chunk has counted without newline; 0 if a new line begins at ``offset``.
     """
 
     offset: int = 0
@@ -60,12 +62,14 @@ class Start:
 
     @staticmethod
     def after(span: Span) -> "Start":
-        """The beginning of the chunk after ``span``."""
+        """Return the beginning of the chunk after ``span``."""
         return Start(offset=span.end, line=span.next_line)
 
 
 def pieces_from(spans: SpanReader, start: Start) -> Iterator[SpanPiece]:
-    """The pieces of the chunk that begins at ``start``, without the newline of the line before."""
+    """Iterate over the pieces of the chunk that begins at ``start``. A newline there that ends the
+    line before is left out.
+    """
     skipped = start.newline
     for piece in spans.pieces():
         if skipped:
@@ -77,25 +81,28 @@ def pieces_from(spans: SpanReader, start: Start) -> Iterator[SpanPiece]:
 
 @dataclass(frozen=True, slots=True)
 class MinuteLabels:
-    """Function from a Unix minute to the label of its bucket and, with ``salts``, the salt of its
-    visitors. Two with the same scheme and salts are equal.
-    """
+    """Function from a Unix minute to the label of its bucket: a number for the bucket's beginning
+    and width. With ``salts``, the result also says which salt is used for hashing visitors at that
+    minute. Two such functions are equal if their schemes and salts are."""
 
     scheme: Scheme
     salts: tuple[Salt, ...] | None = field(default=None, repr=False)
 
     def __call__(self, minute: int) -> int:
-        """The label; with salts a number of label and salt, which :meth:`decode` decodes.
+        """Return the label of a minute's bucket. With salts, return a number made of label and
+        salt, which :meth:`decode` takes apart.
 
         Raises:
-            UnknownZone: the time zone is unknown on this machine. The catalog is not outdated by
-                that: readers also ask for minutes without lines to count.
+            UnknownZone: the time zone is unknown on this machine. This does not mean that the
+                catalog must be read again: readers also ask for minutes of lines that do not count.
         """
         label = self.scheme.label(minute)
         return label if self.salts is None else label << _SALT_BITS | self._salt(minute)
 
     def _salt(self, minute: int) -> int:
-        """The number of a minute's salt; the first numbers are the reasons of :data:`_UNSALTED`."""
+        """Return the number of a minute's salt. If the minute has none, return the index of the
+        reason in :data:`_UNSALTED`; numbers of salts are greater.
+        """
         salts = self.salts or ()
         for place, salt in enumerate(salts):
             if minute < salt.begins:
@@ -105,7 +112,10 @@ class MinuteLabels:
         return 1 if salts else 0
 
     def decode(self, number: int) -> tuple[int, Salt | None, str]:
-        """Label, salt, and reason for no salt, of a number that a call returned."""
+        """Take a number apart that a call has returned. Returns the label, the salt, and the reason
+        why there is no salt: '' if there is one. Without ``salts``, the salt is None and the reason
+        ''.
+        """
         if self.salts is None:
             return number, None, ""
         label, place = number >> _SALT_BITS, number & ((1 << _SALT_BITS) - 1)
@@ -116,16 +126,16 @@ class MinuteLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadChunk:
-    """The amounts and lines of a chunk.
+    """What the lines of a chunk gave.
 
     Attributes:
-        start: its beginning.
+        start: beginning of the chunk.
         span: its bytes.
-        amounts: label → key → amount.
-        counts: sums of its lines and amounts.
+        amounts: label of a bucket → key → amount.
+        counts: numbers of its lines, and the sum of its amounts.
         rejects: its rejected lines.
-        samples: samples of its lines.
-        members: hashes of its visitors.
+        samples: hashes of its lines, by which other sources with these lines are found.
+        members: hashes of its visitors, by cell.
     """
 
     start: Start
@@ -137,7 +147,9 @@ class ReadChunk:
     members: Members = field(default_factory=dict)
 
     def days(self, scheme: Scheme) -> set[date]:
-        """The days of its amounts; both days of an hour that lies in two."""
+        """Return the days to which amounts are added. An hour that lies in two days gives both
+        days.
+        """
         labels = [label for label, keys in self.amounts.items() if any(keys.values())]
         days, zone = set(map(scheme.local_day, labels)), scheme.time_zone
         return days | {date_at(zone, scheme.ends_at(label) - 60) for label in labels}
@@ -153,20 +165,22 @@ def read_chunk(
     scope: bytes,
     refused: Refused = NO_REFUSALS,
 ) -> ReadChunk | None:
-    """Read a chunk; None: the content ends at its beginning.
+    """Read a chunk, and return what its lines gave; None if the source ends at the chunk's
+    beginning.
 
     Args:
-        pieces: of the chunk, cut at the ends of lines.
-        span_of: returns its span once all pieces are consumed.
-        start: its beginning.
-        reader: of the source; has seen all directives before the chunk.
-        bucket: minutes to labels; has salts where the reader finds visitors: lines of a time
-            without a salt are rejected.
-        scope: of the samples, from :func:`countersink.backfill.count.chunks.scope_of`.
-        refused: lines of these cells are rejected.
+        pieces: pieces of the chunk, cut at the ends of lines.
+        span_of: called after all pieces are read; returns the chunk's span.
+        start: beginning of the chunk.
+        reader: reader of the source. It has read all directives before the chunk: lines of a W3C
+            log, such as ``#Fields:``, that say how later lines are read.
+        bucket: function from minutes to labels. It has salts if lines have visitors; a line whose
+            minute has no salt is rejected.
+        scope: scope of the samples, from :func:`countersink.backfill.count.chunks.scope_of`.
+        refused: cells whose lines are rejected, each with the reason.
 
     Raises:
-        Unreadable: it cannot be read.
+        Unreadable: bytes of the chunk cannot be read.
         UnknownZone: a time zone is unknown on this machine.
     """
     lines = _LineCounter(reader, bucket, refused)
@@ -198,13 +212,13 @@ def read_chunk(
 
 
 class _LineCounter:
-    """Counts the lines of a chunk into a tally.
+    """Counts the lines of a chunk, or rejects them.
 
     Args:
-        refused: see :func:`read_chunk`.
+        reader, bucket, refused: see :func:`read_chunk`.
 
     Attributes:
-        tally: of the lines counted so far.
+        tally: sums of the lines counted so far.
     """
 
     def __init__(self, reader: Reader, bucket: MinuteLabels, refused: Refused) -> None:
@@ -214,12 +228,14 @@ class _LineCounter:
         self._refused = refused
 
     def count(self, window: Window) -> None:
-        """Count the lines of a window."""
+        """Count the lines of one piece."""
         if self._refused or not self._count_all(window):
             self._count_each(window)
 
     def _count_all(self, window: Window) -> bool:
-        """Count all lines of a window at once; False: nothing was done: some must be rejected."""
+        """Count all lines of a piece at once. Returns False, and counts nothing, if one of the
+        lines must be rejected.
+        """
         if self._bucket.salts is None:
             self._reader.count(window, self.tally)
             return True
@@ -231,7 +247,9 @@ class _LineCounter:
         return True
 
     def _count_each(self, window: Window) -> None:
-        """Count line by line, and reject lines whose visitors cannot be counted; slow."""
+        """Count the lines one by one, which is slow, and reject those whose visitors cannot be
+        counted.
+        """
         tally = self.tally
         if window.rejected:
             self._reader.count(window, tally)
@@ -245,7 +263,7 @@ class _LineCounter:
                 tally.add(one)
 
     def _reject_reason(self, cell: tuple[RowKey, int]) -> str:
-        """The reason to reject the lines of a cell; '': they are counted."""
+        """Return the reason to reject the lines of a cell, or '' if they are counted."""
         label, _, unsalted = self._bucket.decode(cell[1])
         refusal = self._refused.get((label, without_visitor(cell[0])[0]))
         return unsalted or (refusal.detail if refusal else "")
@@ -254,7 +272,9 @@ class _LineCounter:
 def _hash_members(
     amounts: Mapping[int, Counter[RowKey]], bucket: MinuteLabels
 ) -> tuple[Mapping[int, Counter[RowKey]], Members]:
-    """Amounts by label and key without visitor, and the hashes of the visitors."""
+    """Take the visitors out of the amounts. Returns the amounts by label and key, and the hashes of
+    the visitors of each cell.
+    """
     if bucket.salts is None:
         return amounts, {}
     plain: defaultdict[int, Counter[RowKey]] = defaultdict(Counter)

@@ -1,10 +1,11 @@
-"""SQL of the tables ``backfill_chunk`` (byte ranges of sources that were counted) and
-``backfill_sample`` (samples of their lines); ``LineSamples``; ``find_repeats``, which finds
-chunks with many lines of another source.
+"""Chunks and samples of lines: SQL of ``backfill_chunk`` (counted ranges of bytes of sources) and
+``backfill_sample`` (samples of their lines). ``LineSamples`` takes samples, and ``find_repeats``
+finds out whether other sources have many lines of a chunk.
 
 A sample is a hash of a line that the recipe counts. One line in :data:`LINES_PER_SAMPLE` is
-sampled, chosen by its bytes, so that every source samples the same lines; if the first chunk of a
-source is small, all its lines are sampled. All lines of a small chunk are compared.
+sampled. The bytes of a line decide whether it is sampled, so every source samples the same lines. A
+chunk is small if it has no more than :data:`SMALL_CHUNK` lines: then all its lines are compared,
+and if it is the first chunk of a source, all are stored as samples.
 """
 
 import hashlib
@@ -32,14 +33,14 @@ class Chunk:
     """A row of ``backfill_chunk``.
 
     Attributes:
-        source: number of its source.
-        start_at, end_at: half-open range of uncompressed bytes.
-        first_line: number of its first line, from 1.
-        next_line: number of the line after it.
+        source: number of the source.
+        start_at, end_at: offsets of its first byte and of the byte after its last, uncompressed.
+        first_line: number of its first line in the source, from 1.
+        next_line: number of the line after its last line.
         digest: SHA-256 of its bytes.
         run: number of the run that counted it.
-        open: its last line has no newline.
-        torn: its last line has no newline and ends within quotes.
+        open: True if its last line has no newline.
+        torn: True if its last line has no newline and ends within quotes.
     """
 
     source: int
@@ -54,7 +55,7 @@ class Chunk:
 
     @staticmethod
     def of_span(source: int, span: Span, run: int) -> "Chunk":
-        """The chunk of a span that a run counts."""
+        """Return the chunk that has the bytes of ``span`` and is counted by ``run``."""
         return Chunk(
             *(source, span.start, span.end, span.first_line, span.next_line),
             *(span.digest, run, span.open, span.torn),
@@ -66,7 +67,7 @@ _SELECT: Final = f"SELECT {_COLUMNS} FROM backfill_chunk WHERE source = %s"
 
 
 def read(session: Session, source: int, start_at: int = 0) -> Iterator[Chunk]:
-    """The chunks of a source that begin at ``start_at`` or later, in order."""
+    """Iterate over the chunks of a source that begin at ``start_at`` or later, in order."""
     while True:
         page = session.query(
             f"{_SELECT} AND start_at >= %s ORDER BY start_at LIMIT %s", (source, start_at, _PAGE)
@@ -78,13 +79,13 @@ def read(session: Session, source: int, start_at: int = 0) -> Iterator[Chunk]:
 
 
 def read_last(session: Session, source: int) -> Chunk | None:
-    """The last chunk of a source; None: it has none."""
+    """Return the last chunk of a source, or None if it has none."""
     found = session.query(f"{_SELECT} ORDER BY start_at DESC LIMIT 1", (source,))
     return _chunk(found[0]) if found else None
 
 
 def exists(session: Session, chunk: Chunk) -> bool:
-    """Whether a chunk with the same bytes, digest and run is in the table."""
+    """Return whether the table has a chunk with the same source, bytes, digest and run."""
     return bool(
         session.query(
             "SELECT 1 FROM backfill_chunk WHERE source = %s AND start_at = %s AND end_at = %s"
@@ -95,7 +96,7 @@ def exists(session: Session, chunk: Chunk) -> bool:
 
 
 def insert(session: Session, chunk: Chunk, counted: LineCounts) -> None:
-    """Insert a chunk with its sums."""
+    """Insert a chunk with the sums of its lines."""
     sums = "lines_read", "counted", "filtered", "rejected", "amount"
     marks = ", ".join(["%s"] * (len(sums) + 9))
     session.execute(
@@ -105,7 +106,7 @@ def insert(session: Session, chunk: Chunk, counted: LineCounts) -> None:
 
 
 def delete(session: Session, source: int) -> None:
-    """Delete the chunks and samples of a source without counted lines."""
+    """Delete the chunks and samples of a source of which no line was counted."""
     for table in "backfill_chunk", "backfill_sample":
         session.execute(f"DELETE FROM {table} WHERE source = %s", (source,))
 
@@ -117,7 +118,7 @@ def _chunk(row: tuple[Any, ...]) -> Chunk:
 def insert_samples(
     session: Session, source: int, start_at: int, samples: Collection[bytes]
 ) -> None:
-    """Insert samples of a chunk's lines."""
+    """Insert samples of lines of the chunk that begins at ``start_at``."""
     for some in _parts(samples):
         values = ", ".join(f"(X'{one.hex()}', {source:d}, {start_at:d})" for one in some)
         session.execute(
@@ -128,11 +129,14 @@ def insert_samples(
 def find_other_sources(
     session: Session, samples: Collection[bytes], source: int, *, lock: bool = False
 ) -> dict[bytes, set[int]]:
-    """Samples that other sources have as well → numbers of these sources.
+    """Return those of ``samples`` that other sources have as well, each with the numbers of these
+    sources.
 
     Args:
-        source: number of the source to leave out; negative: none.
-        lock: wait for transactions that have inserted some of the samples.
+        session: session, in or outside a transaction.
+        samples: the samples to look for.
+        source: number of the source to leave out; a negative number leaves out none.
+        lock: True to wait for open transactions that have inserted some of the samples.
     """
     found: dict[bytes, set[int]] = {}
     for some in _parts(samples):
@@ -147,59 +151,66 @@ def find_other_sources(
 
 
 def _parts(samples: Collection[bytes]) -> Iterator[list[bytes]]:
-    """Samples in the order of the index, in parts of one statement each."""
+    """Iterate over parts of the samples, in the order of the index, for one statement each."""
     ordered = sorted(samples)
     for start in range(0, len(ordered), _SAMPLES_PER_STATEMENT):
         yield ordered[start : start + _SAMPLES_PER_STATEMENT]
 
 
 LINES_PER_SAMPLE: Final = 32
-"""Lines per chosen sample."""
+"""Number of lines of which one is sampled, on average."""
 SMALL_CHUNK: Final = 2048
-"""Maximum of lines of a small chunk: all its lines are samples."""
+"""Maximum of lines in a small chunk, of which all lines are compared."""
 MIN_REPEATS: Final = 8
-"""Different known samples for which a chunk is refused, if they are 1/``REPEATED_PART`` of all."""
+"""Minimum of samples that other sources have, for a chunk to be refused. They must also be one in
+``REPEATED_PART`` of all compared samples."""
 MIN_CHOSEN_REPEATS: Final = 3
-"""The same for chosen samples."""
+"""The same minimum when only the chosen samples are compared, those of the lines that every source
+samples."""
 REPEATED_PART: Final = 10
 NumberedLine = tuple[int, bytes]
-"""(number, line without its newline)."""
+"""(number of a line, the line without its newline)."""
 SAMPLE_BYTES: Final = 8
-"""Bytes of a sample."""
+"""Length in bytes of a sample."""
 _CHOSEN: Final = bytes(byte % LINES_PER_SAMPLE == 0 for byte in range(256))
-"""For each byte of a checksum: 1 if its line is chosen, else 0."""
+"""For each value of a checksum's byte: 1 if the line is sampled, else 0."""
 
 
 def scope_of(counter: str, truth_of: int, name: str) -> bytes:
-    """The key of sample hashes: only sources of one scope have samples in common."""
+    """Return the key with which the samples of a source are hashed. Sources have samples in common
+    only if counter, reconcile (``truth_of``, 0 for none) and name are the same.
+    """
     text = json.dumps([counter, truth_of, name]).encode()
     return hashlib.sha256(text).digest()[:8]
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The samples of one chunk's lines (with CSV: records).
+    """The samples of the lines (with CSV: records) of one chunk.
 
     Attributes:
-        chosen: sample → numbered line, of the lines that every source samples.
-        every: sample → numbered line, of all lines if the chunk is small; else ``chosen``.
+        chosen: sample → numbered line, for the lines that every source samples.
+        every: sample → numbered line, for all lines if the chunk is small; else the same as
+            ``chosen``.
     """
 
     chosen: Mapping[bytes, NumberedLine]
     every: Mapping[bytes, NumberedLine]
 
     def kept(self, start_at: int) -> Collection[bytes]:
-        """The samples to store: the chosen ones; of the first chunk of a source, every one."""
+        """Return the samples to store: all samples for the first chunk of a source, which begins at
+        0, and the chosen samples for other chunks.
+        """
         return self.chosen if start_at else self.every
 
 
 class LineSamples:
-    """Takes samples of the lines of one chunk.
+    """Collector of samples (hashes) of the lines of one chunk.
 
     Args:
-        scope: from :func:`scope_of`.
-        reader: of the source.
-        bucket: minutes to labels, as in the chunk's tally.
+        scope: key of the hashes, from :func:`scope_of`.
+        reader: reader of the source.
+        bucket: function from minutes to labels, the same that counts the chunk.
     """
 
     def __init__(self, scope: bytes, reader: LineReader, bucket: Callable[[int], int]) -> None:
@@ -210,7 +221,7 @@ class LineSamples:
         self._first: list[NumberedLine] | None = []
 
     def add(self, window: Window) -> None:
-        """Add the lines of a window."""
+        """Add the lines of one piece of the chunk."""
         numbers, lines = window.numbers, window.lines
         sums = array("I", map(zlib.adler32, lines))
         if sys.byteorder != "little":
@@ -227,12 +238,12 @@ class LineSamples:
                 self._first = None
 
     def finish(self) -> Samples:
-        """The samples of all added lines that the recipe counts."""
+        """Return the samples of those added lines that the recipe counts."""
         chosen = self._counted(self._candidates)
         return Samples(chosen, chosen if self._first is None else self._counted(self._first))
 
     def _counted(self, lines: list[NumberedLine]) -> dict[bytes, NumberedLine]:
-        """The lines that the recipe counts, by their samples."""
+        """Return sample → line, for those of ``lines`` that the recipe counts."""
         if lines and tally_of(lines, self._reader, self._bucket).counted != len(lines):
             lines = [one for one in lines if tally_of([one], self._reader, self._bucket).counted]
         digest, key, day_of = hashlib.blake2b, self._scope, self._reader.day_of
@@ -245,7 +256,7 @@ class LineSamples:
 def tally_of(
     lines: Sequence[NumberedLine], reader: LineReader, bucket: Callable[[int], int]
 ) -> RecordTally:
-    """The tally of some lines."""
+    """Read some lines of a source, and return the tally of their amounts."""
     tally = RecordTally(bucket)
     numbers, texts = [number for number, _ in lines], [text for _, text in lines]
     reader.count(Window(numbers, texts, []), tally)
@@ -255,12 +266,17 @@ def tally_of(
 def find_repeats(
     samples: Samples, others: Mapping[bytes, Collection[int]]
 ) -> tuple[list[bytes], int, list[int]]:
-    """(Known samples of a chunk, number of samples compared, sources of the known samples, those
-    with most of them first); empty where too few are known to refuse the chunk.
+    """Find out whether a chunk must be refused, because other sources have many of its lines.
 
     Args:
-        others: sample → the other sources with the line. Lines that a source repeats itself are
-            other events.
+        samples: samples of the chunk.
+        others: sample → numbers of the other sources that have the line. Equal lines in one source
+            are different events, so they are no repeats.
+
+    Returns:
+        The samples that other sources have, the number of compared samples, and the numbers of the
+            other sources, those with most of the samples first. If the chunk need not be refused:
+            ``([], 0, [])``.
     """
     # Of a large source only the chosen samples are stored: these are compared by themselves, too.
     for some, least in (samples.every, MIN_REPEATS), (samples.chosen, MIN_CHOSEN_REPEATS):

@@ -1,8 +1,8 @@
-"""``ReadAhead``: reads the next chunks of a source while the caller commits the previous ones. A
+"""``ReadAhead`` reads the next chunks of a source while the caller commits the chunks before. A
 thread reads the first chunks (``THREAD_CHUNKS``), child processes read the others.
 
-This process finds the ends of the chunks for the children. A child opens a plain file itself; of a
-compressed source it is sent the bytes. It returns amounts, counts and samples.
+This process finds the ends of the chunks for the children. A child opens a plain file by itself; of
+a compressed source, the child is sent the bytes. The child returns amounts, counts and samples.
 """
 
 from collections import deque
@@ -32,13 +32,15 @@ from countersink.counting.counters.catalog import Catalog, Scheme
 from countersink.runtime.members import HASH_BYTES
 
 THREAD_CHUNKS: Final = 4
-"""Chunks of a source that the thread reads: reading them takes longer than starting processes."""
+"""Number of chunks at the beginning of a source that the thread reads. Reading these takes longer
+than starting child processes, so the start pays for sources with more chunks."""
 MAX_LINES: Final = 262_144
-"""Maximum of lines of a chunk, after chunks with few cells."""
+"""Maximum of lines in a chunk, when the chunks before have few cells."""
 CHUNK_CELLS: Final = 20_000
-"""Intended number of cells of a chunk with more than :data:`LINES` lines."""
+"""Number of cells that a chunk with more than :data:`LINES` lines should have."""
 BIG_FILE: Final = 128 * 1024 * 1024
-"""Bytes of a file with more than :data:`THREAD_CHUNKS` chunks: child processes start early."""
+"""Size in bytes from which a file has more than :data:`THREAD_CHUNKS` chunks, so that child
+processes are started at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,11 @@ class CutChunk:
     """A chunk for a child process to read.
 
     Attributes:
-        start: its beginning.
+        start: beginning of the chunk.
         span: its bytes.
-        directives: in force at its beginning.
-        file: to read it from; None: its bytes are in ``pieces``.
+        directives: the directives that apply at its beginning: lines of a W3C log that say how
+            later lines are read.
+        file: the file to read it from; None if ``pieces`` has its bytes.
         pieces: its bytes, cut at the ends of lines; empty if there is a file.
     """
 
@@ -62,18 +65,18 @@ class CutChunk:
 
 @dataclass(slots=True)
 class ReadAhead:
-    """Iterator over the chunks of a source, read by one catalog and set of salts; after a change of
-    these the chunks must be read again by a new one. A context manager.
+    """Reader of the chunks of a source, in order. All chunks are read by one catalog and one set of
+    salts; after a change of these, a new instance must read the chunks again. A context manager.
 
     Args:
-        work: of the run.
+        work: what all chunks of the run share.
         opened: the source.
-        catalog: by which the chunks are read.
-        bucket: minutes to labels.
+        catalog: the catalog by which the chunks are read.
+        bucket: function from minutes to labels.
         start: beginning of the first chunk.
 
     Attributes:
-        left_open: the source ends in a line without a newline, which was left out.
+        left_open: True if the source ends in a line without a newline, which was left out.
     """
 
     work: Work
@@ -106,7 +109,7 @@ class ReadAhead:
         self.work.watch.jobs = 0
 
     def next(self) -> ReadChunk | None:
-        """The next chunk; None: there are no more, or the run should stop.
+        """Return the next chunk; None if there is none, or the run should stop.
 
         Raises:
             Unreadable: the next bytes of the content cannot be read.
@@ -136,8 +139,9 @@ class ReadAhead:
         return self._last
 
     def _size_next(self, found: ReadChunk) -> None:
-        """Set the lines of the next chunks for about :data:`CHUNK_CELLS` cells each: the time of
-        a commit and the memory depend on cells, visitors and rejected lines.
+        """Set the number of lines of the next chunks so that each has about :data:`CHUNK_CELLS`
+        cells. The time of a commit and the memory depend on the numbers of cells, visitors and
+        rejected lines.
         """
         lines, limit = found.counts.lines, self.work.pace.max_lines
         if self.work.options.rate is None and limit >= LINES and lines >= LINES:
@@ -146,7 +150,9 @@ class ReadAhead:
             self._more_lines = min(MAX_LINES, max(LINES, lines * CHUNK_CELLS // max(1, held)))
 
     def read_again(self, refused: Refused) -> ReadChunk:
-        """Read the last returned chunk again and reject the lines of some cells."""
+        """Read again the chunk that :meth:`next` returned last, and reject the lines of the cells
+        in ``refused``.
+        """
         assert self._last is not None
         start, span = self._last.start, self._last.span
         found = self._read_by_thread(self._span_reader(start, span.end), start, refused).result()
@@ -154,7 +160,7 @@ class ReadAhead:
         return found
 
     def labels(self, lines: Sequence[NumberedLine]) -> set[int]:
-        """The results of ``bucket`` for the minutes of some lines of the source."""
+        """Return what ``bucket`` returns for the minutes of some lines of the source."""
         # One by one: the lines are not neighbours, and directives between them may set the day.
         reader, bucket = self.opened.reader, self.bucket
         each = self._pool.thread.map(lambda line: tally_of([line], reader, bucket), lines)
@@ -165,7 +171,7 @@ class ReadAhead:
         return self.work.pool
 
     def _submit_chunks(self) -> None:
-        """Give a chunk to each idle reader: the thread at first, later each child."""
+        """Give a chunk to each idle reader: at first to the thread, later to each child process."""
         if self._ready and not isinstance(self._ready[0], ChildTask):
             return  # the end of the thread's chunk is unknown yet
         if self._by_thread < THREAD_CHUNKS:
@@ -216,7 +222,9 @@ class ReadAhead:
         )
 
     def _cut_next(self) -> None:
-        """Cut the next chunk for a child, unless one is cut already."""
+        """Find the end of the next chunk, and keep this chunk for a child process; unless one is
+        kept already.
+        """
         if self._cut is not None or self._ended:
             return
         reader, start = self.opened.reader, self.start
@@ -247,7 +255,7 @@ def _read_in_child(
     bucket: MinuteLabels,
     scope: bytes,
 ) -> ReadChunk | None:
-    """Read a chunk in a child process."""
+    """Read a chunk in a child process, and return what its lines gave."""
     reader, start, end = _reader(recipe, counter, scheme, head), cut.start, cut.span.end
     reader.set_directives(start.line, cut.directives)
     if cut.file is None:

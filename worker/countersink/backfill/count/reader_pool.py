@@ -1,9 +1,9 @@
 """``ReaderPool``: the thread and the child processes (``--jobs``) that read the chunks of a run.
 
-A child is connected to this process by a pipe alone, and ends with it, however it ends. Tasks go to
-the children in turn, and each child returns its result before its next task: results are taken in
-the order of the tasks. The pools of the standard library would wait forever for a child that is
-killed while it writes its result.
+A child is connected to this process by a pipe alone, and ends when this process ends, in any way.
+Tasks go to the children in turn, and each child returns its result before it gets its next task. So
+results are taken in the order of the tasks. The pools of the standard library would wait forever
+for a child that is killed while it writes its result.
 """
 
 import contextlib
@@ -28,18 +28,19 @@ class ChildTask:
     """A task that was given to a child process.
 
     Args:
-        pipe: to the child.
+        pipe: connection to the child.
     """
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
 
     def result(self, stop: Callable[[], bool]) -> Any:
-        """The result of the task; None: ``stop`` returned true before.
+        """Wait for the result of the task, and return it; return None if ``stop`` returns true
+        before.
 
         Raises:
-            BackfillError: the child has ended.
-            Exception: raised by the task.
+            BackfillError: the child process has ended.
+            Exception: the task has raised it.
         """
         try:
             while not self._pipe.poll(_POLL_S):
@@ -86,8 +87,8 @@ class ReaderPool:
             self._children = [_start_child() for _ in range(self.jobs)]
 
     def submit(self, task: Callable[[], object]) -> ChildTask:
-        """Give a task to the next child. The task can be pickled; the result of the child's task
-        before must have been taken.
+        """Give a task to the next child, and return the task's handle. The task must be picklable.
+        The result of the child's last task must have been taken before.
         """
         self.start()
         pipe, _ = self._children[self._turn % self.jobs]
@@ -97,7 +98,7 @@ class ReaderPool:
         return ChildTask(pipe)
 
     def end_processes(self) -> None:
-        """Kill the child processes; they are started again for the next task."""
+        """Kill the child processes. The next task starts new ones."""
         for pipe, process in self._children:
             pipe.close()
             process.kill()
@@ -121,7 +122,7 @@ def _start_child() -> tuple[Connection, SpawnProcess]:
 
 
 def _serve(pipe: Connection) -> None:
-    """Execute tasks until the parent closes its end of the pipe, or dies."""
+    """Execute tasks in a child process, until the parent closes its end of the pipe or dies."""
     with contextlib.suppress(EOFError, OSError):
         while True:
             task = pipe.recv()

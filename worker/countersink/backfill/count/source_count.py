@@ -1,5 +1,5 @@
-"""``count_source``: counts the new lines of one source, and reports its outcome and details for
-users."""
+"""``count_source`` counts the lines of one source that are not counted yet, and returns the
+source's report and notices for users."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,14 +31,15 @@ _OPEN_LINE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOutcome:
-    """The outcome of a source.
+    """The outcome of counting one source.
 
     Attributes:
-        report: for the report of the run.
-        known_lines: lines of it that earlier runs have counted.
+        report: the source's part of the run's report.
+        known_lines: number of lines of the source that earlier runs have counted.
         notices: sentences for users.
-        rejects_error: the error that ends the run: too many lines were rejected, with the lines of
-            the last chunk, which is not counted; '': the run may continue.
+        rejects_error: error that ends the run because too many lines were rejected; '' if the run
+            may continue. With such an error, the report includes the rejected lines of the last
+            chunk, although this chunk is not counted.
     """
 
     report: SourceReport
@@ -48,16 +49,16 @@ class SourceOutcome:
 
 
 CountChunk = Callable[[Session, ReadAhead, int, ReadChunk, bytes], ReadChunk]
-""":func:`countersink.backfill.count.transaction.count_chunk`, or the same for a dry run."""
+""":func:`countersink.backfill.count.transaction.count_chunk`, or ``Trial.count`` in a dry run."""
 
 
 def count_source(work: Work, source: Input, count: CountChunk) -> SourceOutcome:
     """Count the lines of a source that are not counted yet.
 
     Args:
-        work: of the run.
-        source: to open.
-        count: counts a chunk of it.
+        work: what all chunks of the run share.
+        source: the source to open.
+        count: function that counts one chunk.
 
     Raises:
         RunEnded: another process has ended the run.
@@ -83,7 +84,7 @@ def count_source(work: Work, source: Input, count: CountChunk) -> SourceOutcome:
 
 
 class _SourceCount:
-    """Counts the new lines of one source; other processes may count the same source meanwhile.
+    """Counts the new lines of one source, while other processes may count the same source.
 
     Args:
         work, source, count: see :func:`count_source`.
@@ -100,10 +101,11 @@ class _SourceCount:
         self._notices: list[str] = []
 
     def run(self, opened: OpenSource) -> None:
-        """Count the source.
+        """Count the lines of the source that are not counted yet.
 
         Raises:
-            As :func:`countersink.backfill.count.transaction.count_chunk`.
+            BackfillError, StoreError: see
+                :func:`countersink.backfill.count.transaction.count_chunk`.
         """
         work, self._opened = self._work, opened
         while not work.stop():
@@ -118,7 +120,7 @@ class _SourceCount:
                 continue
 
     def _report_progress(self) -> None:
-        """Report progress.
+        """Report the progress, and check that the run should go on.
 
         Raises:
             BackfillError: the run should stop.
@@ -128,7 +130,7 @@ class _SourceCount:
             raise BackfillError("the backfill was stopped")
 
     def _read_on(self) -> None:
-        """Count the lines after the known chunks of the source.
+        """Count the lines after the chunks of the source that are counted already.
 
         Raises:
             SourceDiffers: the content may be another source.
@@ -146,7 +148,9 @@ class _SourceCount:
                 return
 
     def _count(self, ahead: ReadAhead, found: ReadChunk) -> bool:
-        """Count a chunk; False: it must be read again, or the run should stop."""
+        """Count a chunk. Returns False if it was not counted: it must be read again, or the run
+        should stop.
+        """
         work = self._work
         work.pace.wait()
         if work.stop():
@@ -171,10 +175,11 @@ class _SourceCount:
         return ReadAhead(work, self._opened, work.catalog, bucket, start)
 
     def _start(self, source: Source) -> Start:
-        """The beginning of the next chunk.
+        """Return the beginning of the next chunk.
 
         Raises:
-            BackfillError: it lies within a line that was counted before its end was written.
+            BackfillError: the chunk would begin within a line that was counted before its end was
+                written.
         """
         start = Start(offset=source.read_to, line=source.lines_to + 1)
         before = self._work.link.run(self._work.sources.last, source.id)
@@ -190,10 +195,11 @@ class _SourceCount:
         return Start(offset=source.read_to, line=source.lines_to, newline=newline)
 
     def _read_source(self) -> Source:
-        """Read the source's row.
+        """Return the row of the source.
 
         Raises:
-            SourceDiffers: it was deleted, or is read from its beginning by another recipe.
+            SourceDiffers: the row was deleted, or another recipe reads the source from its
+                beginning.
         """
         source = self._work.link.run(self._work.sources.read, self._source)
         recipe = self._opened.wanted.recipe
@@ -202,10 +208,11 @@ class _SourceCount:
         return source
 
     def _verify(self, source: Source) -> None:
-        """Compare the content with the chunks that other processes have counted meanwhile.
+        """Compare the content with the chunks that other processes have counted since the last
+        comparison.
 
         Raises:
-            SourceDiffers: the content does not hold all of them.
+            SourceDiffers: the content does not have all of these chunks.
         """
         work = self._work
         compared = work.link.run(
@@ -256,7 +263,7 @@ class _SourceCount:
 
 
 def _longer_line(source: Source, before: Chunk) -> str:
-    """The error for a source whose last line was counted before its end was written."""
+    """Return the error for a source whose last line was counted before its end was written."""
     advice = f"run `countersink backfills undo {before.run}`, then count the file again"
     return (
         f"line {source.lines_to:,} was counted (as {source.path}) before its end was written, and"

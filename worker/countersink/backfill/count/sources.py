@@ -1,10 +1,10 @@
-"""``Sources.identify``: identifies the source of a file in the table ``backfill_source``: an
-unchanged or grown source, an older copy of one, or a new source; refuses files that were counted
-with other options, or are shorter than their source.
+"""``Sources.identify`` finds the row of ``backfill_source`` that a file belongs to: the file is a
+known source, unchanged or grown, or an older copy of one, or a new source. It refuses files that
+were counted with other options, or are shorter than their source.
 
-The *head* of a source, its first bytes, finds the candidates. A content is the source of which it
-holds every byte of every chunk. So a renamed or compressed copy is recognized, and a file that has
-grown; a content that begins alike and then differs is another source.
+The *head* of a source, its first bytes, finds the candidates. A content belongs to the source whose
+chunks it has, byte for byte. So a file is recognized after it was renamed, compressed, copied or
+appended to. A content that begins like a source and then differs is another source.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,9 +22,9 @@ from countersink.database.session import Session, rerun
 
 LONGEST_PATH: Final = 4096
 KNOWN_BYTES: Final = 4096
-"""Bytes of a source's head, by which the candidates for a content are found."""
+"""Maximum length in bytes of a stored head."""
 _INDEXED: Final = 16
-"""Bytes of a head that are in the index."""
+"""Number of bytes of a head that are in the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class Source:
     """A row of ``backfill_source``, stored or yet to be inserted.
 
     Attributes:
-        id: its number; 0: not inserted yet.
-        counter: the counter of its lines.
-        truth_of: the run that reconciled with it; 0: it was added.
-        name: distinguishes sources of the same content.
+        id: number of the source; 0 if it is not inserted yet.
+        counter: name of the counter that is counted with it.
+        truth_of: number of the run that reconciled with it; 0 if its lines were added.
+        name: name that distinguishes sources with the same content.
         head: its first bytes, 4,096 at most; fewer if the file was shorter.
-        recipe: for its lines.
-        path: of the file last read.
-        read_to: number of uncompressed bytes in chunks.
-        lines_to: number of lines in chunks.
-        count_repeats: its lines count although another source has them, too.
+        recipe: the options by which its lines are read.
+        path: path of the file that was last read as this source.
+        read_to: number of uncompressed bytes in its chunks.
+        lines_to: number of lines in its chunks.
+        count_repeats: True if its lines count although another source has them, too.
     """
 
     id: int
@@ -57,14 +57,16 @@ class Source:
 
     @property
     def scope(self) -> bytes:
-        """The scope of its samples."""
+        """Scope of its samples: see :func:`scope_of`."""
         return scope_of(self.counter, self.truth_of, self.name)
 
     def after(self, chunk: Chunk, head: bytes) -> "Source":
-        """The source once ``chunk``, which begins at ``read_to``, is counted.
+        """Return the source as it is once ``chunk`` is counted. The chunk must begin at
+        ``read_to``.
 
         Args:
-            head: of the content with the chunk and all chunks before it.
+            chunk: the chunk.
+            head: head of the content that has the chunk and all chunks before it.
         """
         return replace(
             self,
@@ -77,15 +79,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Result of comparing a content with the chunks of a source.
+    """Result of comparing the content of a file with the chunks of a source.
 
     Attributes:
-        source: as it was read.
-        held_to: end of the chunks that the content holds; below ``source.read_to``: it lacks some.
-        last_digest: digest of the last held chunk; empty: there is none.
-        verdict: ``same``: it holds all chunks; ``older``: it ends with a chunk, or within the
-            source's head; ``short``: it ends within another chunk, so it may be older or differ;
-            ``other``: it differs.
+        source: the source as it was read from the table.
+        held_to: end of the chunks that the content has. It is below ``source.read_to`` if chunks
+            are missing.
+        last_digest: digest of the last chunk that the content has; empty if it has none.
+        verdict: ``same`` if the content has all chunks; ``older`` if it ends with a chunk, or
+            within the source's head; ``short`` if it ends within another chunk, so that it may be
+            an older copy or another source; ``other`` if it differs.
     """
 
     source: Source
@@ -96,13 +99,15 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class IdentifiedSource:
-    """The source of a content, and its chunks that the content holds.
+    """The source that the content of a file belongs to, and the end of the chunks that the content
+    has.
 
     Attributes:
-        source: its number.
-        held_to: end of the held chunks.
-        last_digest: digest of the last held chunk; empty: there is none.
-        ended: the content is an older copy: it ends at ``held_to``, and the source has more chunks.
+        source: number of the source.
+        held_to: end of these chunks.
+        last_digest: digest of the last of them; empty if there is none.
+        ended: True if the content is an older copy: it ends at ``held_to``, and the source has more
+            chunks.
     """
 
     source: int
@@ -112,12 +117,13 @@ class IdentifiedSource:
 
 
 class Sources:
-    """Sources and their chunks in the tables; the subclass of dry runs adds its own in memory."""
+    """Access to sources and their chunks in the tables. A dry run uses a subclass, which adds its
+    own sources and chunks in memory."""
 
     def candidates(self, session: Session, wanted: Source) -> list[Source]:
-        """The sources that ``wanted`` may be: same counter, run of a reconcile and name, and one
-        head begins with the other. Those with the most bytes read come first.
-        """
+        """Return the sources that may be the same as ``wanted``, those with the most bytes read
+        first. They have the counter, ``truth_of`` and name of ``wanted``, and one of the two heads
+        begins with the other head."""
         head = wanted.head
         begins = head[:_INDEXED]
         shorter = [begins[:size] for size in range(len(begins))]
@@ -136,15 +142,15 @@ class Sources:
         return [_source(row) for row in found if row[3] == wanted.name]
 
     def chunks(self, session: Session, source: int, start_at: int = 0) -> Iterator[Chunk]:
-        """The chunks of a source that begin at ``start_at`` or later, in order."""
+        """Iterate over the chunks of a source that begin at ``start_at`` or later, in order."""
         return chunks.read(session, source, start_at)
 
     def last(self, session: Session, source: int) -> Chunk | None:
-        """The last chunk of a source; None: it has none."""
+        """Return the last chunk of a source, or None if it has none."""
         return chunks.read_last(session, source)
 
     def read(self, session: Session, source: int, *, lock: bool = False) -> Source | None:
-        """A source by its number: see :func:`read`."""
+        """Return a source by its number: see :func:`read`."""
         return read(session, source, lock=lock)
 
     def lock_counter(self, session: Session, counter: str) -> None:
@@ -152,7 +158,8 @@ class Sources:
         lock_counter(session, counter)
 
     def insert(self, session: Session, wanted: Source) -> int:
-        """Insert a source without chunks; returns its number. The caller holds the counter."""
+        """Insert a source without chunks, and return its number. The caller has locked the counter,
+        unless the source is of a reconcile."""
         session.execute(
             "INSERT INTO backfill_source"
             " (counter, truth_of, name, head, options, path, count_repeats)"
@@ -166,15 +173,15 @@ class Sources:
         return int(number)
 
     def save(self, session: Session, source: Source) -> None:
-        """Update a source's row."""
+        """Update the row of a source."""
         save(session, source)
 
     def delete_chunks(self, session: Session, source: int) -> None:
-        """Delete the chunks and samples of a source without counted lines."""
+        """Delete the chunks and samples of a source of which no line was counted."""
         chunks.delete(session, source)
 
     def is_counted(self, session: Session, source: int) -> bool:
-        """Whether any line of a source was counted."""
+        """Return whether any line of a source was counted."""
         ask = "SELECT 1 FROM backfill_chunk WHERE source = %s AND counted <> 0 LIMIT 1"
         return bool(session.query(ask, (source,)))
 
@@ -185,17 +192,19 @@ class Sources:
         wanted: Source,
         before_chunk: Callable[[], object],
     ) -> IdentifiedSource:
-        """Identify the source of a content, or insert a new one; committed on return. May be called
-        again.
+        """Find the source in the tables to which a file's content belongs, or insert a new source;
+        committed on return. May be called again.
 
         Args:
-            wanted: the source to insert if there is none.
+            session: session outside a transaction.
+            content: the bytes of the file.
+            wanted: the source to insert if the content belongs to no known source.
             before_chunk: called before each chunk that is compared.
 
         Raises:
             BackfillError: the content must not be counted; the message says why and what to do.
             Unreadable: bytes of known chunks cannot be read.
-            StoreError: as any transaction.
+            StoreError: MySQL failed.
         """
         while True:
             compared = [
@@ -209,9 +218,8 @@ class Sources:
     def _store(
         self, session: Session, wanted: Source, compared: list[Comparison]
     ) -> IdentifiedSource | None:
-        """Update the source of the content, or insert a new one; None: another process has changed
-        the sources since they were compared, nothing was done.
-        """
+        """Update the source of the content, or insert a new one. Returns None if nothing was done,
+        because another process has changed the sources since they were compared."""
         held = min((one for one in compared if one.verdict != "other"), key=_rank, default=None)
         if held is not None and held.verdict == "short":
             raise BackfillError(_too_short(held.source.path))
@@ -243,11 +251,11 @@ class Sources:
             return IdentifiedSource(source.id, held.held_to, held.last_digest, ended)
 
     def _restarts(self, session: Session, source: Source, recipe: Recipe) -> bool:
-        """Whether a source must be read from its beginning, since the recipe is another one and no
-        line was counted.
+        """Return whether a source must be read from its beginning, because it has another recipe
+        and none of its lines was counted. A recipe that only begins at a later day may read on.
 
         Raises:
-            BackfillError: the recipe is another one, and lines were counted.
+            BackfillError: the source has another recipe, and lines of it were counted.
         """
         if source.recipe == recipe:
             return False
@@ -274,16 +282,19 @@ class Sources:
         held: tuple[int, bytes],
         before_chunk: Callable[[], object],
     ) -> Comparison:
-        """Compare a content with the chunks of ``source``.
+        """Compare the content of a file with the chunks of ``source``.
 
         Args:
-            head: of the content.
-            held: end and digest of the last chunk that the content is known to hold.
+            session: session outside a transaction.
+            content: the bytes of the file.
+            source: the source.
+            head: head of the content.
+            held: end and digest of the last chunk that the content is known to have.
             before_chunk: called before each chunk.
 
         Raises:
             Unreadable: bytes of known chunks cannot be read.
-            StoreError: as any query.
+            StoreError: MySQL failed.
         """
         to, last = held
         for chunk in self.chunks(session, source.id, to):
@@ -302,14 +313,13 @@ class Sources:
 
 
 def _rank(one: Comparison) -> int:
-    """Rank of a candidate; the lowest is the content's source. At most one candidate with chunks
-    can be.
-    """
+    """Return the rank of a candidate; the candidate with the lowest rank is the content's source.
+    At most one candidate that has chunks can be the source."""
     return 3 if not one.source.read_to else ("same", "older", "short").index(one.verdict)
 
 
 def _too_short(path: str) -> str:
-    """The error for a content that is shorter than its source and does not end with a chunk."""
+    """Return the error for a content that is shorter than its source and ends within a chunk."""
     return (
         f"it is shorter than {path}, which begins with the same bytes: it may be an older copy of"
         " it. Give the newer copy; or, if this is another source, name it by --source-name"
@@ -317,7 +327,7 @@ def _too_short(path: str) -> str:
 
 
 def heads_match(one: bytes, other: bytes) -> bool:
-    """Whether two heads may be of one source: one begins with the other."""
+    """Return whether two heads may be of one source: one of them begins with the other."""
     return one.startswith(other) or other.startswith(one)
 
 
@@ -328,15 +338,16 @@ _SELECT: Final = (
 
 
 def read(session: Session, source: int, *, lock: bool = False) -> Source | None:
-    """A source by its number; None: none. ``lock``: exclusive until the transaction ends."""
+    """Return the source with a number, or None if there is none. With ``lock``, its row is locked
+    exclusively until the transaction ends."""
     found = session.query(f"{_SELECT} WHERE id = %s{' FOR UPDATE' if lock else ''}", (source,))
     return _source(found[0]) if found else None
 
 
 def lock_counter(session: Session, counter: str) -> None:
-    """Lock the row of a counter exclusively until the transaction ends, which must not take the
-    share lock of control afterwards: a holder of its exclusive lock may wait for the row.
-    """
+    """Lock the row of a counter exclusively until the transaction ends. The transaction must not
+    take the share lock of the control row afterwards: a process that has the control row's
+    exclusive lock may be waiting for the counter's row."""
     # ON DUPLICATE KEY takes the exclusive lock of an existing row; INSERT IGNORE a shared one.
     session.execute(
         "INSERT INTO counter (name) VALUES (%s) ON DUPLICATE KEY UPDATE name = name", (counter,)
@@ -344,7 +355,7 @@ def lock_counter(session: Session, counter: str) -> None:
 
 
 def save(session: Session, source: Source) -> None:
-    """Update a source's row."""
+    """Update the row of a source."""
     session.execute(
         "UPDATE backfill_source SET head = %s, options = %s, path = %s, read_to = %s,"
         " lines_to = %s, count_repeats = %s WHERE id = %s",
@@ -357,9 +368,8 @@ def save(session: Session, source: Source) -> None:
 
 def delete_last_chunk(session: Session, source: Source, start_at: int) -> None:
     """Delete the last chunk of a source, its journal and its samples, in the caller's transaction,
-    which holds the source. Later runs read on from the chunk's beginning, whatever bytes are there
-    by then. A source without other chunks is deleted.
-    """
+    which has locked the source. Later runs read on from the chunk's beginning, whatever bytes the
+    file has there by then. A source without other chunks is deleted."""
     for table in "backfill_chunk", "backfill_journal", "backfill_sample":
         session.execute(
             f"DELETE FROM {table} WHERE source = %s AND start_at = %s", (source.id, start_at)
@@ -372,7 +382,8 @@ def delete_last_chunk(session: Session, source: Source, start_at: int) -> None:
 
 
 def delete_truth(session: Session, run: int) -> None:
-    """Delete the sources of a reconcile's run, with their chunks and samples."""
+    """Delete the sources of a reconcile, with their chunks and samples. ``run`` is the reconcile's
+    number."""
     sources = "(SELECT id FROM backfill_source WHERE truth_of = %s)"
     with session.transaction():
         for table in "backfill_chunk", "backfill_sample":

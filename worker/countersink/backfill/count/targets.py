@@ -1,14 +1,15 @@
-"""Targets of a chunk's amounts: the counter, with a journal for undo, or ``backfill_correction``,
-for a reconcile; refusals of days that a reconcile has set, of tracked tables and of breakdowns.
+"""Targets to which a chunk's amounts are added: the counter, with a journal for undo, or, for a
+reconcile, ``backfill_correction``. Also checks that refuse days set by a reconcile, tracked tables
+and breakdowns.
 
 The journal (``backfill_journal``) has the cells that each chunk added, so that an undo can subtract
 them. Before anything is corrected, ``backfill_correction`` has the *truth* of a reconcile: the sums
-of its sources, in buckets of the resolution with which the run began.
+of its sources, in buckets of the resolution that the counter had when the run began.
 
-Nothing is added to days that a reconcile has set, by any source, until it is undone: its sources
-have all events of these days. A chunk is counted under the share lock of control, and days are
-marked under the exclusive lock: a chunk that is committed before the marks is in the totals that
-the reconcile reads, and a later chunk is refused.
+The sources of a reconcile have all events of the days that it sets. So nothing is added to these
+days, by any source, until the reconcile is undone. A chunk is counted under the share lock of the
+control row, and days are marked under the exclusive lock. So a chunk that is committed before the
+marks is in the totals that the reconcile reads, and a later chunk is refused.
 """
 
 import json
@@ -33,23 +34,26 @@ from countersink.database.session import Session, rerun
 from countersink.row_counts.definitions import tracked_names
 
 _CELLS_PER_PIECE: Final = 20_000
-"""Cells per piece of a journal: some hundred kilobytes, compressed; at most 6 MB."""
+"""Number of cells in a piece of a journal. A piece takes some hundred kilobytes compressed, at most
+6 MB.
+"""
 _FASTEST: Final = 1
 _ROWS_PER_DELETE: Final = 5000
 _RANGES_NAMED: Final = 10
 
 
 class CounterTarget:
-    """The target of added chunks: the counter's totals, its ledger, and the journal for undo.
+    """Target of chunks that are added: the totals of the counter, its ledger, and the journal for
+    undo.
 
     Attributes:
-        truth_of: ``backfill_source.truth_of`` of its sources.
+        truth_of: value of ``backfill_source.truth_of`` for sources that are added: 0.
     """
 
     truth_of = 0
 
     def scheme(self, scheme: Scheme) -> Scheme:
-        """The scheme of the lines: the counter's."""
+        """Return the scheme by which lines are counted: that of the counter."""
         return scheme
 
     def add(
@@ -60,12 +64,19 @@ class CounterTarget:
         start_at: int,
         members: Mapping[CellPlace, Sequence[bytes]] = cells.NO_MEMBERS,
     ) -> None:
-        """Add amounts and members of the chunk of ``source`` that begins at ``start_at``, in the
-        transaction that also inserts the chunk and holds the share lock of control.
+        """Add the amounts and visitors of a chunk to the counter. The transaction also inserts the
+        chunk's row, and holds the share lock of the control row.
+
+        Args:
+            session: session in the transaction.
+            amounts: amounts of the chunk.
+            source, start_at: primary key of the chunk.
+            members: hashes of the chunk's visitors.
 
         Raises:
-            RefusedMembers: members of some cells cannot be united: roll the transaction back.
-            StoreError: as any statement.
+            RefusedMembers: the visitors of some cells cannot be counted; the caller must roll the
+                transaction back.
+            StoreError: MySQL failed.
         """
         cells.add(session, cells.slot_of(session), amounts, members)
         write_journal(session, source, start_at, amounts)
@@ -73,18 +84,20 @@ class CounterTarget:
 
 @dataclass(frozen=True, slots=True)
 class TruthTarget:
-    """The target of a reconcile's chunks: sums in ``backfill_correction``; totals do not change.
+    """Target of a reconcile's chunks: sums in ``backfill_correction``. Totals do not change.
 
     Attributes:
-        truth_of: number of the run; its sources are separate from added ones.
-        resolution: of the counter when the run began.
+        truth_of: number of the run. Its sources have rows of their own in ``backfill_source``.
+        resolution: resolution of the counter when the run began.
     """
 
     truth_of: int
     resolution: Resolution
 
     def scheme(self, scheme: Scheme) -> Scheme:
-        """The scheme of the lines: the counter's, with the resolution of the run."""
+        """Return the scheme by which lines are counted: that of the counter, with the run's
+        resolution.
+        """
         return replace(scheme, resolution=self.resolution)
 
     def add(
@@ -95,11 +108,11 @@ class TruthTarget:
         start_at: int,
         members: Mapping[CellPlace, Sequence[bytes]] = cells.NO_MEMBERS,
     ) -> None:
-        """Add a chunk in the open transaction, which holds the share lock of control. A reconcile
-        has no members.
+        """Add a chunk in the transaction, which holds the share lock of the control row. A
+        reconcile has no journal and no visitors, so the arguments after ``amounts`` are not used.
 
         Raises:
-            StoreError: as any query.
+            StoreError: MySQL failed.
         """
         clause = session.dialect.upsert_add("backfill_correction", "should_be")
         for some in amounts.chunks(sql.CELLS_PER_STATEMENT):
@@ -121,8 +134,13 @@ Target = CounterTarget | TruthTarget
 
 
 def write_journal(session: Session, source: int, start_at: int, amounts: Amounts) -> None:
-    """Insert the journal of a chunk, with amounts of one counter and its breakdowns, in the
-    caller's transaction. Amounts of breakdowns are written with their name, which has a ``#``.
+    """Insert the journal of a chunk, in the caller's transaction.
+
+    Args:
+        session: session in the transaction.
+        source, start_at: primary key of the chunk.
+        amounts: amounts of one counter and its breakdowns; those of breakdowns are written with
+            their name, which has a ``#``.
     """
     for number, some in enumerate(amounts.chunks(_CELLS_PER_PIECE)):
         entries: list[JournalEntry] = [
@@ -137,10 +155,14 @@ def write_journal(session: Session, source: int, start_at: int, amounts: Amounts
 
 
 def read_journal(session: Session, counter: str, source: int, start_at: int, added: int) -> Amounts:
-    """The amounts that a chunk added, without those of breakdowns that were removed since.
+    """Return the amounts that a chunk added. Amounts of breakdowns that were removed since are left
+    out.
 
     Args:
-        added: sum of the amounts that it added to the counter.
+        session: session in a transaction.
+        counter: name of the counter.
+        source, start_at: primary key of the chunk.
+        added: sum of the amounts that the chunk added to the counter, to check the journal.
 
     Raises:
         BackfillError: the journal is damaged.
@@ -167,7 +189,7 @@ def refuse_tracked(session: Session, counter: str) -> None:
     """Check that a counter is not the row count of a tracked table.
 
     Raises:
-        BackfillError: it is.
+        BackfillError: it is a row count.
     """
     if counter in tracked_names(session):
         raise BackfillError(
@@ -191,8 +213,8 @@ def refuse_breakdowns(session: Session, counter: str) -> None:
 
 
 def discard_truth(session: Session, run: int) -> None:
-    """Delete the truth of a run, except for corrections, and the samples of its sources; in several
-    transactions. May be called again.
+    """Delete the samples of a reconcile's sources, and those of its rows of ``backfill_correction``
+    that corrected nothing. Uses several transactions, and may be called again.
     """
     for (source,) in session.query("SELECT id FROM backfill_source WHERE truth_of = %s", (run,)):
         forget = "DELETE FROM backfill_sample WHERE source = %s"
@@ -219,14 +241,14 @@ def refuse_set_days(session: Session, counter: str, days: Iterable[date]) -> Non
     """Check that no reconcile has set days to which lines would be added.
 
     Args:
-        session: in a transaction that holds the share lock of control, which keeps the days
-            unmarked; in a dry run outside a transaction.
-        counter: its name.
-        days: in its time zone.
+        session: session in a transaction that holds the share lock of the control row, so that no
+            day is marked meanwhile; in a dry run outside a transaction.
+        counter: name of the counter.
+        days: days in its time zone.
 
     Raises:
         BackfillError: a reconcile that is not undone has set some of the days.
-        StoreError: as any query.
+        StoreError: MySQL failed.
     """
     found = last_reconciles(session, counter, days)
     if found:
@@ -242,10 +264,13 @@ def refuse_set_days(session: Session, counter: str, days: Iterable[date]) -> Non
 def later_set_notices(
     session: Session, counter: str, days: Iterable[date], run: int
 ) -> tuple[str, ...]:
-    """Notices of an undo about days that reconciles have set since.
+    """Return the notices of an undo about days that reconciles have set since.
 
     Args:
-        run: report reconciles after this run; 0: all.
+        session: session outside a transaction.
+        counter: name of the counter.
+        days: days whose totals the undo has changed.
+        run: number of the run after which reconciles are reported; 0 to report all.
     """
     found = last_reconciles(session, counter, days, later_than=run)
     return tuple(
@@ -256,12 +281,12 @@ def later_set_notices(
 
 
 def _days_set_by(found: Mapping[date, int], run: int) -> str:
-    """The days that a run has set, for users."""
+    """Return the days that a run has set, as text for users. ``found`` has the run of each day."""
     return days_text(day for day, by in found.items() if by == run)
 
 
 def days_text(some: Iterable[date]) -> str:
-    """Days as ranges: ``2026-03-14, 2026-03-16 to 2026-03-20``."""
+    """Return days as text with ranges: ``2026-03-14, 2026-03-16 to 2026-03-20``."""
     ranges: list[list[date]] = []
     for day in sorted(some):
         if ranges and day - ONE_DAY == ranges[-1][1]:

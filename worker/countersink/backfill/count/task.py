@@ -1,5 +1,5 @@
-"""``Work``: the parts of a running backfill that all chunks share; pauses for ``--rate``, progress,
-opening of sources, and refusals of counters that a backfill may not count."""
+"""``Work``: what all chunks of a running backfill share. Also pauses for ``--rate``, progress,
+opening of sources, and checks of the counter."""
 
 import math
 import time
@@ -31,17 +31,17 @@ from countersink.runtime.members import Salt
 from countersink.runtime.retry import pause
 
 NO_RUN: Final = -1
-"""Run number of chunks of a dry run; no row of a table has it."""
+"""Number of the run in chunks of a dry run. No row of a table has it."""
 MIN_LINES: Final = 1_000
-"""Minimum of lines of a chunk, at low rates."""
+"""Least value of ``LineRate.max_lines``, however low the rate is."""
 
 
 def refuse_counter(session: Session, catalog: Catalog, counter: str) -> None:
     """Check that a backfill may count a counter.
 
     Raises:
-        WrongOption: it is the row count of a tracked table.
-        BackfillError: it does not exist, in strict mode.
+        WrongOption: it is the row count of a tracked table, which only triggers may count.
+        BackfillError: strict mode is on, and the counter does not exist.
     """
     if counter in catalog.tracked:
         raise WrongOption(
@@ -61,7 +61,7 @@ def require_unique(catalog: Catalog, counter: str) -> None:
     """Check that a counter counts its different visitors.
 
     Raises:
-        BackfillError: it does not.
+        BackfillError: it does not count them.
     """
     if counter not in catalog.salt_days:
         raise BackfillError(
@@ -71,21 +71,22 @@ def require_unique(catalog: Catalog, counter: str) -> None:
 
 
 def salts_of(session: Session, recipe: Recipe, counter: str) -> tuple[Salt, ...] | None:
-    """The salts for the visitors of a counter; None: the recipe has no visitors. Read them after
-    the catalog by which lines are counted: their periods change with it.
+    """Return the salts for hashes of the counter's visitors, or None if the recipe has no visitors.
+    Read the salts after the catalog, because the times in which a salt is used change with the
+    catalog.
     """
     return tuple(kept(session).get(counter, ())) if recipe.visitor else None
 
 
 class LineRate:
-    """Pauses between chunks.
+    """Pauses between chunks, which keep the lines per second below ``--rate``.
 
     Args:
-        rate: maximum of lines per second; None: no pauses.
-        stop: ends a pause early when it returns true.
+        rate: maximum of lines per second; None to make no pauses.
+        stop: called during a pause; the pause ends early once it returns true.
 
     Attributes:
-        max_lines: maximum of lines of a chunk, so that pauses are about a second.
+        max_lines: maximum of lines in a chunk, chosen so that a pause takes about a second.
     """
 
     def __init__(self, rate: float | None, stop: Callable[[], bool]) -> None:
@@ -95,12 +96,12 @@ class LineRate:
         self.max_lines = int(min(LINES, max(MIN_LINES, self._rate)))
 
     def note(self, lines: int) -> None:
-        """Add lines that were counted since the last pause."""
+        """Note that ``lines`` more lines were counted."""
         self._ready += lines / self._rate
 
     def wait(self) -> None:
-        """Wait until the rate allows the next chunk; called before a chunk, so that there is no
-        pause after the last one.
+        """Wait until the rate allows the next chunk. Call it before each chunk, so that there is no
+        pause after the last chunk.
         """
         if (seconds := self._ready - time.monotonic()) > 0:
             pause(seconds, self._stop)
@@ -108,14 +109,14 @@ class LineRate:
 
 
 class ProgressWatch:
-    """Progress of reading the sources.
+    """Progress of reading the sources, reported to a function.
 
     Args:
-        on_progress: called with each change.
+        on_progress: called with each change of the progress.
         sources: all sources of the run.
 
     Attributes:
-        jobs: number of working child processes.
+        jobs: number of child processes that are working.
     """
 
     def __init__(self, on_progress: Callable[[Progress], object], sources: Sequence[Input]) -> None:
@@ -139,7 +140,7 @@ class ProgressWatch:
         self.report()
 
     def report(self) -> None:
-        """Report the progress."""
+        """Call ``on_progress`` with the current progress."""
         progress = Progress(
             doing="reading",
             source=self._source,
@@ -162,20 +163,20 @@ class ProgressWatch:
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """Parts of a running backfill.
+    """What all chunks of a running backfill share.
 
     Attributes:
-        mysql_url: the database.
-        options: of the run.
-        link: the database session.
-        catalog: as last read.
+        mysql_url: URL of the database.
+        options: options of the run.
+        link: the session with the database.
+        catalog: the catalog as it was last read.
         run: number of the run.
-        target: of amounts.
-        sources: the known sources.
-        pool: reads chunks.
+        target: where the amounts of chunks are added: the counter, or the sums of a reconcile.
+        sources: access to the known sources.
+        pool: the thread and child processes that read chunks.
         rejects: the file of rejected lines.
         pace: pauses for ``--rate``.
-        watch: reports progress.
+        watch: reports the progress.
         stop: returns true once the run should end.
     """
 
@@ -199,11 +200,13 @@ class Work:
 
     @property
     def scheme(self) -> Scheme:
-        """The scheme of the lines: the target's, from the counter's in the catalog."""
+        """The scheme by which lines are counted: that of the counter; for a reconcile, with the
+        resolution that the counter had when the run began.
+        """
         return self.target.scheme(self.catalog.scheme(self.counter))
 
     def locked_catalog(self, session: Session) -> Catalog:
-        """The current catalog; it cannot change until the transaction ends.
+        """Return the current catalog, and keep it from changing until the transaction ends.
 
         Raises:
             BackfillError: a backfill may not count the counter.
@@ -223,10 +226,10 @@ class OpenSource:
 
     Attributes:
         content: its bytes.
-        head: the first 64 KiB of them.
-        wanted: the source as this run would insert it.
-        reader: reads its lines.
-        leave_open: leave a last line without a newline out, since its end may not be written yet.
+        head: the first 64 KiB of its bytes.
+        wanted: the row that this run would insert for the source.
+        reader: reader of its lines.
+        leave_open: True to leave out a last line without a newline: its end may not be written yet.
     """
 
     content: Content
@@ -238,10 +241,10 @@ class OpenSource:
 
 @contextmanager
 def open_source(work: Work, source: Input) -> Iterator[OpenSource | None]:
-    """Open a source; None: it is empty.
+    """Open a source. A context manager; it gives None if the source is empty.
 
     Raises:
-        BackfillError: it cannot be read, or not by the options of the run.
+        BackfillError: the source cannot be read, or not by the options of the run.
     """
     options = work.options
     with open_content(source, work.stop) as content:
@@ -274,13 +277,14 @@ def open_source(work: Work, source: Input) -> Iterator[OpenSource | None]:
 
 
 def reader_of(recipe: Recipe, counter: str, scheme: Scheme, head: bytes) -> Reader:
-    """The reader of a source, for the days of the recipe in the counter's time zone.
+    """Return the reader of a source. It leaves out lines that are outside the recipe's days in the
+    counter's time zone.
 
     Args:
-        recipe: of the source.
-        counter: whose lines count.
-        scheme: of the counter.
-        head: of the content.
+        recipe: options by which the source is read.
+        counter: name of the counter whose lines count.
+        scheme: scheme of the counter.
+        head: the first 64 KiB of the source.
 
     Raises:
         BackfillError: the source cannot be read by this recipe.

@@ -1,5 +1,6 @@
-"""``count_chunk``: the transaction that counts one chunk: inserts the chunk, adds amounts and
-members, keeps rejected lines, and refuses chunks with many lines of another source."""
+"""``count_chunk`` counts one chunk in one transaction: it inserts the chunk, adds amounts and
+hashes of visitors, and stores rejected lines. It refuses a chunk with many lines that another
+source has."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -30,22 +31,24 @@ _NAMED: Final = 3
 def count_chunk(
     session: Session, ahead: ReadAhead, source: int, found: ReadChunk, before: bytes
 ) -> ReadChunk:
-    """Count a chunk after all chunks of its source; committed on return.
+    """Count a chunk, which follows all counted chunks of its source; committed on return.
 
     Args:
-        session: at READ COMMITTED, outside a transaction.
-        ahead: has read the chunk.
+        session: session at READ COMMITTED, outside a transaction.
+        ahead: the reader that has read the chunk.
         source: number of the source.
-        found: the chunk.
-        before: digest of the content's chunk that ends at the beginning of this one.
+        found: the chunk as it was read.
+        before: digest of the content's chunk that ends where this one begins; empty if there is
+            none.
 
     Returns:
-        The chunk as it was counted.
+        The chunk as it was counted. It was read again if lines had to be rejected because of their
+            visitors.
 
     Raises:
-        Overtaken: the chunk must not be counted: another process has counted it, or the catalog or
-            the salts by which it was read have changed.
-        SourceDiffers: the source's head or last chunk has changed.
+        Overtaken: another process has counted the chunk, or the catalog or the salts by which it
+            was read have changed; nothing was counted.
+        SourceDiffers: the head or the last chunk of the source has changed; nothing was counted.
         RunEnded: the run has ended; nothing was counted.
         BackfillError: a reconcile has set days of the chunk, or the chunk before is being undone;
             nothing was counted.
@@ -111,10 +114,11 @@ def _count(
 
 def _refuse_undoing(session: Session, run: int) -> None:
     """Check that the run of the chunk before is not being undone, and keep an undo from beginning
-    until the transaction ends: an undo cannot remove a chunk that another one follows.
+    until the transaction ends. An undo can remove only the last chunk of a source, so the chunk
+    before could not be undone afterwards.
 
     Raises:
-        BackfillError: it is being undone.
+        BackfillError: the run is being undone.
     """
     ask = "SELECT state FROM backfill_run WHERE id = %s LOCK IN SHARE MODE"
     if session.query(ask, (run,)) == [("undoing",)]:
@@ -125,7 +129,8 @@ def _refuse_undoing(session: Session, run: int) -> None:
 
 
 def _keep_samples(session: Session, ahead: ReadAhead, source: Source, found: ReadChunk) -> None:
-    """Insert the samples of a chunk.
+    """Insert the samples (hashes of lines) of a chunk, and check that no other source has many of
+    its lines.
 
     Raises:
         BackfillError: another source has many of its lines.
@@ -149,11 +154,13 @@ def refuse_repeats(
     """Check that no other source has many lines of a chunk.
 
     Args:
-        others: sample → the other sources that have the line.
-        path: returns the path of another source.
+        found: the chunk.
+        ahead: the reader that has read the chunk.
+        others: sample of a line → numbers of the other sources that have the line.
+        path: function that returns the path of a source by its number.
 
     Raises:
-        BackfillError: another source has.
+        BackfillError: other sources have many lines of the chunk.
     """
     known, compared, sources_of_most = find_repeats(found.samples, others)
     if not known:
@@ -174,19 +181,26 @@ def refuse_repeats(
 
 
 def _last_day(ahead: ReadAhead, lines: Sequence[NumberedLine]) -> date:
-    """The last day of some counted lines."""
+    """Return the last day of ``lines``, all of which the recipe counts."""
     bucket = ahead.bucket
     return bucket.scheme.local_day(max(bucket.decode(one)[0] for one in ahead.labels(lines)))
 
 
 def path_of(session: Session, source: int) -> str:
-    """The path of a source, for users."""
+    """Return the path of a source, as text for users."""
     found = sources.read(session, source)
     return "a deleted source" if found is None else found.path
 
 
 def _add(session: Session, ahead: ReadAhead, source: Source, found: ReadChunk) -> None:
-    """Add the amounts and members of a chunk, read by the current catalog, to its target."""
+    """Add the amounts and visitors of a chunk to the target of the run. The chunk was read by the
+    current catalog.
+
+    Raises:
+        RefusedMembers: the visitors of some lines cannot be counted; the exception has the labels
+            and keys of these lines.
+        BackfillError: the chunk must not be counted: see :func:`count_chunk`.
+    """
     work, catalog = ahead.work, ahead.catalog
     if ahead.bucket.salts is not None:
         require_unique(catalog, work.counter)
@@ -212,7 +226,9 @@ def _add(session: Session, ahead: ReadAhead, source: Source, found: ReadChunk) -
 def _lines_of_cells(
     amounts: BucketAmounts, found: ReadChunk, capped: Capped
 ) -> Mapping[CellPlace, Sequence[LabelKey]]:
-    """The cells in which a chunk's members are counted → the (label, key) of their lines."""
+    """Return each cell in which visitors of a chunk are counted, with the (label, key) pairs of the
+    lines that have these visitors.
+    """
     lines: dict[CellPlace, list[LabelKey]] = {}
     for label, key in found.members:
         for name, cell_key in amounts.cells_of(label, key):

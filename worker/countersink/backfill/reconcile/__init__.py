@@ -1,11 +1,12 @@
 """``--mode reconcile``: waits for the queue, then sets totals to the sums of the sources.
 
-It has three steps. :func:`begin` takes the time and waits until all entries that were in the
-streams by then are counted. The sources are read into ``backfill_correction``, by a
-:class:`TruthTarget`, which changes no total. :func:`correct` marks the days, so that entries
-accepted before and delivered later go to the dead letters, and adds the difference to each cell.
+A reconcile has three steps. :func:`begin` reads Redis's clock, and waits until all entries that
+were in the streams at that time are counted. Then the sources are read into
+``backfill_correction``, by a :class:`TruthTarget`, which changes no total. :func:`correct` marks
+the days, and adds to each cell the difference between the sources and the total. Because of the
+marks, entries that were accepted before that time and are delivered later become dead letters.
 
-The process can be killed at any time: the next run reads the sources and corrects again; cells that
+The process can be killed at any time. The next run reads the sources and corrects again; cells that
 are right already do not change.
 """
 
@@ -36,12 +37,12 @@ from countersink.stream.names import stream_keys
 from countersink.stream.progress import order
 
 POLL_S: Final = 0.05
-"""Seconds between two checks of the streams; each is one small read per stream."""
+"""Seconds between two checks of the streams. A check makes one small read per stream."""
 
 Ends = dict[str, str]
-"""Key of a stream → id of its last entry; without empty streams."""
+"""Key of a stream → id of its last entry, without empty streams."""
 _MARKS_AT_ONCE: Final = 5000
-"""Marks of one transaction, during which no process can count."""
+"""Number of days that one transaction marks. No process can count during this transaction."""
 
 
 def begin(
@@ -51,10 +52,17 @@ def begin(
     on_progress: Callable[[Progress], object] = lambda progress: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> int | None:
-    """Take the time and wait until all entries that were in the streams by then are counted.
+    """Read Redis's clock, and wait until all entries that were in the streams at that time are
+    counted.
+
+    Args:
+        redis_url: URL of the queue, without which a reconcile is refused.
+        options: options of the run.
+        on_progress: called at each check of the streams.
+        stop: called at each check; waiting ends early once it returns true.
 
     Returns:
-        Unix ms on Redis's clock: ``t0`` for :func:`correct`; None: the run should stop.
+        That time in Unix ms: ``t0`` of :func:`correct`. None if ``stop`` returned true.
 
     Raises:
         BackfillError: there is no ``redis_url``, or entries are left after ``options.wait_s``.
@@ -92,7 +100,7 @@ def begin(
 
 
 def _stream_ends(client: redis.Redis) -> Ends:
-    """The last entry of each stream.
+    """Return the id of the last entry of each stream that has entries.
 
     Raises:
         StreamError: Redis failed.
@@ -101,7 +109,7 @@ def _stream_ends(client: redis.Redis) -> Ends:
 
 
 def _unfinished(client: redis.Redis, upto: Ends) -> Ends:
-    """The streams that still have entries up to their ends in ``upto``.
+    """Return the items of ``upto`` whose stream still has an entry up to the item's id.
 
     Raises:
         StreamError: Redis failed.
@@ -114,8 +122,8 @@ def _unfinished(client: redis.Redis, upto: Ends) -> Ends:
 
 
 def unreliable(options: BackfillOptions, reports: Sequence[SourceReport]) -> str:
-    """The error if totals should not be set by the sources, since lines were rejected or none was
-    counted; '': they may be.
+    """Return the error if totals should not be set, because lines were rejected or no line was
+    counted; '' if they may be set.
     """
     rejected = sum(one.rejected for one in reports)
     for one in reports:
@@ -148,11 +156,18 @@ def correct(
     on_notice: Callable[[str], object] = lambda notice: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Corrected:
-    """Set the totals to the truth of a run, whose sources have all been read completely.
+    """Set the totals to the sums of the sources, which must all have been read completely.
 
     Args:
-        resolution: of the buckets of the truth.
-        on_notice: called with the notices of days left out, before any total is changed.
+        mysql_url: URL of the database.
+        run: number of the run.
+        options: options of the run.
+        resolution: width of the buckets in which the run has summed up its sources.
+        t0: time from :func:`begin`; entries accepted before it are no longer counted in the days.
+        on_progress: called before each day that is corrected.
+        on_notice: called with each notice about days that are left out, before any total is
+            changed.
+        stop: called before each range of keys; correcting ends early once it returns true.
 
     Raises:
         BackfillError: the counter is a row count or has breakdowns, or the run has ended.
@@ -190,7 +205,9 @@ def correct(
 
 
 def _mark(session: Session, run: int, counter: str, t0: int, days: Sequence[date]) -> None:
-    """Mark days: entries accepted before ``t0`` are not counted in them from now on."""
+    """Mark days as set by a run. From now on, entries accepted before ``t0`` are not counted in
+    them.
+    """
 
     def work(control: Control) -> None:
         require_running(session, run)
@@ -201,7 +218,9 @@ def _mark(session: Session, run: int, counter: str, t0: int, days: Sequence[date
 
 
 def _corrected(session: Session, run: int) -> tuple[int, int, int]:
-    """Committed corrections of a run, their amount, and the number of rejected lines."""
+    """Return the number of a run's committed corrections, the sum of these, and the number of
+    rejected lines.
+    """
     ((corrections, amount, rejected),) = session.query(
         "SELECT corrections, amount, rejected FROM backfill_run WHERE id = %s", (run,)
     )

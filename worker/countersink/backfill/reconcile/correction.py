@@ -1,17 +1,17 @@
-"""Corrections of a reconcile: sets the totals of a day's keys to the sums of the sources and writes
-``backfill_correction``; ``compare`` does the same for dry runs without writing.
+"""Corrections of a reconcile: sets the totals of a day's keys to the sums of the sources, and
+writes the differences to ``backfill_correction``; ``compare`` only finds them, for dry runs.
 
-The total of a key and day is set in one transaction: buckets of the truth's resolution get the
-truth, and all other buckets of the day, of any width, become 0. So buckets may be rolled up to
-wider ones meanwhile.
+The total of a key and day is set in one transaction. The buckets in the run's resolution get the
+sums of the sources (the *truth*), and all other buckets of the day, of any width, become 0. So
+buckets may be rolled up to wider ones meanwhile.
 
-At REPEATABLE READ the locking read locks the rows of a range, in all slots, and the gaps between
-them: until COMMIT nothing is counted, compacted or deleted there, so the added difference is exact.
-Later increments come on top. Locks do not hold on other nodes of Galera: commits there before the
-correction begins are waited for (``wsrep_sync_wait``) and summed; later commits come on top. Two
-reconciles of a counter lock its row in turn: the second one sums up the first one's corrections.
+At REPEATABLE READ, SELECT … FOR UPDATE locks the rows of a range of keys, in all slots, and the
+gaps between them. Until COMMIT nothing is counted, compacted or deleted there, so the difference is
+exact. Later increments come on top. These locks do not hold on other nodes of Galera: earlier
+commits there are waited for (``wsrep_sync_wait``) and summed, and later commits come on top. Two
+reconciles of a counter lock its row in turn, so the second sums up the corrections of the first.
 
-A range waits a second for locks, then is split: other transactions should not wait behind it.
+A range waits a second for locks, then is split, so that other transactions do not wait behind it.
 """
 
 import random
@@ -47,19 +47,18 @@ from countersink.database.sql import (
 from countersink.runtime.limits import key_text
 
 ROWS: Final = 1000
-"""Rows of a range, of truth and counter together, before it is split; a range has at least a key.
-"""
+"""Number of rows of truth and counter in a range of keys; the rows of one key may be more."""
 ATTEMPTS: Final = 30
-"""Attempts in a row at rows that others hold, a second each."""
+"""Number of attempts in a row, a second each, at rows that other transactions hold."""
 LOCK_WAIT_S: Final = 1
-"""Seconds that a correction waits for a lock: others wait behind it."""
+"""Seconds that a correction waits for a lock: other transactions wait behind it."""
 READ_TIMEOUT_S: Final = 120.0
 """Seconds that summing up a range may take: one key may have very many rows."""
 LISTED: Final = 10_000
-"""Differences that a dry run keeps."""
+"""Maximum number of differences that a dry run keeps."""
 _LONGEST_PAUSE_S: Final = 0.2
 GREATEST_KEY: Final = b"\xff" * 255
-"""The greatest key."""
+"""The greatest key that there can be."""
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 
 
@@ -69,7 +68,7 @@ class DayKeys:
 
     Attributes:
         day: the day.
-        after: the key before the range; None: the range begins with the least key.
+        after: the key before the range; None if the range begins with the least key.
         last: the greatest key of the range.
     """
 
@@ -78,7 +77,7 @@ class DayKeys:
     last: bytes
 
     def where(self) -> tuple[str, list[object]]:
-        """SQL condition for rows of these keys, and its values."""
+        """Return an SQL condition for rows of these keys, and its values."""
         if self.after is None:
             return "counter_key <= %s", [self.last]
         return "counter_key > %s AND counter_key <= %s", [self.after, self.last]
@@ -86,7 +85,7 @@ class DayKeys:
 
 @dataclass(frozen=True, slots=True, order=True)
 class KeyDifference:
-    """A cell whose total differs from the truth."""
+    """A cell whose total (``had``) differs from the sum of the sources (``should_be``)."""
 
     label: int
     key: bytes
@@ -99,10 +98,10 @@ class Correction:
     """The corrections of one run of a reconcile.
 
     Attributes:
-        run: its number.
-        counter: its name.
-        resolution: of the buckets of the truth.
-        delete_missing: set keys without truth to 0.
+        run: number of the run.
+        counter: name of the counter.
+        resolution: width of the buckets of the truth (the sums of the sources).
+        delete_missing: True to set keys that no source has to 0.
     """
 
     run: int
@@ -111,13 +110,12 @@ class Correction:
     delete_missing: bool
 
     def buckets(self, session: Session, lock: str = "") -> DayBuckets:
-        """The current buckets of the counter's days."""
+        """Read the current buckets of the counter's days. ``lock``: see :meth:`DayBuckets.read`."""
         return DayBuckets.read(session, self.counter, self.resolution, lock=lock)
 
     def ranges(self, session: Session, keys: DayKeys, rows: int) -> list[DayKeys]:
-        """The keys of a range that may need a correction, in ranges of about ``rows`` rows of truth
-        and counter together. Locks nothing.
-        """
+        """Split a range into ranges of about ``rows`` rows, counting rows of the truth and the
+        counter. Keys that need no correction are left out. Locks nothing."""
         labels, values = labels_where(self.buckets(session).labels(keys.day))
         among, ends = keys.where()
         where, args = f"{labels} AND {among}", [*values, *ends]
@@ -137,10 +135,10 @@ class Correction:
         ]
 
     def correct(self, session: Session, keys: DayKeys) -> None:
-        """Set the keys of a range in all buckets of their day; committed on return.
+        """Set the totals of a range of keys, in all buckets of their day; committed on return.
 
         Args:
-            session: at REPEATABLE READ, outside a transaction.
+            session: session at REPEATABLE READ, outside a transaction.
             keys: the range.
 
         Raises:
@@ -177,12 +175,12 @@ class Correction:
     def differences(
         self, session: Session, labels: Iterable[int], keys: DayKeys
     ) -> list[KeyDifference]:
-        """The differences of a range, ordered by bucket and key; locks its rows until the
-        transaction ends.
+        """Return the differences of a range, ordered by bucket and key. Locks the range's rows of
+        the counter until the transaction ends.
 
         Args:
-            session: in a transaction.
-            labels: of all buckets of the day.
+            session: session in a transaction.
+            labels: labels of all buckets of the day.
             keys: the range.
         """
         buckets, values = labels_where(labels)
@@ -228,7 +226,7 @@ class Correction:
 
 
 def connect_for(mysql_url: str) -> Connect:
-    """A function that opens sessions for corrections."""
+    """Return a function that opens sessions for corrections."""
 
     def opened() -> Session:
         session = open_tables(
@@ -248,13 +246,13 @@ def connect_for(mysql_url: str) -> Connect:
 def correct_day(
     keeper: KeptSession, correcting: Correction, day: date, *, stop: Callable[[], bool]
 ) -> bool:
-    """Set all keys of a day; False: stopped before the end.
+    """Set the totals of all keys of a day. Returns False if ``stop`` returned true before the end.
 
     Raises:
         RolledUpMeanwhile: the rest of the day can no longer be set.
-        BackfillError: as :meth:`Correction.correct`.
+        BackfillError: see :meth:`Correction.correct`.
         Conflict: others hold a row for too long; corrections made so far stay.
-        StoreError: as any query.
+        StoreError: MySQL failed.
     """
     rows = ROWS
     failed = 0
@@ -284,11 +282,11 @@ class Corrected:
     """The result of a reconcile, or of its dry run.
 
     Attributes:
-        corrections: number of cells that differed; see ``backfill_correction``.
+        corrections: number of cells whose total differed from the sum of the sources.
         amount: sum of the corrections.
         notices: sentences for users about days left out.
-        finished: False: stopped before the end.
-        drift: of a dry run: the first differences.
+        finished: False if it was stopped before its end.
+        drift: the first differences, if this was a dry run.
     """
 
     corrections: int = 0
@@ -299,7 +297,7 @@ class Corrected:
 
 
 Truth = Mapping[int, Mapping[str, int]]
-"""The truth: label of a bucket → key → amount."""
+"""The sums of the sources: label of a bucket → key → amount."""
 
 
 def compare(
@@ -313,11 +311,11 @@ def compare(
     on_notice: Callable[[str], object] = lambda notice: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Corrected:
-    """The corrections that a dry run would make, read in one snapshot.
+    """Return the corrections that a real run would make, read in one snapshot.
 
     Args:
         truth: the sums of the sources.
-        resolution: of its buckets.
+        resolution: width of the buckets in ``truth``.
 
     Raises:
         BackfillError, StoreError: as :func:`countersink.backfill.reconcile.correct`.
@@ -360,7 +358,8 @@ def compare(
 def _stored_totals(
     session: Session, options: BackfillOptions, labels: Sequence[int], keys: Iterable[bytes]
 ) -> Iterator[tuple[int, bytes, int]]:
-    """Label, key and total of the cells of a day: of ``keys``, or of all with delete_missing."""
+    """Iterate over (label, key, total) of a day's cells. Only cells of ``keys`` are read, unless
+    the options have ``delete_missing``."""
     of_day, times = set(labels), sorted(map(label_time, labels))
     some = [()] if options.delete_missing else parts(sorted(keys), KEYS_PER_STATEMENT)
     for part in some:
@@ -383,12 +382,13 @@ def _differences(
     *,
     delete_missing: bool,
 ) -> Iterator[KeyDifference]:
-    """The differences of a day. The truth of a key in ``truth`` is 0 in its other buckets.
+    """Iterate over the differences of a day. A key that ``truth`` has in one bucket should be 0 in
+    all other buckets of the day.
 
     Args:
-        had: label, key and total of the counted cells.
-        truth: label and key → truth; counted cells are removed from it.
-        delete_missing: the truth of all other keys is 0, too.
+        had: label, key and total of each cell in the tables.
+        truth: (label, key) → sum of the sources; cells of ``had`` are removed from it.
+        delete_missing: True if all other keys should be 0, too.
     """
     known = {key for _, key in truth}
     for label, key, before in had:

@@ -1,5 +1,5 @@
-"""Days of a reconcile: ``choose`` selects the days of ``--from`` and ``--to`` that can be set, with
-notices about the others; ``DayBuckets`` has the buckets of a day, of all widths."""
+"""Days of a reconcile: ``choose`` selects those days of ``--from`` and ``--to`` that can be set,
+with notices about the others; ``DayBuckets`` finds the buckets of a day, of all widths."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,8 @@ from countersink.database.sql import datetime_of, day_label, labels_where
 from countersink.logs.formats.reader import RecordTally
 
 MOST_DAYS: Final = 40_000
-"""Maximum of days of a run, more than a century; workers keep the marks of days in memory."""
+"""Maximum number of days of a run, more than a century. There is a maximum because workers keep the
+marks of days in memory."""
 _BYTES: Final = 64 * 1024
 _END: Final = 2**62
 
@@ -43,9 +44,9 @@ class DayBuckets:
     """The buckets of a counter's days.
 
     Attributes:
-        counter: its name.
-        scheme: its current scheme.
-        resolution: of the buckets of the truth.
+        counter: name of the counter.
+        scheme: current scheme of the counter.
+        resolution: width of the buckets in which the run sums up its sources.
     """
 
     counter: str
@@ -56,7 +57,14 @@ class DayBuckets:
     def read(
         cls, session: Session, counter: str, resolution: Resolution, *, lock: str = ""
     ) -> "DayBuckets":
-        """Read the scheme; ``lock``: SQL that locks it until the transaction ends."""
+        """Read the scheme of a counter, and return the buckets of its days.
+
+        Args:
+            session: session, in a transaction if ``lock`` is given.
+            counter: name of the counter.
+            resolution: see the attribute.
+            lock: SQL clause that locks the scheme until the transaction ends; '' to lock nothing.
+        """
         return cls(counter, load_scheme(session, counter, lock), resolution)
 
     @property
@@ -65,20 +73,23 @@ class DayBuckets:
         return tuple(sorted({*self.scheme.widths, self.resolution} - {"month"}))
 
     def labels(self, day: date) -> tuple[int, ...]:
-        """The labels of all buckets within a day."""
+        """Return the labels of all buckets within a day. A label is a number for a bucket's
+        beginning and width.
+        """
         return _labels(self.scheme.known_zone(), self.widths, day)
 
     def intervals(self, day: date) -> Sequence[tuple[int | None, int | None]]:
-        """(Begin, end) of a day in Unix seconds, None: unbounded; empty: the counter's time zone
-        skipped the date.
+        """Return (begin, end) of a day in Unix seconds, where None means that the day is open on
+        that side. Empty if the counter's time zone skipped the date; two intervals if the zone
+        repeated it.
         """
         return intervals(self.scheme.known_zone(), day, day)
 
     def left_out(self, session: Session, day: date) -> str:
-        """The reason, for users, why a past day cannot be set; '': it can be set.
+        """Return the reason, for users, why a past day cannot be set, or '' if it can be set.
 
         Args:
-            session: reads the rows of buckets across the day's ends.
+            session: reads the rows of buckets that lie across an end of the day.
             day: the day.
         """
         rolled_to = self.scheme.rolled_to("month")
@@ -114,14 +125,19 @@ def _labels(zone: str, widths: Sequence[Width], day: date) -> tuple[int, ...]:
 
 
 def each_day(some: Sequence[date], on_progress: Callable[[Progress], object]) -> Iterator[date]:
-    """Iterate over days, and report progress before each."""
+    """Iterate over days, and report the progress before each day."""
     for number, day in enumerate(some):
         on_progress(Progress(doing="correcting", source=str(day), done=number, size=len(some)))
         yield day
 
 
 def check_days(work: Work, found: Iterable[Input]) -> None:
-    """Check the days of the options before anything is read.
+    """Check that the options give the first and the last day, and not too many days, before
+    anything is read.
+
+    Args:
+        work: what all steps of the run share.
+        found: the sources; the error names their first and last times.
 
     Raises:
         BackfillError: the first or the last day is missing, or there are too many days.
@@ -142,17 +158,18 @@ def check_days(work: Work, found: Iterable[Input]) -> None:
 def choose(
     session: Session, buckets: DayBuckets, options: BackfillOptions, t0: int
 ) -> tuple[list[date], list[str]]:
-    """The days of the options that can be set, once all sources have been read, and notices about
-    the others.
+    """Return the days from ``--from`` to ``--to`` that can be set, and notices about the other
+    days. Call it once all sources have been read.
 
-    Days are left out if they had not ended at ``t0`` (their increments were still arriving), are
-    rolled up to months, or have a bucket that is partly in another day.
+    A day is left out if it had not ended at ``t0``, so that its increments were still arriving; if
+    it is rolled up to months; or if one of its buckets lies partly in another day.
 
     Args:
-        session: in a transaction or outside.
-        buckets: of the counter's days.
-        options: of the run.
-        t0: Unix ms, from :func:`countersink.backfill.reconcile.begin`.
+        session: session, in or outside a transaction.
+        buckets: buckets of the counter's days.
+        options: options of the run.
+        t0: time at which the reconcile began, Unix ms, from
+            :func:`countersink.backfill.reconcile.begin`.
 
     Raises:
         BackfillError: the counter is a row count or has breakdowns, or some days have counts in the
@@ -178,7 +195,9 @@ def choose(
 
 
 def truth_days(session: Session, run: int, chosen: Iterable[date]) -> list[date]:
-    """The chosen days for which the run may have a truth."""
+    """Return the chosen days that may have sums of the run's sources; the other days surely have
+    none.
+    """
     # A loose index scan: reads only the first row of each bucket.
     found = session.query(
         "SELECT DISTINCT DATE(bucket) FROM (SELECT DISTINCT run, bucket FROM backfill_correction"
@@ -191,15 +210,19 @@ def truth_days(session: Session, run: int, chosen: Iterable[date]) -> list[date]
 
 
 def left_out(skipped: Mapping[str, Iterable[date]]) -> list[str]:
-    """Notices of days left out, by reason."""
+    """Return a notice for each reason why days are left out. ``skipped`` has the days of each
+    reason.
+    """
     return [f"left out ({why}): {targets.days_text(some)}" for why, some in skipped.items()]
 
 
 def _refuse_overflown(session: Session, buckets: DayBuckets, chosen: Iterable[date]) -> None:
-    """Check that no day has counts in the overflow key, which the sources have under other keys.
+    """Check that no day has counts in the overflow key, which takes the counts of further keys when
+    a counter has its maximum of keys. The sources have these counts under their own keys, so they
+    would be counted twice.
 
     Raises:
-        BackfillError: some days have.
+        BackfillError: some days have counts in the overflow key.
     """
     counter = buckets.counter
     held = {buckets.scheme.local_day(at) for _, at in key_caps.overflown(session, [counter])}
@@ -213,10 +236,11 @@ def _refuse_overflown(session: Session, buckets: DayBuckets, chosen: Iterable[da
 
 
 def _covered_text(work: Work, found: Iterable[Input]) -> str:
-    """The times of the first and last lines of the sources, and the whole days between, for users;
-    '': unknown.
+    """Return text for users: the times of the first and last lines of the sources, and the whole
+    days between; '' if these times are unknown.
 
     Args:
+        work: what all steps of the run share.
         found: the sources; pipes are skipped.
     """
     minutes = set[int]()
@@ -239,8 +263,8 @@ def _covered_text(work: Work, found: Iterable[Input]) -> str:
 
 
 def _minutes(work: Work, source: Input) -> set[int]:
-    """The Unix minutes of the lines in the first and the last 64 KiB of a source, with lines that
-    the recipe leaves out.
+    """Return the Unix minutes of the lines in the first and the last 64 KiB of a source. Lines that
+    the recipe leaves out are included.
 
     Raises:
         BackfillError: the source cannot be read.
