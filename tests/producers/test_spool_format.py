@@ -14,8 +14,8 @@ from countersink.producers.spool.segment import (
     RECORD_HEADER_SIZE,
     Segment,
     file_header,
-    pack_slot,
-    unpack_slot,
+    pack_checked,
+    unpack_checked,
 )
 from countersink.producers.spool.writer import Spool
 from countersink.runtime.log import Log
@@ -133,9 +133,9 @@ def test_a_corrupt_record_in_the_middle_is_passed_over_and_told(
     content = original.read_bytes()
     size = (len(content) - FILE_HEADER_SIZE) // 5
     begin = FILE_HEADER_SIZE + 2 * size
-    slot = range(begin + 12, begin + 24)  # a damaged slot reads as not set: the record is whole
+    number = range(begin + 12, begin + 24)  # a damaged number reads as not set: the record is whole
     for offset in some(begin, begin + size):
-        if offset in slot:
+        if offset in number:
             continue
         caplog.clear()
         path = tmp_path / "bad.spool"
@@ -157,9 +157,9 @@ def test_the_last_record_is_damaged_and_not_torn_whichever_byte_is_flipped(tmp_p
     content = written(tmp_path, parcels).read_bytes()
     size = (len(content) - FILE_HEADER_SIZE) // 3
     begin = len(content) - size
-    slot = range(begin + 12, begin + 24)
+    number = range(begin + 12, begin + 24)
     for offset in some(begin, len(content)):
-        if offset in slot:
+        if offset in number:
             continue
         path = tmp_path / "bad.spool"
         path.write_bytes(content[:offset] + bytes([content[offset] ^ 0x5A]) + content[offset + 1 :])
@@ -236,12 +236,12 @@ def test_a_replay_goes_on_where_the_last_one_was(tmp_path: Path) -> None:
     assert rest[0].at == NOW
 
 
-def test_a_torn_slot_is_not_set() -> None:
-    slot = pack_slot(NOW)
-    assert unpack_slot(slot) == NOW
-    assert unpack_slot(bytes(12)) is None
+def test_a_torn_number_is_not_set() -> None:
+    number = pack_checked(NOW)
+    assert unpack_checked(number) == NOW
+    assert unpack_checked(bytes(12)) is None
     for size in range(12):
-        assert unpack_slot(slot[:size] + bytes(12 - size)) is None or size > 8
+        assert unpack_checked(number[:size] + bytes(12 - size)) is None or size > 8
 
 
 def test_a_live_writers_segment_is_left_alone(tmp_path: Path, held: list[Segment]) -> None:

@@ -7,14 +7,14 @@ Actions of the logger ``countersink.producers``::
     unavailable     Redis does not answer, or returns an error
     held_back       the stream is longer than max_stream_length
     dropped         increments were lost for lack of memory
-    no_salt         members wait, since their counter does not count different members so far
+    no_salt         members wait in memory: their counter has no salt to hash them with so far
     no_members      sightings were counted without their members: no salt came in time
     spool_failed    the spool could not be written or read
-    spool_damaged   a segment has a torn tail or a corrupt record
-    replayed        a segment was sent and deleted
-    not_known       whether stored entries are in MySQL is unknown: no worker removed them
+    spool_damaged   a segment's last record is incomplete, or a record is corrupt
+    replayed        the entries of a segment were sent to Redis, and the segment was deleted
+    not_known       entries left the stream without a worker: they may not be in MySQL
     sigterm         flushed because of SIGTERM or another signal
-    left_over       increments could not be stored before close
+    left_over       increments could not be stored before the producer was closed, and are lost
     internal_error  a bug: a background thread caught an exception and continues
 """
 

@@ -1,5 +1,5 @@
-"""``Increment``, and checks of batches and ids: number of increments, length of ids, errors that
-name the invalid increment.
+"""Class ``Increment``, and the checks of batches and ids: number of increments, length of ids,
+errors that name the invalid increment.
 
 See ``runtime/limits.py`` for limits of names, keys, amounts and times.
 """
@@ -24,33 +24,39 @@ from countersink.runtime.members import check_member
 from countersink.stream.entry import MAX_ROWS_BYTES, ROWS_PER_ENTRY, MembersRow, Row, encode_rows
 
 MAX_ID_LENGTH: Final = 1_000
-"""Characters in an application's id. It is hashed, so its length costs nothing later."""
+"""Maximum of characters in an application's id. The id is hashed, so its length costs nothing
+later."""
 MAX_BATCH: Final = ROWS_PER_ENTRY
-"""Increments in a batch: one entry holds them all."""
+"""Maximum of increments in a batch: as many as one entry can hold."""
 
 Event = tuple[str, RowKey, int | None, int]
-"""(counter, key or dimensions, minute or None for now, amount) of an increment."""
+"""(counter, key or dimensions, minute, amount) of an increment. The minute is None for an event
+that happens now."""
 NamedEvent = Event | MembersRow
-"""An event with an id of the application, or a sighting with its minute and the member's hash."""
+"""An event that has an id of the application. A sighting (a call of ``seen()``) has two more items:
+the number of the salt and the member's hash."""
 Names = tuple[str, ...]
-"""The texts that an entry's id is hashed from: (counter, id) of an increment, (id,) of a batch."""
+"""The texts that are hashed to an entry's id: the counter and the id of an increment, or the id of
+a batch alone."""
 
 
 IncrementTuple = tuple[str, str | Mapping[str, str], int, datetime | None, str | None]
-"""The items of an :class:`Increment` without a member, as a plain tuple, which is made faster."""
+"""A plain tuple with the items of an :class:`Increment` without a member. It takes less time to
+make."""
 
 
 class Increment(NamedTuple):
-    """An increment, as the application passes it.
+    """An increment as the application passes it to a producer.
 
     Attributes:
         counter: the counter's name.
-        key: the key, or a mapping of dimensions to values.
+        key: the key, or a mapping from the names of dimensions to their values.
         amount: the integer to add.
-        at: the event's time, aware; ``None``: now.
-        id: the application's id of the event, if any.
-        member: the member seen, as for :meth:`countersink.producers.Producer.seen`; the amount must
-            be 1 then.
+        at: the event's time, an aware datetime; ``None`` stands for now.
+        id: the application's id of the event; ``None`` where it has none.
+        member: the member seen (such as a visitor), as for
+            :meth:`countersink.producers.Producer.seen`; the amount must be 1 then. ``None`` where
+            this is no sighting.
     """
 
     counter: str
@@ -66,12 +72,12 @@ class IncrementBatch:
     """Checked increments that are accepted together or not at all.
 
     Attributes:
-        plain: increments that coalesce with others.
-        members: sightings that coalesce with others.
-        named: increments sent in entries of their own, with the texts that the id of the entry is
-            hashed from.
+        plain: increments without an id or a member; equal ones may be added up in one row.
+        named: increments that are sent in entries of their own; for each entry the texts that are
+            hashed to its id, and its increments.
         rows: number of all increments.
         dimensions: whether some increments have dimensions.
+        members: sightings without an id; those of one key may share a row.
     """
 
     plain: list[Event]
@@ -82,7 +88,7 @@ class IncrementBatch:
 
     @property
     def room(self) -> int:
-        """Number of rows with a plain key that take as much memory as this batch at most."""
+        """Memory that this batch takes at most, as a number of rows with a plain key."""
         return self.rows * MAX_DIMENSIONS if self.dimensions else self.rows
 
 
@@ -90,7 +96,7 @@ def check_id(id: object) -> None:
     """Check an application's id.
 
     Raises:
-        TypeError, ValueError: it is invalid.
+        TypeError, ValueError: the id is invalid.
     """
     if type(id) is not str:
         raise TypeError(f"an id must be a str, not {type(id).__name__}")
@@ -99,14 +105,21 @@ def check_id(id: object) -> None:
 
 
 HashMember = Callable[[str, int | None, bytes], tuple[int, int, bytes] | None]
-"""A function of a counter, a minute (None: now) and a member. It returns the minute, the number of
-the salt and the hash; None: the salt is not known yet. It raises ValueError if there is no salt."""
+"""Type of a function that hashes a member. It takes a counter, a minute (None stands for now) and
+the member. It returns the minute, the number of the salt and the hash, or None where the salt is
+not known yet. It raises ValueError where there is no salt for the member and none is expected."""
 
 
 def check_batch(
     increments: Iterable[IncrementTuple | Increment], id: str | None, hash_member: HashMember
 ) -> IncrementBatch | None:
-    """The checked batch; None: the salt of a member is not known yet.
+    """Check the increments of a batch; returns the checked batch, or None where the salt of a
+    member is not known yet.
+
+    Args:
+        increments: the increments, as the application passes them.
+        id: the application's id of the batch; None where it has none.
+        hash_member: the function that hashes members.
 
     Raises:
         InvalidBatch: some increments are invalid, or have an id although the batch has one.
@@ -169,10 +182,11 @@ def check_batch(
 
 
 def _check_size(events: list[NamedEvent]) -> None:
-    """Check that one entry holds all events, in any minute.
+    """Check that all events fit into one entry. An event without a minute is checked with the
+    minute that takes most characters.
 
     Raises:
-        ValueError: it does not.
+        ValueError: the events are too large for one entry.
     """
     rows: list[Row] = [
         event

@@ -1,7 +1,5 @@
-"""``Engine``, the buffers and threads of one producer in one process: start, flush, close, and log
-lines about increments lost at the end.
-
-See ``send_thread.py`` for log lines about drops before the end.
+"""Class ``Engine``, the buffers and threads of one producer in one process: start, flush, close,
+and log lines about increments lost at the end (``send_thread.py`` logs earlier drops).
 """
 
 import logging
@@ -27,13 +25,13 @@ from countersink.stream.connection import connect
 from countersink.stream.entry import RedisClock
 
 JOIN_SECONDS: Final = 1.0
-"""Time-out of joining a thread at close."""
+"""Seconds to wait for a thread to end when the producer is closed."""
 ANSWER_SECONDS: Final = 5.0
-"""Time-out of calls to the fold thread that have no time-out of their own."""
+"""Seconds to wait for the fold thread's answer in calls that have no time-out of their own."""
 POLL_SECONDS: Final = 0.02
-"""First interval between checks whether stored entries are applied."""
+"""Seconds between the first two checks whether stored entries are applied; then more."""
 DRAINING_SECONDS: Final = 2.0
-"""Rows count as leaving memory for so long after rows were stored last."""
+"""Seconds after rows were last stored during which a full memory is expected to become emptier."""
 RESTART_SECONDS: Final = 1.0
 """Interval between attempts to start the threads."""
 
@@ -42,7 +40,8 @@ class Engine:
     """The base of ``Producer``: creates the buffers and threads, flushes and closes them.
 
     Attributes:
-        trail: follows the stored entries until they are applied; takes marks of :meth:`mark`.
+        trail: finds out when the entries that this process has stored are applied to MySQL; it is
+            asked with marks from :meth:`mark`.
     """
 
     def __init__(self, url: str, options: Options) -> None:
@@ -52,8 +51,8 @@ class Engine:
         self.start_over()
 
     def start_over(self) -> None:
-        """Create empty buffers and new threads; in a forked child, too: its parent sends the
-        increments accepted before the fork.
+        """Create empty buffers and new threads; called again in a forked child, whose parent sends
+        the increments accepted before the fork.
         """
         options = self._options
         self._log = Log(logging.getLogger("countersink.producers"))
@@ -89,10 +88,11 @@ class Engine:
     # --- threads -----------------------------------------------------------------------------
 
     def _start(self, *, wait: bool = True) -> bool:
-        """Start the threads unless they run; returns whether they run.
+        """Start the threads unless they run already; returns whether they run.
 
         Args:
-            wait: whether to wait while another call is starting them.
+            wait: whether to wait while another call is starting them. With False, a failed start is
+                not repeated within ``RESTART_SECONDS`` either.
         """
         if self._started:
             return True
@@ -137,7 +137,9 @@ class Engine:
         return not (self._started or self._events.unfolded() or self._buffer.held)
 
     def _wake(self) -> None:
-        """Start or wake the threads for a new event; called in the modes other than ``HOT``."""
+        """Start the threads, or wake them for a new event. Not called in ``Mode.HOT``: in this mode
+        the fold thread wakes up every few ms anyway.
+        """
         if self._options.handle_sigterm:
             lifecycle.reinstall_handlers()
         if self._start(wait=False):
@@ -152,8 +154,9 @@ class Engine:
             self._spool_thread.rows_waiting()
 
     def _draining(self, full_since: float) -> bool:
-        """Whether rows have left memory within ``DRAINING_SECONDS``, or since memory became full at
-        the monotonic time ``full_since``, and Redis or the spool is likely to take more.
+        """Whether a full memory is likely to become emptier, so that callers can wait for room:
+        Redis or the spool takes rows, and within the last ``DRAINING_SECONDS`` rows were stored or
+        memory became full (at the monotonic time ``full_since``).
         """
         link, spool_thread = self._link, self._spool_thread
         tries = (
@@ -174,15 +177,15 @@ class Engine:
 
         Args:
             timeout: seconds to wait at most.
-            applied: wait until they are in MySQL (or among the dead letters), with all entries that
-                this process has spooled.
+            applied: whether to wait longer: until these increments and all entries that this
+                process has spooled are in MySQL (or among the dead letters).
 
         Returns:
-            Whether they are, and no increment or member was dropped since the last flush. With
-            ``applied``, False also where this is unknown: since the last such answer entries were
-            removed from the stream, but not by a worker (Redis was emptied, restarted or replaced
-            by a replica; XTRIM, XDEL, DEL). The log has the cause. The next call is about entries
-            stored since then.
+            Whether all of it was stored (or applied), and no increment or member (see ``seen``) was
+            dropped since the last flush. With ``applied``, also False where it cannot be known:
+            entries were removed from the stream, but not by a worker (Redis was emptied, restarted
+            or replaced by a replica; XTRIM, XDEL, DEL). The log has the cause. It is reported once:
+            the next call is only about entries stored after it.
         """
         deadline = time.monotonic() + timeout
         since = self.trail.reported_breaks
@@ -205,7 +208,9 @@ class Engine:
         return self._ending or not self._started
 
     def _begin(self, deadline: float) -> Flush | None:
-        """Begin to store all accepted increments; None: the fold thread did not answer in time."""
+        """Begin to store all accepted increments, until the monotonic time ``deadline``; returns
+        the flush, or None where the fold thread did not answer in time.
+        """
         if self._spool is not None or self._events.unfolded() or self._buffer.held:
             # A spool needs the threads for segments of dead processes, even if nothing is counted.
             self._start()
@@ -219,8 +224,8 @@ class Engine:
         )
 
     def begin_flush(self, deadline: float) -> Callable[[], bool]:
-        """Begin a flush; returns a function to be called until it returns True: the flush has
-        stored everything, or the monotonic time ``deadline`` has passed.
+        """Begin a flush; returns a function that is called until it returns True: then everything
+        is stored, or the monotonic time ``deadline`` has passed.
         """
         flush = self._begin(deadline)
         if flush is None or self._without_threads:
@@ -228,8 +233,9 @@ class Engine:
         return flush.over
 
     def mark(self, since: int = 0) -> StoredMark | None:
-        """The end of all entries that this process has stored in the streams so far, for
-        :meth:`countersink.producers.redis_link.Trail.applied`; None: some are still in the spool.
+        """Return a mark of the last entry that this process has stored in each stream so far, for
+        :meth:`countersink.producers.redis_link.Trail.applied`; None if some entries are still in
+        the spool.
 
         Args:
             since: :attr:`Trail.breaks <countersink.producers.redis_link.Trail.breaks>` before the
@@ -238,11 +244,11 @@ class Engine:
         return None if self._spool and self._spool.waiting else self.trail.mark(since)
 
     def _applied(self, timeout: float, since: int) -> bool:
-        """Wait until all entries stored by this process are applied, and its spool is empty;
-        returns whether they are.
+        """Wait at most ``timeout`` seconds until the spool of this process is empty and all entries
+        that it has stored are applied; returns whether this is known to be so.
 
         Args:
-            since: the number of breaks of the trail that were reported before.
+            since: how many breaks of the trail (see ``Trail``) were reported before.
         """
         deadline = time.monotonic() + timeout
         poll_seconds = POLL_SECONDS
@@ -267,7 +273,7 @@ class Engine:
             client.close()
 
     def stats(self) -> Stats:
-        """The figures of this producer in this process."""
+        """Return the figures of this producer in this process."""
         figures = self._fold_thread.ask(self._figures, ANSWER_SECONDS)
         return self._figures() if figures is None else figures
 
@@ -290,15 +296,15 @@ class Engine:
 
     def close(self, timeout: float = 5.0) -> bool:
         """Flush, then end the threads. Later calls of ``increment()`` raise RuntimeError.
-        Idempotent. Increments that are stored neither in Redis nor in the spool are lost: counted
-        as dropped, and logged.
+        Idempotent. Increments stored neither in Redis nor in the spool are lost: logged, and
+        counted as dropped.
 
         Args:
             timeout: seconds that the flush may take.
 
         Returns:
-            Whether nothing was lost, and nothing dropped since the last flush. Later calls return
-            the first call's result.
+            Whether no increment was lost, and no increment or member dropped since the last flush.
+            Later calls return the first call's result.
         """
         with self._closing:
             complete = self._complete
@@ -310,7 +316,7 @@ class Engine:
         return complete
 
     def _close(self, timeout: float) -> bool:
-        """Close; continues a close that an exception of a signal handler has ended."""
+        """Close; continue a close that an exception of a signal handler has interrupted."""
         self._events.switch(Mode.CLOSED)
         if not self._ending:
             deadline = time.monotonic() + timeout
@@ -364,7 +370,7 @@ class Engine:
         return self._options.exit_timeout
 
     def stop_counting(self) -> None:
-        """Drop later increments instead of raising RuntimeError; while the process is ending, calls
+        """Drop later increments instead of raising RuntimeError. While the process is ending, calls
         that count do not return.
         """
         self._exited = True
@@ -383,7 +389,7 @@ class Engine:
             self.log_loss()
 
     def log_loss(self) -> None:
-        """Log the number of increments that are lost with this process's memory."""
+        """Log the number of increments that are lost with this process's memory, if any."""
         figures = self.stats()
         if lost := figures.accepted - figures.stored - figures.spooled:
             self._log_lost(f"{plural(lost, 'increment')} not stored: lost, as the process ends now")

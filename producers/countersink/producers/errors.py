@@ -20,7 +20,8 @@ class InvalidBatch(ValueError):
     """A batch has invalid increments; no increment of it was counted.
 
     Attributes:
-        errors: (position from 0, error text) of each invalid increment.
+        errors: a pair for each invalid increment: its position in the batch, counted from 0, and
+            the error message.
     """
 
     def __init__(self, errors: Sequence[tuple[int, str]]) -> None:

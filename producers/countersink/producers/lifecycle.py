@@ -1,7 +1,8 @@
-"""Hooks at the end of a process, which flush all open producers, and at a fork, which empty them in
-the child; time limits of an end. These ends flush:
+"""Hooks that flush all open producers when the process ends, with time limits, and a hook that
+empties the producers in forked children. These ends of a process flush:
 
-- an exit: by ``atexit``, and by a finalizer of ``multiprocessing``, whose children skip ``atexit``;
+- a normal exit: by ``atexit``; in children of ``multiprocessing``, which skip ``atexit``, by a
+  finalizer of ``multiprocessing``;
 - SIGTERM: besides the application's own handler, if any. SIGTERM, SIGHUP, SIGQUIT and SIGINT:
   before their default action ends the process. Ignored signals stay ignored;
 - functions that end the process without ``atexit``: ``os._exit`` (work horses of RQ, pools of
@@ -42,20 +43,20 @@ from countersink.runtime.log import Log
 _log = Log(logging.getLogger("countersink.producers"))
 
 NUMBERS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT)
-"""The signals that flush."""
+"""Numbers of the signals at which producers are flushed."""
 GRACE_SECONDS: Final = 2.0
 """Seconds that a process may take to end after its last flush."""
 POLL_SECONDS: Final = 0.005
-"""Interval between checks whether the producers are flushed."""
+"""Seconds between checks whether the producers are flushed."""
 CLOSING_SECONDS: Final = 5.0
-"""Seconds that closing at a signal may take beyond the exit timeout; then the process ends."""
+"""Seconds beyond the exit timeout that closing at a signal may take; then the process ends."""
 
 _kill = os.kill  # the originals
 _exit = os._exit
 
 
 class Flushable(Protocol):
-    """The part of a producer that this module uses."""
+    """The methods of a producer that this module uses."""
 
     @property
     def exit_timeout(self) -> float:
@@ -63,33 +64,33 @@ class Flushable(Protocol):
 
     @property
     def unused(self) -> bool:
-        """Whether nothing was counted in this process."""
+        """Whether this process has counted nothing with the producer."""
 
     def begin_flush(self, deadline: float) -> Callable[[], bool]:
-        """Begin a flush, which is over once the returned function returns True."""
+        """Begin a flush and return a function, which returns True once the flush is over."""
 
     def stop_counting(self) -> None:
-        """Drop later increments instead of raising RuntimeError."""
+        """From now on, drop increments instead of raising RuntimeError."""
 
     def close_at_exit(self, deadline: float) -> None:
-        """Close until the monotonic time ``deadline``."""
+        """Flush and close the producer, until the monotonic time ``deadline``."""
 
     def log_loss(self) -> None:
-        """Log the number of increments that are lost with the process, if any."""
+        """Log the number of increments that are lost with the process, if there are any."""
 
     def start_over(self) -> None:
-        """Discard all state, in a forked child."""
+        """Discard all increments, in a forked child."""
 
 
 class _End:
-    """State of this process's end.
+    """How far the end of this process has come.
 
     Attributes:
-        thread: id of the thread that ends the process; None: the process is not ending.
-        until: monotonic time until which other threads wait for the end.
-        flushing: a signal's flush besides the application's own handler is in progress.
-        closing: the last flush is in progress; signals have no effect.
-        closed: the last flush is over; signals have their default action.
+        thread: id of the thread that ends the process; None while the process is not ending.
+        until: monotonic time until which calls that count wait for the process to end.
+        flushing: whether a signal has begun a flush, which runs next to the application's handler.
+        closing: whether the last flush has begun; during it signals have no effect.
+        closed: whether the last flush is over; from then on signals have their default action.
     """
 
     def __init__(self) -> None:
@@ -106,7 +107,9 @@ _hooked: Final[set[str]] = set()  # names of the functions that have a hook
 
 
 def register(producer: Flushable, *, handle_sigterm: bool, handle_os_exit: bool) -> None:
-    """Flush ``producer`` when the process ends, and empty it in forked children."""
+    """Flush ``producer`` when the process ends, and empty it in forked children. For the other
+    arguments see ``Options``.
+    """
     _producers[id(producer)] = producer
     if handle_sigterm:
         for number in NUMBERS:
@@ -122,7 +125,7 @@ def register(producer: Flushable, *, handle_sigterm: bool, handle_os_exit: bool)
 
 
 def unregister(producer: Flushable) -> None:
-    """Remove the hooks' reference to a closed producer, and without producers the handlers."""
+    """Forget a closed producer; after the last one, restore the application's signal handlers."""
     _producers.pop(id(producer), None)
     if not (_producers or _end.flushing or _end.closing):
         for number in NUMBERS:
@@ -131,7 +134,7 @@ def unregister(producer: Flushable) -> None:
 
 
 def hook_multiprocessing() -> None:
-    """Register a finalizer of ``multiprocessing``, if that module is in use."""
+    """Make children of ``multiprocessing`` flush when they end, if that module is in use."""
     global _finalized
     # Not imported here: that takes long, and only its children skip atexit.
     util = sys.modules.get("multiprocessing.util")
@@ -141,8 +144,8 @@ def hook_multiprocessing() -> None:
 
 
 def reinstall_handlers() -> None:
-    """Install handlers for signals that have their default action: children of servers and job
-    queues reset them, and only the main thread can install them.
+    """Install our handlers for signals that have their default action: forked children of servers
+    and job queues have reset them. Has no effect outside the main thread.
     """
     for number in NUMBERS:
         if _handler(number) is signal.SIG_DFL:
@@ -159,7 +162,7 @@ def close_all() -> None:
 
 
 def wait_for_end() -> None:
-    """Wait for the end of the process, if it is ending; for calls too late to be stored."""
+    """Wait for the end of the process, if it is ending: for calls too late to be stored."""
     if (
         _end.thread is None
         or _end.thread == get_ident()
@@ -175,17 +178,17 @@ def wait_for_end() -> None:
 
 
 def _used() -> list[Flushable]:
-    """The producers that have counted in this process."""
+    """Return the producers with which this process has counted."""
     return [each for each in list(_producers.values()) if not each.unused]
 
 
 def _longest_timeout(producers: list[Flushable]) -> float:
-    """Seconds that a flush of the producers may take."""
+    """Return the maximum of seconds that a flush of these producers may take."""
     return max((each.exit_timeout for each in producers), default=0.0)
 
 
 def _flush(producers: list[Flushable]) -> float:
-    """Flush the producers, all at the same time; returns the deadline (monotonic time)."""
+    """Flush the producers, all at the same time; returns the flush's deadline (monotonic time)."""
     deadline = time.monotonic() + _longest_timeout(producers)
     waiting = []
     for producer in producers:
@@ -218,7 +221,7 @@ def _close(producers: list[Flushable]) -> None:
 
 @contextmanager
 def _logging_errors() -> Iterator[None]:
-    """Log an exception of the block instead of raising it."""
+    """Log an exception that the ``with`` block raises, instead of raising it further."""
     try:
         yield
     except Exception as error:
@@ -229,7 +232,7 @@ def _logging_errors() -> Iterator[None]:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """Our handler. It takes no lock: it runs in the main thread, between any two instructions."""
+    """Flush, then let the signal act. Takes no lock: it interrupts the main thread at any place."""
     previous = _handlers.get(number)
     if _end.closed:
         _take_default_action(number)
@@ -246,7 +249,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
 
 
 def _try_start(target: Callable[..., None], *arguments: Any) -> bool:
-    """Start a thread; False: the limit on threads is reached."""
+    """Start a thread; returns False where the limit on threads is reached."""
     try:
         start_thread(target, arguments)
     except RuntimeError:
@@ -255,7 +258,7 @@ def _try_start(target: Callable[..., None], *arguments: Any) -> bool:
 
 
 def _take_default_action(number: int) -> None:
-    """Take the default action, so that the parent sees a process ended by this signal."""
+    """Let the signal have its default action, so that the parent sees a process ended by it."""
     signal.signal(number, signal.SIG_DFL)
     _kill(os.getpid(), number)
 
@@ -297,7 +300,7 @@ def _log_flushed(number: int) -> None:
 
 
 def _handler(number: int) -> Any:
-    """The signal's handler; None: it is not a Python handler, or this is not the main thread."""
+    """Return the signal's handler; None where C code handles it, or outside the main thread."""
     if not in_main_thread():
         return None
     handler = signal.getsignal(number)
@@ -305,7 +308,7 @@ def _handler(number: int) -> Any:
 
 
 def _caught_in_c(number: int) -> bool:
-    """Whether C code (faulthandler, uWSGI, a server in Rust) handles the signal; known on Linux."""
+    """Whether C code (faulthandler, uWSGI, a Rust server) handles the signal; False if unknown."""
     try:
         with open("/proc/self/status", "rb") as status:
             caught = next(line for line in status if line.startswith(b"SigCgt:"))
@@ -326,7 +329,7 @@ def _install(number: int, previous: Any) -> None:
 
 
 def _hook(module: ModuleType, name: str, before: Callable[..., None]) -> None:
-    """Replace a function of ``module`` by one that calls ``before`` first; once, for good."""
+    """Replace a function of ``module``, once and for good, by one that calls ``before`` first."""
     if name in _hooked:
         return
     _hooked.add(name)
@@ -370,7 +373,7 @@ def _before_raise(*numbers: int) -> None:
 
 
 def _ends_by(number: int) -> bool:
-    """Whether this signal, raised by the process itself, ends it without running Python code."""
+    """Whether the signal, sent by this process to itself, ends it without running Python code."""
     if number not in NUMBERS or number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
         return False
     handler = signal.getsignal(number)

@@ -1,5 +1,6 @@
-"""Settings of a producer (``Options``): defaults, checks with their error messages, and environment
-variables (``COUNTERSINK_PRODUCER_...``, ``..._FILE``)."""
+"""Class ``Options``, the settings of a producer: defaults, checks with their error messages, and
+environment variables (``COUNTERSINK_PRODUCER_...``, ``..._FILE``).
+"""
 
 import os
 from collections.abc import Mapping
@@ -43,22 +44,23 @@ class Options:
             this length is sent at once.
         max_rows: number of distinct (counter, key, minute) rows at which a flush starts before the
             interval has passed.
-        max_bytes_in_memory: limit in bytes on rows in memory, sent or not, until Redis or the spool
-            has stored them. A row with a key of 20 characters counts as about 290 bytes (the worst
-            case).
+        max_bytes_in_memory: limit in bytes on the rows in memory. A row counts until Redis or the
+            spool has stored it, even while it is being sent. A row with a key of 20 characters
+            counts as about 290 bytes (the worst case).
         max_rows_in_memory: limit on the number of rows in memory, besides the limit on bytes;
-            ``None``: no limit on the number.
-        max_stream_length: number of entries in the stream above which nothing is sent, as if Redis
-            did not answer.
-        spool: directory of the disk spool; ``None``: no spool.
-        spool_max_bytes: limit in bytes on all segments of the spool; above it nothing is spooled.
-        id_scope: namespace of the ids given to ``increment(id=…)``; each application needs another
-            one.
+            ``None`` sets no limit on the number.
+        max_stream_length: number of entries in the stream above which the producer sends nothing,
+            as if Redis did not answer.
+        spool: directory of the disk spool; with ``None`` the producer has no spool.
+        spool_max_bytes: limit in bytes on all segments of the spool together; nothing is written
+            beyond it.
+        id_scope: namespace of the ids given to ``increment(id=…)``: give each application its own.
         socket_timeout: seconds to wait for an answer of Redis.
         exit_timeout: seconds that a flush at exit or on SIGTERM may take.
-        handle_sigterm: flush on SIGTERM, in addition to the application's own handler, and before
-            SIGTERM, SIGHUP, SIGQUIT or SIGINT end the process by their default action.
-        handle_os_exit: flush before ``os._exit()`` ends the process and ``os.exec…()`` replaces it.
+        handle_sigterm: whether to flush on SIGTERM, in addition to the application's own handler,
+            and before SIGTERM, SIGHUP, SIGQUIT or SIGINT end the process by their default action.
+        handle_os_exit: whether to flush before ``os._exit()`` ends the process or ``os.exec…()``
+            replaces its program.
     """
 
     flush_interval: float = 0.25
@@ -101,11 +103,14 @@ class Options:
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> tuple[str, Options]:
-    """The URL and the options from environment variables, read at each call.
+    """Read the URL and the options of a producer from environment variables, anew at each call.
 
     ``COUNTERSINK_REDIS_URL`` (or ``COUNTERSINK_REDIS_URL_FILE``, the path of a file with the URL)
     is required. The variable of an option is ``COUNTERSINK_PRODUCER_<OPTION>``, for example
     ``COUNTERSINK_PRODUCER_FLUSH_INTERVAL=0.1``, or ``COUNTERSINK_PRODUCER_<OPTION>_FILE``.
+
+    Args:
+        environment: the variables; ``os.environ`` by default.
 
     Raises:
         ValueError: the URL is missing, a value is invalid, or a value is given twice; the message
@@ -129,7 +134,9 @@ def from_environment(environment: Mapping[str, str] | None = None) -> tuple[str,
 
 
 def _read(env: Mapping[str, str], variable: str) -> str | None:
-    """The variable's value, or the content of the file named by ``<variable>_FILE``."""
+    """Return the value of a variable, or the content of the file that ``<variable>_FILE`` names;
+    None where neither is set.
+    """
     value, path = env.get(variable), env.get(variable + "_FILE")
     if value and path:
         raise ValueError(f"{variable} and {variable}_FILE are both set: unset one")
@@ -142,8 +149,8 @@ def _read(env: Mapping[str, str], variable: str) -> str | None:
 
 
 def _parse(variable: str, text: str, kind: type[Any]) -> Any:
-    """``text`` converted to ``kind``, the type of the option's default (an optional path has the
-    type of ``None``, and stays a text).
+    """Convert ``text`` to ``kind``, the type of the option's default. If this is not bool, int or
+    float, return the text itself, as for the path of the spool (its default is ``None``).
     """
     try:
         if kind is bool:

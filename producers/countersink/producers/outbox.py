@@ -1,5 +1,6 @@
-"""Entries that are encoded and not stored yet (``Outbox``): when an entry gets its id and its time,
-how many entries are sent at a time; and ``Stats``, the figures of a producer."""
+"""Class ``Outbox``, the entries that are encoded and not stored yet: when an entry gets its id and
+its time, how many entries are sent at a time; and ``Stats``, the figures of a producer.
+"""
 
 import time
 from collections.abc import Sequence
@@ -23,28 +24,33 @@ from countersink.stream.entry import (
 )
 
 PARCELS_AT_A_TIME: Final = 16
-"""Parcels sent in one round trip, or written with one fsync."""
+"""Maximum of parcels that are sent in one round trip, or written to the spool with one fsync."""
 PIECE_ROWS: Final = 64
-"""Minimum of rows encoded at a time; they take some 50 µs, during which no other thread runs."""
+"""Minimum of rows that are encoded at a time. Encoding them takes some 50 µs, during which no other
+thread runs."""
 MAX_PIECE_ROWS: Final = 160
-"""Maximum of rows encoded at a time where rows may have dimensions or members."""
+"""Maximum of rows that are encoded at a time where rows may have dimensions or members."""
 FULL_BYTES: Final = MAX_ROWS_BYTES - (MAX_PIECE_ROWS + 1) * MAX_ROW_BYTES - MAX_MEMBERS_BYTES
-"""Bytes above which an entry gets no further rows, since the next piece might not fit."""
+"""Size in bytes above which an entry gets no further rows: the next rows that are encoded might
+exceed the limit on its size."""
 
 
 @dataclass(slots=True, eq=False)
 class Parcel:
-    """An encoded entry with the number of its increments. Parcels are compared by identity.
+    """An encoded entry, with the number of increments in it. Two parcels are never equal, even with
+    the same contents.
 
     Attributes:
-        id: the entry's id, 32 hex digits, given at sealing; never changes.
-        rows: the rows as JSON; never changes.
+        id: the entry's id, 32 hex digits. It is given when the rows are encoded, and never changes.
+        rows: the rows as JSON; they never change.
         row_count: number of rows.
-        increments: number of increments folded into the rows.
-        generation: the rows' generation (see ``RowBuffer``).
-        at: Unix ms on Redis's clock of the first attempt to send; ``None``: no attempt yet.
-        in_doubt: the answer to an attempt was lost: Redis may have the entry.
-        settled: whether it is stored, in Redis or in the spool; guarded by the producer's lock.
+        increments: number of increments that were folded into the rows.
+        generation: the generation that the rows belong to (see ``RowBuffer``).
+        at: time of the first attempt to send the entry, in Unix ms on Redis's clock; ``None``
+            before that attempt.
+        in_doubt: whether the answer to an attempt was lost, so that Redis may have the entry.
+        settled: whether the entry is stored, in Redis or in the spool. The producer's lock guards
+            this attribute.
     """
 
     id: str
@@ -57,7 +63,7 @@ class Parcel:
     settled: bool = False
 
     def sealed(self) -> Sealed:
-        """The entry to send: equal bytes at every attempt.
+        """Return the entry as it is sent, with the same bytes at every attempt.
 
         Raises:
             RuntimeError: ``at`` is not set yet.
@@ -69,24 +75,26 @@ class Parcel:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stats:
-    """Figures of one producer in one process, since its creation there (a forked child starts at
-    0). An increment is one call of ``increment()`` or one item of ``increment_many()`` and
-    ``increment_batch()``, whatever its amount. ``accepted - stored - spooled`` is the number of
-    increments in this process's memory only.
+    """Figures of one producer in one process, counted from the producer's creation in this process
+    (a forked child starts at 0). An increment is one call of ``increment()`` or one item of
+    ``increment_many()`` and ``increment_batch()``, whatever its amount.
+    ``accepted - stored - spooled`` is the number of increments that only this process's memory has.
 
     Attributes:
-        accepted: increments accepted and not dropped.
-        stored: increments sent from memory and acknowledged by Redis.
-        resent: increments sent again because the first answer was lost (not counted twice: the
-            entry keeps its id).
-        spooled: increments written and fsynced to the disk spool.
-        replayed: increments sent to Redis from segments, also from segments of dead processes.
-        dropped: increments without room in memory and spool, or not stored at close; batches for
-            which ``increment_batch()`` returned False are not among them.
-        pending_rows: distinct rows in memory that are not stored yet.
-        last_error: the last failure to reach Redis or to write the spool, without passwords;
-            ``None``: none so far.
-        connected: whether Redis answered the last command and takes entries.
+        accepted: number of increments accepted and not dropped.
+        stored: number of increments sent from memory and acknowledged by Redis.
+        resent: number of increments sent again because Redis's answer was lost. They are counted
+            once, because the entry keeps its id.
+        spooled: number of increments written and fsynced to the disk spool.
+        replayed: number of increments sent to Redis from segments of the spool, also from those
+            that dead processes have left.
+        dropped: number of increments for which memory and spool had no room, or which were not
+            stored when the producer was closed. Batches that ``increment_batch()`` refused are not
+            among them.
+        pending_rows: number of distinct rows in memory that are not stored yet.
+        last_error: error message of the last failure to reach Redis or to write the spool, without
+            passwords; ``None`` where there was no failure.
+        connected: whether Redis answered the last command and the stream is not too long.
     """
 
     accepted: int = 0
@@ -101,14 +109,14 @@ class Stats:
 
 
 class Outbox:
-    """Seals rows into parcels and keeps them until they are stored. Used by the send thread and the
-    spool thread at the same time.
+    """Encodes rows into parcels and keeps the parcels until they are stored. The send thread and
+    the spool thread use it at the same time.
 
     Attributes:
         stored, spooled, resent: numbers of increments: see :class:`Stats`.
-        lost: number of increments given up.
-        settled_at: the monotonic time at which rows were settled last.
-        bell: rung after rows were settled.
+        lost: number of increments that were not stored at the end of the producer.
+        settled_at: the monotonic time at which parcels were last stored.
+        bell: rung after parcels were stored.
     """
 
     def __init__(self, events: EventBuffer, clock: RedisClock, id_scope: str) -> None:
@@ -133,10 +141,11 @@ class Outbox:
         return len(self._parcels)
 
     def seal(self, upto: int = NEVER) -> Parcel | None:
-        """Take at most 1,000 rows (fewer large ones) of generations up to ``upto`` out of the
-        buffer and encode them; ``None``: there are no rows.
+        """Take at most 1,000 rows of the generations up to ``upto`` out of the buffer (fewer if
+        they are large) and encode them into a parcel; returns None where there are no such rows.
 
-        The caller has to post, settle or give up the parcel.
+        The caller has to pass the parcel to :meth:`post` or :meth:`settle`, or to call
+        :meth:`give_up`.
         """
         encoded: list[bytes] = []
         count = increments = generation = size = 0
@@ -175,12 +184,14 @@ class Outbox:
         return Parcel(id, b"[" + b",".join(encoded) + b"]", count, increments, generation)
 
     def post(self, parcels: Sequence[Parcel]) -> None:
-        """Queue parcels to be sent."""
+        """Add parcels to those that are to be sent."""
         with self._lock:
             self._parcels += parcels
 
     def stamp(self, limit: int) -> list[Parcel]:
-        """The first ``limit`` parcels, to be sent now; sets ``at`` of those without one."""
+        """Return the first ``limit`` parcels, to be sent now. Parcels without a time ``at`` get the
+        present time.
+        """
         with self._lock:
             parcels = self._parcels[:limit]
             now = self._clock.now_ms()
@@ -192,10 +203,12 @@ class Outbox:
             return parcels
 
     def for_spool(self, limit: int) -> list[Parcel]:
-        """The first ``limit`` parcels, without settled ones, for the spool.
+        """Return those of the first ``limit`` parcels that are not stored yet, to be written to the
+        spool.
 
-        Parcels that were never sent leave the outbox: the spool stamps and sends them. Parcels that
-        were sent stay as well, since Redis's answer may still arrive.
+        Parcels that were never sent leave the outbox: from then on the spool gives them their time
+        and sends them. Parcels that were sent also stay in the outbox, because Redis's answer may
+        still arrive.
         """
         with self._lock:
             parcels = self._parcels[:limit]
@@ -203,7 +216,11 @@ class Outbox:
             return [parcel for parcel in parcels if not parcel.settled]
 
     def settle(self, parcels: Sequence[Parcel], *, spooled: bool = False) -> None:
-        """Note that parcels are stored. Idempotent."""
+        """Note that parcels are stored. Idempotent.
+
+        Args:
+            spooled: whether they are stored in the spool; False where they are in Redis.
+        """
         with self._lock:
             for parcel in parcels:
                 if parcel.settled or self._given_up:
@@ -221,7 +238,9 @@ class Outbox:
         self.bell.ring()
 
     def mark(self) -> int:
-        """The generation of all rows folded so far, for :meth:`settled`."""
+        """Return the generation that contains the newest of all rows folded so far, to be passed to
+        :meth:`settled`.
+        """
         with self._lock:
             self._update_oldest()
             return self._buffer.generation
@@ -231,16 +250,17 @@ class Outbox:
         self._oldest_row = self._buffer.oldest_unsettled(members=False)
 
     def settled(self, generation: int, *, members: bool = True) -> bool:
-        """Whether all rows up to ``generation`` (from :meth:`mark`) are stored; with
-        ``members``, also all members that waited for a salt.
+        """Whether all rows of the generations up to ``generation`` (from :meth:`mark`) are stored.
+        Takes no lock, which is safe because rows that are stored stay stored.
 
-        Takes no lock: settled rows stay settled.
+        Args:
+            members: whether sightings whose members wait for a salt must be stored as well.
         """
         return (self._oldest if members else self._oldest_row) > generation
 
     def give_up(self) -> int:
-        """Count all increments that are not stored as dropped, and all later ones; returns the
-        number of increments lost in all.
+        """Count all increments that are not stored as dropped, and drop all later ones. Returns the
+        number of all increments lost.
         """
         with self._lock:
             if not self._given_up:

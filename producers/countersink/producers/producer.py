@@ -1,4 +1,4 @@
-"""``Producer``, the class that an application counts with: ``increment``, ``increment_many``,
+"""Class ``Producer``, through which an application counts: ``increment``, ``increment_many``,
 ``increment_batch``, ``seen``.
 
 See ``engine.py`` for ``flush`` and ``close``, ``options.py`` for settings, ``runtime/limits.py``
@@ -37,27 +37,27 @@ _ONE: Final = 1
 
 
 class Producer(Engine):
-    """Counts events: accepts increments in well under a microsecond each, folds them into rows, and
-    sends the rows to Redis in the background.
+    """Counts events: accepts increments in well under a microsecond each, folds them into rows
+    (adds up the increments of a key in a minute), and sends the rows to Redis in the background.
 
     ``increment()`` never waits for Redis or a disk and never raises because of them. While Redis is
-    away, rows coalesce in bounded memory, then go to the spool if there is one. Increments without
-    room are dropped, counted as dropped, and logged. Stored increments are counted exactly once,
-    however often they are sent.
+    away, the producer keeps adding up in bounded memory, and writes rows to the spool if it has
+    one. When there is no room left, further increments are dropped; their number is kept and
+    logged. Stored increments are counted exactly once, however often they are sent.
 
-    One producer per process is enough. All threads may use it, and asyncio code (which runs the
-    calls that wait as ``await asyncio.to_thread(producer.flush)``), and forked children, in each of
-    which it starts empty::
+    One producer per process is enough. All threads may use it. Asyncio code may use it, too, and
+    runs the calls that wait as ``await asyncio.to_thread(producer.flush)``. Forked children may use
+    it: in each child it starts empty::
 
         producer = Producer("redis://localhost:6379/0")
         producer.increment("page_views", "/home")
 
-    The end of the process flushes it: an exit; ``os._exit()``, by which forked children, RQ jobs
-    and pool processes of Celery end; SIGTERM, SIGHUP and SIGQUIT, if the main thread created the
-    producer or has counted with it.
+    The producer is flushed when the process ends: at a normal exit; at ``os._exit()``, by which
+    forked children, RQ jobs and pool processes of Celery end; at SIGTERM, SIGHUP and SIGQUIT, if
+    the main thread created the producer or has counted with it.
 
     Args:
-        url: ``redis://``, ``rediss://`` or ``unix://``.
+        url: the URL of Redis: ``redis://``, ``rediss://`` or ``unix://``.
         options: keyword arguments, each with its default in
             :class:`~countersink.producers.options.Options`.
 
@@ -83,7 +83,7 @@ class Producer(Engine):
 
     @classmethod
     def from_env(cls) -> Self:
-        """A producer with the URL and the settings from environment variables: see
+        """Create a producer with the URL and the settings that environment variables give: see
         :func:`countersink.producers.options.from_environment`.
 
         Raises:
@@ -107,16 +107,18 @@ class Producer(Engine):
         Args:
             counter: 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
             key: any text. A key of more than 255 bytes of UTF-8 is counted under its beginning and
-                a digest of the full key: :func:`countersink.runtime.limits.cut_key`. For a counter
-                with dimensions: a mapping of at most 8 names of dimensions to their values; see
-                :func:`countersink.runtime.dimensions.check_name` for names; values are like keys.
+                a digest of the full key: see :func:`countersink.runtime.limits.cut_key`. For a
+                counter with dimensions, a mapping from the name of each dimension (at most 8) to
+                its value. See :func:`countersink.runtime.dimensions.check_name` for the names; the
+                values may be any text, as keys.
             amount: a signed 64-bit integer; 0 declares the key without counting.
-            at: time of the event, an aware datetime, at most 366 days ahead. Default: now on
-                Redis's clock, in whole minutes; right to within 50 ms or so.
+            at: the time of the event, an aware datetime, at most 366 days ahead. By default the
+                event belongs to the present minute on Redis's clock, which the producer knows to
+                within 50 ms or so.
             id: the application's id of the event, at most 1,000 characters. Further increments of
-                the counter with this id (and the same ``id_scope``) are not counted, as long as the
-                store keeps the id (``ledger_days``). Each increment with an id is sent in an entry
-                of its own, which costs more: for the few events that need it.
+                the counter with this id (and the same ``id_scope``) are not counted, as long as
+                MySQL keeps the id (``ledger_days``). An increment with an id is sent in an entry of
+                its own, which costs more, so give an id only to the few events that need one.
 
         Raises:
             TypeError, ValueError: an argument is invalid. Nothing is counted.
@@ -155,13 +157,13 @@ class Producer(Engine):
     def increment_many(
         self, counter: str, amounts: Mapping[str, int], *, at: datetime | None = None
     ) -> None:
-        """Add ``amounts[key]`` to each key of ``counter``: all of them or none. If one is invalid,
-        an error is raised; if there is no room for all, all are dropped.
+        """Add ``amounts[key]`` to each key of ``counter``: all of them or none. If a key or amount
+        is invalid, an error is raised; if memory has no room for all, all are dropped.
 
         Args:
             counter, at: as for :meth:`increment`.
-            amounts: key → amount. Keys are texts; for dimensions use :meth:`increment` or
-                :meth:`increment_batch`.
+            amounts: maps each key to its amount. Keys are texts; for dimensions use
+                :meth:`increment` or :meth:`increment_batch`.
 
         Raises:
             TypeError, ValueError: an argument is invalid. Nothing is counted.
@@ -197,27 +199,29 @@ class Producer(Engine):
     def increment_batch(
         self, increments: Iterable[IncrementTuple | Increment], *, id: str | None = None
     ) -> bool:
-        """Accept all increments of a batch or none: for programs that forward increments.
+        """Accept all increments of a batch, or none of them. Meant for programs that forward
+        increments.
 
-        An accepted batch is not dropped later for lack of memory, in contrast to increments of
-        :meth:`increment`.
+        Memory is reserved for an accepted batch, so it is not dropped later for lack of memory, in
+        contrast to increments of :meth:`increment`.
 
         Args:
-            increments: at most 1,000 of :class:`~countersink.producers.Increment`, or tuples with
-                the same items; arguments as for :meth:`increment`.
-            id: the application's id of the batch, at most 1,000 characters; its increments must not
-                have ids then. The batch is sent as one entry. Of all batches with this id, sent by
-                any number of producers with the same ``id_scope``, also at the same time, one is
-                counted, as long as the store keeps the id (``ledger_days``).
+            increments: at most 1,000 objects of :class:`~countersink.producers.Increment`, or
+                tuples with the same items in the same order. The items mean the same as the
+                arguments of :meth:`increment`.
+            id: the application's id of the batch, at most 1,000 characters. A batch with an id is
+                sent as one entry, and its increments must not have ids. Only one batch with this id
+                is counted, even if several producers with the same ``id_scope`` send it at the same
+                time, as long as MySQL keeps the id (``ledger_days``).
 
         Returns:
-            Whether the batch was accepted. False: there is no room for all of it now, or the salt
-            of a counter whose members it contains is not known yet. Nothing is counted then, not in
-            ``stats()`` either.
+            Whether the batch was accepted. It is refused where memory has no room for all of it
+            now, or where it contains members of a counter whose salt is not known yet. A refused
+            batch is not counted, and does not appear in ``stats()`` either.
 
         Raises:
-            InvalidBatch: a ValueError with the position of each invalid increment. Nothing is
-                counted.
+            InvalidBatch: some increments are invalid. The error, a ValueError, has the position of
+                each. Nothing is counted.
             TypeError, ValueError: the id or the number of increments is invalid.
             RuntimeError: the producer is closed.
         """
@@ -240,13 +244,15 @@ class Producer(Engine):
         *,
         at: datetime | None = None,
     ) -> None:
-        """Count one sighting of ``member`` under ``key`` of ``counter``: an increment by 1, and a
-        member for ``totals --unique``, which returns the number of different members.
+        """Count one sighting of ``member``, for example of a visitor, under ``key`` of ``counter``.
+        A sighting adds 1 to the key, as ``increment`` does, and adds the member to those that
+        ``totals --unique`` counts: it returns the number of different members.
 
         The counter must count different members: ``countersink counter set COUNTER --unique``.
-        Members leave the process only as hashes, made with a salt of the counter, which a worker
-        puts into Redis. Until the salt is known, at most 10,000 members wait in memory; sightings
-        beyond that, and sightings still waiting at the close, count without their members.
+        Members leave the process only as hashes. They are hashed with a salt of the counter, which
+        a worker puts into Redis. Until the producer has read the salt, at most 10,000 members wait
+        in memory. Sightings beyond this number, and sightings that still wait when the producer is
+        closed, are counted without their members.
 
         Args:
             counter, key, at: as for :meth:`increment`.
@@ -280,8 +286,9 @@ class Producer(Engine):
             events.put_seen(counter, row_key, minute, data)
 
     def counts_members(self, counter: str) -> bool | None:
-        """Whether a counter counts different members, by Redis's last answer; None: no answer yet.
-        Never waits; where a new answer is due, the send thread asks Redis.
+        """Whether a counter counts different members, by Redis's last answer; None where Redis has
+        not answered yet. Never waits: if the answer is missing or old, the send thread asks Redis
+        again in the background.
         """
         salts = self._events.sightings.salts
         found = salts.counts_members(counter)
@@ -291,9 +298,10 @@ class Producer(Engine):
         return found
 
     def awaits_salt(self, counter: str) -> bool:
-        """Whether the current salt of a counter is unknown, but may become known soon: Redis has
-        not answered yet, the counter was set ``--unique`` a moment ago, or no worker was running
-        when the salt was to be made. Never waits, like :meth:`counts_members`.
+        """Whether the salt with which a counter's members are hashed now is unknown, but may become
+        known soon. This is the case when Redis has not answered yet, when the counter was set
+        ``--unique`` a moment ago, or when no worker was running to make the salt in time. Never
+        waits, like :meth:`counts_members`.
         """
         found = self._events.sightings
         if found.hashed(counter, None, b"") is not None:
@@ -303,7 +311,7 @@ class Producer(Engine):
 
     @property
     def spool(self) -> str | None:
-        """The directory of the spool; None: no spool."""
+        """The directory of the spool; None where the producer has no spool."""
         spool = self._options.spool
         return None if spool is None else os.fspath(spool)
 
@@ -314,7 +322,9 @@ class Producer(Engine):
         self.close()
 
     def start_over(self) -> None:
-        """Discard all increments, in a forked child: its parent sends them."""
+        """Discard all increments. Called in a forked child, because the parent sends the increments
+        that the child has inherited.
+        """
         super().start_over()
         self._fast = self._events.fast
         self._fast_dimensions = self._events.fast_dimensions
@@ -325,11 +335,15 @@ class Producer(Engine):
     def _hash_member(
         self, counter: str, minute: int | None, member: bytes
     ) -> tuple[int, int, bytes] | None:
-        """The minute, the number of the salt and the hash of a batch's member; None: the salt is
-        not known yet.
+        """Hash a member of a batch; returns the sighting's minute, the number of the salt and the
+        hash, or None where the salt is not known yet.
+
+        Args:
+            minute: the minute of the sighting; None stands for now.
 
         Raises:
-            ValueError: the counter has no salt for the member.
+            ValueError: the counter does not count different members, or the salt of this minute was
+                deleted or will not be made.
         """
         events = self._events
         found = events.sightings.hashed(counter, minute, member)

@@ -1,9 +1,9 @@
-"""A producer's connection to Redis (``RedisLink``): pauses between attempts, the limit on the
+"""Class ``RedisLink``, a producer's connection to Redis: pauses between attempts, the limit on the
 stream's length, log lines about both; and ``Trail``, which finds out whether stored entries were
 applied.
 
-See ``PartitionRoute`` in ``stream/names.py`` for the partition in use while a master of a cluster
-is away.
+``PartitionRoute`` in ``stream/names.py`` chooses another partition while a master of a Redis
+Cluster is away.
 """
 
 import logging
@@ -28,20 +28,20 @@ from countersink.stream.names import PartitionRoute, note_use, salts_of, stream_
 from countersink.stream.progress import Epoch, order, stream_state
 
 HELD_BACK_SECONDS: Final = 1.0
-"""Mean pause between checks of the length of a stream that is too long."""
+"""Mean of seconds between checks of the length of a stream that is too long."""
 _OLDER: Final = "Redis lacks stored entries: it is a replica that lags behind, or a restored copy"
 
 
 class RedisLink:
-    """A producer's connection, used by one thread; other threads use only the attributes and the
-    methods marked "from any thread".
+    """A producer's connection to Redis. One thread uses it; other threads may only read the
+    attributes and call the methods marked "From any thread".
 
     Attributes:
         connected: whether Redis answered the last command.
-        held_back: whether the stream is longer than ``max_stream_length``: nothing is sent.
+        held_back: whether nothing is sent because the stream is longer than ``max_stream_length``.
         failures: number of failed attempts to connect or to send.
-        last_error: text of the last failure, without passwords.
-        trail: follows each entry that this process has stored.
+        last_error: error message of the last failure, without passwords; None where there was none.
+        trail: finds out when the entries that this process has stored are applied.
     """
 
     def __init__(self, url: str, options: Options, clock: RedisClock, log: Log) -> None:
@@ -63,20 +63,20 @@ class RedisLink:
 
     @property
     def usable(self) -> bool:
-        """Whether entries can be sent, by Redis's last answer."""
+        """Whether Redis answered the last command and the stream is within its limit."""
         return self.connected and not self.held_back
 
     def seconds_to_next_try(self) -> float:
-        """Seconds until :meth:`ready` tries again."""
+        """Return the seconds until the pause ends in which :meth:`ready` does not contact Redis."""
         return max(0.0, self._not_before - time.monotonic())
 
     def try_now(self) -> None:
-        """Make the next :meth:`ready` try at once. From any thread."""
+        """End the pause after a failure: the next :meth:`ready` contacts Redis. From any thread."""
         if not self.held_back:
             self._not_before = 0.0
 
     def ready(self) -> bool:
-        """Connect if needed and due; returns whether entries can be sent now."""
+        """Whether entries can be sent now. If the pause after a failure is over, connects first."""
         if time.monotonic() < self._not_before:
             return False
         try:
@@ -94,7 +94,9 @@ class RedisLink:
         return self.usable
 
     def send(self, parcels: Sequence[Parcel]) -> list[Parcel]:
-        """Send stamped parcels; returns the stored ones. Never raises for a failure of Redis."""
+        """Send parcels that have their ``at``; returns the stored ones. Never raises if Redis
+        fails.
+        """
         client = self._client
         if client is None:
             return []
@@ -114,7 +116,7 @@ class RedisLink:
         return delivery.stored
 
     def salts(self, counters: Sequence[str]) -> dict[str, list[Salt]] | None:
-        """The salts of the counters; None: Redis did not answer. Damaged salts count as missing."""
+        """Read the salts of the counters, without damaged ones; None where Redis did not answer."""
         client = self._client
         if client is None:
             return None
@@ -125,7 +127,7 @@ class RedisLink:
             return None
 
     def abort(self) -> None:
-        """Break the connection, so that a call waiting for it fails at once. From any thread."""
+        """Break the connection, so that a call waiting for Redis fails at once. From any thread."""
         self._aborted = True
         client = self._client
         if client is not None:
@@ -153,7 +155,7 @@ class RedisLink:
         return client
 
     def _use_route(self, client: redis.Redis) -> None:
-        """Make the route's partition the one to send to."""
+        """From now on, send to the partition that ``_route`` has chosen."""
         self._clock.learn(client, self._route.stream)
         self.trail.follow(client, self._route.stream)
         if self.failures and not self.connected:
@@ -167,7 +169,7 @@ class RedisLink:
             self._check_length(int(client.xlen(self._route.stream)))
 
     def _check_length(self, length: int) -> None:
-        """Stop sending while the stream is too long."""
+        """Stop sending while the stream has more entries than the limit."""
         if length > self._max_length:
             self.held_back = True
             self.last_error = (
@@ -196,13 +198,14 @@ class RedisLink:
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """Redis's reply to a pipeline of entries.
+    """Redis's answer to entries that were sent in one pipeline.
 
     Attributes:
-        stored: the acknowledged parcels.
-        last_id: the stream id of the last acknowledged parcel; ``None``: none was acknowledged.
-        length: number of entries in the stream afterwards; 0 if unknown.
-        error: the error of another parcel, or of the command for the length; ``None``: no error.
+        stored: the parcels that Redis has stored.
+        last_id: the stream id of the last stored parcel; ``None`` where no parcel was stored.
+        length: number of entries in the stream afterwards; 0 where it is unknown.
+        error: the error of a parcel that was not stored, or of the command for the length; ``None``
+            where there was no error.
     """
 
     stored: list[Parcel]
@@ -212,11 +215,12 @@ class SendResult:
 
 
 def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> SendResult:
-    """XADD all parcels to the partition's stream, then XLEN, in one pipeline without a transaction.
+    """Send all parcels by XADD to the partition's stream, then XLEN, in one pipeline without MULTI.
 
     Raises:
-        StreamError: the connection failed, or the partition could not be noted in the list of used
-            partitions. Some parcels may be stored, so all must be sent again unchanged.
+        StreamError: the connection failed, or the partition could not be added to the list of used
+            partitions, which workers read. Some parcels may be stored, so all must be sent again
+            unchanged.
     """
     stream = stream_key(partition)
     with mapped(), client.pipeline(transaction=False) as pipe:
@@ -246,12 +250,13 @@ def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> S
 
 @dataclass(frozen=True, slots=True)
 class StoredMark:
-    """The end of the entries that a process has stored in the streams up to a moment.
+    """A mark of the last entry that a process had stored in each stream at some moment.
 
     Attributes:
-        ends: stream → id of the last stored entry, and the epoch in which the entries up to it were
-            stored (None: unknown); without streams whose entries are known to be applied.
-        since: the number of breaks of the trail when the caller began to wait.
+        ends: maps a stream to the id of the last entry stored there and the epoch (see
+            :mod:`countersink.stream.progress`) of the entries up to it (None if unknown). Streams
+            whose entries are all known to be applied are left out.
+        since: how often the trail had broken when the caller began to wait (see :class:`Trail`).
     """
 
     ends: Mapping[str, tuple[str, Epoch | None]]
@@ -259,15 +264,15 @@ class StoredMark:
 
 
 class Trail:
-    """Follows the entries that a process stores until they are applied.
+    """Finds out whether the entries that a process has stored in Redis are applied.
 
-    Workers acknowledge, and thereby delete, entries that are applied or dead letters. An entry that
-    has left its stream was acknowledged if nothing else deletes entries: see
-    :mod:`countersink.stream.progress`. Where that is uncertain, the trail breaks: whether earlier
-    entries were applied stays unknown, and only later entries are followed.
+    Workers acknowledge entries that are applied or dead letters, and thereby delete them. So an
+    entry that has left its stream was acknowledged, unless something else has deleted it: see
+    :mod:`countersink.stream.progress`. If that may have happened, the trail breaks: whether earlier
+    entries were applied stays unknown, and the trail tells only about later ones.
 
-    The send thread writes, any thread reads. There is no lock, since a signal handler may flush:
-    an interruption between two steps can make answers unknown, never wrong.
+    The send thread calls :meth:`stored`; any thread may ask. There is no lock, because a signal
+    handler may flush. If it interrupts a call, answers can become unknown, but never wrong.
 
     Attributes:
         reported_breaks: the number of :attr:`breaks` at the last :meth:`report_break`.
@@ -286,11 +291,13 @@ class Trail:
 
     @property
     def breaks(self) -> int:
-        """Number of times at which it became unknown whether earlier entries were applied."""
+        """How often the trail broke: it became unknown whether earlier entries were applied."""
         return len(self._breaks)
 
     def report_break(self) -> None:
-        """Log the last break, unless it was logged; later marks are about entries stored since."""
+        """Log the cause of the last break, unless logged; later marks are about entries stored
+        since.
+        """
         before, self.reported_breaks = self.reported_breaks, self.breaks
         if self.reported_breaks > before:
             self._log(
@@ -300,7 +307,8 @@ class Trail:
             )
 
     def follow(self, client: redis.Redis, stream: str) -> None:
-        """Read the state of ``stream`` before entries are stored over a new connection.
+        """Read the state of ``stream`` before entries are stored over a new connection; the trail
+        breaks if earlier entries may be lost.
 
         Raises:
             StreamUnavailable: Redis did not answer.
@@ -325,11 +333,11 @@ class Trail:
         self._epochs[stream] = epoch
 
     def stored(self, stream: str, stream_id: str) -> None:
-        """Note that an entry was stored."""
+        """Note that an entry was stored in ``stream`` under the id ``stream_id``."""
         self._ends[stream] = stream_id
 
     def mark(self, since: int) -> StoredMark:
-        """The end of the entries stored so far.
+        """Mark the last entry stored so far in each stream.
 
         Args:
             since: :attr:`breaks` or :attr:`reported_breaks` before the entries were stored.
@@ -342,8 +350,8 @@ class Trail:
         return StoredMark(ends, since)
 
     def applied(self, client: redis.Redis, marks: Sequence[StoredMark]) -> list[bool | None]:
-        """For each mark: True: all entries up to it are applied. False: not yet, or Redis does not
-        answer. None: this is unknown and stays so.
+        """For each mark, return whether all entries up to it are applied. False where they are not
+        yet, or where Redis does not answer. None where this cannot be known, now or later.
         """
         latest: dict[str, str] = {}
         for mark in marks:
@@ -354,7 +362,9 @@ class Trail:
         return [self._verdict(mark, found) for mark in marks]
 
     def _first(self, client: redis.Redis, stream: str) -> tuple[Epoch | None, str | None] | None:
-        """The epoch and the first entry's id (None: unknown; no entry); None: Redis is away."""
+        """Return the stream's epoch (None if it is unknown) and the id of its first entry (None if
+        the stream is empty). Return None instead of both if Redis does not answer.
+        """
         end = self._ends.get(stream)
         try:
             try:

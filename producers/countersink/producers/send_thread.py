@@ -1,5 +1,6 @@
 """The thread that sends rows to Redis (``SendThread``) and the call that waits for it (``Flush``):
-when rows are flushed, how fast a spool is replayed, the log line about drops and their cause.
+when the thread sends rows, how fast it replays a spool, the log line about dropped increments and
+their cause.
 
 See ``runtime/log.py`` (``QUIET_S``) for how often a line is logged.
 """
@@ -23,14 +24,16 @@ from countersink.runtime.texts import plural
 from countersink.stream.entry import RedisClock
 
 AFTER_BUG_SECONDS: Final = 1.0
-"""Maximum time from an unexpected exception to the next attempt."""
+"""Maximum of seconds between an unexpected exception and the next attempt."""
 ADOPT_SECONDS: Final = 10.0
-"""Interval between searches for segments of dead processes."""
+"""Seconds between searches for segments of dead processes."""
 
 
 @dataclass(repr=False, eq=False)
 class SendThread(WorkThread):
-    """Flushes rows at intervals, earlier when many rows wait, and at once on request."""
+    """The thread that sends rows to Redis at intervals; earlier when many rows wait, and at once on
+    request.
+    """
 
     _link: RedisLink
     _outbox: Outbox
@@ -51,9 +54,10 @@ class SendThread(WorkThread):
         self._reported_members = 0
 
     def rows_waiting(self) -> None:
-        """Note that rows wait: flush now if there are many, if a salt that members wait for is due,
-        or if nothing was sent for an interval (so that a short-lived process sends its first rows
-        early); else at the end of the interval.
+        """Tell the thread that rows wait. It sends them at once if there are many, or if members
+        wait for a salt that is to be read from Redis now. It also sends them at once if it has sent
+        nothing for ``flush_interval`` seconds, so that a short-lived process sends its first rows
+        early. Otherwise it sends them at the end of this interval.
         """
         wanting = self._buffer.waiting_members.count and self._link.seconds_to_next_try() <= 0.0
         if self._buffer.current_rows >= self._options.max_rows or (
@@ -65,12 +69,12 @@ class SendThread(WorkThread):
             self.bell.ring()
 
     def flush_now(self) -> None:
-        """Flush without waiting for the interval to end."""
+        """Make the thread send all rows now, without waiting for the interval to end."""
         self._urgent = True
         self.bell.ring()
 
     def run(self) -> None:
-        """Work until stopped."""
+        """Send rows until the thread is stopped."""
         while not self.stopping:
             try:
                 self.bell.wait(self._seconds_to_wait())
@@ -85,7 +89,7 @@ class SendThread(WorkThread):
         self._link.close()
 
     def work_once(self) -> None:
-        """Send the spool and all rows that wait now, as far as Redis takes them."""
+        """Send the entries of the spool, then all rows that wait now, until Redis takes no more."""
         self._urgent = False
         self._next_flush = time.monotonic() + self._options.flush_interval
         upto = self._buffer.generation
@@ -95,7 +99,12 @@ class SendThread(WorkThread):
             self._send(upto)
 
     def _learn_salts(self, *, ready: bool) -> None:
-        """Ask Redis for the salts that are due, and fold the members that waited for them."""
+        """Ask Redis for the salts that are to be read now, and fold the members that waited for
+        them into rows.
+
+        Args:
+            ready: whether Redis can be used now; if not, no salt is read.
+        """
         salts = self._events.sightings.salts
         due = salts.due() if ready else []
         if due and (found := self._link.salts(due)) is not None:
@@ -112,15 +121,16 @@ class SendThread(WorkThread):
             self._next_flush = min(self._next_flush, again)
 
     def has_no_salts(self, since: float) -> bool:
-        """Whether Redis has answered since the monotonic time ``since`` that no counter of a
-        waiting member has a salt, and no salt is about to be made.
+        """Whether no waiting member can expect a salt. True if Redis has answered since the
+        monotonic time ``since`` that the counters of all waiting members have no salt, and no
+        worker is about to make one.
         """
         salts = self._events.sightings.salts
         waiting = self._buffer.waiting_members.counters
         return bool(waiting) and all(salts.has_none(counter, since) for counter in waiting)
 
     def _log_waiting_members(self) -> None:
-        """Log why members wait."""
+        """Log that members wait for a salt, and why their counter has none."""
         salts = self._events.sightings.salts
         for counter in self._buffer.waiting_members.counters:
             known = salts.counts_members(counter)
@@ -129,7 +139,12 @@ class SendThread(WorkThread):
                 return
 
     def log_missing_members(self, *, seldom: bool = False) -> None:
-        """Log how many sightings were counted without their members, and why."""
+        """Log how many sightings were counted without their members since the last such line, and
+        why.
+
+        Args:
+            seldom: whether to log at most one line in a while; False logs at once.
+        """
         found = self._events.sightings
         number = found.without_member - self._reported_members
         if not number:
@@ -142,7 +157,10 @@ class SendThread(WorkThread):
         self._reported_members += number
 
     def _report(self) -> None:
-        """Log drops: in this thread, since a log handler that blocks must not stop the folding."""
+        """Log dropped increments and sightings without members. This is done in the send thread,
+        not in the fold thread, because a log handler that blocks must not stop the folding of
+        events.
+        """
         if self.stopping:
             return  # close() logs the rest
         self.log_missing_members(seldom=True)
@@ -153,12 +171,14 @@ class SendThread(WorkThread):
             self._reported = dropped
 
     def take_unlogged_drops(self) -> int:
-        """The number of dropped increments that were not logged; they count as logged then."""
+        """Return the number of dropped increments that were not logged. From then on they count as
+        logged.
+        """
         before, self._reported = self._reported, self._events.dropped
         return self._reported - before
 
     def _cause(self) -> str:
-        """Why memory was full."""
+        """Return the cause for which memory was full, as a text for the log."""
         redis = self._link.last_error or "Redis has not answered yet"
         if self._link.usable:
             redis = "increments came faster than rows are sent, or too many at once"
@@ -166,7 +186,9 @@ class SendThread(WorkThread):
         return f"memory is full: {redis}" + (f"; {spool}" if spool else "")
 
     def _seconds_to_wait(self) -> float | None:
-        """Seconds until there is work; None: until the bell rings."""
+        """Return the seconds until the thread has work to do; None where it has none until its bell
+        rings.
+        """
         self._idle = True  # set before the checks: rows that come after them ring the bell
         if (
             self._buffer.waiting
@@ -182,7 +204,9 @@ class SendThread(WorkThread):
         return max(due - time.monotonic(), self._link.seconds_to_next_try(), 0.0)
 
     def _send(self, upto: int) -> None:
-        """Send the outbox and all rows up to generation ``upto``, as far as Redis takes them."""
+        """Send the entries of the outbox, then the rows of all generations up to ``upto``, as far
+        as Redis takes them.
+        """
         while not self.stopping:
             if len(self._outbox):
                 parcels = self._outbox.stamp(PARCELS_AT_A_TIME)
@@ -199,7 +223,7 @@ class SendThread(WorkThread):
                 return
 
     def _replay(self) -> bool:
-        """Send the spool; returns whether Redis has taken all readable records."""
+        """Send the entries of the spool; returns whether Redis has taken all that can be read."""
         spool = self._spool
         if spool is None:
             return True
@@ -227,22 +251,22 @@ class SendThread(WorkThread):
 
 
 CHECK_SECONDS: Final = 0.02
-"""Interval between checks whether everything is stored: the bell wakes only one of several flushes.
-"""
+"""Seconds between checks whether everything is stored: where several flushes wait, the bell wakes
+only one of them."""
 STORING_SECONDS: Final = 1.0
-"""Seconds before the end of a flush at which it stops waiting for salts, if more than half of its
-time has passed."""
+"""A flush stops waiting for salts this many seconds before its end, but not before half of its time
+has passed."""
 
 
 @dataclass(repr=False, eq=False)
 class Flush:
-    """One flush: makes the send thread send the rows, and the spool thread write the rows that
-    Redis does not take in time.
+    """One flush. It makes the send thread send the rows at once. If there is a spool, the spool
+    thread writes the rows that Redis does not take in time.
 
     Holds no lock between two calls: a signal handler may interrupt it and flush as well.
 
     Attributes:
-        generation: the last generation to be stored, from :meth:`Outbox.mark`.
+        generation: the last generation that the flush has to store, from :meth:`Outbox.mark`.
     """
 
     _link: RedisLink
@@ -265,11 +289,13 @@ class Flush:
             self._sender.flush_now()
 
     def stored(self) -> bool:
-        """Whether everything is stored."""
+        """Whether all rows of the flush are stored."""
         return self._outbox.settled(self.generation)
 
     def over(self) -> bool:
-        """Whether everything is stored or the time is up; starts spooling when that is due."""
+        """Whether all rows of the flush are stored, or its time has passed. Also makes the spool
+        thread write, once Redis has failed or half of the time has passed.
+        """
         if self.stored():
             return True
         now = time.monotonic()
@@ -284,18 +310,20 @@ class Flush:
         return now >= self._deadline or self._only_saltless_members_left()
 
     def _only_saltless_members_left(self) -> bool:
-        """Whether only members without a salt are left, and Redis has answered since the flush
-        began that their counters have none, or the time for it is up.
+        """Whether the flush can end although members still wait for a salt: all rows are stored,
+        and Redis has answered since the flush began that there will be no salt for them, or the
+        time for salts has passed.
         """
         return self._outbox.settled(self.generation, members=False) and (
             time.monotonic() >= self._members_until or self._sender.has_no_salts(self._began)
         )
 
     def wait(self, *, without_threads: bool = False) -> bool:
-        """Wait until :meth:`over`; returns whether everything is stored.
+        """Wait until :meth:`over` returns True; returns whether all rows of the flush are stored.
 
         Args:
-            without_threads: whether to do the threads' work in this call.
+            without_threads: whether this call itself sends and spools, because the threads do not
+                run.
         """
         while not self.over():
             if without_threads:

@@ -1,5 +1,5 @@
-"""``RecordingProducer``, a producer for an application's tests: keeps increments in memory; with
-``count``, ``totals``, ``assert_counted``.
+"""Class ``RecordingProducer``, a producer for an application's tests, which keeps increments in
+memory; with ``count``, ``totals``, ``assert_counted``.
 
 ::
 
@@ -31,7 +31,9 @@ __all__ = ["Increment", "RecordingProducer"]
 
 
 class _Recorder(EventBuffer):
-    """Keeps all events of callers, and the ids seen so far."""
+    """A buffer that keeps all increments of callers as they came, and the application's ids seen so
+    far.
+    """
 
     def __init__(self) -> None:
         super().__init__(RowBuffer(NEVER), RedisClock(), lambda: None)
@@ -81,9 +83,11 @@ class _Recorder(EventBuffer):
 
 
 class RecordingProducer(Producer):
-    """A :class:`~countersink.producers.Producer` without Redis, with equal calls and checks.
+    """A :class:`~countersink.producers.Producer` without Redis. It has the same methods, which
+    check their arguments in the same way.
 
-    Further increments of a counter with an ``id`` seen before are not counted, either.
+    As with a real producer, an increment whose ``id`` was seen before for its counter is not
+    counted.
     """
 
     def __init__(self) -> None:
@@ -96,18 +100,18 @@ class RecordingProducer(Producer):
 
     @property
     def increments(self) -> list[Increment]:
-        """All counted increments, in the order of the calls; members are ``bytes``, times are in
-        whole minutes.
+        """All counted increments, in the order of the calls. Their members are ``bytes``, their
+        times are cut to whole minutes.
         """
         with self._recorder.lock:
             return list(self._recorder.increments)
 
     def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
-        """True: all increments are in memory."""
+        """Do nothing and return True, because all increments are in memory."""
         return True
 
     def stats(self) -> Stats:
-        """Figures of a producer that has stored everything."""
+        """Return the figures that a producer has when Redis has stored everything."""
         accepted = self._recorder.accepted
         return Stats(accepted=accepted, stored=accepted, connected=True)
 
@@ -124,12 +128,12 @@ class RecordingProducer(Producer):
     # --- for assertions ----------------------------------------------------------------------
 
     def count(self, counter: str, key: str | Mapping[str, str] | None = None) -> int:
-        """The total of ``counter``; 0 without increments.
+        """Return the total of ``counter``; 0 where it has no increments.
 
         Args:
-            key: only increments of this key, or (a mapping) with these values of dimensions;
-                ``None``: all. Increments with dimensions have the key ``''``; a missing dimension
-                has the value ``''``.
+            key: a text selects the increments of this key, a mapping those with these values of
+                dimensions, ``None`` all. Increments with dimensions have the key ``''``; a
+                dimension that an increment lacks has the value ``''``.
         """
         return sum(
             each.amount
@@ -138,10 +142,11 @@ class RecordingProducer(Producer):
         )
 
     def members(self, counter: str, key: str | Mapping[str, str] | None = None) -> set[bytes]:
-        """The different members of ``counter``; a ``str`` as its UTF-8.
+        """Return the different members that were seen under ``counter``; a ``str`` is returned as
+        its UTF-8 bytes.
 
         Args:
-            key: as for :meth:`count`.
+            key: selects increments, as for :meth:`count`.
         """
         return {
             check_member(each.member)
@@ -150,8 +155,11 @@ class RecordingProducer(Producer):
         }
 
     def totals(self, counter: str | None = None) -> dict[tuple[str, str], int]:
-        """(counter, key) → total, of one counter or (``None``) of all. Declared keys have the total
-        0; increments with dimensions count under the key ``''``.
+        """Return the total of each (counter, key). Declared keys (increments by 0) have the total
+        0. Increments with dimensions are added up under the key ``''``.
+
+        Args:
+            counter: the counter whose totals are returned; ``None`` returns those of all counters.
         """
         found: dict[tuple[str, str], int] = {}
         for each in self.increments:
@@ -161,10 +169,11 @@ class RecordingProducer(Producer):
         return found
 
     def assert_counted(self, counter: str, expected: Mapping[str, int]) -> None:
-        """Assert that the totals of ``counter`` are exactly ``expected`` (key → total).
+        """Assert that the totals of ``counter`` are exactly ``expected``, which maps each key to
+        its total.
 
         Raises:
-            AssertionError: they are not; the message shows both.
+            AssertionError: the totals differ; the message shows both.
         """
         found = {key: total for (_, key), total in self.totals(counter).items()}
         if found != dict(expected):
@@ -174,7 +183,7 @@ class RecordingProducer(Producer):
         """Assert that there was no increment.
 
         Raises:
-            AssertionError: there was one; the message shows the totals.
+            AssertionError: there was an increment; the message shows the totals.
         """
         if self.increments:
             raise AssertionError(f"counted {self.totals()!r}, expected nothing")

@@ -1,11 +1,12 @@
-"""Threads, locks and waits (``Thread``, ``WorkThread``, ``Bell``, ``pause``) of the operating
-system, also where gevent or eventlet has patched Python.
+"""Threads, locks and waits (``Thread``, ``WorkThread``, ``Bell``, ``pause``) that are those of the
+operating system even where gevent or eventlet has patched Python.
 
 gevent and eventlet replace names in ``threading``, ``_thread`` and ``time``, in some applications
-before this package is imported, in others after. Greenlets that wait for real locks block each
-other, and a greenlet in the place of a thread makes no progress while the application computes. So
-a producer's threads are real threads, with locks from private copies of the built-in modules. A
-socket of gevent or eventlet created in such a thread gets an event loop of its own there.
+before this package is imported, in others after. A greenlet that waits for a real lock blocks all
+greenlets of its thread. A greenlet used instead of a thread makes no progress while the application
+computes. So a producer's threads are real threads, with locks from private copies of the built-in
+modules. A socket of gevent or eventlet that is created in such a thread gets an event loop of its
+own there.
 """
 
 import os
@@ -46,11 +47,12 @@ _APPS_SIGNALS: Final = signal.valid_signals() - {
     signal.SIGSYS,
     signal.SIGTRAP,
 }
-"""All signals except those that report a fault of the thread itself."""
+"""All signals except those that report a fault of the thread itself: a producer's threads block
+these signals, so that the application's threads receive them."""
 
 
 def start_thread(target: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-    """Start a thread that ``threading`` does not list.
+    """Start a thread of the operating system that does not appear in ``threading.enumerate()``.
 
     Raises:
         RuntimeError: the limit on threads is reached, or the interpreter is ending.
@@ -65,33 +67,37 @@ def _run(target: Callable[..., object], arguments: tuple[Any, ...]) -> None:
 
 
 def is_monkeypatched() -> bool:
-    """Whether gevent or eventlet has replaced ``time.sleep``, so most likely the rest, too."""
+    """Whether gevent or eventlet has replaced ``time.sleep``, and so most likely the other names,
+    too.
+    """
     return not isinstance(time.sleep, BuiltinFunctionType)
 
 
 LET_RUN_SECONDS: Final = 0.0001
-"""Length of the pause in which other threads run. Only releasing the interpreter lock is not
-enough: this thread would take it again before a waiting thread has woken up.
-"""
+"""Seconds of a pause in which other threads run. Only releasing the interpreter lock is not enough:
+this thread would take it again before a waiting thread has woken up."""
 
 _ending = False
 
 
 def block_greenlets() -> None:
-    """Make waits block the thread with all its greenlets, at the end of the process: no greenlet
-    may count an event, and confirm it to a client, when nothing is stored any more.
+    """From now on, block all greenlets of a thread while one of them waits in :func:`pause` or for
+    a bell. Called at the end of the process: no greenlet may count an event, and confirm it to a
+    client, when nothing is stored any more.
     """
     global _ending
     _ending = True
 
 
 def greenlets_may_run() -> bool:
-    """Whether a wait in a thread of the application lets other greenlets run."""
+    """Whether a wait in a thread of the application lets other greenlets run: gevent or eventlet is
+    in use, and :func:`block_greenlets` was not called.
+    """
     return is_monkeypatched() and not _ending
 
 
 def pause(seconds: float) -> None:
-    """Sleep in a thread of the application; other greenlets run meanwhile."""
+    """Sleep for ``seconds`` in a thread of the application; other greenlets run meanwhile."""
     if greenlets_may_run():
         try:
             time.sleep(seconds)
@@ -102,12 +108,14 @@ def pause(seconds: float) -> None:
 
 
 def let_app_run() -> None:
-    """Let other threads run for a moment."""
+    """Sleep for a moment, so that the application's threads get the interpreter lock."""
     sleep(LET_RUN_SECONDS)
 
 
 def in_main_thread() -> bool:
-    """Whether signal handlers run in this thread; False where this is unknown."""
+    """Whether the current thread is the one in which Python runs signal handlers; False where this
+    is unknown.
+    """
     if is_monkeypatched():
         # The patched get_ident() identifies the greenlet. The ids are equal on Linux only.
         return threading.get_native_id() == os.getpid()
@@ -118,12 +126,13 @@ _thread_state: Final = _threads._local()  # as threading.local
 
 
 def in_producer_thread() -> bool:
-    """Whether the current thread is a :class:`Thread`."""
+    """Whether the current thread is a :class:`Thread` of a producer."""
     return getattr(_thread_state, "is_producer", False)
 
 
 def _load_hub() -> None:
-    """Make gevent import all modules of its hub before a second thread creates a hub.
+    """Make gevent import all modules of its hub (its event loop) before a second thread creates a
+    hub.
 
     gevent replaces the import locks, too: two threads that import the same module would deadlock.
     eventlet creates its hub when it patches.
@@ -138,7 +147,7 @@ class Thread:
     """A daemon thread of the operating system that runs :meth:`run`.
 
     Args:
-        name: for debuggers; has no effect under gevent and eventlet.
+        name: the thread's name, for debuggers; it has no effect under gevent and eventlet.
     """
 
     def __init__(self, name: str) -> None:
@@ -147,14 +156,14 @@ class Thread:
         self._running = Lock()  # held while a thread that ``threading`` does not list runs
 
     def run(self) -> None:
-        """The work of the thread."""
+        """Do the work of the thread; subclasses override it."""
         raise NotImplementedError
 
     def start(self) -> None:
         """Start the thread.
 
         Raises:
-            RuntimeError: as of :func:`start_thread`.
+            RuntimeError: the limit on threads is reached, or the interpreter is ending.
         """
         if not is_monkeypatched():
             self._thread = threading.Thread(
@@ -175,7 +184,9 @@ class Thread:
         return self._running.locked() if self._thread is None else self._thread.is_alive()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for the thread's end, at most ``timeout`` seconds; None: without a limit."""
+        """Wait until the thread has ended, at most ``timeout`` seconds, or without a limit if it is
+        None.
+        """
         if self._thread is not None:
             self._thread.join(timeout)
         elif self._running.acquire(timeout=-1 if timeout is None else timeout):
@@ -193,15 +204,15 @@ class Thread:
 
 
 PAUSE_SECONDS: Final = 0.001
-"""Interval between checks of a greenlet that waits."""
+"""Seconds between checks in which a waiting greenlet looks whether the bell has rung."""
 
 
 class Bell:
-    """An event that one thread waits for and any thread sets; a wait resets it.
+    """A flag that any thread sets (rings) and that one thread waits for; the wait resets it.
 
-    Not a ``Condition``: a signal handler would deadlock on its lock in the thread that it
-    interrupts. Not a ``SimpleQueue``: in Python 3.11 its ``get(timeout)`` waits for ever after a
-    signal handler that took longer than the time-out.
+    It is not a ``Condition``: a signal handler that rings would deadlock if it interrupts a thread
+    that holds the condition's lock. It is not a ``SimpleQueue``: in Python 3.11 its
+    ``get(timeout)`` waits for ever after a signal handler that took longer than the time-out.
     """
 
     def __init__(self) -> None:
@@ -209,18 +220,22 @@ class Bell:
         self._lock.acquire()
 
     def ring(self) -> None:
-        """End the current wait, or the next one."""
+        """Set the flag: the thread that is waiting, or else the next one that waits, continues at
+        once.
+        """
         try:
             self._lock.release()
         except RuntimeError:
             pass  # rung already
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait for a ring, at most ``seconds`` (None: without limit); returns whether it rang."""
+        """Wait until the bell rings, at most ``seconds``, or without a limit if it is None; returns
+        whether it rang.
+        """
         return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
 
     def wait_in_app(self, seconds: float) -> bool:
-        """:meth:`wait` for threads of the application: other greenlets run meanwhile."""
+        """Wait like :meth:`wait`, in a thread of the application: other greenlets run meanwhile."""
         if not greenlets_may_run():
             return self.wait(seconds)
         deadline = time.monotonic() + seconds
@@ -232,10 +247,12 @@ class Bell:
 
 
 class WorkThread(Thread):
-    """A thread that works whenever its bell rings. Callers do the work where it cannot be started.
+    """A thread that does its work whenever its bell rings. Where the thread cannot be started,
+    callers do the work themselves, by :meth:`work`.
 
     Attributes:
-        stopping: whether the thread is to end.
+        stopping: whether the thread was told to end.
+        bell: rung to make the thread work.
     """
 
     def __init__(self, name: str) -> None:
@@ -252,7 +269,9 @@ class WorkThread(Thread):
         self.bell.ring()
 
     def work(self) -> None:
-        """Do the work, unless the current thread is doing it already."""
+        """Do the work, unless the current thread is doing it already (in code that a signal handler
+        has interrupted). Waits while another thread does it.
+        """
         with self._working:
             if self._busy:
                 return
@@ -263,5 +282,5 @@ class WorkThread(Thread):
                 self._busy = False
 
     def work_once(self) -> None:
-        """Do the work."""
+        """Do the work once; subclasses override it."""
         raise NotImplementedError

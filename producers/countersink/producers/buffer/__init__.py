@@ -1,2 +1,3 @@
-"""Memory of a producer: events appended by callers (``events.py``), and rows that they are folded
-into (``rows.py``)."""
+"""Memory of a producer: the events that callers append (``events.py``), and the rows into which
+these are folded, that is, added up (``rows.py``).
+"""

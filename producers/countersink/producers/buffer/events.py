@@ -1,16 +1,18 @@
-"""``EventBuffer``, the lists that ``increment()`` appends to, and their folding into rows: sizes of
-chunks, when callers fold or wait, numbers of accepted and dropped increments.
+"""Class ``EventBuffer``, the lists that ``increment()`` appends to, and their folding into rows
+(adding up equal events): how many events are folded at a time, when callers fold or wait, numbers
+of accepted and dropped increments.
 
 A call must take less time than an update of a dictionary with a lock. So each counter has a list of
-keys, and a call is one ``list.append``, which is atomic: no lock, no tuple, no garbage. Lists are
-never replaced: a caller may have fetched ``append`` already, and its event would be lost. The fold
-thread copies the beginning of a list, deletes it, and counts the copy with ``collections.Counter``,
-whose loop is in C.
+keys, and a call is one ``list.append``, which is atomic: no lock, no tuple, no garbage. A list is
+never replaced, because a caller may have fetched its ``append`` already, and the event would be
+lost. The fold thread copies the beginning of a list, deletes it from the list, and counts the copy
+with ``collections.Counter``, whose loop is in C.
 
 ``fast`` maps the name of a counter to the ``append`` of its list; ``fast_dimensions`` maps it to
-``append`` and to the dimensions checked before. Names that are missing there take the slow way,
-which checks all arguments and does the other work, such as starting the threads. The fast way needs
-no check of the producer's state: both mappings are emptied when callers should take the slow way.
+``append`` and to the dimensions checked before. If a name is missing there, the call takes the slow
+way: it checks all arguments and does the other work, such as starting the threads. The fast way
+does not check the producer's state. Instead both mappings are emptied whenever callers have to take
+the slow way.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,29 +32,29 @@ from countersink.runtime.dimensions import MAX_DIMENSIONS, Dimensions, KnownDime
 from countersink.stream.entry import RedisClock
 
 MAX_UNFOLDED: Final = 500_000
-"""Number of unfolded events above which callers wait for a moment."""
+"""Number of unfolded events above which a call that counts waits for a moment."""
 PAUSE_SECONDS: Final = 0.0001
-"""Pause of a call while there are too many events, in which the fold thread runs."""
+"""Seconds for which a call waits while there are too many events, so that the fold thread runs."""
 CHUNK: Final = 2_000
 """Number of events that a caller folds at a time."""
 ALL_CHUNK: Final = 4_000
 """Number of events that a flush folds at a time."""
 MANY_SECONDS: Final = 5e-6
-"""Pause of ``increment_many`` per key, in which the fold thread and the send thread run."""
+"""Seconds for which ``increment_many`` waits per key, so that the fold and the send thread run."""
 MAX_MANY_SECONDS: Final = 0.25
-"""Maximum of this pause."""
+"""Maximum of seconds for which one call of ``increment_many`` waits."""
 
 Many = tuple[str, int | None, Sequence[RowKey], list[int]]
-"""(counter, minute or None for now, keys, amounts): an increment for each key."""
+"""(counter, minute, keys, amounts) of one ``increment_many``; the minute is None for now."""
 
 Fast = tuple[Callable[[Mapping[str, str]], Any], dict[Any, Dimensions], Callable[[RowKey], None]]
-"""The getter of a mapping's values, the checked dimensions by its result (both as in
-:data:`~countersink.runtime.dimensions.Known`), and the ``append`` of the counter's list."""
+"""A function that returns a mapping's values; the checked dimensions of each such result (both as
+in :data:`~countersink.runtime.dimensions.Known`); and the ``append`` of the counter's list."""
 _NONE: Final[Fast] = (len, {}, list[RowKey]().append)
 
 
 class Mode(Enum):
-    """The additional work of a call that takes the slow way."""
+    """What a call does in addition when it takes the slow way."""
 
     IDLE = "start or wake the threads"
     HOT = "nothing: the fold thread folds every few ms"
@@ -62,20 +64,25 @@ class Mode(Enum):
 
 
 class EventBuffer:
-    """Events that are not folded into the row buffer yet, and figures of increments.
+    """Events that are not folded into the row buffer yet, and the numbers of accepted and dropped
+    increments.
 
     Attributes:
-        fast: counter name → ``append`` for the key of an increment by 1, now.
-        fast_dimensions: counter name → by the number of dimensions → :data:`Fast`.
-        known_dimensions: the dimensions checked before.
-        lock: guards the row buffer, the figures and the removal of events. Never held during I/O,
-            nor by a call in the main thread while the fold thread answers: a signal handler during
-            that call would wait for the fold thread, which would wait for the lock.
+        fast: maps the name of a counter to the ``append`` of its list, for the key of an increment
+            by 1 that happens now.
+        fast_dimensions: maps the name of a counter to a list of :data:`Fast`, whose index is the
+            number of dimensions.
+        known_dimensions: the dimensions that earlier calls have checked.
+        lock: guards the row buffer, the numbers and the removal of events. Never held during I/O,
+            nor in the main thread while the fold thread answers a question: a signal handler that
+            asks, too, would wait for the fold thread, which would wait for the lock.
         accepted: number of increments folded into rows.
-        dropped: number of increments without room.
-        waits_for_room: whether events without room wait instead of being dropped.
-        blocked: whether the last fold left events waiting for room.
-        sightings: the events of :meth:`put_seen`, and the salts of their members.
+        dropped: number of increments for which memory had no room, or which came too late.
+        mode: what a call does in addition when it takes the slow way (see :class:`Mode`).
+        waits_for_room: whether events for which memory has no room wait instead of being dropped.
+        blocked: whether the last fold left events unfolded for lack of room.
+        sightings: the sightings (calls of ``seen()``) that are not folded yet, and the salts of
+            their members.
     """
 
     def __init__(self, buffer: RowBuffer, clock: RedisClock, wake: Callable[[], None]) -> None:
@@ -107,7 +114,7 @@ class EventBuffer:
     def put(
         self, counter: str, key: RowKey, minute: int | None, amount: int, id: str | None = None
     ) -> None:
-        """Add a checked event; ``id``: the application's id of it."""
+        """Add a checked event. ``minute`` is None for now, ``id`` the application's id or None."""
         if not isinstance(key, str):
             self.buffer.large_rows = True
         if amount == 1 and minute is None and id is None:
@@ -126,7 +133,9 @@ class EventBuffer:
     def put_many(
         self, counter: str, minute: int | None, keys: Sequence[RowKey], amounts: list[int]
     ) -> None:
-        """Add checked events, which are accepted or dropped together."""
+        """Add ``amounts[i]`` to ``keys[i]``. The events are checked; all are accepted or all
+        dropped.
+        """
         self._many.append((counter, minute, keys, amounts))
         self._after_put(len(self._many) * len(keys))  # an estimate: a sum would take long
         if self.mode is Mode.FULL:
@@ -136,7 +145,7 @@ class EventBuffer:
                 pauses -= 1
 
     def put_batch(self, batch: IncrementBatch) -> bool:
-        """Add a checked batch and reserve room for it; False: there is no room."""
+        """Add a checked batch and reserve room for it; returns False where there is no room."""
         buffer = self.buffer
         buffer.large_rows = buffer.large_rows or batch.dimensions or bool(batch.members)
         with self._promising:
@@ -164,7 +173,7 @@ class EventBuffer:
         return True
 
     def put_seen(self, counter: str, key: RowKey, minute: int | None, member: bytes) -> None:
-        """Add a checked sighting."""
+        """Add a checked sighting of ``member``."""
         sightings = self.sightings
         sightings.put(counter, key, minute, member)
         if self._hot():
@@ -174,11 +183,11 @@ class EventBuffer:
         self._after_put(len(sightings.lists.others))
 
     def refuse(self, increments: int) -> None:
-        """Count increments that came after the close as dropped."""
+        """Count increments that came after the end of the producer as dropped."""
         self._late.append(increments)
 
     def switch(self, mode: Mode) -> None:
-        """Change the mode. ``CLOSED`` is final."""
+        """Change the mode. After ``CLOSED`` it does not change any more."""
         if mode is Mode.CLOSED:
             self._closed = True
         self.mode = mode
@@ -210,7 +219,7 @@ class EventBuffer:
         return self.mode is Mode.HOT
 
     def _after_put(self, waiting: int) -> None:
-        """Do the work of the mode; ``waiting``: number of events in the list just appended to."""
+        """Do the work of the mode. ``waiting``: number of events in the list last appended to."""
         mode = self.mode
         if mode is Mode.IDLE or mode is Mode.NO_THREADS:
             self._wake()
@@ -233,7 +242,7 @@ class EventBuffer:
     # --- the fold thread's side -------------------------------------------------------------------
 
     def unfolded(self) -> int:
-        """Number of events that are not folded yet."""
+        """Return the number of events that were appended and are not added up in rows yet."""
         lists = self._lists.left + self.sightings.lists.left
         return lists + self._unfolded_many() + self._unfolded_batches()
 
@@ -244,15 +253,16 @@ class EventBuffer:
         return sum([batch.rows for batch in self._batches])
 
     def fold(self, limit: int) -> int:
-        """Fold at most ``limit`` events of each kind; returns the number of folded events."""
+        """Fold at most ``limit`` events of each kind; returns the number of all folded events."""
         with self.lock:
             return self._fold_chunk(limit)
 
     def fold_all(self, allowed: Callable[[], int] = lambda: ALL_CHUNK) -> None:
-        """Fold all events present at the beginning of the call.
+        """Fold all events that are present when the call begins.
 
         Args:
-            allowed: returns how many events may be folded now; called repeatedly; may wait.
+            allowed: a function that returns how many events may be folded now; called repeatedly.
+                It may wait for room first.
         """
         room = 0
         for fold, present in self._kinds():
@@ -277,7 +287,7 @@ class EventBuffer:
         return sum(self._guarded(fold, min(limit, count)) for fold, count in self._kinds() if count)
 
     def _kinds(self) -> list[tuple[Callable[[int], int], int]]:
-        """For each kind of events, the function that folds them and the number of events."""
+        """Return, for each kind of events, the function that folds them and how many there are."""
         lists, seen = self._lists.waiting(), self.sightings.lists.waiting()
         return [
             (partial(self._fold_events, lists), sum([count for _, _, count in lists])),
@@ -287,7 +297,7 @@ class EventBuffer:
         ]
 
     def _guarded(self, fold: Callable[[int], int], limit: int) -> int:
-        """Fold, except in a signal handler or finalizer that has interrupted a fold."""
+        """Call ``fold``; in a signal handler or finalizer that has interrupted a fold return 0."""
         if self._folding:
             return 0
         self._folding = True
@@ -297,7 +307,9 @@ class EventBuffer:
             self._folding = False
 
     def _with_room(self, limit: int) -> int:
-        """The number of events that may be folded, at most ``limit``; the others wait for room."""
+        """Return how many of ``limit`` events may be folded now; the others wait until there is
+        room.
+        """
         if not self.waits_for_room:
             return limit
         free = self.buffer.free_rows
@@ -373,8 +385,8 @@ class EventBuffer:
         return folded
 
     def fold_waiting(self, *, end: bool = False) -> None:
-        """Fold the waiting members whose salts have become known; with ``end``, count the other
-        sightings without their members.
+        """Fold the sightings that waited for salts and whose salts are known by now. With ``end``,
+        also count the remaining ones without their members.
         """
 
         def fold(_: int) -> int:

@@ -1,9 +1,9 @@
-"""The thread that folds events into rows (``FoldThread``): at which interval, how many events at a
+"""The thread that folds events into rows (``FoldThread``): at which intervals, how many events at a
 time, and when callers wait because memory is nearly full.
 
-Callers that need all events folded request it from this thread and wait: an exception of a signal
-handler, which may be raised between any two instructions of the main thread, must not interrupt the
-folding.
+A call that needs all events folded asks this thread to do it and waits. The main thread must not
+fold, because a signal handler may raise an exception between any two of its instructions, and this
+would interrupt the folding.
 """
 
 import time
@@ -17,35 +17,38 @@ from countersink.runtime.log import Log
 from countersink.stream.entry import RedisClock
 
 FOLD_SECONDS: Final = 0.05
-"""Interval between folds while there are events; also the maximum error of an event's time."""
+"""Seconds between folds while there are events; also the maximum error of an event's time."""
 IDLE_FOLD_SECONDS: Final = 1.0
-"""Interval in the mode ``IDLE``: events can only come from callers suspended during a call."""
+"""Seconds between folds in the mode ``IDLE``, in which only a call that was suspended on its way
+can add events without waking the thread."""
 IDLE_AFTER_SECONDS: Final = 1.0
 """Seconds without events after which the mode becomes ``IDLE``."""
 HOLD_SECONDS: Final = 0.0001
-"""Target for the time that folding a chunk holds the interpreter lock."""
+"""Seconds for which folding one chunk of events should hold the interpreter lock."""
 MIN_CHUNK: Final = 250
 MAX_CHUNK: Final = 4_000
 SLOW_FROM: Final = 0.75
-"""Part of the memory in use above which callers wait for a moment, if rows leave memory."""
+"""Part of the memory in use above which callers wait for a moment, if memory becomes emptier."""
 SLOW_TO: Final = 0.5
-"""Part of the memory in use at which they stop waiting."""
+"""Part of the memory in use below which callers no longer wait."""
 ALIVE_SECONDS: Final = 0.1
-"""Interval between checks whether the fold thread still runs."""
+"""Seconds between checks in which a waiting caller looks whether the fold thread still runs."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(repr=False, eq=False)
 class FoldThread(Thread):
-    """Folds events every 50 ms, and at the end of each minute.
+    """The thread that folds events into rows (adds up equal events), every 50 ms and at the end of
+    each minute.
 
     Args:
-        events: the events.
-        clock: the clock of the events' minutes.
-        log: for exceptions.
-        rows_waiting: called while rows wait to be stored.
-        draining: whether rows leave memory, given the monotonic time since which it is nearly full.
+        events: the buffer with the events to be folded.
+        clock: the clock that tells the minute of the events.
+        log: the log for exceptions.
+        rows_waiting: called after folding, if rows wait to be stored.
+        draining: takes the monotonic time at which memory became nearly full; returns whether
+            memory is becoming emptier, because rows are being stored.
     """
 
     _events: EventBuffer
@@ -65,12 +68,13 @@ class FoldThread(Thread):
         self._full_since: float | None = None  # monotonic time since which memory is nearly full
 
     def wake(self) -> None:
-        """Fold now."""
+        """Make the thread fold now, without waiting for the interval to end."""
         self._wakeups.put(None)
 
     def ask(self, question: Callable[[], Answer], timeout: float) -> Answer | None:
-        """The result of ``question``, called after all present events were folded; ``None``: the
-        thread did not answer within ``timeout`` seconds. If it does not run, the caller folds.
+        """Fold all present events, then call ``question`` in the fold thread; returns its result,
+        or ``None`` where the thread did not answer within ``timeout`` seconds. If the thread does
+        not run, the caller does both itself.
         """
         answers: list[Answer] = []
         bell = Bell()
@@ -93,12 +97,12 @@ class FoldThread(Thread):
         return answers[0]
 
     def stop(self) -> None:
-        """Let the thread end after answering the questions asked so far."""
+        """Let the thread end, after it has answered the questions asked so far."""
         self._stopping = True
         self.wake()
 
     def run(self) -> None:
-        """Fold until stopped."""
+        """Fold events until the thread is stopped."""
         busy = time.monotonic()
         while not self._stopping:
             try:
@@ -134,9 +138,10 @@ class FoldThread(Thread):
     def _pass(self) -> bool:
         """Fold until few events are left; returns whether any event was folded.
 
-        A chunk is about a quarter of the unfolded events: small when calls are rare, so that no
-        caller waits long for the interpreter lock; large when they are frequent, since this thread
-        then gets the lock only once per switch interval.
+        A chunk (the events folded at a time) is about a quarter of the unfolded events. It is small
+        when calls are rare, so that no caller waits long for the interpreter lock. It is large when
+        calls are frequent, because this thread then gets the interpreter lock only once per switch
+        interval.
         """
         folded = False
         while not self._stopping:
@@ -156,9 +161,12 @@ class FoldThread(Thread):
         return folded
 
     def _update_mode(self, waiting: int) -> int:
-        """Switch between the modes in which callers wait or do not; returns the number of events
-        that may be folded now. While memory is nearly full and rows leave it, only events with
-        certain room are folded.
+        """Choose the mode, by which callers wait or not; returns how many events may be folded now.
+        While memory is nearly full and becomes emptier, this is the number of events for which
+        there is certainly room.
+
+        Args:
+            waiting: number of unfolded events.
         """
         events, buffer, now = self._events, self._events.buffer, time.monotonic()
         mode = events.mode
@@ -180,7 +188,7 @@ class FoldThread(Thread):
         return max(ALL_CHUNK, events.buffer.free_rows)  # more could exceed the limit at once
 
     def _wait_for_room(self) -> int:
-        """Wait until events may be folded; returns the number of events."""
+        """Wait until memory has room for some events; returns how many may be folded."""
         while True:
             let_app_run()
             self._report_rows()  # in each round: the waiting call may need more room than there is
@@ -194,8 +202,12 @@ class FoldThread(Thread):
             self._rows_waiting()
 
     def _adapt(self, count: int, seconds: float) -> None:
-        """Set the chunk to the number of events that are folded in ``HOLD_SECONDS``, which depends
-        on the number of different keys.
+        """Choose the number of events that are folded at a time, so that folding them takes
+        ``HOLD_SECONDS``. This number depends on how many different keys they have.
+
+        Args:
+            count: number of events that were folded last.
+            seconds: processor time that folding them took.
         """
         if count >= MIN_CHUNK and seconds > 0:
             fitting = int(HOLD_SECONDS * count / seconds)

@@ -1,5 +1,7 @@
-"""Generations: the rows accepted between two flushes (``Generation``), a generation that is being
-handed out (``FrozenGeneration``), and estimates of the memory of rows in bytes."""
+"""Generations: the rows accepted between two flushes (``Generation``), a generation whose rows are
+being handed out to be sent (``FrozenGeneration``), and estimates of the memory that rows take, in
+bytes.
+"""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,40 +18,40 @@ from countersink.stream.entry import MAX_ROW_BYTES, PlainRow, Row
 # Maxima of memory in bytes, measured on CPython 3.11 to 3.14 (a test compares them with the memory
 # of a process).
 ROW_BYTES: Final = 224
-"""A row without its key: its share of its table (at most 90, during a resize) and of the table
-`extra`, and its amounts.
-"""
+"""Bytes that a row takes without its key: for its amounts, and for its share of two dictionaries,
+``counts`` (at most 90, during a resize) and ``extra``."""
 TABLE_BYTES: Final = 800
-"""An empty table, with its item in the dictionary of tables."""
+"""Bytes that an empty :class:`MinuteTable` or :class:`MembersTable` takes, with its item in the
+dictionary of tables."""
 NAMED_BYTES: Final = 512
-"""An entry with an id of the application, without the names and the rows."""
+"""Bytes that an entry with an id of the application takes, without the id and without its rows."""
 HANDED_OUT_BYTES: Final = 160
-"""A row that was handed out: encoded, in a parcel."""
+"""Bytes that a row takes after it was handed out: encoded, in a parcel."""
 MEMBERS_BYTES: Final = 400
-"""The members of a row, without their hashes."""
+"""Bytes that the set of a row's members takes, without their hashes."""
 HASH_MEMORY: Final = 192
-"""A hash, and its share of a set that was just resized."""
+"""Bytes that the hash of a member takes, with its share of a set that was just resized."""
 ROOM_BYTES: Final = TABLE_BYTES + ROW_BYTES + 350
-"""A row with a table of its own and a key of 255 bytes of ASCII. Room is reserved by this figure:
-one chunk of larger rows may exceed the limit on memory."""
+"""Bytes that a row takes that has a table of its own and a key of 255 bytes of ASCII. Room is
+reserved by this figure, so one chunk of larger rows may exceed the limit on memory."""
 
 # Counter's loop in C works on a plain dictionary, too.
 count_all = cast(Callable[[dict[RowKey, int], Sequence[RowKey]], None], Counter.update)
-"""Add 1 to each of the keys."""
+"""Function that adds 1 to the amount of each key."""
 
 Named = tuple[Names, list[Row]]
-"""The texts that an entry's id is hashed from, and the rows of the entry."""
+"""The texts that are hashed to an entry's id, and the rows of the entry."""
 
 
 Digest = bytes
 """The hash of a member."""
 
 _ASCII_BYTES: Final = getsizeof("")
-"""Bytes of an ASCII text besides its characters."""
+"""Bytes of memory that an ASCII text takes besides its characters."""
 
 
 def rows_bytes(keys: Sequence[RowKey]) -> int:
-    """Bytes of memory of rows with these keys."""
+    """Return the number of bytes of memory that rows with these keys take."""
     try:
         text = "".join(cast(Sequence[str], keys))
     except TypeError:  # some keys are dimensions
@@ -60,7 +62,9 @@ def rows_bytes(keys: Sequence[RowKey]) -> int:
 
 
 def key_size(key: RowKey) -> int:
-    """Bytes of memory of a row's key; of dimensions: with all their texts, shared ones as well."""
+    """Return the number of bytes of memory that a row's key takes. Dimensions count with all their
+    texts, even if other rows share these texts.
+    """
     if isinstance(key, str):
         return getsizeof(key)
     size = getsizeof(key)
@@ -70,20 +74,22 @@ def key_size(key: RowKey) -> int:
 
 
 def named_bytes(names: Names, rows: Sequence[NamedEvent]) -> int:
-    """Bytes of memory of an entry with an id of the application."""
+    """Return the number of bytes of memory that an entry with an id of the application takes."""
     members = HASH_MEMORY * sum([len(row) == 6 for row in rows])
     return NAMED_BYTES + sum(map(getsizeof, names)) + rows_bytes([row[1] for row in rows]) + members
 
 
 class MinuteTable:
-    """The rows of one counter and one minute.
+    """The rows of one counter in one minute.
 
-    Adding 1, the usual increment, is one call into C: `count_all`.
+    The usual increment adds 1. Many of them are added in one call into C: ``count_all``.
 
     Attributes:
-        counts: key → amount.
-        extra: key → number of increments minus amount; missing: 0. Adding 1 does not change it.
-        large: whether an amount is beyond ±``LARGE``, so that each addition must be checked.
+        counts: maps each key to its amount.
+        extra: maps a key to the number of its increments minus its amount. A key for which this is
+            0 is missing. Adding 1 changes nothing here.
+        large: whether an amount is beyond ±``LARGE``, so that every sum must be checked for
+            overflow.
     """
 
     __slots__ = ("counts", "extra", "large")
@@ -96,11 +102,11 @@ class MinuteTable:
 
 
 class MembersTable:
-    """The sightings of one counter and one minute, with members hashed with one salt.
+    """The sightings of one counter in one minute whose members are hashed with the same salt.
 
     Attributes:
-        calls: key → number of sightings.
-        hashes: key → hashes of the different members.
+        calls: maps each key to the number of its sightings.
+        hashes: maps each key to the hashes of its different members.
     """
 
     __slots__ = ("calls", "hashes")
@@ -115,16 +121,19 @@ class Generation:
     """The rows accepted between two flushes.
 
     Attributes:
-        oldest: the oldest generation of its rows; less than ``number`` after sightings that waited
-            for a salt were added.
-        tables: (counter, minute) → rows.
-        full: rows whose next sum exceeds 64 bits, with their numbers of increments.
-        named: rows with an id of the application.
-        members: (counter, minute, number of a salt) → sightings.
-        table_rows: number of rows in the tables, with members or without. This figure and the next
-            two are kept because there may be very many tables.
+        number: the number of the generation.
+        oldest: number of the generation in which its oldest row was accepted. Sightings that waited
+            for a salt keep the generation in which they came, so it may be less than ``number``.
+        tables: maps (counter, minute) to the rows.
+        full: rows to which nothing is added any more, because the sum would exceed 64 bits; each
+            with the number of its increments.
+        named: entries with an id of the application.
+        members: maps (counter, minute, number of a salt) to the sightings.
+        table_rows: number of rows in ``tables`` and ``members``. This number and the next two are
+            kept up to date, because adding them up would take long where there are very many
+            tables.
         named_rows: number of rows in ``named``.
-        bytes: memory of all rows.
+        bytes: bytes of memory that all rows take.
     """
 
     number: int
@@ -139,18 +148,20 @@ class Generation:
 
     @property
     def size(self) -> int:
-        """Number of all rows; not 0 if an interrupted call has added rows without counting them."""
+        """Number of all rows. After a call that was interrupted before it had counted its rows, it
+        is too small, but not 0.
+        """
         rows = self.table_rows + len(self.full) + self.named_rows
         return rows or int(bool(self.tables or self.members))
 
     def table(self, counter: str, minute: int) -> MinuteTable:
-        """Create a table."""
+        """Create the table of a counter and a minute, and return it."""
         table = self.tables[counter, minute] = MinuteTable()
         self.bytes += TABLE_BYTES
         return table
 
     def count_ones(self, table: MinuteTable, keys: Sequence[RowKey]) -> None:
-        """Add 1 to each of ``keys``."""
+        """Add 1 to the amount of each of ``keys`` in ``table``."""
         counts = table.counts
         if len(keys) < 8:  # faster than `count_all`
             for key in keys:
@@ -167,18 +178,20 @@ class Generation:
             self.count_new_rows(counts, len(counts) - before)
 
     def count_new_rows(self, counts: dict[RowKey, int], new: int) -> None:
-        """Add the last ``new`` keys of ``counts`` to the figures."""
+        """Count the last ``new`` keys of ``counts`` as new rows in ``table_rows`` and ``bytes``."""
         self.table_rows += new
         self.bytes += rows_bytes(list(islice(reversed(counts), new)))
 
     def add_named(self, names: Names, rows: list[Row]) -> None:
-        """Add rows with an id of the application: an entry of their own."""
+        """Add an entry with an id of the application. ``names`` are the texts hashed to its id."""
         self.named.append((names, rows))
         self.named_rows += len(rows)
         self.bytes += named_bytes(names, rows)
 
     def members_table(self, counter: str, minute: int, number: int) -> MembersTable:
-        """The table of a counter, a minute and a salt; created if missing."""
+        """Return the table of a counter, a minute and the number of a salt; create it if it is
+        missing.
+        """
         place = counter, minute, number
         table = self.members.get(place)
         if table is None:
@@ -189,7 +202,9 @@ class Generation:
     def count_sightings(
         self, table: MembersTable, keys: Sequence[RowKey], hashes: Iterable[Digest]
     ) -> None:
-        """Add a sighting of the member with ``hashes[i]`` to ``keys[i]``; a few calls into C."""
+        """For each i, add a sighting under ``keys[i]`` of the member whose hash is ``hashes[i]``,
+        by a few calls into C.
+        """
         rows = len(table.calls)
         count_all(table.calls, keys)
         if len(table.calls) > rows:
@@ -202,8 +217,8 @@ class Generation:
         self.bytes += (sum(map(len, map(hashes_of, changed))) - before) * HASH_MEMORY
 
     def walk(self) -> Iterator[tuple[Row, int]]:
-        """All rows without an id of the application, with their numbers of increments. Deletes each
-        table after its last row.
+        """Yield all rows without an id of the application, each with the number of its increments.
+        Deletes each table after its last row.
         """
         yield from self.full
         tables = list(self.tables.items())
@@ -224,7 +239,15 @@ class Generation:
 def _member_rows(
     place: tuple[str, RowKey, int], number: int, members: set[Digest], calls: int
 ) -> Iterator[tuple[Row, int]]:
-    """The rows of a key and its members; the first row has all sightings as its amount."""
+    """Yield the rows of one key that has members. Several rows are needed for many members; the
+    first one has all sightings as its amount.
+
+    Args:
+        place: (counter, key, minute).
+        number: the number of the salt.
+        members: the hashes of the different members.
+        calls: the number of sightings.
+    """
     hashes = list(members)
     for i in range(0, len(hashes), MAX_HASHES):
         yield (*place, calls, number, b"".join(hashes[i : i + MAX_HASHES])), calls
@@ -232,20 +255,26 @@ def _member_rows(
 
 
 def _weight(row: Row) -> int:
-    """The row's size in the entry, in units of ``MAX_ROW_BYTES``, at least 1."""
+    """Return the space that a row takes in an entry, as a multiple of ``MAX_ROW_BYTES``, at least
+    1.
+    """
     return 1 if len(row) == 4 else 2 + len(row[5]) * 4 // (3 * MAX_ROW_BYTES)
 
 
 class FrozenGeneration:
-    """A generation that no longer grows and is handed out in pieces.
+    """A generation that no longer grows and whose rows are handed out in pieces.
 
     Attributes:
-        left: number of rows without an id of the application that were not handed out; 0 only after
-            the last row. Too small where a row with many members is handed out as several rows.
-        named: rows with an id that were not handed out, in the order in which they were added: of
-            equal ids the first counts.
+        generation: number of the generation in which the oldest row was accepted.
+        left: number of rows without an id of the application that were not handed out yet. It is 0
+            only after the last row. It may be too small, because a row with many members is handed
+            out as several rows.
+        named: entries with an id of the application that were not handed out yet, in the order in
+            which they were added. The order matters because only the first of several equal ids is
+            counted.
         named_rows: number of rows in ``named``.
-        bytes: memory of the generation; constant until the end, since tables are freed as a whole.
+        bytes: bytes of memory that the generation took at first. They count in full until its last
+            row was handed out.
     """
 
     def __init__(self, rows: Generation) -> None:
@@ -286,13 +315,14 @@ class FrozenGeneration:
 
 @dataclass(frozen=True, slots=True)
 class RowChunk:
-    """Rows of one generation, taken out of the buffer.
+    """Rows of one generation that were taken out of the buffer.
 
     Attributes:
-        generation: number of the generation.
+        generation: number of the generation that the rows belong to.
         rows: the rows.
         increments: number of increments folded into them.
-        names: the texts that the id of their entry is hashed from; empty: no id of the application.
+        names: the texts that are hashed to the id of their entry; empty where the application gave
+            no id.
     """
 
     generation: int
@@ -302,7 +332,7 @@ class RowChunk:
 
 
 def rows_at(events: Iterable[NamedEvent], now: int) -> list[Row]:
-    """The rows of events; events without a minute get the minute ``now``."""
+    """Turn events into rows. An event without a minute gets the minute ``now``."""
     rows: list[Row] = []
     for event in events:
         if len(event) == 6:

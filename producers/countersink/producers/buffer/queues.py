@@ -1,5 +1,7 @@
-"""Queues before the fold thread: ``CounterLists``, the lists that callers append to; and
-``WaitingMembers``, members whose salts are unknown, with limits on their number and bytes."""
+"""Queues before the fold thread: ``CounterLists``, the lists that callers append events to; and
+``WaitingMembers``, the sightings whose members cannot be hashed yet because their salts are
+unknown, with limits on their number and bytes.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,29 +10,30 @@ from typing import Any, Final
 from countersink.runtime.dimensions import RowKey
 
 MAX_COUNTERS: Final = 16_384
-"""Maximum of counters with a list of their own (some 300 bytes each, 800 with dimensions). Events
-of further counters share a list, which makes their calls slower.
-"""
+"""Maximum of counters that have a list of their own (some 300 bytes each, 800 with dimensions). The
+events of further counters share one list, which makes their calls slower."""
 MAX_WAITING: Final = 10_000
-"""Maximum of members that wait for their salts, of all counters."""
+"""Maximum of members that wait for their salts, in all counters together."""
 MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
-"""Maximum of their bytes."""
+"""Maximum of bytes in the names of the members that wait."""
 WAITING_BYTES: Final = 512
-"""Bytes of memory of each waiting member besides its text; includes the key."""
+"""Bytes of memory that a waiting member takes besides its name, its key included."""
 
 Listed = tuple[str, list[Any], int]
-"""(counter, its list, number of events); the shared list has the counter ``""``."""
+"""(name of a counter, its list, number of events in the list). For the list that counters share the
+name is ``""``."""
 
 
 class CounterLists:
-    """A list of events for each counter, to which callers append without a lock. Lists are never
+    """A list of events for each counter, to which callers append without a lock. A list is never
     removed or replaced.
 
     Attributes:
-        others: the shared list, for events that cannot be in the list of their counter.
+        others: the list that counters share, for events that cannot be in the list of their
+            counter.
 
     Args:
-        width: number of list items of an event.
+        width: number of list items that one event takes.
     """
 
     def __init__(self, width: int = 1) -> None:
@@ -41,7 +44,7 @@ class CounterLists:
         self._turn = 0  # rotates the lists: at each call of waiting() another list is folded first
 
     def list_for(self, counter: str) -> list[Any] | None:
-        """The list of a counter; None: there are too many lists."""
+        """Return the list of a counter, made if missing; None where there are too many lists."""
         events = self._by_counter.get(counter)
         if events is None and len(self._by_counter) < MAX_COUNTERS:
             new: list[Any] = []
@@ -56,7 +59,9 @@ class CounterLists:
         return sum([len(events) for _, events in self._all]) // self._width
 
     def waiting(self) -> list[Listed]:
-        """The lists with events; at each call another list is last."""
+        """Return the lists that have events. At each call another list comes last, which
+        :func:`fold_lists` folds first.
+        """
         found = [
             (counter, events, len(events) // self._width) for counter, events in self._all if events
         ]
@@ -68,10 +73,10 @@ def fold_lists(lists: list[Listed], limit: int, fold: Callable[[str, list[Any], 
     """Fold at most ``limit`` events; returns the number of folded events.
 
     Args:
-        lists: the lists, with the numbers of events to fold; the last list is folded first.
-            Completely folded lists are removed.
-        fold: called with a counter, its list and the maximum of events to fold; returns the number
-            of folded events.
+        lists: the lists, each with the number of its events to fold. The last list is folded first.
+            A list that was folded completely is removed from ``lists``.
+        fold: a function that folds events of one list. It takes the name of a counter, its list and
+            the maximum of events to fold, and returns the number of folded events.
     """
     done = 0
     while lists and done < limit:
@@ -85,10 +90,11 @@ def fold_lists(lists: list[Listed], limit: int, fold: Callable[[str, list[Any], 
 
 @dataclass(slots=True)
 class MemberQueue:
-    """Waiting members of one counter: (key, minute, member).
+    """The sightings of one counter that wait for its salt.
 
     Attributes:
-        oldest: the generation in which the first of them was added.
+        oldest: the generation in which the oldest of these sightings came.
+        members: (key, minute, member) of each sighting.
     """
 
     oldest: int
@@ -96,7 +102,8 @@ class MemberQueue:
 
 
 class WaitingMembers:
-    """Members whose salts are unknown, in the order of their arrival. The owner's lock guards it.
+    """Sightings whose members wait for a salt, in the order of their arrival. The lock of the
+    ``EventBuffer`` guards this object.
 
     Attributes:
         count: number of waiting members.
@@ -108,16 +115,22 @@ class WaitingMembers:
         self._queues: dict[str, MemberQueue] = {}
 
     def add(self, counter: str, key: RowKey, minute: int, member: bytes, generation: int) -> None:
-        """Add a member, even beyond the limits."""
+        """Add a sighting, even if this exceeds the limits: see :meth:`pop_excess`.
+
+        Args:
+            generation: the generation in which the sighting came.
+        """
         queue = self._queues.setdefault(counter, MemberQueue(generation))
         queue.members.append((key, minute, member))
         self.count += 1
         self._bytes += len(member)
 
     def pop_excess(self) -> tuple[str, int, RowKey, int] | None:
-        """Remove a member if a limit is exceeded: the newest of the counter with most members, so
-        that a counter without salts does not displace others. Returns (counter, generation, key,
-        minute).
+        """Remove one sighting if a limit is exceeded; returns its (counter, generation, key,
+        minute), or None where no limit is exceeded.
+
+        It is the newest sighting of the counter with most waiting members, so that a counter
+        without salts does not displace other counters.
         """
         if self.count <= MAX_WAITING and self._bytes <= MAX_WAITING_BYTES:
             return None
@@ -132,7 +145,7 @@ class WaitingMembers:
 
     @property
     def room(self) -> int:
-        """Number of members that can be added within the limit."""
+        """Number of members that can be added until their number reaches the limit."""
         return max(0, MAX_WAITING - self.count)
 
     @property
@@ -142,22 +155,22 @@ class WaitingMembers:
 
     @property
     def counters(self) -> list[str]:
-        """Counters with waiting members."""
+        """Names of the counters that have waiting members."""
         return list(self._queues)
 
     @property
     def oldest(self) -> int | None:
-        """The generation in which the first of them was added; None: none wait."""
+        """The generation in which the oldest waiting sighting came; None where no member waits."""
         return min([queue.oldest for queue in self._queues.values()], default=None)
 
     def take(self, counter: str) -> MemberQueue:
-        """Remove and return a counter's members."""
+        """Remove the waiting sightings of a counter and return them."""
         queue = self._queues.pop(counter)
         self.count -= len(queue.members)
         self._bytes -= sum([len(member) for _, _, member in queue.members])
         return queue
 
     def clear(self) -> None:
-        """Remove all members."""
+        """Remove all waiting sightings."""
         self._queues.clear()
         self.count = self._bytes = 0

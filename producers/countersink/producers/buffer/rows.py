@@ -1,5 +1,5 @@
-"""``RowBuffer``, one amount per (counter, key, minute): limits on memory, and the order in which
-rows are handed out to be sent.
+"""Class ``RowBuffer``, one amount per (counter, key, minute): limits on memory, and the order in
+which rows are handed out to be sent.
 
 See ``max_bytes_in_memory`` in ``producers/options.py`` for the limit.
 """
@@ -27,29 +27,30 @@ from countersink.runtime.limits import MAX_AMOUNT, MIN_AMOUNT
 from countersink.stream.entry import MembersRow, Row
 
 PIECE: Final = 2_000
-"""Number of keys added in one call into C, which holds the interpreter lock."""
+"""Number of keys that are added in one call into C, which holds the interpreter lock."""
 NEVER: Final = 1 << 62
-"""A number above all generations; as a limit: no limit."""
+"""A number above all generations; used as a limit, it means that there is no limit."""
 SMALL: Final = 1 << 31
 LARGE: Final = 1 << 62
-"""Amounts within ±``LARGE`` stay within 64 bits as long as increments are within ±``SMALL``: less
-than 2**31 increments arrive in a minute.
-"""
+"""While increments are within ±``SMALL``, an amount within ±``LARGE`` stays within 64 bits, because
+fewer than 2**31 increments of a key arrive in a minute."""
 
 
 class RowBuffer:
-    """Rows in memory until they are stored, at most ``max_bytes`` and ``limit`` rows; rows handed
-    out count until they are settled. The owner's lock guards it.
+    """The rows in memory until they are stored: at most ``limit`` rows and ``max_bytes`` bytes. A
+    row handed out to be sent counts until it is settled (stored). The lock of the ``EventBuffer``
+    guards it.
 
     Attributes:
-        promised: number of rows for which room was ever reserved. Written by one thread at a time,
-            without the owner's lock.
-        redeemed: number of promised rows that were added.
-        large_rows: whether rows may have dimensions or members, and so exceed rows with a key.
-        waiting_members: members whose salts are unknown: not rows yet.
+        promised: number of rows for which room was ever reserved (for batches). One thread at a
+            time changes it, without this lock.
+        redeemed: number of promised rows that were added, or given up.
+        large_rows: whether rows may have dimensions or members, which make them larger.
+        waiting_members: sightings that are not rows yet: the salts of their members are unknown.
 
-    Rows belong to generations, numbered from 1. All rows added up to a moment are stored once
-    :meth:`oldest_unsettled` exceeds :attr:`generation` at that moment.
+    With ``bounded=False`` methods add rows without checking the limits. Rows belong to generations,
+    numbered from 1. All rows added up to a moment are stored once :meth:`oldest_unsettled` exceeds
+    :attr:`generation` at that moment.
     """
 
     def __init__(self, limit: int, max_bytes: int = NEVER) -> None:
@@ -71,52 +72,52 @@ class RowBuffer:
 
     @property
     def current_rows(self) -> int:
-        """Distinct rows in the generation that is being filled."""
+        """Number of distinct rows in the generation that is being filled."""
         return self._current.size
 
     @property
     def waiting(self) -> int:
-        """Number of rows not handed out."""
+        """Number of rows that were not handed out yet."""
         taken = self._taken
         return self._current.size + (taken.left + taken.named_rows if taken else 0)
 
     @property
     def held(self) -> int:
-        """Number of rows and waiting members not settled."""
+        """Number of rows and waiting members that are not stored yet."""
         return self.waiting + self._handed_out_rows + self.waiting_members.count
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory that they take."""
+        """Bytes of memory that these rows and waiting members (see :attr:`held`) take."""
         taken = self._taken
         handed_out = self._handed_out_rows * HANDED_OUT_BYTES + self.waiting_members.size
         return self._current.bytes + (taken.bytes if taken else 0) + handed_out
 
     @property
     def half_full(self) -> bool:
-        """Whether at least half of the memory, or of the number of rows, is in use."""
+        """Whether at least half of the bytes, or of the number of rows, is in use."""
         return self.held * 2 >= self._limit or self.held_bytes * 2 >= self._max_bytes
 
     def fuller_than(self, part: float, unfolded: int) -> bool:
-        """Whether more than ``part`` of the memory, with a row for each unfolded event, or of the
-        number of rows is in use.
+        """Whether more than ``part`` of the bytes, or of the number of rows, is in use. In the
+        bytes each of the ``unfolded`` events counts as a row.
         """
         memory = self.held_bytes + unfolded * ROW_BYTES
         return memory > part * self._max_bytes or self.held > part * self._limit
 
     @property
     def reserved(self) -> int:
-        """Number of promised rows that are not added yet."""
+        """Number of rows for which room was reserved and that were not added yet."""
         return self.promised - self.redeemed
 
     @property
     def free_rows(self) -> int:
-        """Number of rows that can certainly be added, even if each needs a new table."""
+        """Number of rows for which there is certainly room, even if each needs a new table."""
         memory = (self._max_bytes - self.held_bytes) // ROOM_BYTES
         return max(0, min(self._limit - self.held, memory) - self.reserved)
 
     def has_room(self, rows: int, size: int) -> bool:
-        """Whether there is room for a number of rows that take ``size`` bytes."""
+        """Whether there is room for ``rows`` more rows that take ``size`` bytes together."""
         reserved = self.reserved
         return (
             self.held + reserved + rows <= self._limit
@@ -124,18 +125,18 @@ class RowBuffer:
         )
 
     def fits(self, keys: Sequence[RowKey]) -> bool:
-        """Whether an empty buffer would have room for a row with each of ``keys``."""
+        """Whether an empty buffer would have room for one row with each of ``keys``."""
         size = TABLE_BYTES + rows_bytes(keys)
         return len(keys) <= self._limit and size <= self._max_bytes
 
     @property
     def closed(self) -> bool:
-        """Whether the buffer was closed."""
+        """Whether :meth:`close` was called: there is no room for rows any more."""
         return not self._limit
 
     def oldest_unsettled(self, *, members: bool = True) -> int:
-        """The oldest generation with rows not stored (``members``: or with members that wait for a
-        salt); ``NEVER``: there is none.
+        """Return the number of the oldest generation that has rows not stored; with ``members``,
+        sightings that wait for a salt count as rows. ``NEVER`` where there is no such generation.
         """
         oldest = min(self._handed_out, default=NEVER)
         if self._taken is not None:
@@ -186,7 +187,7 @@ class RowBuffer:
     def _add_amounts(
         self, counter: str, minute: int, keys: Sequence[RowKey], amounts: list[int]
     ) -> None:
-        """Add amounts for which there is room."""
+        """Add ``amounts[i]`` to ``keys[i]``, after the caller has checked that there is room."""
         least, most = min(amounts), max(amounts)
         if least == most == 1:
             self.add_ones(counter, minute, keys, bounded=False)
@@ -218,7 +219,7 @@ class RowBuffer:
         *,
         bounded: bool = True,
     ) -> int:
-        """Add ``calls`` increments with the sum ``amount``; returns how many were dropped."""
+        """Add ``calls`` increments whose sum is ``amount``; returns how many were dropped."""
         rows = self._current
         table = rows.tables.get((counter, minute))
         have = None if table is None else table.counts.get(key)
@@ -255,8 +256,8 @@ class RowBuffer:
         *,
         bounded: bool = True,
     ) -> int:
-        """Add a sighting of the member with ``hashes[i]``, made with the salt ``number``, to
-        ``keys[i]``; returns the number of dropped sightings.
+        """For each i, add a sighting under ``keys[i]`` of the member whose hash is ``hashes[i]``,
+        made with the salt ``number``. Returns the number of dropped sightings.
         """
         rows = self._current
         if bounded and len(keys) > self.free_rows:
@@ -272,7 +273,7 @@ class RowBuffer:
         return 0
 
     def add_members(self, sightings: Iterable[MembersRow], *, bounded: bool = True) -> int:
-        """Add sightings of one member each; returns the number of dropped sightings."""
+        """Add sightings with hashed members; returns the number of dropped sightings."""
         tables: dict[tuple[str, int, int], tuple[list[RowKey], list[bytes]]] = {}
         for counter, key, minute, _, number, digest in sightings:
             keys, hashes = tables.setdefault((counter, minute, number), ([], []))
@@ -286,8 +287,8 @@ class RowBuffer:
     def queue_member(
         self, counter: str, key: RowKey, minute: int, member: bytes
     ) -> list[tuple[str, RowKey, int]]:
-        """Keep a sighting until its salt is known; returns (counter, key, minute) of sightings that
-        lose their place in the queue, which the caller adds.
+        """Keep a sighting until its salt is known. Where too many wait, some leave the queue:
+        returns their (counter, key, minute), and the caller adds them without their members.
         """
         # `oldest`, not `number`: a member queued again came in an older generation.
         self.waiting_members.add(counter, key, minute, member, self._current.oldest)
@@ -299,20 +300,20 @@ class RowBuffer:
         return left
 
     def take_waiting(self, counter: str) -> list[tuple[RowKey, int, bytes]]:
-        """Take (key, minute, member) of a counter's waiting sightings; the caller adds them."""
+        """Remove and return (key, minute, member) of a counter's waiting sightings, to be added."""
         queue = self.waiting_members.take(counter)
         self._current.oldest = min(self._current.oldest, queue.oldest)
         return queue.members
 
     def add_named(self, names: Names, rows: list[Row], *, bounded: bool = True) -> int:
-        """Add an increment for each row of an entry, all or none; returns how many were dropped."""
+        """Add an entry with an id, if it fits; returns the number of dropped increments."""
         if bounded and not self.has_room(len(rows), named_bytes(names, rows)):
             return len(rows)
         self._current.add_named(names, rows)
         return 0
 
     def add_events(self, events: Iterable[Event], minute: int, *, bounded: bool = True) -> int:
-        """Add events; ``minute``: now. Returns the number of dropped increments."""
+        """Add events, those without a minute in ``minute``; returns how many were dropped."""
         dropped = 0
         for (counter, key, at, amount), calls in Counter(events).items():
             when = minute if at is None else at
@@ -324,7 +325,9 @@ class RowBuffer:
         return dropped
 
     def add_batches(self, batches: Sequence[IncrementBatch], minute: int) -> None:
-        """Add batches with promised room; ``minute``: now. The caller then updates ``redeemed``."""
+        """Add batches that have room reserved, in ``minute`` where an increment has no minute. The
+        caller then updates ``redeemed``.
+        """
         ones: dict[tuple[str, int | None], list[RowKey]] = {}  # most increments; the fastest to add
         others: list[Event] = []
         for batch in batches:
@@ -349,8 +352,9 @@ class RowBuffer:
     def take(
         self, limit: int, upto: int, *, lowest: int = 0, named: bool = True
     ) -> RowChunk | None:
-        """Hand out at most ``limit`` rows of the generations ``lowest`` to ``upto``, if any. Rows
-        with an id of the application come last, and only if ``named``: all rows of an id at once.
+        """Hand out at most ``limit`` rows of one generation whose number is ``lowest`` to ``upto``;
+        None where there are none. Rows with an id of the application come last, and only if
+        ``named`` is True; all rows of an id are handed out together.
         """
         if self._taken is None:
             if not self._current.size or not lowest <= self._current.oldest <= upto:
@@ -378,14 +382,14 @@ class RowBuffer:
         return piece
 
     def settle(self, generation: int, rows: int) -> None:
-        """Note that ``rows`` rows of ``generation`` are stored."""
+        """Note that ``rows`` rows of ``generation``, which were handed out, are stored."""
         self._handed_out_rows -= rows
         self._handed_out[generation] -= rows
         if not self._handed_out[generation]:
             del self._handed_out[generation]
 
     def close(self) -> None:
-        """Discard all rows; from now on there is no room."""
+        """Discard all rows. From then on there is no room for rows."""
         self._limit = self._max_bytes = 0
         self._current = Generation(self._current.number + 1, self._current.number + 1)
         self._taken = None

@@ -1,5 +1,5 @@
-"""Sightings that are not folded yet (``Sightings``), and the salts of their members (``Salts``):
-how often salts are read from Redis.
+"""Class ``Sightings``, the sightings (calls of ``seen()``) that are not folded yet; and ``Salts``,
+the salts of their members: how often they are read from Redis.
 
 The fold thread hashes a member with the salt of its counter and minute. The send thread reads salts
 from Redis. Until the salt is known, the plain member waits, in memory only: see ``queues.py``.
@@ -25,36 +25,38 @@ from countersink.runtime.members import (
 from countersink.stream.entry import MembersRow, RedisClock
 
 ASK_EVERY_SECONDS: Final = 60.0
-"""Interval between reads of a counter's salts."""
+"""Seconds between reads of a counter's salts from Redis."""
 ASK_AGAIN_SECONDS: Final = 1.0
-"""Interval for a counter without salts, or without the salt of a minute that is not over."""
+"""Seconds between these reads for a counter without salts, or without the salt of a minute that is
+not over."""
 STALE_SECONDS: Final = 120.0
-"""Age above which salts are used only while Redis is away: they may be old after an idle time."""
+"""Age of salts above which they are used only while Redis is away: after a pause in which nobody
+needed them, they may be old."""
 LARGE_MEMBER: Final = 256
-"""Bytes of a member above which the caller hashes it, if the salt is known: the memory of unfolded
-members is limited only by their number."""
+"""Bytes of a member above which the caller hashes it at once, if the salt is known. Members that
+are not folded yet are limited only in number, so large ones would take too much memory."""
 MINUTES_AHEAD: Final = 1_440
-"""Minutes ahead beyond which a sighting whose salt is not made yet counts without its member:
-workers make salts a day ahead."""
+"""Minutes ahead of now for which a missing salt is waited for: workers make salts a day ahead. A
+later sighting without a salt is counted without its member."""
 CHUNK: Final = 4_000
-"""Number of sightings folded in one call into C, which holds the interpreter lock."""
+"""Number of sightings that are folded in one call into C, which holds the interpreter lock."""
 
 Member = bytes | tuple[int, bytes]
-"""A member, or the number of its salt and its hash."""
+"""A member (bytes), or the number of its salt and its hash if it is hashed already."""
 Hasher = Callable[[], Any]
-"""Returns a BLAKE2b object keyed with the salt, to be updated with a member."""
+"""A function that returns a BLAKE2b object keyed with the salt, to be updated with a member."""
 
 
 @dataclass(slots=True)
 class _CounterSalts:
-    """Redis's last answer about a counter.
+    """Redis's last answer about the salts of a counter.
 
     Attributes:
         salts: the counter's salts, the earliest first.
         asked_at: monotonic time of the answer.
-        since: monotonic time of the first answer in a series without pauses. A worker is expected
-            to make a missing salt within ``SALT_SECONDS`` from then on.
-        lacking: a salt was needed that is not made yet.
+        since: monotonic time of the first answer in a series of answers without a long pause. If a
+            salt is missing, a worker should have made it ``SALT_SECONDS`` after this time.
+        lacking: whether a salt was needed that no worker has made yet.
     """
 
     salts: list[tuple[Salt, Hasher]]
@@ -64,7 +66,9 @@ class _CounterSalts:
 
 
 class Salts:
-    """The salts of counters. The send thread reads them from Redis; any thread uses them.
+    """The salts with which the members of counters are hashed. A counter that counts different
+    members has a salt for each range of time. Workers make salts, the send thread reads them from
+    Redis, any thread uses them.
 
     Attributes:
         reachable: whether Redis answered the last request for salts.
@@ -76,12 +80,14 @@ class Salts:
         self._wanted: dict[str, None] = {}  # requested by callers and by the fold thread
 
     def want(self, counter: str) -> None:
-        """Request that the send thread reads the salts of a counter."""
+        """Request that the send thread reads the salts of a counter from Redis."""
         if counter not in self._wanted and len(self._wanted) < MAX_COUNTERS:
             self._wanted[counter] = None
 
     def find(self, counter: str, minute: int) -> tuple[int, Hasher] | None:
-        """The number of a minute's salt, and the hasher with it; None: the salt is not known."""
+        """Return the number of the salt for a minute, and the function that hashes with it; None
+        where the salt is not known. In that case it is also requested.
+        """
         known = self._known.get(counter)
         if known is None or self._is_unknown(known):
             self.want(counter)
@@ -94,7 +100,13 @@ class Salts:
         return None
 
     def is_out_of_reach(self, counter: str, minute: int, now: int) -> bool:
-        """Whether the salt of a minute was deleted, or will not be made within a day."""
+        """Whether members seen in a minute will never be hashed: the salt for this minute was
+        deleted, or workers will not make it within a day.
+
+        Args:
+            minute: the minute of the sighting.
+            now: the present minute.
+        """
         known = self._known.get(counter)
         if known is None or not known.salts:
             return False
@@ -103,15 +115,18 @@ class Salts:
         return ahead or minute < first.begins
 
     def counts_members(self, counter: str) -> bool | None:
-        """Whether a counter has salts, by Redis's last answer; None: unknown or too old."""
+        """Whether a counter has salts, as one that counts different members, by Redis's last
+        answer; None where there is no answer yet, or where it is too old.
+        """
         known = self._known.get(counter)
         if known is None or not known.salts or self._is_unknown(known):
             self.want(counter)
         return None if known is None or self._is_unknown(known) else bool(known.salts)
 
     def has_none(self, counter: str, since: float = 0.0) -> bool:
-        """Whether Redis has answered since the monotonic time ``since`` that a counter has no salt,
-        or not the needed one, for so long that workers will not make it.
+        """Whether no worker is expected to make the salt that a counter needs. True if Redis has
+        answered since the monotonic time ``since`` that the salt is missing, and has answered so
+        for ``SALT_SECONDS``.
         """
         known = self._known.get(counter)
         if known is None or (known.salts and not known.lacking):
@@ -119,12 +134,12 @@ class Salts:
         return known.asked_at >= max(since, known.since + SALT_SECONDS)
 
     def is_due(self, counter: str) -> bool:
-        """Whether the salts of a counter are to be read from Redis now."""
+        """Whether the salts of a counter were requested and are to be read from Redis now."""
         return counter in self._wanted and self._due_in(counter) <= 0.0
 
     @property
     def pending(self) -> bool:
-        """Whether the salts of a requested counter are unknown."""
+        """Whether the salts of any requested counter are unknown."""
         return any(self._is_unknown(self._known.get(counter)) for counter in list(self._wanted))
 
     def _is_unknown(self, known: _CounterSalts | None) -> bool:
@@ -133,11 +148,13 @@ class Salts:
     # --- the send thread's side --------------------------------------------------------------
 
     def due(self) -> list[str]:
-        """Counters whose salts are to be read from Redis now."""
+        """Return the names of the counters whose salts are to be read from Redis now."""
         return [counter for counter in list(self._wanted) if self.is_due(counter)]
 
     def learn(self, counter: str, salts: list[Salt]) -> None:
-        """Store the salts of a counter, read from Redis; it may have none."""
+        """Remember the salts of a counter that were read from Redis. The list is empty where it has
+        none.
+        """
         hashers = [
             (salt, blake2b(digest_size=HASH_BYTES, key=salt.salt).copy)
             for salt in sorted(salts, key=lambda salt: salt.begins)
@@ -165,19 +182,20 @@ class Salts:
 
 
 class Sightings:
-    """Sightings appended by callers, and their folding into rows. Folding needs the row buffer's
-    lock; all other calls may come from any thread.
+    """The sightings that callers append, and their folding into rows. Methods that fold need the
+    row buffer's lock; all other methods may be called from any thread.
 
-    A counter whose salts are known has a list of its own (key, member, key, member, …). A call is
-    one ``list.extend``, like the ``append`` of ``increment()``: see ``events.py``.
+    A counter whose salts are known has a list of its own: key, member, key, member, …. A call of
+    ``seen()`` is one ``list.extend``, like the ``append`` of ``increment()``: see ``events.py``.
 
     Attributes:
-        fast: counter → ``extend`` of its list, for a key and a small member (``bytes`` or ASCII).
-        lists: lists of key, member, …; the shared list has (counter, key or dimensions, minute or
-            None for now), :data:`Member`, ….
+        fast: maps a counter to the ``extend`` of its list, for a key and a small member (``bytes``
+            or ASCII).
+        lists: the lists of the counters. The list that counters share has two items for each
+            sighting: (counter, key or dimensions, minute or None for now), and the :data:`Member`.
         salts: the salts of members.
         without_member: number of sightings counted without their members, for lack of a salt.
-        without_salt: the cause for the last of them.
+        without_salt: the reason why the last of these had no salt, as a text.
         waits_for_salts: whether members may wait for their salts.
     """
 
@@ -192,7 +210,7 @@ class Sightings:
         self._clock = clock
 
     def put(self, counter: str, key: RowKey, minute: int | None, member: bytes) -> None:
-        """Add a checked sighting."""
+        """Add a checked sighting to the shared list; its ``minute`` is None for now."""
         self._buffer.large_rows = True
         kept: Member = member
         if len(member) > LARGE_MEMBER and (found := self.hashed(counter, minute, member)):
@@ -200,7 +218,9 @@ class Sightings:
         self.lists.others.extend(((counter, key, minute), kept))
 
     def open_fast(self, counter: str) -> None:
-        """Open the fast way for further sightings of a counter, if its salts are known."""
+        """Let further sightings of a counter go to its own list, by ``fast``, if its salts are
+        known.
+        """
         if not self.salts.counts_members(counter):
             return
         sightings = self.lists.list_for(counter)
@@ -210,11 +230,11 @@ class Sightings:
     def hashed(
         self, counter: str, minute: int | None, member: bytes
     ) -> tuple[int, int, bytes] | None:
-        """The minute of a sighting, the number of its salt, and the hash of its member; None: the
-        salt is not known.
+        """Hash the member of a sighting; returns the sighting's minute, the number of the salt and
+        the hash, or None where the salt is not known.
 
         Args:
-            minute: the sighting's minute; None: now.
+            minute: the sighting's minute; None stands for now.
         """
         when = self._clock.minute() if minute is None else minute
         found = self.salts.find(counter, when)
@@ -224,12 +244,13 @@ class Sightings:
         return when, number, _hash(hasher, member)
 
     def fold(self, limit: int, lists: list[Listed], *, wait: bool) -> tuple[int, int]:
-        """Fold at most ``limit`` sightings; returns how many were folded, and how many of these
-        were dropped.
+        """Fold at most ``limit`` sightings; returns how many were taken from the lists, and how
+        many of these were dropped.
 
         Args:
-            lists: as for :func:`fold_lists`.
-            wait: while requested salts are unknown, fold at most as many as can wait for salts.
+            lists: the lists with the sightings, as for :func:`fold_lists`.
+            wait: whether, while requested salts are unknown, to fold only as many sightings as the
+                queue of waiting members has room for.
         """
         if wait and self.salts.pending:
             limit = min(limit, self._buffer.waiting_members.room)
@@ -279,14 +300,18 @@ class Sightings:
         return dropped + self._buffer.add_members(rows)
 
     def is_out_of_reach(self, counter: str, minute: int) -> bool:
-        """Whether the salt of a minute was deleted, or will not be made within a day."""
+        """Whether members seen in a minute will never be hashed: the salt for this minute was
+        deleted, or workers will not make it within a day.
+        """
         return self.salts.is_out_of_reach(counter, minute, self._clock.minute())
 
     def fold_waiting(self, *, end: bool) -> int:
-        """Fold waiting sightings whose salts are known by now; returns the number of dropped ones.
+        """Fold the waiting sightings whose salts are known by now; returns the number of dropped
+        sightings.
 
         Args:
-            end: count the others, and all later sightings without a salt, without their members.
+            end: whether no sighting may wait any longer: the remaining ones, and all later ones
+                without a salt, are then counted without their members.
         """
         self.waits_for_salts = self.waits_for_salts and not end
         waiting = self._buffer.waiting_members
@@ -306,7 +331,8 @@ class Sightings:
 
     def _queue_member(self, counter: str, key: RowKey, minute: int, member: bytes) -> int:
         """Keep a sighting until the salt of its member is known; returns the number of dropped
-        sightings. Sightings without room in the queue are counted without their members.
+        sightings. If the queue has no room, a sighting is counted without its member: this one or a
+        waiting one.
         """
         self.fast.clear()  # the slow way requests the salt, and waits while events are too many
         unqueued = [(counter, key, minute)]
@@ -337,7 +363,7 @@ def _hash(hasher: Hasher, member: bytes) -> bytes:
 
 
 def _hash_all(hasher: Hasher, members: list[str | bytes]) -> list[bytes]:
-    """The hash of each member; equal members are hashed once."""
+    """Return the hash of each member. Equal members are hashed once."""
     hashes: dict[str | bytes, bytes] = dict.fromkeys(members, b"")
     for member in hashes:  # _hash() inline: faster
         taken = hasher()

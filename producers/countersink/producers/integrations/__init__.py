@@ -1,4 +1,5 @@
-"""Counting in Django, Flask, Celery and RQ, one module each; the base install needs none of them.
+"""Counting in Django, Flask, Celery and RQ, with one module for each. Countersink does not need any
+of these frameworks to be installed.
 
 See ``middleware/count.py`` for limits on the number of keys.
 """

@@ -1,5 +1,6 @@
-"""Counting of Celery tasks by name and outcome (``succeeded``, ``failed``, ``retried``,
-``revoked``), by signals of its workers.
+"""Function ``count_tasks``, which counts Celery tasks by name and outcome (``succeeded``,
+``failed``, ``retried``, ``revoked``). Celery's own signals in its worker processes tell the
+outcome.
 
 ::
 
@@ -26,18 +27,19 @@ def count_tasks(
     max_names: int = MAX_NAMES,
     dimensions: Mapping[str, str] | None = None,
 ) -> None:
-    """Count tasks as ``shop.tasks.charge succeeded``, ``… failed``, ``… retried`` and
-    ``… revoked``.
+    """Count the tasks that this process runs under keys such as ``shop.tasks.charge succeeded``,
+    ``… failed``, ``… retried`` and ``… revoked``.
 
-    A task that is retried twice and then succeeds counts as 2 retried, 1 succeeded. The end of a
-    pool process stores its counts, too. A second call replaces the first.
+    A task that is retried twice and then succeeds counts as 2 retried, 1 succeeded. When a pool
+    process ends, the producer is flushed. A second call of this function replaces the first.
 
     Args:
         producer: the producer that counts.
-        counter: the counter's name.
-        max_names: number of task names; tasks with further names count as ``__other__``.
-        dimensions: the counter's dimensions, each with its value: ``task`` or ``state``. Default:
-            none, a key instead.
+        counter: the name of the counter to which tasks are added.
+        max_names: maximum of different task names; tasks with further names are counted as
+            ``__other__``.
+        dimensions: maps each dimension of the counter to its value: ``task`` (the name) or
+            ``state`` (the outcome). By default tasks are counted under keys, without dimensions.
 
     Raises:
         TypeError, ValueError: an argument is invalid.

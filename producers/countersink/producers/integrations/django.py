@@ -1,4 +1,5 @@
-"""Django middleware that counts requests by URL pattern and status, under WSGI and ASGI.
+"""Class ``CountRequests``, a Django middleware that counts requests by method, URL pattern and
+status, under WSGI and ASGI.
 
 Settings::
 
@@ -8,7 +9,7 @@ Settings::
     COUNTERSINK_DIMENSIONS = {"page": "route", "status": "status"}      # default: none, but keys
     COUNTERSINK_VISITORS = True     # or a function of the request; default: False
 
-As the first item of the list it sees the responses that clients get.
+Make it the first item of ``MIDDLEWARE``: then it sees the responses as clients get them.
 """
 
 from collections.abc import Callable
@@ -36,13 +37,13 @@ _from_environment: Final = cache(Producer.from_env)
 
 
 class CountRequests:
-    """Counts each request once, as ``GET /users/<int:id>/ 200``; requests and responses pass
-    through unchanged.
+    """Counts each request once, under a key such as ``GET /users/<int:id>/ 200``. Requests and
+    responses pass through unchanged.
 
     Raises:
         ImproperlyConfigured: ``COUNTERSINK_PRODUCER``, ``COUNTERSINK_COUNTER``,
-            ``COUNTERSINK_DIMENSIONS`` or ``COUNTERSINK_VISITORS`` is invalid, or there is neither
-            the first nor the environment variable ``COUNTERSINK_REDIS_URL``.
+            ``COUNTERSINK_DIMENSIONS`` or ``COUNTERSINK_VISITORS`` is invalid, or neither
+            ``COUNTERSINK_PRODUCER`` nor the environment variable ``COUNTERSINK_REDIS_URL`` is set.
     """
 
     sync_capable = True
@@ -71,7 +72,7 @@ class CountRequests:
             ) from (error)
 
     def __call__(self, request: Any) -> Any:
-        """Handle one request."""
+        """Let the application answer one request, and count it."""
         if self._async:
             return self._answer(request)
         try:

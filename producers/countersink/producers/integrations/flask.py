@@ -1,4 +1,6 @@
-"""Counting of Flask requests by URL rule and status, by ``middleware/wsgi.py``."""
+"""Function ``count_requests``, which counts Flask requests by method, URL rule and status, with the
+WSGI middleware.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,9 +20,11 @@ def count_requests(
     dimensions: Mapping[str, str] | None = None,
     visitors: bool | Visitor = False,
 ) -> None:
-    """Count the requests of ``app`` (a ``flask.Flask``) as ``GET /users/<int:id> 200``.
+    """Count the requests of ``app`` (a ``flask.Flask``) under keys such as
+    ``GET /users/<int:id> 200``.
 
-    Wraps the current ``app.wsgi_app``, and so counts the statuses that clients get.
+    Wraps the present ``app.wsgi_app`` in the middleware, which therefore sees the statuses that
+    clients get.
 
     Args:
         app: the application.
@@ -42,7 +46,9 @@ def count_requests(
 
 
 def _note_route(sender: object, **ignored: object) -> None:
-    """Store the rule of the URL map, before functions of the application can refuse the request."""
+    """Store the matched URL rule in the environ, before a function of the application can refuse
+    the request.
+    """
     rule = flask.request.url_rule
     if rule is not None:
         flask.request.environ[ROUTE] = rule.rule

@@ -1,4 +1,4 @@
-"""RQ worker classes that count jobs by function and outcome (``finished``, ``failed``,
+"""RQ worker classes that count jobs by function and outcome (``finished``, ``failed``, ``stopped``,
 ``retried``).
 
 ::
@@ -26,19 +26,19 @@ from countersink.producers.middleware.count import MAX_NAMES, KeyCounter, Suppor
 from countersink.producers.producer import Producer
 
 UNREADABLE: Final = "__unreadable__"
-"""The function name of a job that cannot be read."""
+"""The name that stands for a job's function where RQ cannot read the job."""
 
 _FIELDS: Final = ("", "function", "state")
 _RETRIED: Final = (JobStatus.QUEUED, JobStatus.SCHEDULED)
 
 
 class CountsJobs:
-    """Mixin before a worker class of RQ: counts each run of a job, after its end, as
-    ``shop.jobs.charge finished``, ``… failed``, ``… stopped`` or, if it will run again,
-    ``… retried``.
+    """A mixin, to be put before a worker class of RQ. It counts each run of a job when the run has
+    ended, under keys such as ``shop.jobs.charge finished``, ``… failed``, ``… stopped`` or, if the
+    job will run again, ``… retried``.
 
-    The worker counts a killed work horse as failed. Jobs that RQ cleans up after a dead worker are
-    not counted.
+    If a work horse (the process that runs a job) is killed, the worker counts the run as failed.
+    Jobs that RQ cleans up after a worker has died are not counted.
 
     Raises:
         ValueError: ``COUNTERSINK_REDIS_URL`` is missing, or ``counter`` or ``dimensions`` is
@@ -60,30 +60,38 @@ class CountsJobs:
         )
 
     def make_producer(self) -> SupportsIncrement:
-        """The producer; called once, in the worker's process. Work horses are forks of it."""
+        """Create the producer. Called once, in the worker's process; work horses, which are forks
+        of this process, use the same producer.
+        """
         return Producer.from_env()
 
     def handle_job_success(self, job: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call RQ's method, then count."""
+        """Call RQ's method, then count the run as finished."""
         result = super().handle_job_success(job, *args, **kwargs)  # type: ignore[misc]
         # Not the job's status: a repeated job is queued again already.
         self._count_job(job, "finished")
         return result
 
     def handle_job_retry(self, job: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call RQ's method, then count; a job without retries left has failed."""
+        """Call RQ's method, then count the run as retried, or as failed where the job has no
+        retries left.
+        """
         result = super().handle_job_retry(job, *args, **kwargs)  # type: ignore[misc]
         self._count_job(job)
         return result
 
     def handle_job_failure(self, job: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call RQ's method, then count; RQ may have queued the job again."""
+        """Call RQ's method, then count the run under the status that the job has then: RQ may have
+        queued it again.
+        """
         result = super().handle_job_failure(job, *args, **kwargs)  # type: ignore[misc]
         self._count_job(job)
         return result
 
     def perform_job(self, *args: Any, **kwargs: Any) -> Any:
-        """Call RQ's method; then flush in a work horse, which ends by ``os._exit``."""
+        """Call RQ's method. In a work horse, then flush the producer, because the process ends by
+        ``os._exit``.
+        """
         try:
             return super().perform_job(*args, **kwargs)  # type: ignore[misc]
         finally:
@@ -102,4 +110,4 @@ class CountsJobs:
 
 
 class CountingWorker(CountsJobs, Worker):  # type: ignore[misc]
-    """RQ's ``Worker`` with counting of its jobs."""
+    """RQ's ``Worker`` that also counts its jobs."""

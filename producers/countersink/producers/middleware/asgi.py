@@ -1,4 +1,5 @@
-"""ASGI middleware: when a request or WebSocket is counted, and with which status.
+"""ASGI middleware (``ASGIMiddleware``): when a request or WebSocket is counted, and with which
+status.
 
 See ``count.py`` for the keys.
 """
@@ -35,34 +36,37 @@ _DENIED: Final = 403
 
 
 class ASGIMiddleware:
-    """Counts each request once, when its response begins, as ``GET /users/{id} 200``.
+    """Counts each request once, when its response begins, under a key such as
+    ``GET /users/{id} 200``.
 
     ::
 
         app.add_middleware(ASGIMiddleware, producer=producer)     # Starlette, FastAPI
         app = ASGIMiddleware(app, producer)                       # any other
 
-    Responses pass through unchanged, streamed or not. The status is 500 if the application raises
-    before its response (the exception is raised on), and 499 if the client disconnects before it.
-    At its shutdown the server waits, 5 seconds at most, until the producer has stored all counted
-    requests. Errors of counting are logged, never raised.
+    Responses pass through unchanged, streamed or not. If the application raises before its response
+    begins, the status is 500, and the exception is raised on. If the client disconnects before the
+    response begins, the status is 499. When the server shuts down, it waits, 5 seconds at most,
+    until the producer has stored all counted requests. Errors of counting are logged, never raised.
 
     Args:
-        app: the application.
+        app: the ASGI application.
         producer: the producer that counts.
-        counter: the counter's name.
-        route: function that returns the route template of a scope. Default:
-            ``scope["countersink.route"]``, which the application may set, else the template that
+        counter: the name of the counter to which requests are added.
+        route: a function that returns the route template of a scope. By default this is
+            ``scope["countersink.route"]``, which the application may set, or else the template that
             Starlette or FastAPI has matched.
-        websockets: whether to count WebSockets, too, when they are accepted or refused, with
-            ``WEBSOCKET`` in the place of the method: ``WEBSOCKET /rooms/{room} 101``.
-        max_routes: number of route templates; requests of further ones count as ``__other__``.
-        dimensions: the counter's dimensions, each with its value: ``method``, ``route`` or
-            ``status``, as in ``{"page": "route"}``. Default: none, a key instead.
+        websockets: whether to count WebSockets, too, when they are accepted or refused. Their keys
+            have ``WEBSOCKET`` in the place of the method: ``WEBSOCKET /rooms/{room} 101``.
+        max_routes: maximum of different route templates; requests with further templates are
+            counted as ``__other__``.
+        dimensions: maps each dimension of the counter to the part of the request that is its value:
+            ``method``, ``route`` or ``status``, as in ``{"page": "route"}``. By default requests
+            are counted under keys, without dimensions.
         visitors: whether to count different visitors, too (the counter needs
-            ``counter set --unique``). True: a visitor is the client's address and user agent, as
-            the server reports them. Or a function that returns the visitor of a scope; None: count
-            without a visitor.
+            ``counter set --unique``). With True, a visitor is the client's address and user agent,
+            as the server reports them. It may also be a function that returns the visitor of a
+            scope, or None to count the request without a visitor.
 
     Raises:
         TypeError, ValueError: an argument is invalid.
@@ -87,7 +91,7 @@ class ASGIMiddleware:
         self._visitor = visitor_from(visitors, scope_visitor)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request, WebSocket or lifespan of the server."""
+        """Handle one request or WebSocket, or the lifespan of the server."""
         kind = scope["type"]
         if kind == "lifespan":
             await _live(self._app, self._tally.flush, scope, receive, send)
@@ -131,7 +135,7 @@ class ASGIMiddleware:
 
 
 def scope_visitor(scope: Any) -> str:
-    """The visitor of an ASGI scope: address and user agent."""
+    """Return the visitor of an ASGI request: the client's address and user agent."""
     client = scope.get("client")
     agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
     return visitor_of(client[0] if client else "", agent.decode("latin-1"))
@@ -141,7 +145,8 @@ async def _live(
     app: App, flush: Callable[[], None], scope: Scope, receive: Receive, send: Send
 ) -> None:
     """Run the lifespan of ``app`` (https://asgi.readthedocs.io/en/latest/specs/lifespan.html), and
-    flush before its shutdown is reported. For an app without a lifespan, answer the server here.
+    call ``flush`` before the end of its shutdown is reported to the server. If the app does not
+    support lifespans, answer the server in its place.
     """
     asked = False
 

@@ -1,7 +1,8 @@
 """Counting of requests and jobs under bounded keys such as ``GET /users/{id} 200`` (``KeyCounter``,
-``CountedRequest``): unknown methods (``OTHER``), missing routes, limits on the number and length of
-keys (``MAX_NAMES``, ``__other__``), status of failed requests (499, 500). Errors are logged, never
-raised."""
+``CountedRequest``): names for unknown methods (``OTHER``) and missing routes (``UNMATCHED``),
+limits on the number and length of keys (``MAX_NAMES``, ``__other__``), status of failed requests
+(499, 500). Errors are logged, never raised.
+"""
 
 import logging
 from collections.abc import Callable, Mapping, MutableMapping
@@ -16,19 +17,20 @@ from countersink.runtime.members import check_member, visitor_of
 RequestData = MutableMapping[str, Any]
 """A request as its application gets it: an ASGI scope, or a WSGI environ."""
 Route = Callable[[RequestData], str | None]
-"""Returns the route template of a request; None: no route matched. Called at the response's begin.
-"""
+"""A function that returns the route template of a request, or None where no route matched. It is
+called when the response begins."""
 
 ROUTE: Final = "countersink.route"
-"""The key of the scope or environ under which an application or framework stores the template."""
+"""The key under which an application or framework stores the route template in the scope or
+environ."""
 UNMATCHED: Final = "__unmatched__"
-"""The name of a missing route."""
+"""The name that stands in a key for the route where no route matched."""
 OTHER: Final = "OTHER"
-"""The name of methods without a standard, and of impossible statuses."""
+"""The name that stands in a key for a method that is not standard, or for an impossible status."""
 CLIENT_CLOSED: Final = 499
-"""The status if the client disconnects before the response, as in nginx's log."""
+"""The status where the client disconnects before the response, as in nginx's log."""
 FAILED: Final = 500
-"""The status if the application raises, or ends without a response."""
+"""The status where the application raises, or ends without a response."""
 
 METHODS: Final = frozenset(
     (
@@ -41,50 +43,55 @@ METHODS: Final = frozenset(
 _STATUSES: Final[Mapping[object, str]] = {number: str(number) for number in range(100, 600)}
 
 MAX_NAMES: Final = 1_000
-"""Default maximum of names (routes, tasks, functions) in a process."""
+"""Default maximum of different names (routes, tasks, functions) in a process."""
 BEYOND: Final = "__other__"
-"""The name of all names beyond the maximum."""
+"""The name that stands in a key for all names beyond the maximum."""
 
 FLUSH_SECONDS: Final = 5.0
-"""Maximum of seconds for a flush at the end of a process or server."""
+"""Maximum of seconds that a flush at the end of a process or server takes."""
 
 _NAME_BYTES: Final = 200
-"""Maximum bytes (UTF-8) of a name in a key."""
+"""Maximum of bytes (UTF-8) that a name takes in a key."""
 _PART_BYTES: Final = 26
-"""Maximum bytes of the text before a name in a key, and of the text after it."""
+"""Maximum of bytes that the text before the name, or the text after it, takes in a key."""
 _KEYS: Final = 10_000
-"""Maximum of keys in the cache; the cache is then emptied."""
+"""Maximum of keys in the cache. When it is reached, the cache is emptied."""
 
 
 Visitor = Callable[[Any], str | bytes | None]
-"""Returns the visitor of a request's scope or environ; None: unknown."""
+"""A function that returns the visitor of a request's scope or environ, or None if it is unknown."""
 
 
 class SupportsIncrement(Protocol):
-    """A :class:`~countersink.producers.Producer`, or in tests a ``RecordingProducer``; it needs
-    ``seen`` where visitors are counted."""
+    """The method of a :class:`~countersink.producers.Producer` (in tests, of a
+    ``RecordingProducer``) by which requests and jobs are counted. Where visitors are counted,
+    ``seen`` is needed, too.
+    """
 
     def increment(self, counter: str, key: Any) -> None:
-        """Add 1 to ``key`` of ``counter``: a text, or a mapping of dimensions to values."""
+        """Add 1 to a key of ``counter``: a text, or a mapping from dimensions to their values."""
 
 
 REQUEST_FIELDS: Final = ("method", "route", "status")
-"""The parts of a request's key."""
+"""Names of the three parts of a request's key."""
 
 
 class KeyCounter:
-    """Adds 1 per event, to a key such as ``GET /users/{id} 200``. Thread-safe.
+    """Adds 1 for each event to a key of three parts, such as ``GET /users/{id} 200``. Thread-safe.
 
     Args:
         producer: the producer that counts.
         counter: the counter's name.
-        max_names: number of names; events with further names count as ``__other__``.
-        fields: field names of the three arguments of :meth:`add`.
-        dimensions: the counter's dimensions, each with the field that is its value; none: a key.
+        max_names: maximum of different names (the middle part of the key); events with further
+            names are counted as ``__other__``.
+        fields: names of the three parts: the arguments ``before``, ``name`` and ``after`` of
+            :meth:`add`.
+        dimensions: maps each dimension of the counter to the name of the part that is its value.
+            Without dimensions events are counted under keys.
 
     Raises:
         TypeError, ValueError: ``producer`` has no ``increment``, ``counter`` is not a valid name,
-            ``max_names`` is below 1, or ``dimensions`` contains an unknown field.
+            ``max_names`` is below 1, or ``dimensions`` names an unknown part.
     """
 
     def __init__(
@@ -110,8 +117,11 @@ class KeyCounter:
         self._dimensions = _places(dimensions or {}, fields)
 
     def add(self, before: str, name: str, after: str, member: str | bytes | None = None) -> None:
-        """Add 1 to the key ``before name after`` (without an empty ``before``), or to the
-        dimensions with these values; ``member``: the visitor, if known. Never raises.
+        """Add 1 to the key that consists of ``before``, ``name`` and ``after`` (without empty
+        parts), or to the dimensions that have these values. Never raises.
+
+        Args:
+            member: the visitor; None where it is unknown or visitors are not counted.
         """
         try:
             key = self._keys.get((before, name, after))
@@ -125,7 +135,7 @@ class KeyCounter:
             self.log_error()
 
     def flush(self) -> None:
-        """Flush the producer, in 5 seconds at most, if it has ``flush``. Never raises."""
+        """Flush the producer, in 5 seconds at most, if it has a method ``flush``. Never raises."""
         flush = getattr(self._producer, "flush", None)
         try:
             if flush is not None:
@@ -134,7 +144,7 @@ class KeyCounter:
             self.log_error()
 
     def log_error(self) -> None:
-        """Log the exception being handled, once a minute at most."""
+        """Log the exception that is being handled, at most once a minute."""
         self._log.bug(f"counting {self._counter}")
 
     def _make(self, before: str, name: str, after: str) -> str | Mapping[str, str]:
@@ -159,7 +169,7 @@ class KeyCounter:
 
 
 def _places(dimensions: Mapping[str, str], fields: tuple[str, str, str]) -> dict[str, int]:
-    """Dimension → position of its field in ``fields``."""
+    """Map each dimension to the position in ``fields`` of the part that is its value."""
     check_dimensions(dimensions)
     for name, field in dimensions.items():
         if not field or field not in fields:
@@ -169,18 +179,20 @@ def _places(dimensions: Mapping[str, str], fields: tuple[str, str, str]) -> dict
 
 
 def cut_name(text: str, room: int = _NAME_BYTES) -> str:
-    """``text`` cut to ``room`` bytes, as keys are cut; lone surrogates become ``?``."""
+    """Cut ``text`` to ``room`` bytes of UTF-8, in the same way as keys are cut. Lone surrogates
+    become ``?``.
+    """
     return cut_key(text.encode("utf-8", "replace").decode(), room)
 
 
 class CountedRequest:
-    """A request, counted once even if its response begins several times.
+    """A request that is counted once, even if its response begins several times.
 
     Args:
-        tally: the counter of keys.
-        route: returns the route of the request.
-        data: the request.
-        visitor: returns the visitor; None: visitors are not counted.
+        tally: the :class:`KeyCounter` that counts the request.
+        route: the function that returns the request's route template.
+        data: the request's scope or environ.
+        visitor: the function that returns the visitor; None where visitors are not counted.
 
     Attributes:
         waiting: whether the request is not counted yet.
@@ -211,7 +223,13 @@ class CountedRequest:
         )
 
     def _ask_app(self, ask: Callable[[RequestData], Any], check: Callable[[Any], object]) -> Any:
-        """The checked result of an application's function for the request; None: it failed."""
+        """Call a function of the application with the request; returns its result, or None where it
+        failed.
+
+        Args:
+            ask: the function.
+            check: raises TypeError or ValueError if the result is invalid.
+        """
         try:
             result = ask(self._data)
             if result is not None:
@@ -228,10 +246,12 @@ def _check_route(name: object) -> None:
 
 
 def visitor_from(visitors: bool | Visitor, default: Visitor) -> Visitor | None:
-    """The function that returns the visitor of a request, by the option ``visitors``; None: none.
+    """Turn the option ``visitors`` into a function that returns the visitor of a request, or into
+    None where visitors are not counted.
 
     Args:
-        visitors: a function, False, or True for ``default``.
+        visitors: a function; or True for the function ``default``, False to count no visitors.
+        default: the function that is returned for True.
 
     Raises:
         TypeError: ``visitors`` is neither a bool nor a function.
@@ -244,11 +264,13 @@ def visitor_from(visitors: bool | Visitor, default: Visitor) -> Visitor | None:
 
 
 def environ_visitor(environ: Any) -> str:
-    """The visitor of a WSGI environ: address and user agent."""
+    """Return the visitor of a WSGI request: the client's address and user agent."""
     return visitor_of(str(environ.get("REMOTE_ADDR", "")), str(environ.get("HTTP_USER_AGENT", "")))
 
 
 def noted_route(data: RequestData) -> str | None:
-    """The template that the application or a framework stored under ``ROUTE``, if any."""
+    """Return the route template that the application or a framework has stored in the scope or
+    environ under ``ROUTE``; None where there is none.
+    """
     route = data.get(ROUTE)
     return route if isinstance(route, str) else None

@@ -1,10 +1,11 @@
-"""Route templates of Starlette and FastAPI applications, with mounts and included routers, read
-from the ASGI scope (``StarletteRoutes``).
+"""Class ``StarletteRoutes``, which reads the route template of a request from the ASGI scope, in
+Starlette and FastAPI applications, with mounts and included routers.
 
-Routers write the matched route into the scope: all of them ``endpoint``; Starlette (1.0 and later)
-and FastAPI also ``route`` (the innermost); newer FastAPI, for a route of an included router,
-``fastapi.effective_route_context``, which has the prefix. The mounts before the route are searched
-once, from the scope's ``router``. Neither framework is imported here.
+When a router has matched a route, it writes it into the scope: every router under ``endpoint``;
+Starlette (1.0 and later) and FastAPI also under ``route`` (the innermost route). Newer FastAPI also
+writes, for a route of an included router, ``fastapi.effective_route_context``, which has the
+router's prefix. The mounts before a route are searched once, from the scope's ``router``. Neither
+framework is imported here.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,17 +15,18 @@ from typing import Any, Final
 from countersink.producers.middleware.count import RequestData, noted_route
 
 _REMEMBERED: Final = 10_000
-"""Maximum of routes in the cache; the cache is then emptied."""
+"""Maximum of routes in the cache. When it is reached, the cache is emptied."""
 _ROUTERS: Final = 1_000
-"""Maximum of routers in a search: a router may contain itself."""
+"""Maximum of routers that one search visits, because a router may contain itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A place of a route in the tree of routers.
+    """A place of a route in the tree of routers. A route may have several, if its router is mounted
+    several times.
 
     Attributes:
-        mounts: the path templates of the mounts before the route, joined.
+        mounts: the path templates of the mounts that contain the route, joined.
         template: the route's own path template.
         pattern: the route's own path as a compiled regular expression.
     """
@@ -35,14 +37,18 @@ class _Place:
 
 
 class StarletteRoutes:
-    """Returns the template of a scope's route: ``/users/{id}``, with the paths of its mounts."""
+    """Returns the template of the route that a scope's request has matched: ``/users/{id}``, with
+    the paths of its mounts before it.
+    """
 
     def __init__(self) -> None:
         # By id(), since routes are not hashable; the reference prevents a reuse of the id.
         self._places: dict[int, tuple[object, list[_Place]]] = {}
 
     def __call__(self, scope: RequestData) -> str | None:
-        """The template; None: no route matched, or the application has another framework."""
+        """Return the route template; None where no route matched, or where the application has
+        another framework.
+        """
         noted = noted_route(scope)
         if noted is not None:
             return noted
@@ -64,7 +70,7 @@ class StarletteRoutes:
 
 
 def _effective(scope: RequestData, route: object) -> object:
-    """``route`` with the prefix of the router that included it."""
+    """Return the matched route, with its router's prefix if FastAPI has stored one."""
     of_fastapi = scope.get("fastapi")
     if isinstance(of_fastapi, dict):
         context: object = of_fastapi.get("effective_route_context")
@@ -74,11 +80,12 @@ def _effective(scope: RequestData, route: object) -> object:
 
 
 def _places(router: object, route: object, matched: object) -> Iterator[_Place]:
-    """The places of the matched route below ``router``; at least one, if the route has a path.
+    """Find the places of the matched route below ``router``. There is at least one if the route has
+    a path.
 
     Args:
         router: the outermost router.
-        route: the matched route; None: the scope has only an endpoint.
+        route: the matched route; None where the scope has only an endpoint.
         matched: the route with its prefix, or the endpoint.
     """
     if route is None:
@@ -99,7 +106,9 @@ def _places(router: object, route: object, matched: object) -> Iterator[_Place]:
 
 
 def _search(router: object, wanted: Callable[[object], bool]) -> Iterator[tuple[str, object]]:
-    """All wanted routes, each with the paths of the mounts before it."""
+    """Find all routes below ``router`` for which ``wanted`` returns True; returns each with the
+    joined paths of the mounts that contain it.
+    """
     waiting: list[tuple[object, str]] = [(router, "")]
     seen: set[tuple[int, str]] = set()
     while waiting and len(seen) < _ROUTERS:
@@ -120,7 +129,7 @@ def _search(router: object, wanted: Callable[[object], bool]) -> Iterator[tuple[
 
 
 def _matching_place(scope: RequestData, places: list[_Place]) -> _Place:
-    """The place of a route that fits the request's path, if the route has several places."""
+    """Return the place that fits the request's path, among the places of the matched route."""
     root = str(scope.get("root_path", ""))
     parts = root[len(str(scope.get("app_root_path", ""))) :].split("/")
     rest = str(scope.get("path", "")).removeprefix(root)

@@ -1,4 +1,4 @@
-"""WSGI middleware (PEP 3333): when a request is counted, and with which status.
+"""WSGI middleware (``WSGIMiddleware``, PEP 3333): when a request is counted, and with which status.
 
 See ``count.py`` for the keys.
 """
@@ -23,12 +23,14 @@ from countersink.producers.middleware.count import (
 
 Environ = MutableMapping[str, Any]
 StartResponse = Callable[..., Callable[[bytes], object]]
-"""The server's function that begins a response; returns a function that writes."""
+"""The server's function that begins a response. It returns a function that writes parts of the
+body."""
 App = Callable[[Any, Any], Iterable[bytes]]
 
 
 class WSGIMiddleware:
-    """Counts each request once, when its response begins, as ``GET /users/<int:id> 200``.
+    """Counts each request once, when its response begins, under a key such as
+    ``GET /users/<int:id> 200``.
 
     ::
 
@@ -37,26 +39,31 @@ class WSGIMiddleware:
 
     WSGI does not define routes. So the application (or a module of
     ``countersink.producers.integrations``) stores the template in ``environ["countersink.route"]``,
-    or ``route`` returns it; else every request is ``__unmatched__``.
+    or the argument ``route`` is a function that returns it. Without either, every request is
+    counted as ``__unmatched__``.
 
-    The status is the one set when the application returns, or when its generator yields the first
-    piece. It is 500 if the application raises before (the exception is raised on). Once a status is
-    set, bodies other than generators pass through unchanged, ``wsgi.file_wrapper`` included: if
-    such a body fails before its first piece, the status set before is counted. Errors of counting
-    are logged, never raised.
+    The status that is counted is the one set by the time at which the application returns, or at
+    which its generator yields the first piece of the body. If the application raises before, the
+    status is 500, and the exception is raised on. If the application has set a status and returns a
+    body that is no generator, the body passes through unchanged, ``wsgi.file_wrapper`` included. If
+    such a body then fails, the status set before is counted all the same. Errors of counting are
+    logged, never raised.
 
     Args:
-        app: the application.
+        app: the WSGI application.
         producer: the producer that counts.
-        counter: the counter's name.
-        route: function that returns the route template of an environ; None: no route matched.
-        max_routes: number of route templates; requests of further ones count as ``__other__``.
-        dimensions: the counter's dimensions, each with its value: ``method``, ``route`` or
-            ``status``, as in ``{"page": "route"}``. Default: none, a key instead.
+        counter: the name of the counter to which requests are added.
+        route: a function that returns the route template of an environ, or None where no route
+            matched.
+        max_routes: maximum of different route templates; requests with further templates are
+            counted as ``__other__``.
+        dimensions: maps each dimension of the counter to the part of the request that is its value:
+            ``method``, ``route`` or ``status``, as in ``{"page": "route"}``. By default requests
+            are counted under keys, without dimensions.
         visitors: whether to count different visitors, too (the counter needs
-            ``counter set --unique``). True: a visitor is the client's address and user agent, as
-            the server reports them. Or a function that returns the visitor of an environ; None:
-            count without a visitor.
+            ``counter set --unique``). With True, a visitor is the client's address and user agent,
+            as the server reports them. It may also be a function that returns the visitor of an
+            environ, or None to count the request without a visitor.
 
     Raises:
         TypeError, ValueError: an argument is invalid.
@@ -79,7 +86,7 @@ class WSGIMiddleware:
         self._visitor = visitor_from(visitors, environ_visitor)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Handle one request."""
+        """Let the application answer one request, and count it."""
         exchange = _Exchange(self._tally, self._route, environ, start_response, self._visitor)
         try:
             body = self._app(environ, exchange.start_response)
@@ -93,10 +100,11 @@ class WSGIMiddleware:
 
 
 class _Exchange(CountedRequest):
-    """One request until its response begins.
+    """A WSGI request, which is counted when its response begins.
 
     Attributes:
-        status: the status set by the application; None: not set yet.
+        status: the status that the application has set, as ``200 OK``; None where it has set none
+            yet.
     """
 
     __slots__ = ("_start_response", "status")
@@ -114,24 +122,28 @@ class _Exchange(CountedRequest):
         self.status: str | None = None
 
     def start_response(self, status: str, *rest: Any) -> Callable[[bytes], object]:
-        """Begin the response, or begin it again after an error."""
+        """Begin the response with the server's function, or begin it again after an error; returns
+        the function that writes parts of the body.
+        """
         write = self._start_response(status, *rest)
         self.status = status
         return write
 
     def end(self, unanswered: int) -> None:
-        """Count the request with its status; ``unanswered``: the status if none was set."""
+        """Count the request with the status that was set. ``unanswered``: the status to count if
+        none was set.
+        """
         status = unanswered if self.status is None else _number(self.status)
         self.count(self._data.get("REQUEST_METHOD"), status)
 
     def fail(self) -> None:
-        """Count the request as failed: the application has raised before its response."""
+        """Count the request as failed, because the application has raised before its response."""
         self.count(self._data.get("REQUEST_METHOD"), FAILED)
 
 
 class _LateBody:
-    """A body whose status may change until its first piece: a generator raises, or calls
-    ``start_response`` again.
+    """A WSGI body whose request is counted at the first piece. Until then the status may change: a
+    generator may raise, or call ``start_response`` again.
     """
 
     def __init__(self, body: Iterable[bytes], exchange: _Exchange) -> None:
@@ -157,7 +169,9 @@ class _LateBody:
         return piece
 
     def close(self) -> None:
-        """Called by the server at the end of the body, or after the client has disconnected."""
+        """Count the request, unless it is counted already, and close the body. The server calls
+        this at the end of the body, or after the client has disconnected.
+        """
         self._exchange.end(CLIENT_CLOSED)
         close = getattr(self._body, "close", None)
         if close is not None:
@@ -165,6 +179,6 @@ class _LateBody:
 
 
 def _number(status: str) -> int:
-    """The number in ``200 OK``; 0 if there is none."""
+    """Return the number at the beginning of a status such as ``200 OK``; 0 where there is none."""
     digits = status[:3] if isinstance(status, str) else ""
     return int(digits) if len(digits) == 3 and digits.isascii() and digits.isdigit() else 0

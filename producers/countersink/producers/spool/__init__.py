@@ -1,7 +1,8 @@
 """The disk spool: files (segments) in which a producer stores entries while Redis is away.
 
-Several processes may share a directory. Each segment has one writer, which holds a ``flock`` on it
-as long as it lives. A segment without this lock has lost its writer: any process may replay it.
+Several processes may share a directory. Each segment is written by one process, which holds a
+``flock`` on the file as long as it lives. If nobody holds this lock, the process has ended, and any
+other process may replay the segment: send its entries to Redis.
 """
 
 from countersink.producers.errors import SpoolError

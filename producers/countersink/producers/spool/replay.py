@@ -1,9 +1,9 @@
-"""Replay of a spool directory (``replay``, ``Backlog``), and the list of its files
-(``list_segments``, ``SegmentInfo``): names and order of files, their size in all (``used_bytes``,
-for ``spool_max_bytes`` and ``/metrics``), log lines about damaged segments, figures for
-``countersink spool``.
+"""Replay of a spool directory (``replay``, ``Backlog``), that is, sending its entries to Redis; and
+the list of its files (``list_segments``, ``SegmentInfo``): their names, their order, their size in
+all (``used_bytes``, for ``spool_max_bytes`` and ``/metrics``), log lines about damaged segments,
+figures for ``countersink spool``.
 
-See ``segment.py`` for the criteria of damaged and torn records.
+See ``segment.py`` for when a record counts as corrupt or as incomplete.
 """
 
 import fcntl
@@ -37,21 +37,25 @@ from countersink.stream.entry import RedisClock
 from countersink.stream.names import PartitionRoute
 
 SUFFIX: Final = ".spool"
+"""End of a segment's name."""
 
 
 def new_segment_path(directory: Path) -> Path:
-    """A new path; names sort by their time of creation."""
+    """Return a path for a new segment. Its name begins with the time, so that names sort by age."""
     return directory / f"{int(time.time() * 1000):014d}-{os.urandom(6).hex()}{SUFFIX}"
 
 
 def made_ms(name: str) -> int | None:
-    """Unix ms at which the file of this name was created; None: not a segment's name."""
+    """Return the time at which a segment was created, in Unix ms, from its file name; None where
+    ``name`` is not the name of a segment.
+    """
     found = re.match(r"([0-9]{14})-", name)
     return None if found is None else int(found[1])
 
 
 def segment_paths(directory: Path) -> list[Path]:
-    """Paths of the segments in ``directory``, oldest first; none if it does not exist.
+    """Return the paths of the segments in ``directory``, oldest first, without damaged ones. An
+    empty list if the directory does not exist.
 
     Raises:
         SpoolError: the directory cannot be read.
@@ -60,7 +64,7 @@ def segment_paths(directory: Path) -> list[Path]:
 
 
 def used_bytes(directory: Path) -> int:
-    """Bytes of all segments, damaged ones included.
+    """Return the size of all segments in ``directory`` in bytes, damaged ones included.
 
     Raises:
         SpoolError: the directory cannot be read.
@@ -69,8 +73,8 @@ def used_bytes(directory: Path) -> int:
 
 
 def files(directory: Path) -> list[tuple[str, int]]:
-    """Names and sizes of the spool's files, damaged ones included, sorted by name; none if the
-    directory does not exist.
+    """Return the names and sizes (in bytes) of all segments in ``directory``, damaged ones
+    included, sorted by name. An empty list if the directory does not exist.
 
     Raises:
         SpoolError: the directory cannot be read.
@@ -93,18 +97,19 @@ def _size(entry: "os.DirEntry[str]") -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentInfo:
-    """A file in a spool directory.
+    """What is known about one segment in a spool directory.
 
     Attributes:
         path: the file's path.
-        bytes: its size.
-        held: whether a live process has its lock (it writes or replays the file).
-        damaged: whether it was replayed and then kept because of corrupt records.
-        entries: number of its entries that are not known to be in Redis.
+        bytes: the file's size in bytes.
+        held: whether a live process has locked the file, to write or to replay it.
+        damaged: whether the file was replayed and then kept because it has corrupt records.
+        entries: number of entries in the file that are not known to be in Redis.
         increments: number of increments in these entries.
-        made_ms: Unix ms at which the file was created; None: unknown from its name.
-        damaged_bytes: bytes of corrupt records before, between and after these entries.
-        unreadable: why the file cannot be read; None: it can be read.
+        made_ms: the time at which the file was created, in Unix ms; None where its name does not
+            tell.
+        damaged_bytes: size in bytes of the corrupt records before, between and after these entries.
+        unreadable: the reason why the file cannot be read; None where it can be read.
     """
 
     path: Path
@@ -119,7 +124,9 @@ class SegmentInfo:
 
     @property
     def state(self) -> str:
-        """``held``, ``waiting`` (to be replayed), ``damaged`` or ``unreadable``."""
+        """The segment's state as a word: ``held``, ``waiting`` (to be replayed), ``damaged`` or
+        ``unreadable``.
+        """
         if self.unreadable is not None:
             return "unreadable"
         if self.damaged:
@@ -128,8 +135,8 @@ class SegmentInfo:
 
 
 def list_segments(directory: str | os.PathLike[str]) -> list[SegmentInfo]:
-    """All files of a spool directory, oldest first. Reads their contents and changes nothing; takes
-    the lock of each segment for a moment, to find out whether it is free.
+    """List all segments of a spool directory, oldest first. Reads their contents and changes
+    nothing. Takes the lock of each segment for a moment, to find out whether a process has it.
 
     Raises:
         SpoolError: the directory cannot be read.
@@ -165,7 +172,7 @@ def _segment_info(path: Path, size: int, *, damaged: bool) -> SegmentInfo:
             offset = record.end
             entries += 1
             increments += record.parcel.increments
-        if not damaged and size > offset and not records.torn(offset, size):
+        if not damaged and size > offset and not records.is_torn(offset, size):
             passed_over += size - offset
     return SegmentInfo(
         path=path,
@@ -191,16 +198,17 @@ def _is_held(fd: int) -> bool:
 
 @dataclass(slots=True)
 class Replayed:
-    """Figures of a replay so far.
+    """Figures of a replay, which grow while it runs.
 
     Attributes:
-        segments: number of segments sent completely, and deleted (or kept as ``….damaged``).
-        entries: number of entries sent.
-        increments: number of increments in them.
-        held: number of segments skipped because a live process has their lock.
-        unreadable: number of files skipped because they cannot be read or written.
-        damaged_bytes: bytes of corrupt records, which were passed over.
-        kept: files kept as ``….damaged``, for inspection.
+        segments: number of segments that were sent completely, and then deleted (or kept as
+            ``….damaged``).
+        entries: number of entries sent to Redis.
+        increments: number of increments in these entries.
+        held: number of segments that were skipped because a live process has locked them.
+        unreadable: number of files that were skipped because they cannot be read or written.
+        damaged_bytes: size in bytes of the corrupt records, which were not sent.
+        kept: paths of the damaged files that were kept as ``….damaged``, for inspection.
         problems: error messages of the unreadable files.
         stopped: whether the caller has stopped the replay before its end.
     """
@@ -223,19 +231,22 @@ def replay(
     on_progress: Callable[[Replayed], object] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Replayed:
-    """Send the segments of dead processes in ``directory``, oldest first.
+    """Send the entries in the segments of dead processes to Redis, the oldest segment first, and
+    delete the segments.
 
-    Safe together with live producers and other replays: a segment is replayed by the process that
-    has its lock. Safe to interrupt: entries that are sent again keep their id and time.
+    It is safe to run next to live producers and other replays, because only the process that has
+    locked a segment replays it. It is safe to interrupt, because entries that are sent again keep
+    their id and time.
 
     Args:
         directory: a spool directory; it may be missing.
-        client: from :func:`countersink.stream.connection.connect`.
+        client: a client of Redis from :func:`countersink.stream.connection.connect`.
         on_progress: called with the figures after each round trip.
-        stop: called after each round trip; True: stop the replay.
+        stop: called after each round trip; if it returns True, the replay ends.
 
     Raises:
-        StreamError: Redis failed; the progress is noted in the segments.
+        StreamError: Redis failed. The segments note which entries were sent, so that a later replay
+            continues there.
         SpoolError: the directory cannot be read.
     """
     log, clock = Log(logging.getLogger("countersink.producers")), RedisClock()
@@ -243,7 +254,7 @@ def replay(
     done = backlog.done
 
     def send() -> bool:
-        """Send the next parcels; returns whether there were any."""
+        """Send the next parcels to Redis; returns whether there were any."""
         parcels = backlog.next(PARCELS_AT_A_TIME, clock.now_ms)
         if parcels:
             delivery = deliver(client, route.partition, parcels)
@@ -277,7 +288,8 @@ def replay(
 
 
 class Backlog:
-    """Segments to be replayed, locked by this process. For one thread; any thread may add segments.
+    """Segments that this process has locked and that are to be replayed. One thread replays them;
+    any thread may add segments.
 
     Attributes:
         done: figures of the replay.
@@ -293,15 +305,19 @@ class Backlog:
         return len(self._segments)
 
     def add(self, segment: Segment) -> None:
-        """Add a segment at the end."""
+        """Add a segment, to be replayed after the others."""
         self._segments.append(segment)
 
     def next(self, limit: int, now_ms: Callable[[], int]) -> list[Parcel]:
-        """At most ``limit`` parcels to be sent now, with their ``at`` fsynced; none: all segments
-        are replayed.
+        """Return the next parcels to be sent, at most ``limit``; an empty list when all segments
+        are replayed. Their times ``at`` are fsynced before.
+
+        Args:
+            limit: maximum of parcels.
+            now_ms: returns the time to be used as ``at``, in Unix ms.
 
         Raises:
-            SpoolError: parcels cannot be read or stamped at the moment.
+            SpoolError: the parcels cannot be read now, or their times cannot be written.
         """
         while self._segments and not self._records:
             segment = self._segments[0]
@@ -321,7 +337,7 @@ class Backlog:
         return [record.parcel for record in self._records]
 
     def delivered(self, parcels: Sequence[Parcel]) -> None:
-        """Note that parcels are stored in Redis.
+        """Note in the segment that parcels are stored in Redis.
 
         Raises:
             SpoolError: the note could not be written; the parcels may be sent again.
@@ -335,20 +351,22 @@ class Backlog:
         segment.mark_done(self._records[0].offset if self._records else segment.offset)
 
     def close(self) -> None:
-        """Release all segments to other processes."""
+        """Release the locks of all segments, so that other processes may replay them."""
         for segment in self._segments:
             segment.close()
         self._segments.clear()
         self._records.clear()
 
     def release_first(self) -> None:
-        """Release the first segment, which cannot be read now, to a later replay."""
+        """Release the lock of the first segment, which cannot be read now, so that a later replay
+        can try again.
+        """
         self._records.clear()
         self._segments.popleft().close()
 
     def _finish(self, segment: Segment) -> None:
         left = segment.end - segment.offset
-        if left > 0 and segment.records.torn(segment.offset, segment.end):
+        if left > 0 and segment.records.is_torn(segment.offset, segment.end):
             self._log(
                 "spool_damaged",
                 f"{segment.path}: last record ({plural(left, 'byte')}) not written to its end",

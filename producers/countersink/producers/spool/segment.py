@@ -1,18 +1,18 @@
-"""A spool file (``Segment``): lock, append with fsync, stamping, progress, deletion or renaming to
-``.damaged``; and its binary format (``Records``)::
+"""A file of the spool (``Segment``): lock, append with fsync, times of entries, progress, deletion
+or renaming to ``.damaged``; and its binary format (``Records``)::
 
-    file    = magic "csspool1" (8 bytes), slot: bytes of the file that are done,
+    file    = magic "csspool1" (8 bytes), checked: number of bytes that need no replay,
               12 bytes reserved; then records
     record  = magic (4 bytes), length of the body (u32), CRC-32 of length and body (u32),
-              slot: at; then the body
+              checked: at; then the body
     body    = entry id (16 bytes), row count (u32), increments (u64), rows: the entry's JSON
-    slot    = value (i64), CRC-32 of the value (u32); anything else, such as zeros: not set
+    checked = number (i64), CRC-32 of the number (u32); anything else, such as zeros: not set
 
-All numbers are little-endian. Records are only appended. The two slots are overwritten in place: a
-replay has to stamp ``at`` before it sends, also on a full disk, which the replay will empty. A slot
-torn by a crash counts as not set: no entry with this ``at`` was sent before.
+All numbers are little-endian. Records are only appended. Checked numbers are overwritten in place:
+a replay has to write ``at`` before it sends, also on a full disk, which the replay will empty. If a
+crash tears ``at``, it is not set; the entry was not sent then, because ``at`` is fsynced first.
 
-A corrupt record's length leads to the next record; a corrupt header ends the file, which is kept.
+The length of a corrupt record leads to the next one. No record is found after a corrupt header.
 """
 
 import fcntl
@@ -29,56 +29,58 @@ from countersink.producers.errors import SpoolError
 from countersink.producers.outbox import Parcel
 from countersink.producers.threads import RLock
 
+DAMAGED_SUFFIX: Final = ".damaged"
 FILE_MAGIC: Final = b"csspool1"
-DONE_SLOT_OFFSET: Final = len(FILE_MAGIC)
+DONE_OFFSET: Final = len(FILE_MAGIC)
 FILE_HEADER_SIZE: Final = 32
 
 RECORD_MAGIC: Final = b"\xc5\x0a\x5d\x91"
 _HEAD: Final = struct.Struct("<4sII")
-_SLOT: Final = struct.Struct("<qI")
+_CHECKED: Final = struct.Struct("<qI")
 _BODY: Final = struct.Struct("<16sIQ")
-AT_SLOT_OFFSET: Final = _HEAD.size
-RECORD_HEADER_SIZE: Final = _HEAD.size + _SLOT.size
+AT_OFFSET: Final = _HEAD.size
+RECORD_HEADER_SIZE: Final = _HEAD.size + _CHECKED.size
 MAX_BODY: Final = 1 << 26
-"""Maximum bytes of a body, far above 1,000 rows of the longest names: longer bodies are corrupt."""
+"""Maximum of bytes in a body, far above 1,000 rows of the longest names. A longer one is corrupt.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record: its offsets in the file (first byte, end) and its parcel."""
+    """A record in a segment: offset of its first byte, offset after its last byte, its parcel."""
 
     offset: int
     end: int
     parcel: Parcel
 
 
-def pack_slot(value: int) -> bytes:
-    """The bytes of a slot with a value."""
-    return _SLOT.pack(value, crc32(_SLOT.pack(value, 0)))
+def pack_checked(value: int) -> bytes:
+    """Return the bytes of a checked number: ``value`` with its CRC-32."""
+    return _CHECKED.pack(value, crc32(_CHECKED.pack(value, 0)))
 
 
-def unpack_slot(raw: bytes) -> int | None:
-    """A slot's value; ``None``: not set."""
-    value, check = _SLOT.unpack(raw)
-    return int(value) if check == crc32(_SLOT.pack(value, 0)) else None
+def unpack_checked(raw: bytes) -> int | None:
+    """Return the value of a checked number; ``None`` where the CRC-32 shows that it is not set."""
+    value, check = _CHECKED.unpack(raw)
+    return int(value) if check == crc32(_CHECKED.pack(value, 0)) else None
 
 
 def file_header() -> bytes:
-    """The first bytes of a new segment."""
+    """Return the first 32 bytes of a new segment."""
     return FILE_MAGIC.ljust(FILE_HEADER_SIZE, b"\0")
 
 
 def pack(parcel: Parcel) -> list[bytes]:
-    """The record of a parcel, in pieces to be written in this order."""
+    """Return the bytes of a parcel's record, in pieces to be written in this order."""
     start = _BODY.pack(bytes.fromhex(parcel.id), parcel.row_count, parcel.increments)
     length = len(start) + len(parcel.rows)
     check = crc32(parcel.rows, crc32(start, crc32(length.to_bytes(4, "little"))))
-    slot = bytes(_SLOT.size) if parcel.at is None else pack_slot(parcel.at)
-    return [_HEAD.pack(RECORD_MAGIC, length, check) + slot + start, parcel.rows]
+    at = bytes(_CHECKED.size) if parcel.at is None else pack_checked(parcel.at)
+    return [_HEAD.pack(RECORD_MAGIC, length, check) + at + start, parcel.rows]
 
 
 def body_length(header: bytes) -> int | None:
-    """The number of bytes of body after a record header; ``None``: not a record header."""
+    """Return the number of bytes in the body after ``header``; ``None`` if it is not a header."""
     if len(header) < RECORD_HEADER_SIZE:
         return None
     magic, length, _ = _HEAD.unpack_from(header)
@@ -87,27 +89,27 @@ def body_length(header: bytes) -> int | None:
     return int(length)
 
 
-def checks(header: bytes, body: bytes) -> bool:
-    """Whether the checksum in ``header`` fits ``body``, whatever length the header states."""
+def checksum_fits(header: bytes, body: bytes) -> bool:
+    """Whether the checksum in ``header`` is that of ``body``, whatever length ``header`` states."""
     length = len(body).to_bytes(4, "little")
     return bool(_HEAD.unpack_from(header)[2] == crc32(body, crc32(length)))
 
 
 def unpack(offset: int, header: bytes, body: bytes) -> Record | None:
-    """The record at ``offset``; ``None``: its checksum is wrong, or its body is incomplete."""
-    if not checks(header, body):
+    """Return the record at ``offset``; ``None`` if its checksum is wrong or its body incomplete."""
+    if not checksum_fits(header, body):
         return None
     id, row_count, increments = _BODY.unpack_from(body)
-    at = unpack_slot(header[AT_SLOT_OFFSET:RECORD_HEADER_SIZE])
+    at = unpack_checked(header[AT_OFFSET:RECORD_HEADER_SIZE])
     parcel = Parcel(id.hex(), body[_BODY.size :], row_count, increments, at=at)
     return Record(offset, offset + RECORD_HEADER_SIZE + len(body), parcel)
 
 
 class Records:
-    """A reader of a file's records; neither locks nor writes the file.
+    """A reader of the records in a segment. It neither locks nor writes the file.
 
     Args:
-        path: the file's path, for messages.
+        path: the file's path, for error messages.
         fd: descriptor of the open file.
     """
 
@@ -116,8 +118,8 @@ class Records:
         self._fd = fd
 
     def bytes_done(self, size: int) -> int | None:
-        """Bytes of the file (of ``size`` bytes) that are done, its header included; ``None``: it is
-        not a segment, or of a newer version.
+        """Return the number of bytes from the beginning of the file (of ``size`` bytes) that need
+        no replay; ``None`` where the file is not a segment, or of a newer version.
 
         Raises:
             SpoolError: the file cannot be read.
@@ -127,14 +129,14 @@ class Records:
             return FILE_HEADER_SIZE  # its writer died before the header was on disk
         if len(start) < FILE_HEADER_SIZE or not start.startswith(FILE_MAGIC):
             return None
-        done = unpack_slot(start[DONE_SLOT_OFFSET : DONE_SLOT_OFFSET + _SLOT.size])
+        done = unpack_checked(start[DONE_OFFSET : DONE_OFFSET + _CHECKED.size])
         if done is None or not FILE_HEADER_SIZE <= done <= size:
             done = FILE_HEADER_SIZE
         return done
 
     def at_or_after(self, offset: int, end: int) -> Record | None:
-        """The first intact record from ``offset`` to ``end``; ``None``: there is none, or the
-        lengths of corrupt records before it do not lead to it.
+        """Return the first intact record between the offsets ``offset`` and ``end``; ``None`` where
+        there is none, or where the lengths of corrupt records before it do not lead to it.
 
         Raises:
             SpoolError: the file cannot be read.
@@ -149,9 +151,9 @@ class Records:
                 return record
             offset += RECORD_HEADER_SIZE + length
 
-    def torn(self, offset: int, end: int) -> bool:
-        """Whether the rest of the file, from ``offset`` to ``end``, without an intact record, is a
-        record not written to its end; else it was complete once, and is damaged now.
+    def is_torn(self, offset: int, end: int) -> bool:
+        """Whether the rest of the file, from ``offset`` to ``end``, is the beginning of a record
+        that was not written to its end. If not, the rest was complete once, and is damaged now.
 
         Raises:
             SpoolError: the file cannot be read.
@@ -163,7 +165,7 @@ class Records:
         if length is None or RECORD_HEADER_SIZE + length <= len(rest):
             return False
         # Else only its length is damaged, and other records may follow.
-        return RECORD_MAGIC not in rest[1:] and not checks(rest, rest[RECORD_HEADER_SIZE:])
+        return RECORD_MAGIC not in rest[1:] and not checksum_fits(rest, rest[RECORD_HEADER_SIZE:])
 
     def _read(self, offset: int, size: int) -> bytes:
         with spool_errors(f"{self._path}: cannot read"):
@@ -178,23 +180,20 @@ class Records:
 
 @contextmanager
 def spool_errors(prefix: str) -> Iterator[None]:
-    """Raise an OSError of the block as a SpoolError with ``prefix``."""
+    """Turn an OSError of the ``with`` block into a SpoolError, with ``prefix`` in its message."""
     try:
         yield
     except OSError as error:
         raise SpoolError(f"{prefix}: {error.strerror}") from error
 
 
-DAMAGED_SUFFIX: Final = ".damaged"
-
-
 class Segment:
-    """A segment locked by this process. For one thread at a time.
+    """A segment that this process has locked. Only one thread at a time may use it.
 
     Attributes:
         path: the file's path.
-        end: end of the last record.
-        offset: end of the last record read.
+        end: offset in the file after the last record.
+        offset: offset in the file after the last record that a replay has read.
         records: the reader of its records.
         damaged: whether corrupt records were skipped.
     """
@@ -210,10 +209,10 @@ class Segment:
 
     @classmethod
     def create(cls, path: Path) -> "Segment":
-        """A new, empty segment.
+        """Create a new, empty segment and lock it.
 
         Raises:
-            SpoolError: it cannot be created.
+            SpoolError: the file cannot be created.
         """
         with spool_errors(f"{path}: cannot create a segment"):
             segment = cls._lock(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -235,8 +234,8 @@ class Segment:
 
     @classmethod
     def adopt(cls, path: Path) -> "Segment | None":
-        """The segment at ``path``, now locked; ``None``: another process has its lock, or the file
-        does not exist.
+        """Lock the segment at ``path`` and return it; ``None`` if another process has the lock, or
+        the file does not exist.
 
         Raises:
             SpoolError: the file cannot be opened or is not a segment.
@@ -277,10 +276,10 @@ class Segment:
         return None
 
     def append(self, parcels: Sequence[Parcel]) -> None:
-        """Write and fsync parcels, all or none.
+        """Write parcels at the end of the file and fsync them: all of them or none.
 
         Raises:
-            SpoolError: none of them is stored.
+            SpoolError: writing failed; no parcel is stored.
         """
         offset = self.end
         with spool_errors(f"{self.path}: cannot write"):
@@ -295,21 +294,21 @@ class Segment:
         self.end = offset
 
     def stamp(self, records: Sequence[Record], at: int) -> None:
-        """Write and fsync the time ``at`` of records, before they are sent for the first time.
+        """Write the time ``at`` into records and fsync it, before they are sent for the first time.
 
         Raises:
             SpoolError: the time may not be on disk; the records must not be sent.
         """
         with spool_errors(f"{self.path}: cannot stamp"):
             for record in records:
-                self._write(record.offset + AT_SLOT_OFFSET, [pack_slot(at)])
+                self._write(record.offset + AT_OFFSET, [pack_checked(at)])
             os.fsync(self._fd)
         for record in records:
             record.parcel.at = at
 
     def mark_done(self, offset: int) -> None:
-        """Note that records before ``offset`` are in Redis; not beyond damage, which the next
-        replay has to find as well. Not fsynced: records sent again keep their ids.
+        """Note that the records before ``offset`` are in Redis, unless the file is damaged: the
+        next replay has to find the damage, too. Not fsynced: records sent again keep their ids.
 
         Raises:
             SpoolError: the file cannot be written.
@@ -317,11 +316,11 @@ class Segment:
         if self.damaged:
             return
         with spool_errors(f"{self.path}: cannot write"):
-            self._write(DONE_SLOT_OFFSET, [pack_slot(offset)])
+            self._write(DONE_OFFSET, [pack_checked(offset)])
 
     def finish(self) -> Path | None:
-        """Delete the file, whose records are in Redis; a damaged file is renamed to ``….damaged``,
-        and its new path is returned.
+        """Delete the file, after all its records were sent to Redis. A damaged file is renamed to
+        ``….damaged`` instead; its new path is returned, otherwise None.
 
         Raises:
             SpoolError: the file cannot be deleted or renamed.
@@ -333,7 +332,7 @@ class Segment:
         return None
 
     def close(self) -> None:
-        """Release the lock. Idempotent."""
+        """Release the lock and close the file. Idempotent."""
         self._file.close()
 
     def _write(self, offset: int, pieces: Sequence[bytes]) -> int:
@@ -355,13 +354,13 @@ def _sync_directory(path: Path) -> None:
 
 
 class UnsharedFile:
-    """An open file that forked children close.
+    """An open file that each forked child closes at once.
 
-    A ``flock`` belongs to the open file, which children share: the lock of a dead parent would last
-    until its children end, and no process could replay the segment.
+    A ``flock`` belongs to the open file, which children share. If they kept it open, the lock of a
+    dead parent would last until they end, and no process could replay the segment.
 
     Raises:
-        OSError: from ``open(2)``.
+        OSError: the file cannot be opened.
     """
 
     def __init__(self, path: Path, flags: int) -> None:
@@ -370,7 +369,7 @@ class UnsharedFile:
             _open.add(self)
 
     def close(self) -> None:
-        """Close the file, unless it is closed (as in a forked child)."""
+        """Close the file. Does nothing if it is closed already (as in a forked child)."""
         with _fork_lock:
             if self in _open:
                 _open.remove(self)

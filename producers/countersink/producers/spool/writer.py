@@ -1,6 +1,7 @@
 """The spool of a producer (``Spool``) and the thread that writes it (``SpoolThread``): when rows go
-to disk (memory half full, or a flush), the limit ``spool_max_bytes``, the size of a segment, pause
-and log line after a failed write."""
+to disk (memory half full, or a flush), the limit ``spool_max_bytes``, the size of a segment, the
+pause and the log line after a failed write.
+"""
 
 import logging
 import time
@@ -23,18 +24,20 @@ from countersink.producers.threads import Lock, WorkThread, sleep
 from countersink.runtime.log import Log
 
 RETRY_SECONDS: Final = 1.0
-"""Pause after a failed write."""
+"""Seconds between a failed write and the next attempt."""
 SEGMENT_BYTES: Final = 16 << 20
-"""Size above which a segment gets no more records."""
+"""Size in bytes above which a segment gets no more entries; a new segment is begun."""
 
 
 class Spool:
-    """The spool of one producer: the spool thread appends, the send thread replays.
+    """The spool of one producer. The spool thread writes entries into it, the send thread sends
+    them to Redis.
 
     Attributes:
         directory: the spool's directory.
-        backlog: the segments to be replayed; except ``add``, for the send thread only.
-        failure: the error of the last failed write; ``None``: no write has failed.
+        backlog: the segments to be replayed. Only the send thread may use it; its method ``add`` is
+            for all threads.
+        failure: error message of the last failed write; ``None`` where no write has failed.
     """
 
     def __init__(self, directory: Path, max_bytes: int, log: Log) -> None:
@@ -48,15 +51,15 @@ class Spool:
 
     @property
     def waiting(self) -> bool:
-        """Whether records of this process's segments wait for Redis."""
+        """Whether segments that this process has locked have entries that are not in Redis yet."""
         current = self._current
         return len(self.backlog) > 0 or (current is not None and current.end > FILE_HEADER_SIZE)
 
     def append(self, parcels: Sequence[Parcel]) -> None:
-        """Store parcels on disk, all or none.
+        """Write parcels to the spool and fsync them: all of them or none.
 
         Raises:
-            SpoolError: none of them is stored.
+            SpoolError: writing failed, or the spool is full; no parcel is stored.
         """
         size = sum(len(parcel.rows) + RECORD_HEADER_SIZE + 64 for parcel in parcels)
         with self._lock:
@@ -74,14 +77,17 @@ class Spool:
             self._current.append(parcels)
 
     def roll(self) -> None:
-        """Move the current segment to the backlog, if it has records."""
+        """Move the segment that is being written to the backlog, if it has records, so that it is
+        replayed.
+        """
         with self._lock:
             if self._current is not None and self._current.end > FILE_HEADER_SIZE:
                 self.backlog.add(self._current)
                 self._current = None
 
     def adopt_one(self) -> bool:
-        """Move the oldest segment of a dead process to the backlog; returns whether there was one.
+        """Add the oldest segment of a dead process to the backlog; returns whether there was such a
+        segment.
 
         Raises:
             SpoolError: the directory cannot be read.
@@ -98,7 +104,7 @@ class Spool:
         return False
 
     def close(self) -> None:
-        """Release all segments: another process may replay them."""
+        """Release the locks of all segments, so that another process may replay them."""
         self.backlog.close()
         with self._lock:
             current, self._current = self._current, None
@@ -108,10 +114,11 @@ class Spool:
 
 @dataclass(repr=False, eq=False)
 class SpoolThread(WorkThread):
-    """Writes rows to the spool when memory is half full, and for flushes.
+    """The thread that writes rows to the spool when memory is half full, and when a flush requests
+    it.
 
     Attributes:
-        failing: whether the last write failed; it is tried again without a request.
+        failing: whether the last write failed. The thread then tries again without being asked.
     """
 
     _spool: Spool
@@ -127,19 +134,21 @@ class SpoolThread(WorkThread):
         self.failing = False
 
     def request(self, generation: int) -> None:
-        """Spool all rows up to ``generation`` soon, without the pause after a failed write."""
+        """Make the thread write all rows of the generations up to ``generation`` at once, without
+        the pause after a failed write.
+        """
         self._upto = max(self._upto, generation)
         self._not_before = 0.0
         self.failing = False
         self.bell.ring()
 
     def rows_waiting(self) -> None:
-        """Spool if memory is half full."""
+        """Make the thread write rows if memory is half full."""
         if self._buffer.half_full:
             self.bell.ring()
 
     def run(self) -> None:
-        """Work until stopped."""
+        """Write rows when that is requested or necessary, until the thread is stopped."""
         while not self.stopping:
             seconds = max(0.0, self._not_before - time.monotonic())
             self.bell.wait(seconds if self.failing else None)
@@ -151,7 +160,9 @@ class SpoolThread(WorkThread):
                 sleep(RETRY_SECONDS)
 
     def work_once(self) -> None:
-        """Spool the requested rows, or rows until memory is less than half full."""
+        """Write the requested rows, or as many rows as it takes until memory is less than half
+        full.
+        """
         # A parcel that the send thread is sealing at this moment is in no list: check again until
         # it is in the outbox.
         while not self.stopping and time.monotonic() >= self._not_before:
@@ -166,7 +177,7 @@ class SpoolThread(WorkThread):
                 sleep(0.001)
 
     def _store(self, upto: int) -> bool:
-        """Spool up to 16 parcels; returns whether there were any."""
+        """Write up to 16 parcels of generations up to ``upto``; returns whether there were any."""
         parcels = self._outbox.for_spool(PARCELS_AT_A_TIME)
         while len(parcels) < PARCELS_AT_A_TIME:
             parcel = self._outbox.seal(upto)
