@@ -1,4 +1,6 @@
-"""The database: URLs, sessions, session pools, errors, SQL dialects, migrations, leases."""
+"""The package ``database`` connects to MySQL and MariaDB: URLs, sessions, session pools, errors,
+SQL dialects, migrations, and leases of slots.
+"""
 
 try:
     import pymysql  # noqa: F401

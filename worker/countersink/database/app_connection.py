@@ -1,15 +1,18 @@
-"""Statements on a connection of the application: execution, all-or-nothing groups, advice on error
-1020, and the slot that the connection counts in.
+"""SQL statements on a database connection that belongs to the application. The module runs the
+statements, makes a group of them all-or-nothing, adds advice to error 1020, and chooses the slot
+that the connection counts in.
 
 Every driver with a DB-API cursor works: PyMySQL, mysqlclient, mysql-connector, and the raw
-connection under SQLAlchemy or Django. Statements have no arguments, since drivers bind them
-differently: names are checked, keys are hex literals, numbers are formatted by ``:d``. The driver's
-exceptions are passed on unchanged: the application owns the transaction and decides on a retry.
+connection under SQLAlchemy or Django. The statements have no bound arguments, because each driver
+binds them in its own way: names are checked before, keys are written as hex literals, and numbers
+are formatted by ``:d``. The driver's exceptions are raised unchanged, because the application owns
+the transaction and decides whether to retry it.
 
-The slot depends on the session's ``innodb_snapshot_isolation``. Off: connections share a few slots,
-and a row that another connection has changed since this transaction's snapshot can still be added
-to. On (MariaDB's default from 11.6.2 on): InnoDB refuses that with error 1020, so each connection
-has a slot to itself, whose rows nothing but compaction changes.
+The slot depends on the session's variable ``innodb_snapshot_isolation``. Where it is off, all
+connections share a few slots: a transaction can add to a row even if another connection has changed
+that row since the transaction took its snapshot. Where it is on (MariaDB's default from 11.6.2 on),
+InnoDB refuses such an addition with error 1020. Then each connection has a slot of its own, so that
+only the connection itself and compaction change the rows of the slot.
 """
 
 from collections.abc import Iterator
@@ -18,38 +21,42 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 SAVEPOINT: Final = "countersink_all_or_nothing"
-"""Replaces a savepoint of the application with the same name, so the name is an unlikely one."""
+"""Name of our savepoint. It replaces a savepoint of the application that has the same name, so it
+is a name that an application is unlikely to use."""
 _NO_SAVEPOINT: Final = 1305
-"""SAVEPOINT … does not exist."""
+"""MySQL error: SAVEPOINT … does not exist."""
 _NO_CHAIN: Final = "AND NO CHAIN NO RELEASE"
-"""Overrides the application's ``completion_type``: 1 would begin another transaction."""
+"""SQL after COMMIT or ROLLBACK that overrides the application's ``completion_type``: with the value
+1 the server would begin another transaction at once."""
 _IN_TRANSACTION: Final = 1
 _AUTOCOMMIT: Final = 2
-"""Bits of the status that servers send with each reply."""
+"""This number and :data:`_IN_TRANSACTION` are bits of the status that servers send with each
+reply."""
 _CHANGED: Final = 1020
-"""Record has changed since last read in table …"""
+"""MySQL error: Record has changed since last read in table …"""
 CHANGED_ADVICE: Final = (
     "countersink: another transaction has changed this row since your transaction took its"
     " snapshot, so innodb_snapshot_isolation forbids to change it. The server has rolled your"
     " transaction back: run it again from its beginning, as after a deadlock (1213)"
 )
-"""Note that is added to the driver's error 1020."""
+"""Note that is added to the driver's exception for error 1020."""
 
 
 class AppConnection(Protocol):
-    """A DB-API connection."""
+    """A DB-API connection of the application."""
 
     def cursor(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """Rows changed and insert id of a statement.
+    """The result of a statement that changes rows.
 
     Attributes:
-        rows: number of changed rows as the driver counts them: under CLIENT.FOUND_ROWS an unchanged
-            row counts as 1, too.
-        insert_id: the value of ``LAST_INSERT_ID(expr)``, signed; 0 where the statement set none.
+        rows: number of changed rows, as the driver counts them. With the client flag
+            CLIENT.FOUND_ROWS a row that was found and left unchanged counts as 1, too.
+        insert_id: the value that the statement passed to ``LAST_INSERT_ID(expr)``, as a signed
+            number; 0 if the statement did not call it.
     """
 
     rows: int
@@ -57,13 +64,15 @@ class Executed:
 
 
 def execute(connection: AppConnection, sql: str) -> Executed:
-    """Run a statement that returns no rows."""
+    """Run a statement that returns no rows. Return its number of changed rows and its insert id."""
     with _executed(connection, sql) as cursor:
         return Executed(int(cursor.rowcount), signed(int(cursor.lastrowid or 0)))
 
 
 def query(connection: AppConnection, sql: str) -> list[tuple[Any, ...]]:
-    """Run a query; its rows as tuples, also with the application's dictionary cursors."""
+    """Run a query and return its rows as tuples, even if the driver's cursors return
+    dictionaries.
+    """
     with _executed(connection, sql) as cursor:
         return [
             tuple(row.values()) if isinstance(row, dict) else tuple(row)
@@ -73,7 +82,7 @@ def query(connection: AppConnection, sql: str) -> list[tuple[Any, ...]]:
 
 @contextmanager
 def _executed(connection: AppConnection, sql: str) -> Iterator[Any]:
-    """A cursor that has run a statement; :data:`CHANGED_ADVICE` is added to error 1020."""
+    """Run a statement and yield its cursor. :data:`CHANGED_ADVICE` is added to error 1020."""
     if not callable(getattr(connection, "cursor", None)):
         raise TypeError(
             f"{type(connection).__name__} is not a DB-API connection, as it has no cursor(): with"
@@ -92,20 +101,22 @@ def _executed(connection: AppConnection, sql: str) -> Iterator[Any]:
 
 
 def error_code(error: Exception) -> object:
-    """The server's error number in a driver's exception: ``errno``, or its first argument."""
+    """Return the server's error number from a driver's exception: its attribute ``errno``, or else
+    its first argument.
+    """
     code = getattr(error, "errno", None)
     return error.args[0] if code is None and error.args else code
 
 
 @contextmanager
 def all_or_nothing(connection: AppConnection) -> Iterator[None]:
-    """Execute the block's statements all or not at all; their locks last as long as the
-    transaction.
+    """Make the statements of the block take effect all together or not at all. Their row locks last
+    until the transaction ends.
 
-    Within a transaction of the application, a failed statement rolls back to a savepoint, so an
-    application that catches the error and commits keeps no part of them. The savepoint stays until
-    the transaction ends: releasing it would cost another round trip. Outside a transaction
-    (autocommit) the block is a transaction.
+    Within a transaction of the application, a failed statement causes a rollback to a savepoint. So
+    if the application catches the error and commits, none of the block's statements takes effect.
+    The savepoint stays until the transaction ends, because releasing it would cost another round
+    trip. Outside a transaction (autocommit is on) the block is a transaction of its own.
     """
     inside = _in_transaction(connection)
     if inside is not False:
@@ -130,8 +141,8 @@ def all_or_nothing(connection: AppConnection) -> Iterator[None]:
 
 
 def _in_transaction(connection: AppConnection) -> bool | None:
-    """Whether the connection is in a transaction, or begins one with its next statement, by the
-    driver's own state; None where the driver does not know.
+    """Return whether the connection is in a transaction, or will begin one with its next statement,
+    as far as the driver knows without asking the server. Return None if the driver does not know.
     """
     status = getattr(connection, "server_status", None)  # PyMySQL
     if type(status) is int:
@@ -144,7 +155,9 @@ def _in_transaction(connection: AppConnection) -> bool | None:
 
 
 def _has_savepoint(connection: AppConnection) -> bool:
-    """Whether the savepoint exists; outside a transaction it does not."""
+    """Return whether our savepoint exists. The caller has just sent SAVEPOINT, which leaves no
+    savepoint outside a transaction.
+    """
     try:
         execute(connection, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
     except Exception as error:
@@ -156,29 +169,32 @@ def _has_savepoint(connection: AppConnection) -> bool:
 
 
 def signed(insert_id: int) -> int:
-    """The signed 64-bit number for an insert id, which the server's reply has as unsigned."""
+    """Return an insert id as a signed 64-bit number; the server's reply has it unsigned."""
     return insert_id - 2**64 if insert_id >= 2**63 else insert_id
 
 
 FIRST_SHARED: Final = 256
+"""Number of the first slot that the application's connections share."""
 FIRST_PRIVATE: Final = 1024
+"""Number of the first slot that one connection has to itself."""
 PRIVATE_SLOTS: Final = 2**16 - FIRST_PRIVATE
-"""All further slots of the column: two connections with the same slot have numbers that differ by a
+"""Number of slots from :data:`FIRST_PRIVATE` on, up to the largest number that the column ``slot``
+holds. Two connections get the same private slot only if their connection numbers differ by a
 multiple of this."""
 
 
 def private_slot() -> str:
-    """SQL for a connection's slot that practically no other open connection has."""
+    """Return SQL for the number of a slot that practically no other open connection has."""
     return f"{FIRST_PRIVATE} + CONNECTION_ID() MOD {PRIVATE_SLOTS}"
 
 
 def shared_slot(app_slots: int) -> str:
-    """SQL for a connection's slot among ``app_slots`` that all connections share."""
+    """Return SQL for the number of one of the ``app_slots`` slots that all connections share."""
     return f"{FIRST_SHARED} + CONNECTION_ID() MOD {app_slots:d}"
 
 
 def slot(app_slots: int, snapshot_isolation: bool) -> str:
-    """SQL for the slot that a connection counts in.
+    """Return SQL for the number of the slot that a connection counts in.
 
     Args:
         app_slots: number of slots that connections share.

@@ -1,10 +1,12 @@
-"""Logins: ``connect`` makes sessions, with timeouts, TLS, session variables and the least
-max_allowed_packet. See ``hosts.py`` for the choice among several hosts.
+"""Logins to the database server: ``connect`` opens a session, with timeouts, TLS, session variables
+and a check of the server's ``max_allowed_packet``. See ``hosts.py`` for the choice among several
+hosts.
 
-Everything on which exactness depends is set on each session, whatever the server's defaults are:
-strict ``sql_mode`` (else a sum beyond its column is clipped without an error), UTC, the isolation
-level, no chained transactions, no limit on results, short lock waits, and ``wait_timeout`` (a
-half-dead client would keep its row locks for the default of 8 hours).
+Exact counts depend on some session variables, so each login sets them, whatever the server's
+defaults are: a strict ``sql_mode`` (else the server cuts a sum that is too large for its column,
+without an error), the time zone UTC, the isolation level, no chained transactions, no limit on the
+rows of a result, short lock waits, and a short ``wait_timeout`` (by default a client that has
+vanished keeps its row locks for 8 hours).
 """
 
 import ssl
@@ -41,11 +43,12 @@ Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
 
 
 CONNECT_TIMEOUT: Final = 5.0
-"""Seconds for the TCP connection, and for each reply during login."""
+"""Seconds that the TCP connection may take, and each reply of the server during the login."""
 
 
 READ_TIMEOUT: Final = 15.0
-"""Seconds until a silent server counts as unavailable; longer than the lock waits."""
+"""Seconds without a reply after which the server counts as unavailable. They are more than a
+statement waits for locks."""
 
 
 LOCK_WAIT: Final = 5
@@ -53,11 +56,12 @@ LOCK_WAIT: Final = 5
 
 
 MIN_PACKET: Final = 16 * 1024 * 1024
-"""Least ``max_allowed_packet`` in bytes; the default of both servers, far above our statements."""
+"""Least ``max_allowed_packet`` of a server, in bytes. It is MariaDB's default, less than MySQL's,
+and far more than our statements need."""
 
 
 IDLE_SECONDS: Final = 30
-"""Idle seconds after which the server ends a session, with its locks."""
+"""Seconds after which the server ends an idle session, and with it the session's locks."""
 
 
 SQL_MODE: Final = (
@@ -84,19 +88,20 @@ _LOGIN_VARIABLES: Final = (
 
 
 MOVE_S: Final = 10.0
-"""With several hosts: seconds after which a pool closes a session. Readers get no error when their
-server becomes a replica."""
+"""Seconds after which a pool closes a session if the URL has several hosts. The server may have
+become a replica meanwhile, where reads raise no error but lack new counts."""
 
 
 class SessionOptions(TypedDict, total=False):
     """Options of a session, for :func:`connect`.
 
     Attributes:
-        isolation: isolation level of its transactions.
-        read_timeout: seconds until a silent server counts as unavailable.
+        isolation: isolation level of the session's transactions.
+        read_timeout: seconds without a reply after which the server counts as unavailable.
         lock_wait: seconds that a statement waits for a lock.
-        idle_seconds: idle seconds after which the server ends the session.
-        to_read: the session will not write, so any node of a Galera cluster may serve it.
+        idle_seconds: seconds after which the server ends the session if it is idle.
+        to_read: True if the session will only read, so that any node of a Galera cluster may serve
+            it.
     """
 
     isolation: Isolation
@@ -109,17 +114,19 @@ class SessionOptions(TypedDict, total=False):
 def connect(
     where: Settings | str, *, database: bool = True, **options: Unpack[SessionOptions]
 ) -> Session:
-    """Log in, and set the session's variables; of several hosts, the first that takes writes.
+    """Log in to the database server, set the session's variables, and return the session. If the
+    URL has several hosts, the session is on the first host that takes writes.
 
     Args:
-        where: a URL (see :meth:`Settings.parse`), or its settings.
-        database: whether to use the URL's database; False where it may not exist yet.
+        where: a URL (see :meth:`Settings.parse`), or the settings parsed from it.
+        database: True to select the URL's database; False if that may not exist yet.
         options: options of the session.
 
     Raises:
         Misconfigured: the URL cannot be used, or names no database.
         SchemaMismatch: the database does not exist.
-        Refused: wrong password, a certificate that does not verify, too old a server.
+        Refused: the password is wrong, the server's certificate does not verify, or the server is
+            too old.
         Unavailable: no server answers, or none of several hosts takes writes.
     """
     settings = Settings.parse(where) if isinstance(where, str) else where
@@ -135,11 +142,13 @@ def connect(
 
 
 def interrupt(session: Session) -> None:
-    """End the running statement of a session and all later ones with ReadInterrupted, from another
-    thread. Never raises.
+    """End the running statement of a session from another thread, by KILL QUERY. The interrupted
+    session raises ReadInterrupted for this statement and for all later ones. This function never
+    raises.
 
-    It logs in as the session's user, so it needs no further right. A call between two statements
-    may have no effect: call it again until the session is closed.
+    It logs in as the session's user, who may end statements of the same user without a further
+    right. A call between two statements of the session may have no effect, so call this again until
+    the session's user has closed the session.
     """
     session.interrupted = True
     try:
@@ -152,7 +161,9 @@ def interrupt(session: Session) -> None:
 
 
 def _probe(host: Settings) -> Session:
-    """A session on a host that takes writes, with short time limits."""
+    """Return a session on a host, opened with short time limits, to find out whether the host takes
+    writes. If it takes none, the login raises Unavailable.
+    """
     limit = hosts.PROBE_S
     return _log_in(host, database=False, read_timeout=limit, connect_timeout=limit, to_write=True)
 
@@ -173,12 +184,22 @@ def _log_in(
     to_write: bool = False,
     connect_timeout: float | None = None,
 ) -> Session:
-    """A session on one host.
+    """Open a session on one host.
+
+    Args:
+        settings: the host, and the login.
+        database: True to select the URL's database.
+        former: the error that names the writer of a Galera cluster, if no host of the URL could
+            reach the writer; else None.
+        isolation, read_timeout, lock_wait, idle_seconds, to_read: as in :class:`SessionOptions`.
+        to_write: True to accept the host only if it takes writes.
+        connect_timeout: seconds for the connection, and for each reply during the login; None for
+            :data:`CONNECT_TIMEOUT`.
 
     Raises:
-        Unavailable: the host takes no writes; only with ``to_write``, or on a node of Galera.
-        OtherWriter: another node of the Galera cluster takes the writes. If that was raised for
-            each host, its error is passed as ``former``.
+        Unavailable: the host takes no writes. This is checked only with ``to_write``, and on a node
+            of Galera.
+        OtherWriter: another node of the Galera cluster takes the writes.
     """
     # With to_write the database is selected later: a replica need not have it.
     connection = _open(settings, database and not to_write, connect_timeout or CONNECT_TIMEOUT)
@@ -223,7 +244,9 @@ def _log_in(
 
 @cache
 def _unverified_tls() -> ssl.SSLContext:
-    """TLS without a certificate check, for URLs without TLS options."""
+    """Return a TLS context that encrypts and checks no certificate, for URLs without TLS
+    options.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -231,10 +254,11 @@ def _unverified_tls() -> ssl.SSLContext:
 
 
 class _Connection(pymysql.connections.Connection):
-    """The driver's connection, with one TLS context for all connections without TLS options.
+    """A connection of the driver PyMySQL. All connections without TLS options share one TLS
+    context.
 
-    The driver would make a context for each connection, and load all certificates of the machine's
-    authorities, of which it checks none: 28 ms.
+    The driver itself would make a TLS context for each connection, and load all certificate
+    authorities of the machine into it, which takes 28 ms, without checking any certificate.
     """
 
     def _create_ssl_ctx(self, options: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:
@@ -245,7 +269,7 @@ class _Connection(pymysql.connections.Connection):
 
 
 def _number(text: str) -> int | Decimal:
-    """The value of a DECIMAL: an int where it is a whole number."""
+    """Return the value of a DECIMAL: an int if it is a whole number, else a Decimal."""
     try:
         return int(text)
     except ValueError:
@@ -253,7 +277,7 @@ def _number(text: str) -> int | Decimal:
 
 
 _CONVERSIONS: Final = conversions | {NEWDECIMAL: _number}
-"""The driver's conversions, with whole DECIMAL numbers as ints."""
+"""The driver's conversions of column values, except that a whole DECIMAL becomes an int."""
 
 
 def _open(

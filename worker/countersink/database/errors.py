@@ -1,13 +1,15 @@
-"""Errors of the database, and their classes by MySQL error number, with advice (``_ADVICE``). See
-``session.py`` for the pause before a retry.
+"""Exceptions of the database, chosen by MySQL error number (``BAD_DATA``, ``CONFLICT``,
+``UNAVAILABLE``), with advice for some numbers (``_ADVICE``). See ``session.py`` for the pause
+before a retry.
 
 ::
 
     StoreError
     ├── Unavailable      no server answers (refused, lost, frozen, shutting down, read-only):
-    │                    connect again, rerun
-    ├── Conflict         another transaction conflicted: roll back, rerun
-    │   └── ReadInterrupted  by KILL QUERY, or after max_statement_time: rerun within the time limit
+    │                    connect again, run the transaction again
+    ├── Conflict         another transaction conflicted: roll back, run the transaction again
+    │   └── ReadInterrupted  KILL QUERY or max_statement_time ended the statement: run it
+    │                        again if there is time left
     ├── BadData          a value that the server will never store
     ├── DuplicateKey     a row with this key exists
     ├── Refused          everything else (disk full, revoked grant, bad password): report it, wait,
@@ -17,16 +19,17 @@
     ├── SchemaMismatch   tables older or newer than this program; names the command to run
     └── Misconfigured    the URL or a TLS file cannot be used; also a ValueError
 
-The packages that import this one add errors below these, in their ``errors.py``.
+Packages that import this one define subclasses of these exceptions in their own ``errors.py``.
 
-Every error has the driver's exception as ``__cause__`` and the server's number as ``code``. After
-Unavailable the outcome of the statement, and of a COMMIT above all, is unknown. After Conflict,
-BadData, DuplicateKey and Refused the transaction may still be open with a part of its work done:
-roll back, even where the server says that it has done so.
+Every exception that stems from the driver has the driver's exception as ``__cause__`` and the
+server's error number as ``code``. After Unavailable it is unknown whether the statement took
+effect; this matters most for COMMIT. After Conflict, BadData, DuplicateKey and Refused the
+transaction may still be open, with a part of its work done. So roll back even where the server says
+that it has rolled back.
 
-Only this module and :mod:`countersink.database.session` see the driver's exceptions. The numbers
-are those of the MySQL and MariaDB error references (server errors from 1000, client errors from
-2000).
+Only this module and :mod:`countersink.database.session` handle the driver's exceptions. The numbers
+are those of the MySQL and MariaDB error references: server errors from 1000 on, client errors from
+2000 on.
 """
 
 import struct
@@ -38,13 +41,14 @@ import pymysql.err as driver
 from countersink.runtime.errors import ExplainedError
 
 DOCTOR: Final = "run countersink doctor to check the whole installation"
+"""Advice for errors that have no advice of their own."""
 
 
 class StoreError(ExplainedError):
-    """Base of every error of the database.
+    """The base class of all exceptions of the database.
 
     Attributes:
-        code: the server's or the driver's error number; 0 where there is none.
+        code: the error number of the server or the driver; 0 if there is none.
     """
 
     def __init__(self, message: str, *, code: int = 0) -> None:
@@ -53,52 +57,59 @@ class StoreError(ExplainedError):
 
 
 class Unavailable(StoreError):
-    """The connection is lost or was refused: connect again, rerun. The outcome is unknown."""
+    """The server is unavailable: the connection was refused, or is lost. Connect again and run the
+    transaction again. It is unknown whether the last statement took effect.
+    """
 
     advice = "check that the server runs and that COUNTERSINK_MYSQL_URL names it"
 
 
 class Conflict(StoreError):
-    """A deadlock, lock wait or lost race: roll back and rerun the whole transaction."""
+    """Another transaction conflicted with this one: a deadlock, a lock wait that took too long, or
+    a lost race. Roll back, and run the whole transaction again.
+    """
 
     advice = DOCTOR
 
 
 class ReadInterrupted(Conflict):
-    """The statement was ended by KILL QUERY or by a time limit."""
+    """KILL QUERY or a time limit ended the statement."""
 
 
 class BadData(StoreError):
-    """A value that the server will never store (:data:`BAD_DATA`). Rows are checked before they are
-    sent, so this is a bug, and the transaction is rolled back.
+    """The server will never store a value that was sent (its errors are in :data:`BAD_DATA`).
+
+    Rows are checked before they are sent, so this is a bug of countersink. Roll the transaction
+    back.
     """
 
     advice = DOCTOR
 
 
 class DuplicateKey(StoreError):
-    """A row with the key of a plain INSERT exists."""
+    """An INSERT failed because a row with the same key exists."""
 
     advice = DOCTOR
 
 
 class Refused(StoreError):
-    """The server refused the statement, for a reason other than its data."""
+    """The server refused the login or a statement, for a reason other than the data."""
 
     advice = DOCTOR
 
 
 class UnknownZone(Refused):
-    """A counter's time zone is unknown on this machine."""
+    """This machine does not know the time zone of a counter or of a sequence."""
 
 
 class OtherWriter(Refused):
-    """A Galera node that could take writes, while another node takes all of countersink's writes.
+    """A login to a Galera node was refused, because another node takes all of countersink's writes.
 
     Attributes:
-        writer: address of the other node, or its UUID where it has no address.
-        uses: transactions that the other node had taken when this was raised; below 0: unknown.
-        since: time of raising, on the monotonic clock.
+        writer: address of the other node, or its UUID if its address is unknown.
+        uses: number of transactions that had committed through the writer when this was raised;
+            below 0 if the number is unknown.
+        since: time on the monotonic clock when this was raised, in seconds.
     """
 
     def __init__(self, writer: str, uses: int = -1) -> None:
@@ -112,11 +123,12 @@ class OtherWriter(Refused):
 
 
 class SchemaMismatch(StoreError):
-    """The tables have another version than this program needs; the message names the command to
-    run.
+    """The tables have another version than this program needs, or do not exist. The message names
+    the command to run.
 
     Attributes:
-        newer: a newer program has migrated the tables: this program must be upgraded.
+        newer: True if a newer program has migrated the tables, so that this program must be
+            upgraded.
     """
 
     def __init__(self, message: str, *, code: int = 0, newer: bool = False) -> None:
@@ -125,7 +137,7 @@ class SchemaMismatch(StoreError):
 
 
 class Misconfigured(StoreError, ValueError):
-    """The URL, or a file that the URL names, cannot be used."""
+    """The URL of the database, or a file that the URL names, cannot be used."""
 
     advice = "check COUNTERSINK_MYSQL_URL"
 
@@ -143,9 +155,10 @@ BAD_DATA: Final = frozenset(
         1441,  # Datetime function overflow
     }
 )
-"""All codes that are about the data itself."""
+"""Server errors that a value of a row causes."""
 
 DUPLICATE_KEY: Final = frozenset({1022, 1062, 1586})
+"""Server errors for a row whose key exists."""
 
 CONFLICT: Final = frozenset(
     {
@@ -163,12 +176,14 @@ CONFLICT: Final = frozenset(
         3572,  # NOWAIT met a lock (MySQL; MariaDB says 1205)
     }
 )
+"""Server errors after which the same transaction can succeed when it is run again."""
 
 INTERRUPTED: Final = frozenset({1317, 1969, 3024})
-"""The codes of :data:`CONFLICT` for an ended statement: by a time limit or by KILL QUERY."""
+"""Those errors of :data:`CONFLICT` that say that KILL QUERY or a time limit ended the statement."""
 
 HELD: Final = frozenset({*range(3781, 3784), *range(3796, 3800)})
-"""The transaction did not begin: its wait for a new primary, or for its group, timed out."""
+"""Errors of group replication when a transaction could not begin, because it waited too long for a
+new primary or for its group."""
 
 UNAVAILABLE: Final = frozenset(
     {
@@ -208,9 +223,10 @@ UNAVAILABLE: Final = frozenset(
         9001,  # ProxySQL: no backend reached in time
     }
 )
+"""Errors of a server that cannot serve this connection, and of the driver for a lost connection."""
 
 DENIED: Final = (1142, 1143)
-"""The user has no right to the table, or the column."""
+"""Errors for a user who has no right to a table (1142) or to a column (1143)."""
 UNKNOWN_DATABASE: Final = 1049
 NO_SUCH_TABLE: Final = 1146
 
@@ -222,10 +238,11 @@ _ADVICE: Final = {
     1142: "grant this user its rights on the database",
     1370: "grant this user its rights on the database",
 }
+"""Error number → what to do, for the end of the message."""
 
 
 def translate(error: BaseException) -> StoreError:
-    """The StoreError for an exception of the driver; the caller raises it ``from error``."""
+    """Return the StoreError for an exception of the driver. The caller raises it ``from error``."""
     if isinstance(error, StoreError):
         return error
     if isinstance(error, driver.MySQLError):

@@ -1,17 +1,16 @@
-"""The writer node of a Galera cluster (``writer_fence``): its choice, the check of each transaction
-that its node is the writer, and the change of the writer (``GRACE_S``, ``USED_GRACE_S``).
+"""The writer of a Galera cluster: the only node that countersink writes through. This module
+chooses the writer, checks each transaction against it, and replaces it (``GRACE_S``).
 
-Row locks, and so the share lock on ``control``, are local to a node; the cluster decides by the
-written rows which of two transactions commits. So countersink writes through one node, the writer,
-which every row of ``writer_fence`` names:
+Row locks of a Galera node, and so the share lock on ``control``, do not hold on other nodes. Only
+if transactions on two nodes write the same row, the cluster commits just one of them. So each row
+of the table ``writer_fence`` names the writer:
 
-* Each transaction that has written anything adds 1 to one of these rows before it commits, where
-  the row still names its node. If it does not, the transaction is rolled back.
-* A change of the writer writes all rows, in one transaction.
+* A transaction that has written anything adds 1 to one of these rows before it commits. If that row
+  names another node, the transaction is rolled back.
+* A change of the writer writes all of these rows, in one transaction.
 
-So the cluster lets either a transaction on the old node commit or the change of the writer, in
-whichever order they come, and a transaction on the new node sees everything that the old node has
-committed. While the writer stays the same, its locks are those of a single server.
+If a transaction on the old node and a change of the writer run at once, only one commits. A
+transaction on the new node sees all commits of the old node.
 """
 
 import logging
@@ -35,18 +34,18 @@ from countersink.database.session import Session, rerun_transaction
 from countersink.database.sql import show
 
 FENCES: Final = 256
-"""Rows of ``writer_fence``: two transactions with the same row wait for each other's COMMIT."""
+"""Rows of ``writer_fence``. Transactions that add to the same row wait for each other's COMMIT."""
 GRACE_S: Final = 3.0
-"""Seconds to wait for a writer that is in the cluster and cannot be used by this process."""
+"""Seconds before a process replaces a writer that is in the cluster and that it cannot use."""
 USED_GRACE_S: Final = 60.0
-"""The same while other processes use the writer: two processes that reach no common node take
-turns, and each turn costs the other process its connections."""
+"""The same while other processes use the writer. If two processes reach no common node, each makes
+its node the writer in turn, and each change breaks the other process's connections."""
 FORGET_S: Final = 60.0
 """Seconds without a failed use of the writer after which the wait begins anew."""
 COMMIT_S: Final = 60.0
-"""Seconds to wait for a COMMIT, however long reads may take."""
+"""Seconds that a COMMIT may take, even if reads may take longer."""
 _ATTEMPTS: Final = 3
-"""Attempts at a statement that is a transaction of its own, where it conflicts with another one."""
+"""Attempts at a statement that is a transaction of its own, if it meets a Conflict."""
 _HELD_UP: Final = (
     "no answer to COMMIT, whose outcome is unknown: a Galera node that is behind may hold up all"
     " writes (flow control: see `countersink doctor`)"
@@ -67,23 +66,21 @@ _STATUS: Final = (
 _CLUSTER: Final = "wsrep_cluster_state_uuid"
 _DONOR: Final = "Donor/Desynced"
 _ADD: Final = "UPDATE writer_fence SET uses = uses + 1 WHERE number = %s AND node = %s"
-
 _NO_STOP: Final = ("mariabackup", "xtrabackup", "clone")
-"""Methods by which a donor sends its data while it takes writes."""
-
+"""Methods by which a node sends its data to a new node (as its donor) and still takes writes."""
 LOGGER: Final = logging.getLogger("countersink.database")
 
 
 @dataclass(slots=True)
 class _Missed:
-    """A writer that this process could not use; times on the monotonic clock.
+    """A writer that this process could not use. All times are seconds on the monotonic clock.
 
     Attributes:
-        address: its address, or its UUID.
+        address: the writer's address, or its UUID.
         since: time of the first failed use.
         last: time of the last failed use.
-        quiet_since: time since which no other process has used it.
-        uses: transactions that it had taken at that time.
+        quiet_since: time since which no other process has used the writer.
+        uses: number of transactions through the writer until ``quiet_since``.
     """
 
     address: str
@@ -94,18 +91,18 @@ class _Missed:
 
 
 _missed: Final[dict[str, _Missed]] = {}
-"""Cluster → its writer, where this process could not use it."""
+"""UUID of a cluster → the cluster's writer, while this process cannot use that writer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of a Galera cluster, by its own status.
+    """A node of a Galera cluster, as its own status describes it.
 
     Attributes:
-        name: its UUID in the group, which is unique.
-        address: its address for clients; empty where the cluster does not know it.
-        members: the addresses of all nodes in its part of the cluster.
-        trouble: the reason why it takes no writes; empty: it takes writes.
+        name: UUID of the node within the cluster.
+        address: the node's address for clients; empty if the cluster does not know it.
+        members: the addresses of all nodes in this node's part of the cluster.
+        trouble: the reason why the node takes no writes; empty if it takes writes.
         cluster: UUID of the cluster.
     """
 
@@ -130,16 +127,16 @@ def _trouble(status: Mapping[str, str]) -> str:
 
 @dataclass(eq=False, repr=False)
 class GaleraSession(Session):
-    """A session on a node of Galera, whose writes are committed only while the node is the writer.
+    """A session on a Galera node. Its writes are committed only while that node is the writer.
 
-    A writing statement outside a transaction gets a transaction of its own; statements that hand
-    out values of sequences do not, as two nodes cannot change the sequence's row at once. DDL,
-    which no rollback undoes, is preceded and followed by such a transaction: where the second one
-    fails, the DDL must be run again on the writer.
+    A writing statement outside a transaction gets a transaction of its own. A statement that hands
+    out values of a sequence needs none, because two nodes cannot change the sequence's row at once.
+    DDL cannot be rolled back, so the writer is checked before and after it. If the second check
+    fails, run the DDL again on the writer.
 
     Attributes:
-        node: the UUID of its node; empty: nothing is checked, as there are no tables yet.
-        number: number of its row of ``writer_fence``.
+        node: UUID of the session's node; empty if nothing is checked, as there are no tables yet.
+        number: number of the row of ``writer_fence`` to which the session adds.
     """
 
     node: str = ""
@@ -208,15 +205,16 @@ class GaleraSession(Session):
         super().rollback()
 
     def takes_writes(self) -> bool:
-        """Whether the session is open; snapshots see all nodes' commits, and writes are checked."""
+        """Return whether the session is open. That is enough, because snapshots see all commits and
+        COMMIT checks the node.
+        """
         return not self.closed
 
     def excludes(self, other: Session) -> bool:
-        """Whether the node of another session is not in this node's cluster.
+        """Return whether the node of another session was excluded from this node's cluster.
 
         Raises:
-            Unavailable: this node itself is not in the cluster; before it knows so, reads that wait
-                for the cluster get no reply.
+            Unavailable: this node itself has left the cluster, or is leaving it and does not reply.
         """
         self.see_all_commits()
         for _ in range(2):  # the status is right after the second query: see _check_writer
@@ -230,13 +228,14 @@ class GaleraSession(Session):
 def admit(
     session: GaleraSession, database: bool, several: bool, former: OtherWriter | None
 ) -> GaleraSession:
-    """A session that has just logged in, if its node is or becomes the writer; else it is closed.
+    """Return a session that has just logged in if its node is or becomes the writer; else close it.
 
     Args:
-        session: outside a transaction.
-        database: whether the session uses countersink's database; else it writes no counts.
-        several: the URL has several hosts, so the writer may be another one of them.
-        former: the writer that no host of the URL could reach; None: not known.
+        session: the session, outside a transaction.
+        database: True if the session uses countersink's database; otherwise it writes no counts.
+        several: True if the URL has several hosts, so that another host may be the writer.
+        former: the error that names the writer, if no host of the URL could reach that writer; None
+            otherwise.
 
     Raises:
         Unavailable: the node takes no writes.
@@ -258,7 +257,7 @@ def admit(
 def _check_writer(
     session: GaleraSession, node: Node, several: bool, former: OtherWriter | None
 ) -> str:
-    """UUID of the node that ``writer_fence`` must name at each COMMIT; empty: no check."""
+    """Return the UUID that ``writer_fence`` must hold at each COMMIT; empty if none is checked."""
     try:
         # A change of the writer on another node may not have arrived at this node yet.
         session.execute("SET SESSION wsrep_sync_wait = 1")
@@ -291,17 +290,17 @@ def _check_writer(
 
 
 def _is_other(found: tuple[str, str] | None, node: Node) -> bool:
-    """Whether the writer is another node, and not this node before a restart."""
+    """Return whether the writer is another node, and not ``node`` itself before its restart."""
     return found is not None and found[0] != node.name and found[1] != (node.address or None)
 
 
 def _require_change(
     address: str, uses: int, node: Node, several: bool, former: OtherWriter | None
 ) -> str:
-    """The reason to replace the writer at ``address``.
+    """Return the reason why the writer at ``address`` must be replaced by this session's node.
 
     Raises:
-        OtherWriter: it stays the writer, for now.
+        OtherWriter: the writer must not be replaced yet.
     """
     known = ":" in address
     # A writer whose address is unknown has certainly left where this node is the only member.
@@ -329,7 +328,7 @@ def _require_change(
 
 
 def read_node(session: Session) -> Node:
-    """The node that a session is connected to, by its status."""
+    """Read the status of the node that a session is connected to."""
     status: dict[str, str] = dict(session.query(show("GLOBAL STATUS", _STATUS)))
     if status.get("wsrep_local_state_comment") == _DONOR:
         found = dict(session.query(show("GLOBAL VARIABLES", ("wsrep_desync", "wsrep_sst_method"))))
@@ -348,7 +347,7 @@ def read_node(session: Session) -> Node:
 
 
 def _fences(session: Session) -> tuple[tuple[str, str] | None, bool, int]:
-    """UUID and address of the writer, whether all rows exist and name it, and the sum of uses."""
+    """Return the writer (UUID, address) or None, whether all rows name it, and the sum of uses."""
     rows = session.query(
         "SELECT node, address, COUNT(*), SUM(uses) FROM writer_fence"
         " GROUP BY node, address ORDER BY MIN(number)"
@@ -365,13 +364,13 @@ def set_writer(
     """Make ``node`` the writer in place of ``former``.
 
     Args:
-        session: on ``node``, outside a transaction.
+        session: a session on ``node``, outside a transaction.
         node: the new writer.
-        former: UUID and address of the writer so far; None: there was none.
-        why: the reason, for the log.
+        former: UUID and address of the writer until now; None if there was none.
+        why: the reason for the change, for the log.
 
     Raises:
-        OtherWriter: another node has become the writer meanwhile.
+        OtherWriter: a third node has become the writer meanwhile.
     """
     own = (node.name, node.address)
 

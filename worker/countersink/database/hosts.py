@@ -1,6 +1,8 @@
-"""Choice of the host that takes writes among the hosts of a URL: reasons why a host takes none
-(read only, Group Replication), the order in which hosts are asked (``SILENT_S``), and the watch
-that breaks sessions to a hung host (``PATIENCE_S``). See ``galera.py`` for nodes of Galera."""
+"""The choice of the host that takes writes, where the URL has several hosts. This module finds out
+why a host takes no writes (read only, Group Replication), decides in which order the hosts are
+asked (``SILENT_S``), and breaks the sessions to a host that hangs (``PATIENCE_S``). See
+``galera.py`` for nodes of Galera.
+"""
 
 import logging
 import math
@@ -25,46 +27,47 @@ from countersink.database.sql import GROUP, SEVERAL_PRIMARIES, is_on
 from countersink.database.url import Settings
 
 SLOW_S: Final = 1.0
-"""Seconds after which a failing host counts as silent."""
+"""Seconds after which a host whose login fails counts as silent."""
 SILENT_S: Final = 60.0
-"""Seconds for which this process asks a silent host after the others."""
+"""Seconds for which this process asks a silent host only after all others."""
 PATIENCE_S: Final = 2.0
-"""Seconds that a session waits for its host before the hosts are checked."""
+"""Seconds that a session waits for a reply before its host is checked."""
 PROBE_S: Final = 2.0
-"""Seconds that a checked host has for each reply."""
+"""Seconds that a host has for each reply while it is checked."""
 _CHECK_EVERY_S: Final = 0.5
 PAUSE_S: Final = 2.0
-"""Seconds between two checks of a host that takes writes, while sessions wait for it: a long
-statement shall not cost two logins each second."""
+"""Seconds between two checks of a host that takes writes while sessions wait for it. A long
+statement shall not cause two logins each second."""
 LIMITS: Final = frozenset({1040, 1203, 1226})
-"""Errors for too many connections, in all or of this user: the server itself works."""
+"""Errors for too many connections, of all users or of this user. The server itself works."""
 
 LOGGER: Final = logging.getLogger("countersink.database")
 Opened = TypeVar("Opened")
 Ask = Callable[[str], Sequence[tuple[Any, ...]]]
-"""Runs a query; its rows."""
+"""A function that runs a query and returns its rows."""
 
 READ_ONLY: Final = ("super_read_only", "read_only", "innodb_read_only")
-"""Variables, each of which keeps the server from taking writes while it is on."""
+"""Server variables. A server takes no writes while any of them is on."""
 GALERA: Final = ("wsrep_on", "wsrep_provider")
-"""Variables by which a node of Galera is recognized."""
+"""Server variables that tell whether the server is a node of Galera."""
 VARIABLES: Final = (*READ_ONLY, *GALERA, *GROUP)
-"""Variables that :func:`why_read_only` reads; a server need not have them all."""
+"""Server variables that :func:`why_read_only` reads. A server may lack some of them."""
 _MEMBERS: Final = (
     "SELECT member_id = @@server_uuid, member_state, member_role"
     " FROM performance_schema.replication_group_members"
 )
 
 _silent: Final[dict[str, float]] = {}
-"""Host → time on the monotonic clock until which it is asked last."""
+"""Address of a host → time on the monotonic clock until which the host is asked last."""
 
 
 def why_read_only(variables: Mapping[str, str], ask: Ask) -> str:
-    """The reason why a server takes no writes; empty where it takes them.
+    """Return the reason why a server takes no writes; an empty text if it takes writes.
 
     Args:
-        variables: the server's variables of :data:`VARIABLES`.
-        ask: runs a query on the server: one, and only where it is a member of a group.
+        variables: the values of the server's variables :data:`VARIABLES`.
+        ask: a function that runs a query on the server. It is called once if the server is a member
+            of a replication group, else not at all.
     """
     for name in READ_ONLY:
         if is_on(variables.get(name, "OFF")):
@@ -87,18 +90,20 @@ def why_read_only(variables: Mapping[str, str], ask: Ask) -> str:
 
 
 def first_writable(settings: Settings, log_in: Callable[..., Opened]) -> Opened:
-    """The result of ``log_in`` for the first host, in the URL's order, that takes writes.
+    """Call ``log_in`` for the hosts in the URL's order, and return its result for the first host
+    that takes writes. Hosts that were silent lately come last.
 
     Args:
-        settings: with several hosts.
-        log_in: takes the settings of one host; raises Unavailable where the host takes no writes,
-            OtherWriter where another node of its cluster takes them. If no host takes writes, it is
-            called again with the OtherWriter error as ``former`` for each host that raised one.
+        settings: the settings of a URL with several hosts.
+        log_in: logs in to one host, whose settings it gets. It raises Unavailable if the host takes
+            no writes, and OtherWriter if another node of the host's cluster takes them. If no host
+            takes writes, it is called once more for each host that raised OtherWriter, with that
+            error as ``former``.
 
     Raises:
-        Unavailable: no host takes writes; the message has the reason of each.
+        Unavailable: no host takes writes. The message has the reason of each host.
         Refused: each host refuses the login.
-        Misconfigured, SchemaMismatch: as ``log_in``.
+        Misconfigured, SchemaMismatch: as raised by ``log_in``.
     """
     errors: dict[str, StoreError] = {}
     asked = sorted(settings.each_host(), key=_is_silent)
@@ -130,16 +135,22 @@ def first_writable(settings: Settings, log_in: Callable[..., Opened]) -> Opened:
 
 
 def _answers(writer: str, errors: Mapping[str, StoreError]) -> bool:
-    """Whether the writer answered with a connection limit or a refusal, and so serves others.
+    """Return whether the login to the writer failed with a connection limit or a refusal. Then the
+    writer works, and may serve other clients.
 
-    Where the URL does not have the writer's address, any host that did so may be the writer.
+    If the writer's address is none of the URL's, any host that failed in this way may be the
+    writer.
+
+    Args:
+        writer: address of the writer.
+        errors: address of a host → error of the login to the host.
     """
     suspects = [errors[writer]] if writer in errors else list(errors.values())
     return any(not isinstance(each, OtherWriter) and may_take_writes(each) for each in suspects)
 
 
 def may_take_writes(error: StoreError) -> bool:
-    """Whether a host that raised ``error`` at login may take writes of other clients."""
+    """Return whether a host whose login raised ``error`` may take writes of other clients."""
     return error.code in LIMITS or isinstance(error, Refused)
 
 
@@ -152,7 +163,7 @@ def _note_silence(host: Settings) -> None:
 
 
 def reason(error: StoreError) -> str:
-    """The reason in few words why a host could not be used."""
+    """Return in a few words why a host could not be used."""
     if isinstance(error, OtherWriter):
         return f"a Galera node, while {error.writer} takes countersink's writes"
     cause = error.__cause__
@@ -170,10 +181,10 @@ class Waiting(Protocol):
     """A session that :class:`Watch` can break.
 
     Attributes:
-        where: the host that it is connected to.
-        waiting_since: time on the monotonic clock since which it waits for a reply; None: it does
-            not wait.
-        address: the host's address within its Galera cluster; empty: it is in no cluster.
+        where: the host that the session is connected to.
+        waiting_since: time on the monotonic clock since which the session has been waiting for a
+            reply; None while it does not wait.
+        address: the host's address within its Galera cluster; empty if it is in no cluster.
     """
 
     where: Settings
@@ -181,21 +192,25 @@ class Waiting(Protocol):
     address: str
 
     def abort(self) -> None:
-        """Break the connection, from any thread."""
+        """Break the connection. Any thread may call this."""
 
 
 class Watch:
-    """Breaks the sessions to a hung host while another host takes writes.
+    """Breaks the sessions to a host that hangs, if another host takes writes.
 
-    A frozen server, or one that was cut off from its group during a COMMIT, does not reply, and
-    neither does a working server during a long statement. So a thread asks the host by another
-    connection whether it still takes writes, and then the other hosts. On Galera the answer of the
-    other nodes decides: a node that was frozen says for seconds that it takes writes, while the
-    other nodes have excluded it. The outcome of a broken session's statement is unknown, as after
-    any lost connection.
+    A frozen server does not reply, and neither does a server that lost its group during a COMMIT.
+    But a working server does not reply either while a long statement runs. So if a session waits
+    for long, a thread logs in to its host anew and asks whether the host still takes writes. If
+    not, the thread asks the other hosts; if one of them takes writes, it breaks the sessions. On
+    Galera the other nodes decide: a node that was frozen says for some seconds that it takes
+    writes, although the other nodes have excluded it.
+
+    After a session was broken, it is unknown whether its statement took effect, as after any lost
+    connection.
 
     Args:
-        log_in: as for :func:`first_writable`; the Session that it opens is closed again.
+        log_in: opens a session on one host, and raises as the ``log_in`` of :func:`first_writable`.
+            The watch closes that session again.
     """
 
     def __init__(self, log_in: Callable[[Settings], Any]) -> None:
@@ -205,11 +220,16 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._next: dict[Settings, float] = {}
-        """Host that takes writes, while sessions wait for it → time of its next check, on the
-        monotonic clock."""
+        """A host that takes writes, though sessions wait for it → time of the host's next check, on
+        the monotonic clock."""
 
     def add(self, session: Waiting, settings: Settings) -> None:
-        """Watch a session to one of several hosts until the session is garbage-collected."""
+        """Watch a session until it is garbage-collected.
+
+        Args:
+            session: a session on one host of the URL.
+            settings: the settings of the URL, with all its hosts.
+        """
         if self._pid != os.getpid():
             # In a forked child: the thread and the users of the sessions are in the parent, where
             # breaking a session here would break it.
@@ -247,7 +267,13 @@ class Watch:
         self._next = {host: self._next[host] for host in found if host in self._next}
 
     def _has_moved(self, settings: Settings, session: Waiting, since: float) -> bool:
-        """Whether the host of a waiting session takes no writes while another host does."""
+        """Return whether a session's host takes no writes any more while another host takes writes.
+
+        Args:
+            settings: the settings of the URL, with all its hosts.
+            session: the session.
+            since: the session's ``waiting_since`` before this check.
+        """
         host = session.where
         error = self._failure(host)
         others = [each for each in settings.each_host() if each.where != host.where]
@@ -264,7 +290,9 @@ class Watch:
         return moved and session.waiting_since == since  # else the host has replied meanwhile
 
     def _is_excluded(self, session: Waiting, others: Sequence[Settings]) -> bool:
-        """Whether the cluster has excluded the session's node, by the first other node in it."""
+        """Return whether the Galera cluster has excluded the session's node. The first of the other
+        nodes that is in the cluster decides.
+        """
         found: list[bool] = []
         for host in others:
             self._failure(host, lambda opened: found.append(opened.excludes(session)))
@@ -275,7 +303,9 @@ class Watch:
     def _failure(
         self, host: Settings, ask: Callable[[Any], object] = lambda opened: None
     ) -> StoreError | None:
-        """The error of a login to a host, or of ``ask``; None: it takes writes and answers."""
+        """Log in to a host and call ``ask`` with the new session. Return the error of either; None
+        if the host takes writes and answers.
+        """
         began = time.monotonic()
         try:
             with closing(self._log_in(host)) as opened:

@@ -1,8 +1,8 @@
-"""Leases of workers' slots (1 to 255) in the table ``lease``: take, renew, release. See
-``worker/loop.py`` for how long a lease lasts.
+"""Leases of workers' slots (1 to 255) in the table ``lease``: a worker takes, renews and releases
+one. See ``worker/loop.py`` for how long a lease lasts.
 
-Counts are exact also where two workers use one slot, only slower: a worker that was paused, and has
-lost its lease, may go on using its slot.
+Counts are exact even if two workers use the same slot; they only wait for each other. This happens
+if a worker was paused, so that its lease expired, and then goes on with its slot.
 """
 
 import random
@@ -18,12 +18,13 @@ _TRIES: Final = 8
 
 
 def lease_slot(session: Session, slot: int, holder: str, seconds: float) -> bool:
-    """Lease a slot; False where it is leased, also by the same holder.
+    """Lease a slot, and return True; return False if the slot is leased, by this holder or another.
 
     Args:
-        session: outside a transaction.
-        slot: its number.
-        holder: the process that takes it: a text that no other process uses.
+        session: a session outside a transaction.
+        slot: number of the slot.
+        holder: text that names the process which takes the lease. No other process uses the same
+            text.
         seconds: duration of the lease.
     """
     name = _name(slot)
@@ -39,7 +40,14 @@ def lease_slot(session: Session, slot: int, holder: str, seconds: float) -> bool
 
 
 def lease_worker_slot(session: Session, holder: str, seconds: float) -> int:
-    """Lease one of the slots 1 to 255 for a worker; where all are leased, return a random one."""
+    """Lease one of the slots 1 to 255 for a worker, and return its number. If all are leased,
+    return the number of a random one.
+
+    Args:
+        session: a session outside a transaction.
+        holder: as for :func:`lease_slot`.
+        seconds: duration of the lease.
+    """
     found = session.query(f"SELECT name FROM lease WHERE expires_at > {NOW_MS}")
     taken = {name for (name,) in found}
     slots = range(FIRST_WORKER_SLOT, LAST_WORKER_SLOT + 1)
@@ -52,12 +60,22 @@ def lease_worker_slot(session: Session, holder: str, seconds: float) -> int:
 
 
 def any_slot() -> int:
-    """A random slot of 1 to 255, which may be leased: counts stay exact, only slower."""
+    """Return the number of a random slot from 1 to 255. Another worker may have leased it: then
+    both wait for each other, and counts stay exact.
+    """
     return random.randint(FIRST_WORKER_SLOT, LAST_WORKER_SLOT)
 
 
 def renew_worker_slot(session: Session, slot: int, holder: str, seconds: float) -> bool:
-    """Extend a worker's lease; False where it has none (a shared slot, an expired lease)."""
+    """Extend a worker's lease. Return False if the worker has none, because it shares the slot or
+    its lease has expired.
+
+    Args:
+        session: a session outside a transaction.
+        slot: number of the slot.
+        holder: as for :func:`lease_slot`.
+        seconds: duration of the lease from now on.
+    """
     # An UPDATE to the present value would report no changed row.
     renewed = session.execute(
         f"UPDATE lease SET expires_at = GREATEST(expires_at + 1, {NOW_MS} + %s)"
@@ -68,7 +86,7 @@ def renew_worker_slot(session: Session, slot: int, holder: str, seconds: float) 
 
 
 def release_worker_slot(session: Session, slot: int, holder: str) -> None:
-    """End a worker's lease, if ``holder`` has it."""
+    """End the lease of a slot if ``holder`` has it."""
     session.execute("DELETE FROM lease WHERE name = %s AND holder = %s", (_name(slot), holder))
 
 

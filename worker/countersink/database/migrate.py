@@ -1,9 +1,11 @@
-"""Migrations, applied by one process at a time; the SQL is in ``database/schema.sql``.
+"""Migrations of the tables to the version that this program needs. One process at a time applies
+them.
 
-That file is version 1; each later version is a numbered file beside it. DDL commits by itself, so a
-crash can leave a migration half done: every statement can be run again, and the version is recorded
-last. Two processes that migrate at once take turns by a row lock, which a connection of its own
-holds: the lock ends with its process.
+The file ``database/schema.sql`` is version 1; each later version is a numbered file beside it. DDL
+commits by itself, so a crash can leave a migration half done. Therefore every statement can be run
+again, and the version is recorded last. If two processes migrate at once, the second waits for a
+row lock. The first holds that lock on a connection of its own, so that the lock ends with the
+process.
 """
 
 import re
@@ -26,13 +28,13 @@ from countersink.database.sql import quoted
 from countersink.database.url import Settings
 
 DDL_SECONDS: Final = 24 * 3600.0
-"""Seconds that a statement of a migration may take: it may rebuild a large table."""
+"""Seconds that a statement of a migration may take, because it may rebuild a large table."""
 DDL_LOCK_WAIT: Final = 2
-"""Seconds to wait for a table that a transaction uses: meanwhile all other users of the table wait
-behind this statement."""
+"""Seconds that a statement waits for a table that a transaction uses. Meanwhile all other users of
+the table wait behind the statement."""
 _DDL_ATTEMPTS: Final = 100
 TURN_SECONDS: Final = 50
-"""Seconds to wait for another process's migration, per attempt."""
+"""Seconds that one attempt waits until another process has ended its migration."""
 _TURN_ATTEMPTS: Final = 72
 
 _VERSION_TABLE: Final = """
@@ -55,14 +57,17 @@ _ALREADY_DONE: Final = frozenset(
         1091,  # Can't DROP; check that it exists
     }
 )
-"""Errors of a statement that an earlier run has executed: MySQL has no ADD COLUMN IF NOT EXISTS."""
+"""Errors of a statement that was executed before, in a migration that did not end. They are needed
+because MySQL has no ADD COLUMN IF NOT EXISTS."""
 
 _FILE: Final = re.compile(r"(?:(\d{4})_)?(\w+)\.sql")
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """The statements of ``schema.sql``, or of a file ``NNNN_name.sql``."""
+    """A migration: the version and name of an SQL file (``schema.sql`` or ``NNNN_name.sql``), and
+    its statements.
+    """
 
     version: int
     name: str
@@ -71,7 +76,7 @@ class Migration:
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """All migrations of this program, by version."""
+    """Return all migrations of this program, sorted by version."""
     found = []
     for file in resources.files("countersink.database").iterdir():
         if named := _FILE.fullmatch(file.name):
@@ -81,29 +86,34 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def split_statements(sql: str) -> tuple[str, ...]:
-    """The statements of a file; each ends with ``;`` at a line's end. Comments begin ``--``."""
+    """Split the text of an SQL file into its statements. Each statement ends with ``;`` at the end
+    of a line; lines that begin with ``--`` are comments.
+    """
     code = "\n".join(line for line in sql.splitlines() if not line.lstrip().startswith("--"))
     return tuple(part.strip() for part in re.split(r";[ \t]*$", code, flags=re.M) if part.strip())
 
 
 def identity(session: Session) -> str:
-    """The identity of an installation's tables: time of their creation and name of their database.
-    It does not depend on the host name by which the server is reached."""
+    """Return the identity of an installation's tables: the time of their creation and the name of
+    their database. It is the same under whichever host name the server is reached.
+    """
     made = session.query("SELECT MIN(applied_at), DATABASE() FROM schema_version")
     return " ".join(map(str, made[0]))
 
 
 def migrate(where: Settings | str) -> list[str]:
-    """Create the database and bring its tables up to date. Safe to run again, or twice at once.
+    """Create the database if need be, and bring its tables up to date. It is safe to run this
+    again, or in two processes at once.
 
     Returns:
-        the applied migrations, such as ``["0001_schema"]``; empty where the tables were up to date.
+        the names of the migrations that were applied, such as ``["0001_schema"]``; an empty list if
+        the tables were up to date.
 
     Raises:
         SchemaMismatch: the tables are newer than this program.
         Misconfigured: the URL cannot be used, or names no database.
         Conflict: another process has been migrating for an hour.
-        StoreError: as :func:`countersink.database.connection.connect`.
+        StoreError: as raised by :func:`countersink.database.connection.connect`.
     """
     settings = Settings.parse(where) if isinstance(where, str) else where
     with _session(settings) as session, _turn(session.where):
@@ -122,7 +132,7 @@ def migrate(where: Settings | str) -> list[str]:
 
 
 def _session(settings: Settings) -> Session:
-    """A session for DDL in the settings' database, which is created where it does not exist."""
+    """Create the settings' database if it does not exist, and return a session in it for DDL."""
     try:
         return _connect(settings)
     except SchemaMismatch as error:
@@ -137,7 +147,12 @@ def _session(settings: Settings) -> Session:
 
 
 def _connect(settings: Settings, lock_wait: int = DDL_LOCK_WAIT) -> Session:
-    """A session whose statements, or whose wait for its turn, may take long."""
+    """Open a session with a long read timeout, because a migration's statements may take long.
+
+    Args:
+        settings: the host, the login and the database.
+        lock_wait: seconds that a statement waits for a lock.
+    """
     return connect(
         settings, read_timeout=DDL_SECONDS, lock_wait=lock_wait, idle_seconds=int(DDL_SECONDS)
     )
@@ -145,7 +160,9 @@ def _connect(settings: Settings, lock_wait: int = DDL_LOCK_WAIT) -> Session:
 
 @contextmanager
 def _turn(settings: Settings) -> Iterator[None]:
-    """Hold the row lock of migrating processes, on a connection of its own, as DDL commits."""
+    """Hold the row lock that only one migrating process can have. The lock is on a connection of
+    its own, because DDL on the same connection would commit and release it.
+    """
     with _connect(settings, TURN_SECONDS) as holder:
 
         def take() -> None:

@@ -1,6 +1,8 @@
-"""``ReplicaPool``: sessions for reading on replicas that have applied everything that the writer
-(the server that takes writes) has committed: time to catch up (``CATCH_UP_S``), and pause after a
-failure (``REST_S``). If no replica has caught up, the writer is read."""
+"""``ReplicaPool``: sessions that read on replicas instead of on the writer, the server that takes
+writes. A replica is read only after it has applied everything that the writer has committed. This
+module sets how long a replica may take to catch up (``CATCH_UP_S``), and how long it is left alone
+after a failure (``REST_S``). If no replica has caught up, the writer is read.
+"""
 
 import logging
 import threading
@@ -24,37 +26,42 @@ from countersink.database.sessions import Pool, Ready
 from countersink.database.url import Settings
 
 CATCH_UP_S: Final = 1.0
-"""Seconds that a replica has to catch up with the writer."""
+"""Seconds that a read waits for a replica to catch up with the writer."""
 REST_S: Final = 5.0
 """Seconds for which a replica that lags or does not answer is not asked again."""
 LONGEST_REST_S: Final = 60.0
-"""Longest such pause: it doubles while the replica goes on not answering."""
+"""Longest such pause in seconds. The pause doubles each time that the replica does not answer."""
 _ANSWER_S: Final = 2.0
-"""Seconds, beyond the time to catch up, until a silent replica counts as unavailable."""
+"""Seconds, in addition to :data:`CATCH_UP_S`, after which a silent replica counts as
+unavailable."""
 
 LOGGER: Final = logging.getLogger("countersink.database")
 Result = TypeVar("Result")
 _Position = tuple[str, str]
-"""The writer's committed transactions: its GTIDs (empty: it has none, or its numbers mean other
-transactions on other servers), and the UUID of its Galera cluster (empty: it is in none)."""
+"""The position of the writer: the GTIDs of its committed transactions, and the UUID of its Galera
+cluster.
+
+The GTIDs are empty if the writer has none, or if other servers use the same numbers for other
+transactions. The UUID is empty if the writer is in no cluster."""
 Open = Callable[[Settings], Session]
-"""Opens a session on one host; raises StoreError."""
+"""A function that opens a session on one host. It raises StoreError."""
 
 
 class _Behind(Exception):
-    """The replica has not applied everything; the message is for people."""
+    """Raised if the replica has not applied everything yet. The message is for people."""
 
 
 class ReplicaPool(Pool):
-    """A pool whose reads run on replicas and see the same as on the writer.
+    """A pool whose reads run on replicas, and see the same data as a read on the writer.
 
-    Before each read the writer is asked for its GTIDs; a replica that has not applied these within
-    :data:`CATCH_UP_S` is not asked again for a while. A node of the writer's own Galera cluster
-    waits for the cluster's commits instead. Without GTIDs all reads go to the writer.
+    Before each read the pool asks the writer for the GTIDs of its commits. A replica that has not
+    applied them within :data:`CATCH_UP_S` is left alone for a while. If the replica is a node of
+    the writer's own Galera cluster, it waits for the cluster's commits instead. If the writer has
+    no GTIDs, other replicas cannot be used, and reads run on the writer.
 
     Args:
         writer: opens a session on the writer.
-        settings: one host of a replica or several, in the order in which they are asked.
+        settings: the hosts of the replicas, one or several, in the order in which they are asked.
         replica: opens a session on a replica.
     """
 
@@ -64,9 +71,11 @@ class ReplicaPool(Pool):
         self._identity = ""
 
     def read(self, work: Callable[[Session], Result]) -> Result:
-        """Run ``work`` in a snapshot that has everything committed before the call.
+        """Run ``work`` in a snapshot that has everything that was committed before the call, and
+        return its result.
 
-        ``work`` only reads; it may be run again, on another server.
+        Args:
+            work: a function that only reads. It may be run again on another server.
 
         Raises:
             Misconfigured: a replica has other tables than the writer.
@@ -78,11 +87,14 @@ class ReplicaPool(Pool):
             return super().read(work)
 
     def open_session(self, replica: Open) -> Session | None:
-        """A new session, for one long read, on a replica that has caught up with the writer; None:
-        there is none. ``replica`` opens it.
+        """Open a new session for one long read, on a replica that has caught up with the writer.
+        Return None if no replica has caught up.
+
+        Args:
+            replica: opens the session.
 
         Raises:
-            StoreError: as :meth:`read`.
+            StoreError: as raised by :meth:`read`.
         """
 
         def opened(found: _Replica, ready: Ready) -> Session:
@@ -100,18 +112,22 @@ class ReplicaPool(Pool):
             return None
 
     def close(self) -> None:
-        """Close the kept sessions. The pool can be used again."""
+        """Close the idle sessions that the pool keeps. The pool can be used again."""
         super().close()
         for replica in self._replicas:
             replica.pool.close()
 
     def _on_replica(self, work: Callable[["_Replica", Ready], Result]) -> Result:
-        """The result of ``work`` for a replica, and for the function that lets a session on it
-        catch up.
+        """Call ``work`` for one replica after another until one has caught up, and return the
+        result.
+
+        Args:
+            work: a function of a replica and of a second function. It must call the second one with
+                its session on the replica; this waits until the replica has caught up.
 
         Raises:
             _Behind: no replica has caught up.
-            Misconfigured, StoreError: as :meth:`read`.
+            Misconfigured, StoreError: as raised by :meth:`read`.
         """
         position: _Position | None = None
         for replica in self._replicas:
@@ -138,7 +154,9 @@ _UNUSABLE: Final = (Unavailable, Refused, SchemaMismatch)
 
 
 class _Replica:
-    """A replica, its sessions, and its pauses."""
+    """A replica with a pool of sessions on it. It also knows until when it is not to be asked after
+    a failure.
+    """
 
     def __init__(self, host: Settings, opened: Open) -> None:
         self.host = host
@@ -149,8 +167,11 @@ class _Replica:
         self._logged = ""
 
     def take_turn(self) -> bool:
-        """Whether the caller may ask it now. After a failure one reader asks it, while all others
-        ask other servers for twice as long as before, unless it answers.
+        """Return whether the caller may ask the replica now.
+
+        After a failure there is a pause in which nobody asks the replica. After the pause one
+        caller may ask it, and for all others a new pause begins, twice as long. If the replica
+        answers that caller, the new pause ends.
         """
         with self._lock:
             now = time.monotonic()
@@ -161,13 +182,13 @@ class _Replica:
             return True
 
     def note_success(self) -> None:
-        """End the pauses: the replica has answered a read."""
+        """End the pause, because the replica has answered a read."""
         with self._lock:
             self._rest_s = self._rests_until = 0.0
             self._logged = ""
 
     def rest(self, reason: BaseException) -> None:
-        """Begin a pause, and log its reason where that is new."""
+        """Begin a pause, and log its reason unless that is the same as before."""
         with self._lock:
             # A lagging replica catches up soon, but each try of a silent one takes seconds.
             if not self._rest_s or not isinstance(reason, Unavailable):
@@ -193,12 +214,18 @@ def _committed(session: Session) -> _Position:
 
 
 def _catch_up(session: Session, host: Settings, position: _Position, tables: str) -> None:
-    """Wait until a new snapshot has everything that the writer has committed.
+    """Wait until a new snapshot on a replica has everything that the writer has committed.
+
+    Args:
+        session: a session on the replica.
+        host: the replica's host.
+        position: what the writer has committed.
+        tables: the identity of the writer's tables.
 
     Raises:
-        _Behind: it had not, in time.
-        Misconfigured: the replica's tables are not ``tables``, the identity of the writer's.
-        StoreError: as any query.
+        _Behind: the replica has not caught up within :data:`CATCH_UP_S`.
+        Misconfigured: the replica's tables have another identity.
+        StoreError: a query on the replica failed.
     """
     with session.reply_timeout(CATCH_UP_S + _ANSWER_S):
         gtids, cluster = position
@@ -233,12 +260,16 @@ def _catch_up(session: Session, host: Settings, position: _Position, tables: str
 
 
 def _check_origin(session: Session, position: str) -> None:
-    """Check the server ids of the last transactions: MASTER_GTID_WAIT compares numbers only, which
+    """Check that the last transactions that a MariaDB replica has applied come from the same
+    servers as the writer's. This is needed because MASTER_GTID_WAIT compares only numbers, which
     another server may have used as well.
 
+    Args:
+        session: a session on the replica.
+        position: the writer's GTIDs, one for each GTID domain.
+
     Raises:
-        _Behind: in a GTID domain the last applied transaction is of another server than the
-            writer's last one.
+        _Behind: in some GTID domain the two last transactions come from different servers.
     """
     applied = _origins(str(session.query("SELECT @@GLOBAL.gtid_slave_pos")[0][0]))
     for domain, server in _origins(position).items():
@@ -250,6 +281,10 @@ def _check_origin(session: Session, position: str) -> None:
 
 
 def _origins(position: str) -> dict[str, str]:
-    """GTID domain → server id of its last transaction, for a MariaDB position (``0-1-9,1-2-3``)."""
+    """Return GTID domain → id of the server whose transaction was the last in the domain.
+
+    Args:
+        position: GTIDs as MariaDB writes them (``0-1-9,1-2-3``: domain, server, number).
+    """
     parts = (each.strip().split("-") for each in position.split(",") if each.strip())
     return {domain: server for domain, server, _ in parts}

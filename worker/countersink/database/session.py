@@ -1,5 +1,7 @@
-"""``Session``, a connection to MySQL: statements, transactions, timeouts; and ``rerun``, which runs
-a transaction again after a conflict. See ``connection.py`` for logins and session variables."""
+"""``Session``, a connection to MySQL with statements, transactions and timeouts; and ``rerun``,
+which runs a transaction again after a conflict. See ``connection.py`` for logins and session
+variables.
+"""
 
 import math
 import random
@@ -24,54 +26,41 @@ from countersink.database.errors import (
     Unavailable,
     translate,
 )
-from countersink.database.sql import (
-    Dialect,
-    marks,
-    parts,
-    show,
-)
+from countersink.database.sql import Dialect, marks, parts, show
 from countersink.database.url import Settings
 
 Result = TypeVar("Result")
-
-
 Connect = Callable[[], "Session"]
-"""Makes a new session; raises StoreError."""
-
-
+"""A function that opens a new session. It raises StoreError."""
 _ROWS_PER_FETCH: Final = 1000
-"""Rows of :meth:`Session.stream` that are fetched at once."""
-
-
+"""Number of rows that :meth:`Session.stream` fetches at once."""
 ATTEMPTS: Final = 6
-"""Attempts of :func:`rerun` at a transaction."""
-
-
+"""Number of times that :func:`rerun` calls a transaction at most."""
 _FIRST_PAUSE: Final = 0.01
-
-
 _LONGEST_PAUSE: Final = 0.5
 
 
 @dataclass(eq=False, repr=False)
 class Session(AbstractContextManager["Session", None]):
-    """A connection with its session variables set. Other threads may call only :meth:`abort` and
+    """A connection to MySQL whose session variables are set. Only the thread that uses it may call
+    its methods, except that any thread may call :meth:`abort` and
     :func:`countersink.database.connection.interrupt`.
 
-    Outside a transaction every statement commits by itself. Every method raises only
+    Outside a transaction every statement commits by itself. All methods raise only
     :class:`~countersink.database.errors.StoreError`; after Unavailable the session is closed.
 
     Attributes:
         dialect: the server's kind and version.
-        snapshot_isolation: whether the server has ``innodb_snapshot_isolation``, which is off here.
-        server: the server's own host name and port.
-        cluster: UUID of the server's Galera cluster at login; empty: it was in none.
-        address: the server's address within that cluster; empty: the cluster did not know it.
-        where: the host that it is connected to, and the login.
-        keep_until: time on the monotonic clock at which a pool closes it.
-        interrupted: it was interrupted: the session can only be closed.
-        waiting_since: time on the monotonic clock since which it waits for a reply; None: it does
-            not wait.
+        snapshot_isolation: whether the server has the variable ``innodb_snapshot_isolation``. In
+            this session the variable is off.
+        server: host name and port of the server, as the server itself says.
+        cluster: UUID of the server's Galera cluster at the login; empty if it was in none.
+        address: the server's address within that cluster; empty if the cluster did not know it.
+        where: the host that the session is connected to, and the login.
+        keep_until: time on the monotonic clock after which a pool closes the session.
+        interrupted: True after the session was interrupted. Then it can only be closed.
+        waiting_since: time on the monotonic clock since which the session has been waiting for a
+            reply; None while it does not wait.
     """
 
     _connection: "pymysql.connections.Connection[Any]"
@@ -87,12 +76,14 @@ class Session(AbstractContextManager["Session", None]):
 
     @property
     def checked(self) -> bool:
-        """Whether commits are checked against other servers that take writes."""
+        """Whether a COMMIT fails if another server takes the writes by now; True if no such check
+        is needed.
+        """
         return True
 
     @property
     def connection_id(self) -> int:
-        """The connection's number on its server, from the server's greeting."""
+        """The number of this connection on its server, as CONNECTION_ID() returns it."""
         driver: Any = self._connection
         return int(driver.thread_id())
 
@@ -102,31 +93,38 @@ class Session(AbstractContextManager["Session", None]):
         return not self._connection.open
 
     def excludes(self, other: "Session") -> bool:
-        """Whether this server's Galera cluster has excluded the node of another session."""
+        """Return whether this server's Galera cluster has excluded the node of another session.
+        Without Galera the answer is False.
+        """
         return False
 
     def execute(self, sql: str, args: Sequence[object] | None = None) -> int:
-        """Run a statement; number of changed rows (of an upsert 1 for a new row, 2 for another)."""
+        """Run a statement and return the number of changed rows. INSERT … ON DUPLICATE KEY UPDATE
+        counts 1 for a new row and 2 for a row that it changes.
+        """
         with self._translated(), self._connection.cursor() as cursor:
             return int(cursor.execute(sql, args or None))
 
     def hand_out(self, sql: str) -> Executed:
-        """Run a statement; its changed rows, and its insert id: the value that it handed out."""
+        """Run a statement that hands out a value of a sequence. Return its number of changed rows
+        and its insert id, which is the value.
+        """
         with self._translated():
             return execute(self._connection, sql)
 
     def query(self, sql: str, args: Sequence[object] | None = None) -> list[tuple[Any, ...]]:
-        """Run a query; its rows, with binary columns as bytes, DATETIME as naive UTC, and DECIMAL
-        of scale 0 as int.
+        """Run a query and return its rows. Binary columns are bytes, a DATETIME is a naive datetime
+        in UTC, and a DECIMAL without decimals is an int.
         """
         with self._translated(), self._connection.cursor() as cursor:
             cursor.execute(sql, args or None)
             return list(cursor.fetchall())
 
     def stream(self, sql: str, args: Sequence[object] | None = None) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query one by one, so that memory does not grow with their number.
+        """Run a query and yield its rows one by one, so that the use of memory does not grow with
+        the number of rows.
 
-        No other query can run meanwhile; an iteration that ends early closes the session.
+        No other query can run meanwhile. If the iteration ends early, the session is closed.
         """
         with self._translated():
             cursor = self._connection.cursor(SSCursor)
@@ -151,12 +149,13 @@ class Session(AbstractContextManager["Session", None]):
     def insert_rows(
         self, into: str, rows: Sequence[Sequence[object]], size: int, clause: str = ""
     ) -> None:
-        """INSERT rows; the caller has begun a transaction.
+        """Insert rows by statements of at most ``size`` rows each. The caller has begun a
+        transaction.
 
         Args:
             into: the table and, in brackets, its columns.
-            rows: their values.
-            size: rows in a statement.
+            rows: the values of each row.
+            size: maximum of rows in a statement.
             clause: SQL that follows the values.
         """
         for part in parts(rows, size):
@@ -165,26 +164,35 @@ class Session(AbstractContextManager["Session", None]):
             self.execute(f"INSERT INTO {into} VALUES {values}{clause}", args)
 
     def literal(self, text: str) -> str:
-        """``text`` as a quoted SQL literal, by the driver, for statements built in bulk."""
+        """Return ``text`` as an SQL literal, quoted by the driver, for a statement of many rows."""
         return self._connection.escape(text)
 
     def see_all_commits(self) -> None:
-        """Let each later transaction see all earlier commits on any server. Galera overrides it."""
+        """Let each later transaction see everything that was committed before on any server. This
+        does nothing on a single server; the subclass for Galera overrides it.
+        """
 
     def begin(self, *, snapshot: bool = False) -> None:
-        """Begin a transaction; with ``snapshot`` a read-only one on a snapshot taken now, which
-        needs REPEATABLE READ.
+        """Begin a transaction.
+
+        Args:
+            snapshot: True for a read-only transaction whose snapshot is taken now. The session must
+                have the isolation level REPEATABLE READ.
         """
         options = " WITH CONSISTENT SNAPSHOT, READ ONLY" if snapshot else ""
         self.execute(f"START TRANSACTION{options}")
 
     def commit(self) -> None:
-        """Commit. If it raises, the outcome is unknown: rerun, and the guards decide."""
+        """Commit the transaction. If this raises, it is unknown whether it was committed: run the
+        transaction again, whose guard rows show what was committed.
+        """
         with self._translated():
             self._connection.commit()
 
     def rollback(self) -> None:
-        """Roll back the open transaction, if any. For a closed session the server has done so."""
+        """Roll back the open transaction, if there is one. In a closed session nothing is done,
+        because the server has rolled back already.
+        """
         if self.closed:
             return
         with self._translated():
@@ -192,7 +200,12 @@ class Session(AbstractContextManager["Session", None]):
 
     @contextmanager
     def transaction(self, *, snapshot: bool = False) -> Iterator[None]:
-        """BEGIN, the block, COMMIT; ROLLBACK on any error, even if the server has rolled back."""
+        """Run the block in a transaction: BEGIN before it and COMMIT after it. After any exception
+        send ROLLBACK, even if the server has rolled back already.
+
+        Args:
+            snapshot: as for :meth:`begin`.
+        """
         self.begin(snapshot=snapshot)
         try:
             yield
@@ -203,7 +216,9 @@ class Session(AbstractContextManager["Session", None]):
 
     @contextmanager
     def variable(self, name: str, within: object, afterwards: object) -> Iterator[None]:
-        """Set a session variable to ``within`` for the block, and to ``afterwards`` at its end."""
+        """Set a session variable to the value ``within`` during the block, and to the value
+        ``afterwards`` at its end.
+        """
         self.execute(f"SET SESSION {name} = %s", (within,))
         try:
             yield
@@ -212,14 +227,16 @@ class Session(AbstractContextManager["Session", None]):
                 self.execute(f"SET SESSION {name} = %s", (afterwards,))
 
     def rollback_or_close(self) -> None:
-        """Roll back the open transaction, or else close the connection. Never raises."""
+        """Roll back the open transaction; if that fails, close the connection. This never
+        raises.
+        """
         try:
             self.rollback()
         except StoreError:
             self.close(hard=True)
 
     def silent(self) -> bool:
-        """Whether the connection is open and the server has sent nothing since its last reply."""
+        """Return whether the connection is open and the server has not sent anything unasked."""
         sock = getattr(self._connection, "_sock", None)
         if self.closed or sock is None:
             return False
@@ -228,7 +245,9 @@ class Session(AbstractContextManager["Session", None]):
         return not poll.poll(0)
 
     def answers(self) -> bool:
-        """Whether the server answers ``DO 0``; else the session is closed. Never raises."""
+        """Return whether the server answers the statement ``DO 0``. If not, close the session. This
+        never raises.
+        """
         try:
             self.execute("DO 0")
         except StoreError:
@@ -238,7 +257,9 @@ class Session(AbstractContextManager["Session", None]):
 
     @contextmanager
     def reply_timeout(self, seconds: float) -> Iterator[None]:
-        """Let a silent server count as unavailable after so many seconds within the block."""
+        """Within the block, count the server as unavailable after ``seconds`` without a reply, if
+        that is less than the session's usual read timeout.
+        """
         driver: Any = self._connection
         usual = driver._read_timeout
         driver._read_timeout = min(usual, seconds)
@@ -248,7 +269,9 @@ class Session(AbstractContextManager["Session", None]):
             driver._read_timeout = usual
 
     def takes_writes(self) -> bool:
-        """Whether the server still takes writes, by asking it; never raises."""
+        """Ask the server whether it still takes writes, and return the answer. This never raises:
+        if the server does not answer, the session is closed and the result is False.
+        """
         try:
             found = dict(self.query(show("VARIABLES", hosts.VARIABLES)))
             return not hosts.why_read_only(found, self.query)
@@ -257,13 +280,19 @@ class Session(AbstractContextManager["Session", None]):
             return False
 
     def close(self, *, hard: bool = False) -> None:
-        """Close the connection, ``hard`` without telling the server. Never raises."""
+        """Close the connection. This never raises.
+
+        Args:
+            hard: True to break the connection without telling the server.
+        """
         if hard:
             self.abort()
         end_connection(self._connection)
 
     def abort(self) -> None:
-        """Break the connection, from any thread: a waiting method raises Unavailable."""
+        """Break the connection. Any thread may call this; a method that waits for a reply raises
+        Unavailable.
+        """
         sock = getattr(self._connection, "_sock", None)
         if isinstance(sock, socket.socket):
             with suppress(OSError):  # not connected any more
@@ -299,7 +328,7 @@ _SPARE_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def end_connection(connection: "pymysql.connections.Connection[Any]") -> None:
-    """Close a connection, which may be broken or closed. Never raises."""
+    """Close a connection of the driver, even if it is broken or closed. This never raises."""
     with suppress(Exception):  # after any error the socket is closed
         if connection.open:
             connection.close()
@@ -307,10 +336,11 @@ def end_connection(connection: "pymysql.connections.Connection[Any]") -> None:
 
 
 def forget_tls_errors() -> None:
-    """Clear the thread's OpenSSL error queue after a broken TLS connection.
+    """Clear this thread's queue of OpenSSL errors after a TLS connection has broken.
 
-    Python 3.13 leaves the error in the queue, where the next read of any connection of this thread
-    takes it for its own. Python does clear the queue after a refused list of ciphers.
+    Python 3.13 leaves the error in the queue. The next read of another connection in the same
+    thread would raise it. Python clears the queue when it refuses a list of ciphers, so this
+    function sets an invalid one.
     """
     with suppress(ssl.SSLError):
         _SPARE_TLS.set_ciphers("NONE")
@@ -322,12 +352,18 @@ def rerun(
     attempts: int = ATTEMPTS,
     pause: Callable[[float], object] = time.sleep,
 ) -> Result:
-    """Call ``work``, a transaction that rolls back if it raises, until it raises no Conflict.
+    """Call ``work`` again and again until it raises no Conflict, and return its result.
 
-    The pauses, up to half a second, are random, so that the same two do not conflict again.
+    Before each further call there is a pause of up to half a second. Its length is random, so that
+    the same two transactions do not conflict again.
+
+    Args:
+        work: a transaction that rolls back if it raises.
+        attempts: maximum of calls.
+        pause: a function that waits for so many seconds.
 
     Raises:
-        Conflict: raised by the last of ``attempts`` calls.
+        Conflict: the last call raised it.
     """
     longest = _FIRST_PAUSE
     for _ in range(attempts - 1):
@@ -341,7 +377,7 @@ def rerun(
 
 @contextmanager
 def explained(reason: str, advice: str) -> Iterator[None]:
-    """Give a Conflict within the block a message with its reason and advice."""
+    """Raise a Conflict of the block again, with a message that has ``reason`` and ``advice``."""
     try:
         yield
     except Conflict as error:
@@ -351,7 +387,9 @@ def explained(reason: str, advice: str) -> Iterator[None]:
 def rerun_transaction(
     session: Session, work: Callable[[], Result], *, attempts: int = ATTEMPTS
 ) -> Result:
-    """As :func:`rerun`, with a transaction around ``work``."""
+    """Run ``work`` in a transaction of the session, again and again until there is no Conflict, and
+    return its result. See :func:`rerun`.
+    """
 
     def attempt() -> Result:
         with session.transaction():

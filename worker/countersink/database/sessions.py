@@ -1,5 +1,6 @@
-"""Reused sessions: one for a thread (``KeptSession``, which waits while the database is away),
-several for threads (``Pool``), the check of the tables' version, and ``Cancellation`` of reads."""
+"""Sessions that are used again: ``KeptSession`` for one thread, which waits while the database is
+away; ``Pool`` for several threads; ``Cancellation`` of reads; and the check of the tables' version.
+"""
 
 import math
 import os
@@ -25,31 +26,34 @@ from countersink.database.session import Connect, Session, rerun
 from countersink.database.url import Settings
 
 PATIENCE_S: Final = 60.0
-"""Seconds that :meth:`KeptSession.run` waits for a server that does not answer."""
+"""Seconds for which :meth:`KeptSession.run` waits for a server that does not answer."""
 PATIENT_ATTEMPTS: Final = 20
-"""Attempts of :meth:`KeptSession.run` at work that conflicts with other transactions."""
+"""Number of times that :meth:`KeptSession.run` tries work that meets a Conflict each time."""
 _PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 2.0
 BRIEF_READ_TIMEOUT_S: Final = 3.0
-"""Seconds until a silent server counts as unavailable for a :func:`brief_session`."""
+"""Seconds without a reply after which a :func:`brief_session` counts the server as unavailable."""
 BRIEF_LOCK_WAIT_S: Final = 2
 """Seconds that a statement of a :func:`brief_session` waits for a lock."""
 
 _FRESH_SECONDS: Final = IDLE_SECONDS / 2
-"""Longest idle time of a reused session: after more the server may be about to end it."""
+"""Idle seconds up to which a session is reused. After more the server may be about to end it."""
 
 Result = TypeVar("Result")
 Params = ParamSpec("Params")
 Ready = Callable[[Session], None]
-"""Prepares a session for a snapshot; raises StoreError."""
+"""A function that prepares a session before a snapshot is taken. It raises StoreError."""
 
 
 def open_tables(where: Settings | str, **options: Unpack[SessionOptions]) -> Session:
-    """Log in as :func:`countersink.database.connection.connect` does; check the tables' version.
+    """Log in, check that the tables have the version this program needs, and return the session.
+
+    Args:
+        where, options: as for :func:`countersink.database.connection.connect`.
 
     Raises:
         SchemaMismatch: there are no tables, or they have another version.
-        StoreError: as ``connect``.
+        StoreError: as raised by ``connect``.
     """
     session = connect(where, **options)
     try:
@@ -64,11 +68,11 @@ def open_tables(where: Settings | str, **options: Unpack[SessionOptions]) -> Ses
 
 
 VERSION: Final = 1
-"""The schema version that this program needs: that of its last migration."""
+"""The version of the tables that this program needs: the version of its last migration."""
 
 
 def schema_version(session: Session) -> int:
-    """The version of the tables; 0 where there are no tables."""
+    """Return the version of the tables; 0 if there are no tables."""
     try:
         rows = session.query("SELECT COALESCE(MAX(version), 0) FROM schema_version")
     except SchemaMismatch as error:
@@ -82,7 +86,7 @@ def require_schema(session: Session) -> None:
     """Check that the tables have the version that this program needs.
 
     Raises:
-        SchemaMismatch: older (run ``countersink migrate``) or newer (upgrade countersink).
+        SchemaMismatch: the tables are older, or newer. The message says what to run or upgrade.
     """
     found = schema_version(session)
     if found > VERSION:
@@ -99,13 +103,13 @@ def require_schema(session: Session) -> None:
 
 
 class KeptSession(AbstractContextManager["KeptSession", None]):
-    """A session that is opened at its first use, and again after it was lost or idle for long. For
-    one thread, except :meth:`abort`.
+    """A session for one thread. It is opened at its first use, and opened again if it is lost or
+    idle for too long. Only :meth:`abort` may be called by other threads.
 
     Args:
         connect: opens the session.
-        stop: called while the server is unavailable; true ends the wait of :meth:`run`.
-        attempts: attempts of :meth:`run` at work that conflicts with other transactions.
+        stop: called while the server is unavailable; if it returns true, :meth:`run` stops waiting.
+        attempts: number of times that :meth:`run` tries work that conflicts.
     """
 
     def __init__(
@@ -125,7 +129,7 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
         self.close()
 
     def __call__(self) -> Session:
-        """The open session; to be called for each transaction.
+        """Return the open session. Call this for each transaction.
 
         Raises:
             StoreError: the session cannot be opened.
@@ -144,7 +148,7 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
         return self._session is not None and not self._session.closed
 
     def open(self) -> Self:
-        """Connect, without waiting for an unavailable server.
+        """Open the session now. Do not wait if the server is unavailable.
 
         Raises:
             StoreError: the session cannot be opened.
@@ -158,8 +162,8 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
         *args: Params.args,
         **kwargs: Params.kwargs,
     ) -> Result:
-        """The result of ``work`` for the session and ``args``. After a Conflict or a lost server it
-        is run again, so it must check first whether it was done already.
+        """Call ``work`` with the session and ``args``, and return its result. After a Conflict or a
+        lost server it is called again, so it must check first whether its work was done already.
 
         Raises:
             Conflict: each attempt conflicted with another transaction.
@@ -181,33 +185,33 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
                 pause = min(2.0 * pause, _LONGEST_PAUSE_S)
 
     def used(self) -> None:
-        """Note the end of a transaction that may have taken long."""
+        """Note that a transaction has just ended, so that its duration is no idle time."""
         self._used_at = time.monotonic()
 
     def abort(self) -> None:
-        """Break the connection, from any thread: a waiting call raises Unavailable."""
+        """Break the connection. Any thread may call this; a call that waits raises Unavailable."""
         session = self._session
         if session is not None:
             session.abort()
 
     def close(self) -> None:
-        """Close the session; it can be opened again."""
+        """Close the session. The next use opens it again."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
 
 
 def brief_session(where: Settings | str) -> KeptSession:
-    """A session with short timeouts, for callers that lose their turn while they wait."""
+    """Return a session with short timeouts, for a caller that must not wait long."""
     options = SessionOptions(read_timeout=BRIEF_READ_TIMEOUT_S, lock_wait=BRIEF_LOCK_WAIT_S)
     return KeptSession(partial(open_tables, where, **options))
 
 
 def is_temporary(error: Exception) -> bool:
-    """Whether ``error`` may end by itself or by an operator's action, so that waiting makes sense.
+    """Return whether ``error`` may end by itself or when an operator acts, so that waiting helps.
 
-    BadData and DuplicateKey are bugs: rows are checked before they are sent, and duplicates are
-    handled where they can occur. Tables of a newer version need an upgrade of this program.
+    BadData and DuplicateKey do not end: they are bugs, as rows are checked before they are sent and
+    duplicates are handled. Tables of a newer version need an upgrade of this program.
     """
     if isinstance(error, SchemaMismatch):
         return not error.newer
@@ -215,7 +219,7 @@ def is_temporary(error: Exception) -> bool:
 
 
 _KEEP: Final = 8
-"""Idle sessions that a pool keeps; any number can be in use."""
+"""Maximum of idle sessions that a pool keeps. Any number of sessions can be in use."""
 
 
 def _is_fresh(session: Session, idle: float) -> bool:
@@ -225,12 +229,11 @@ def _is_fresh(session: Session, idle: float) -> bool:
 
 
 class Pool:
-    """Sessions shared by threads, of which a few are kept between two uses. A forked child opens
-    its own sessions.
+    """Sessions that threads share; a few idle ones are kept. A forked child opens its own sessions.
 
     Args:
         connect: opens a session.
-        usable: whether a kept session can be used after so many idle seconds.
+        usable: returns whether a kept session can be used again after so many idle seconds.
     """
 
     def __init__(
@@ -246,10 +249,10 @@ class Pool:
 
     @contextmanager
     def lent(self) -> Iterator[Session]:
-        """A session outside a transaction; the block ends each transaction that it begins.
+        """Lend a session outside a transaction. The block must end each transaction that it begins.
 
         Raises:
-            StoreError: no session can be opened: nothing was sent.
+            StoreError: no session can be opened. Nothing was sent.
         """
         session = self._take() or self._connect()
         try:
@@ -258,16 +261,16 @@ class Pool:
             self._give_back(session)
 
     def read(self, work: Callable[[Session], Result]) -> Result:
-        """Run ``work``, which only reads, in one snapshot of the database; twice where a kept
-        session turns out to be broken, as after a restart of the server.
+        """Call ``work``, which only reads, in one snapshot of the database, and return its result.
+        If a kept session turns out to be broken, ``work`` is called again with a new session.
 
         Raises:
-            ReadInterrupted: it took too long, or a :class:`Cancellation` ended it.
+            ReadInterrupted: the read took too long, or a :class:`Cancellation` ended it.
         """
         return self.read_after(lambda session: None, work)
 
     def read_after(self, ready: Ready, work: Callable[[Session], Result]) -> Result:
-        """As :meth:`read`; ``ready`` is called with the session before the snapshot is taken."""
+        """Read as :meth:`read` does, but call ``ready`` with the session before the snapshot."""
         kept = self._take()
         if kept is not None:
             with suppress(Unavailable):
@@ -275,7 +278,7 @@ class Pool:
         return self._read(self._connect(), ready, work)
 
     def close(self) -> None:
-        """Close the kept sessions. The pool can be used again."""
+        """Close the idle sessions that the pool keeps. The pool can be used again."""
         self._check_fork()
         with self._lock:
             kept, self._kept = self._kept, []
@@ -295,7 +298,7 @@ class Pool:
             self._give_back(session)
 
     def _take(self) -> Session | None:
-        """The usable kept session that was used last, or None; unusable ones are closed."""
+        """Return the usable kept session that was used last, or None. Close the unusable ones."""
         self._check_fork()
         while True:
             with self._lock:
@@ -308,8 +311,8 @@ class Pool:
             session.close()
 
     def _give_back(self, session: Session) -> None:
-        """Keep a session, or close it where there are enough, or where it was interrupted: a late
-        KILL QUERY may still come.
+        """Keep a session, or close it: if there are enough, or if it was interrupted, because a
+        late KILL QUERY may still come.
         """
         self._check_fork()
         usable = not (session.closed or session.interrupted)
@@ -320,7 +323,9 @@ class Pool:
         session.close(hard=session.interrupted)
 
     def _check_fork(self) -> None:
-        """In a forked child, drop the parent's sessions, and its lock, which a thread may hold."""
+        """In a forked child, forget the sessions of the parent, and the lock, which another thread
+        of the parent may have held.
+        """
         if self._pid != os.getpid():
             self._lock = threading.Lock()
             self._kept = []
@@ -328,16 +333,16 @@ class Pool:
 
 
 _AGAIN_S: Final = 0.1
-"""Seconds between two KILL QUERY: one that comes between two statements has no effect."""
+"""Seconds between two KILL QUERY. One that comes between two statements has no effect."""
 
 _CURRENT: ContextVar["Cancellation | None"] = ContextVar("cancellation", default=None)
 
 
 class Cancellation:
-    """Cancellation of a thread's reads by a :class:`Pool` within :meth:`applied`.
+    """Ends the reads of a thread in a :class:`Pool`, if another thread asks for it.
 
     Attributes:
-        cancelled: :meth:`cancel` was called.
+        cancelled: whether :meth:`cancel` was called.
     """
 
     def __init__(self) -> None:
@@ -348,7 +353,7 @@ class Cancellation:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Apply to the reads of this thread within the block."""
+        """Make this thread's reads within the block end when :meth:`cancel` is called."""
         token = _CURRENT.set(self)
         try:
             yield
@@ -356,8 +361,8 @@ class Cancellation:
             _CURRENT.reset(token)
 
     def cancel(self) -> None:
-        """End the reads, from another thread; returns when they have ended, so that no KILL QUERY
-        can end the statement of another read. Never raises.
+        """End the reads from another thread, and return when they have ended, so that no KILL QUERY
+        of this call can hit the statement of another read. This never raises.
         """
         self.cancelled = True
         while True:
@@ -370,10 +375,10 @@ class Cancellation:
 
     @contextmanager
     def reading(self, session: Session) -> Iterator[None]:
-        """Note the session that reads within the block.
+        """Register the session that reads within the block.
 
         Raises:
-            ReadInterrupted: the reads were cancelled before.
+            ReadInterrupted: :meth:`cancel` was called before.
         """
         with self._lock:
             if self.cancelled:
@@ -388,6 +393,6 @@ class Cancellation:
 
 
 def is_cancelled() -> bool:
-    """Whether the reads of this thread were cancelled."""
+    """Return whether the reads of this thread were cancelled."""
     found = _CURRENT.get()
     return found is not None and found.cancelled

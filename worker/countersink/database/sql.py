@@ -1,10 +1,11 @@
-"""Pieces of SQL: quoting, labels of buckets, statements of many cells, the dialects of MariaDB and
-MySQL with their oldest supported versions, and conditions by server variables.
+"""Pieces of SQL: quoted names, labels of buckets, statements of many cells, the dialects of MariaDB
+and MySQL with their oldest supported versions, and checks of server variables.
 
-A statement carries many cells (counter, bucket, key). It is built here and not by the driver, whose
-binding of single values takes more than half of the server's time for the row: keys are hex
-literals, numbers are formatted by ``:d``, and the few counters and buckets are quoted by the
-driver, so no value can be read as SQL.
+A label is one number for a bucket's beginning and width (see :func:`label_of`). A statement carries
+many cells (counter, bucket and key). Its text is built here and not by the driver, because binding
+a row's values in the driver takes more than half as long as the server's work on the row. So keys
+are written as hex literals, numbers are formatted by ``:d``, and the driver quotes the few counters
+and buckets. No value can be read as SQL.
 """
 
 import re
@@ -17,103 +18,116 @@ from countersink.database.errors import Refused
 
 # Not UNIX_TIMESTAMP(), which ends in 2038 on MariaDB 10. Sessions are in UTC.
 NOW_MS: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000"
-"""The server's clock as Unix ms."""
+"""SQL for the server's clock, in Unix milliseconds."""
 
 EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 (naive, as DATETIME is)
 COMPACTED: Final = 0
-"""The slot of compacted rows."""
+"""The slot in which compaction adds up rows."""
 _DAY_S: Final = 86_400
 CELLS_PER_STATEMENT: Final = 1000
-"""Cells in an INSERT; a cell with the longest counter and key takes less than 800 bytes."""
+"""Maximum of cells in an INSERT. A cell with the longest counter and key takes less than 800
+bytes."""
 KEYS_PER_STATEMENT: Final = 500
-"""Keys in an IN; from 1,000 on MariaDB makes a temporary table of them."""
+"""Maximum of keys in an IN. For 1,000 keys or more MariaDB makes a temporary table of them."""
 
 
 def show(kind: str, names: Iterable[str]) -> str:
-    """A ``SHOW`` statement for variables or status values of the server.
+    """Return a ``SHOW`` statement for variables or status values of the server.
 
     Args:
-        kind: ``VARIABLES``, ``GLOBAL STATUS`` or the like.
-        names: constants of this program.
+        kind: what to show, such as ``VARIABLES`` or ``GLOBAL STATUS``.
+        names: their names. They are constants of this program, and are not escaped.
     """
     listed = ", ".join(f"'{name}'" for name in names)
     return f"SHOW {kind} WHERE Variable_name IN ({listed})"
 
 
 def quoted(name: str) -> str:
-    """A name as an SQL identifier, which cannot be bound: in backquotes, inner ones doubled."""
+    """Return a name as an SQL identifier: in backquotes, with backquotes within it doubled. (A
+    driver can bind values, but no identifiers.)
+    """
     return f"`{name.replace('`', '``')}`"
 
 
 def parts(values: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    """``values`` in parts of at most ``size``."""
+    """Split ``values`` into parts of at most ``size`` values."""
     for start in range(0, len(values), size):
         yield values[start : start + size]
 
 
 def marks(values: Sequence[object]) -> str:
-    """Placeholders for ``values``."""
+    """Return the placeholders (``%s, %s, …``) for ``values``."""
     return ", ".join(["%s"] * len(values))
 
 
 _DAY: Final = 4
 _MONTH: Final = 5
-"""Numbers of widths. See ``counters/buckets.py`` for the others."""
+"""This number and :data:`_DAY` stand for widths. See ``counters/buckets.py`` for all numbers."""
 # Signed, as the sum is below 0 before 1970.
 LABEL: Final = "TIMESTAMPDIFF(SECOND, '1970-01-01', bucket) + CAST(width AS SIGNED)"
-"""SQL for a bucket's label, a number, which the driver reads faster than a DATETIME."""
+"""SQL for the label of a row's bucket. The driver reads this number faster than a DATETIME."""
 
 
 def label_of(bucket: datetime, width: int) -> int:
-    """The label of a bucket: Unix seconds of its beginning plus the number of its width."""
+    """Return the label of a bucket: Unix seconds of the bucket's beginning, plus the number of its
+    width.
+    """
     return unix_seconds(bucket) + width
 
 
 def unix_seconds(time: datetime) -> int:
-    """Unix seconds of a DATETIME in UTC."""
+    """Return the Unix seconds of a naive datetime in UTC."""
     return round((time - EPOCH).total_seconds())
 
 
 def datetime_of(seconds: int) -> datetime:
-    """The naive datetime in UTC of Unix seconds."""
+    """Return the naive datetime in UTC for Unix seconds."""
     return EPOCH + timedelta(seconds=seconds)
 
 
 def width_number(label: int) -> int:
-    """The number of the bucket's width: the value of the column ``width``."""
+    """Return the number of a bucket's width, which the column ``width`` holds, from the bucket's
+    label.
+    """
     return label % 60
 
 
 def label_time(label: int) -> datetime:
-    """The beginning of the bucket as a naive datetime: the value of the column ``bucket``.
+    """Return the beginning of a bucket, which the column ``bucket`` holds, from the bucket's label.
+    It is a naive datetime in UTC.
 
     Raises:
-        OverflowError: beyond the year 9999.
+        OverflowError: the time is beyond the year 9999.
     """
     return datetime_of(label - width_number(label))
 
 
 def day_label(day: date) -> int:
-    """The label of a day's bucket."""
+    """Return the label of the bucket that has the width of a day and begins at midnight of
+    ``day``.
+    """
     return (day.toordinal() - EPOCH.toordinal()) * _DAY_S + _DAY
 
 
 def month_label(day: date) -> int:
-    """The label of the bucket of the month of ``day``."""
+    """Return the label of the bucket that has the width of a month and contains ``day``."""
     return day_label(day.replace(day=1)) - _DAY + _MONTH
 
 
 def label_text(label: int) -> str:
-    """The text of a DATETIME literal for the beginning of the bucket.
+    """Return the text of an SQL DATETIME literal for the beginning of a bucket, from the bucket's
+    label.
 
     Raises:
-        OverflowError: beyond the year 9999.
+        OverflowError: the time is beyond the year 9999.
     """
     return label_time(label).isoformat(" ")
 
 
 def labels_where(labels: Iterable[int]) -> tuple[str, list[object]]:
-    """The SQL condition for the rows of one or more buckets, and its values."""
+    """Return an SQL condition for the rows of the buckets with these labels, and the values to
+    bind.
+    """
     by_width: dict[int, list[int]] = {}
     for label in labels:
         by_width.setdefault(width_number(label), []).append(label)
@@ -126,51 +140,59 @@ def labels_where(labels: Iterable[int]) -> tuple[str, list[object]]:
 
 
 def head(literal: Callable[[str], str], counter: str, bucket: int) -> str:
-    """The beginning of a cell's row literal, up to the hex digits of its key; the caller appends
-    these, the closing quote, and the number of the bucket's width.
+    """Return the beginning of a cell's row literal, up to and including ``X'`` before its key. The
+    caller appends the hex digits of the key, the closing quote, and the other columns.
 
     Args:
-        literal: quotes a text, such as :meth:`Session.literal`.
+        literal: a function that quotes a text, such as :meth:`Session.literal`.
         counter: the cell's counter.
         bucket: the label of the cell's bucket.
 
     Raises:
-        OverflowError: beyond the year 9999.
+        OverflowError: the bucket is beyond the year 9999.
     """
     return f"({literal(counter)}, '{label_text(bucket)}', X'"
 
 
 MINIMUM: Final = {"mariadb": (10, 6, 0), "mysql": (8, 0, 19)}
-"""Oldest supported versions: MySQL has the row alias of an INSERT since 8.0.19."""
+"""The oldest supported version of each server. MySQL has row aliases in INSERT since 8.0.19."""
 
 _NAMES: Final = {"mariadb": "MariaDB", "mysql": "MySQL"}
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The server's kind (MariaDB or MySQL) and version.
+    """A server's kind (MariaDB or MySQL) and version, which decide on the SQL that it understands.
 
     Attributes:
-        name: ``mariadb`` or ``mysql`` (every server that is not MariaDB).
-        version: numbers, so that 10.11 is newer than 10.6.
+        name: ``mariadb``, or ``mysql`` for every other server.
+        version: the version as three numbers, so that 10.11 compares as newer than 10.6.
     """
 
     name: Literal["mariadb", "mysql"]
     version: tuple[int, int, int]
 
     def upsert_add(self, table: str, *columns: str) -> str:
-        """The clause after the VALUES of an INSERT that adds to ``columns`` of an existing row.
+        """Return the clause, after the VALUES of an INSERT, that adds the new values to ``columns``
+        of a row that exists already.
 
-        MySQL warns of VALUES(column) at every statement since 8.0.20; MariaDB has no row alias.
+        MySQL and MariaDB need different clauses: MySQL warns of VALUES(column) at every statement
+        since 8.0.20, and MariaDB has no row alias.
         """
         return self._upsert({each: f"{table}.{each} + " for each in columns})
 
     def upsert_set(self, *columns: str) -> str:
-        """The clause after the VALUES of an INSERT that sets ``columns`` of an existing row."""
+        """Return the clause, after the VALUES of an INSERT, that sets ``columns`` of a row that
+        exists already to the new values.
+        """
         return self._upsert(dict.fromkeys(columns, ""))
 
     def _upsert(self, columns: Mapping[str, str]) -> str:
-        """The clause for columns, each with the SQL before its new value."""
+        """Return the clause ON DUPLICATE KEY UPDATE.
+
+        Args:
+            columns: column → SQL that precedes the column's new value, such as ``amount + ``.
+        """
         mysql = self.name == "mysql"
         values = ", ".join(
             f"{each} = {before}" + (f"new.{each}" if mysql else f"VALUES({each})")
@@ -179,8 +201,8 @@ class Dialect:
         return f"{' AS new' if mysql else ''} ON DUPLICATE KEY UPDATE {values}"
 
     def limit_statements(self, seconds: float) -> str:
-        """A statement that limits the session's queries to so many seconds; on MariaDB also
-        statements that write.
+        """Return a statement that limits the duration of each later query of the session to
+        ``seconds``. On MariaDB the limit also holds for statements that write.
         """
         if self.name == "mysql":
             return f"SET SESSION max_execution_time = {max(1, round(1000 * seconds)):d}"
@@ -191,10 +213,10 @@ class Dialect:
 
 
 def parse_version(text: str) -> Dialect:
-    """The dialect for a text of VERSION().
+    """Return the dialect for the text that VERSION() returns.
 
     Raises:
-        Refused: the server is older than :data:`MINIMUM`, or the text is no version.
+        Refused: the server is older than :data:`MINIMUM`, or the text has no version number.
     """
     name: Literal["mariadb", "mysql"] = "mariadb" if "mariadb" in text.lower() else "mysql"
     # Some MariaDB builds begin with 5.5.5-, for old replication clients.
@@ -210,33 +232,37 @@ def parse_version(text: str) -> Dialect:
 
 
 def is_galera(variables: Mapping[str, str]) -> bool:
-    """Whether a server is a node of Galera.
+    """Return whether a server is a node of Galera.
 
     Args:
-        variables: the server's variables of :data:`countersink.database.hosts.GALERA`.
+        variables: the values of the server's variables :data:`countersink.database.hosts.GALERA`.
     """
     provider = variables.get("wsrep_provider", "none")
     return is_on(variables.get("wsrep_on", "OFF")) and provider not in ("", "none")
 
 
 def is_on(value: str) -> bool:
-    """Whether a variable is on; NO_LOCK and NO_LOCK_NO_ADMIN are such values of MariaDB 12."""
+    """Return whether the value of a variable means that it is on: any value but OFF and 0. (Since
+    MariaDB 12 ``read_only`` can also be NO_LOCK or NO_LOCK_NO_ADMIN.)
+    """
     return value.upper() not in ("OFF", "0")
 
 
 GROUP: Final = ("group_replication_group_name", "group_replication_single_primary_mode")
-"""Variables by which a member of a group, and a group with several primaries, is recognized."""
+"""Server variables that tell whether the server is a member of a replication group, and whether the
+group has several primaries."""
 SEVERAL_PRIMARIES: Final = (
     "a member of a group with several primaries, whose row locks are local to each: set"
     " single-primary mode (SELECT group_replication_switch_to_single_primary_mode())"
 )
+"""The reason why countersink does not use a group with several primaries."""
 
 
 def has_several_primaries(variables: Mapping[str, str]) -> bool:
-    """Whether a server is a member of a group in which all members take writes.
+    """Return whether a server is a member of a replication group in which all members take writes.
 
     Args:
-        variables: the server's variables of :data:`GROUP`.
+        variables: the values of the server's variables :data:`GROUP`.
     """
     name, single = (variables.get(each, "") for each in GROUP)
     return bool(name) and single == "OFF"

@@ -1,4 +1,6 @@
-"""``Settings``: the parsed URL of the database, with one host or several, options, and TLS."""
+"""``Settings``: the address, login and TLS options that the database's URL contains, for one host
+or for several.
+"""
 
 import re
 import ssl
@@ -17,34 +19,35 @@ _VERIFY: Final = {
     **dict.fromkeys(_NO, "require"),
     "ca": "verify_ca",
 }
-"""Value of the option ``ssl_verify`` → ``Settings.tls``."""
+"""Value of the URL's option ``ssl_verify`` → value of ``Settings.tls``."""
 _PORT: Final = 3306
 _FORM: Final = "mysql://user:password@host:3306/database"
 _HOSTS: Final = re.compile(
     r"(?P<before>[^:/?#]*://(?:[^/?#]*@)?)(?P<hosts>[^/?#]*)(?P<after>.*)", re.DOTALL
 )
-"""A URL in three parts: before, in and after its list of hosts."""
+"""Splits a URL into three parts: before its list of hosts, the list, and after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Address of the database, and login. ``repr`` and ``str`` show no password.
+    """The address of the database, and the login. ``repr`` and ``str`` leave out the password.
 
     Attributes:
         host: name or address of the URL's first host; not used with ``unix_socket``.
-        port: TCP port.
-        others: further hosts of the URL with their ports, in the URL's order.
-        user: the login; None for the operating system's user name.
-        password: may be empty.
-        database: the database that has the tables; None where the URL names none.
+        port: TCP port of that host.
+        others: names and ports of the URL's other hosts, in the URL's order.
+        user: the user to log in as; None for the operating system's user name.
+        password: the user's password; may be empty.
+        database: the database that has the tables; None if the URL names none.
         unix_socket: path of a socket to use instead of TCP.
-        tls: ``prefer`` (encrypt if the server can, verify nothing: against eavesdroppers only),
-            ``verify`` (encrypt, check the certificate and the host's name), ``verify_ca`` (check
-            the certificate only: for those that MySQL makes for itself), ``require`` (encrypt,
-            check nothing) or ``off``.
-        ssl_ca: file with the certificates to trust; None for the system's.
+        tls: how to use TLS. ``prefer``: encrypt if the server can, and verify nothing, which helps
+            against eavesdroppers only. ``verify``: encrypt, and check the server's certificate and
+            the host name in it. ``verify_ca``: encrypt, and check the certificate only, for
+            certificates that MySQL makes for itself. ``require``: encrypt, and check nothing.
+            ``off``: do not encrypt.
+        ssl_ca: file with the certificates to trust; None for those of the operating system.
         ssl_cert: file with the client's certificate.
-        ssl_key: file with the certificate's key.
+        ssl_key: file with the private key of the client's certificate.
     """
 
     host: str = "localhost"
@@ -61,17 +64,21 @@ class Settings:
 
     @classmethod
     def parse(cls, url: str) -> "Settings":
-        """Read ``mysql://user:password@host:3306/database?option=value&…``, percent-encoded.
+        """Read the URL ``mysql://user:password@host:3306/database?option=value&…``, whose parts are
+        percent-encoded.
 
-        Several hosts are separated by commas: ``h1:3306,h2:3306``; an IPv6 address is in brackets.
+        Several hosts are separated by commas: ``h1:3306,h2:3306``. An IPv6 address is in brackets.
 
-        Options: ``unix_socket`` (a path); ``ssl`` (``true``: encrypt and verify; ``false``: never
-        encrypt); ``ssl_ca``, ``ssl_cert``, ``ssl_key`` (files; each of them means ``ssl=true``);
-        ``ssl_verify`` (``true``, ``ca``: do not compare the host's name, ``false``: verify
-        nothing).
+        The options are:
+
+        * ``unix_socket``: the path of a socket.
+        * ``ssl``: ``true`` to encrypt and verify, ``false`` to never encrypt.
+        * ``ssl_ca``, ``ssl_cert``, ``ssl_key``: files. Each of them implies ``ssl=true``.
+        * ``ssl_verify``: ``true`` to check the certificate and the host name in it, ``ca`` to check
+          the certificate only, ``false`` to check nothing.
 
         Raises:
-            Misconfigured: says what is wrong, never with the password in it.
+            Misconfigured: the URL cannot be used. The message says why, and never has the password.
         """
         try:
             # One URL for each host, as the parser knows no lists of hosts.
@@ -118,16 +125,17 @@ class Settings:
 
     @property
     def where(self) -> str:
-        """The first host and its port, or the socket's path: for messages."""
+        """The first host and its port, or the path of the socket, as text for messages."""
         return self.unix_socket or _shown(self.host, self.port)
 
     def each_host(self) -> "list[Settings]":
-        """Settings of one host each, in the URL's order."""
+        """Return settings for each host of the URL alone, in the URL's order."""
         hosts = [(self.host, self.port), *self.others]
         return [replace(self, host=host, port=port, others=()) for host, port in hosts]
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """The TLS context that checks the server's certificate; None for ``off`` and ``prefer``.
+        """Return the TLS context for connections to the server; None if ``tls`` is ``off`` or
+        ``prefer``.
 
         Raises:
             Misconfigured: a file that the URL names cannot be read.
@@ -156,7 +164,7 @@ class Settings:
 
 
 def _with_one_host(url: str) -> list[str]:
-    """A URL for each host, in the URL's order."""
+    """Return a URL for each host of the URL ``url``, in the same order."""
     found = _HOSTS.fullmatch(url)
     if found is None:
         return [url]
@@ -164,7 +172,12 @@ def _with_one_host(url: str) -> list[str]:
 
 
 def _check_hosts(hosts: list[tuple[str, int]], options: dict[str, str]) -> None:
-    """Check that several hosts have different, non-empty names, and no socket is given."""
+    """Check that the names of several hosts are different and not empty, and that the URL has no
+    ``unix_socket``.
+
+    Raises:
+        Misconfigured: one of these does not hold.
+    """
     if not all(name and name == name.strip() for name, _ in hosts):
         raise Misconfigured(
             "the MySQL URL has an empty host, or a space beside one: write host1:3306,host2:3306"

@@ -1,5 +1,6 @@
-"""``TrackedTables``: plan, track, untrack, list, repair and check tables whose rows triggers count.
-See ``triggers.py`` for the triggers, and ``row_count.py`` for ``row_count()``."""
+"""``TrackedTables``: plans, tracks, untracks, lists, repairs and checks tables whose rows are
+counted by triggers. See ``triggers.py`` for the triggers, and ``row_count.py`` for ``row_count()``.
+"""
 
 import builtins
 from collections.abc import Sequence
@@ -21,15 +22,16 @@ from countersink.row_counts.triggers import Notice, ignore
 class TrackedTables:
     """The tracked tables. Thread-safe and fork-safe.
 
-    ``progress(done, about)`` is called with the number of rows counted so far and an estimate of
-    all rows; ``notice(sentence)`` with warnings and reasons to wait. Every method raises the errors
-    of :mod:`countersink.database.errors`.
+    Two arguments of the methods are functions. ``progress(done, about)`` is called with the number
+    of rows counted so far, and with an estimate of the number of all rows. ``notice(sentence)`` is
+    called with each warning, and with each reason to wait. Every method raises the errors of
+    :mod:`countersink.database.errors`.
 
     Args:
-        connect: opens sessions at REPEATABLE READ, with the tables' version checked, whose server
-            may be silent for :data:`countersink.row_counts.check.COUNT_SECONDS`.
+        connect: opens a session at REPEATABLE READ, and checks the tables' version. In this session
+            the server may be silent for :data:`countersink.row_counts.check.COUNT_SECONDS`.
         pool: sessions for reading.
-        database: countersink's database.
+        database: name of countersink's database.
     """
 
     def __init__(self, connect: Connect, pool: Pool, database: str) -> None:
@@ -46,7 +48,9 @@ class TrackedTables:
         day: str | None = None,
         app_slots: int = DEFAULT_APP_SLOTS,
     ) -> Plan:
-        """The plan of :meth:`track`, with all its checks; changes nothing."""
+        """Return the plan that :meth:`track` would carry out, after all of its checks. Nothing is
+        changed. The arguments and the errors are those of :meth:`track`.
+        """
         with self._connect() as session:
             return lifecycle.make_plan(session, self._database, table, counter, by, day, app_slots)
 
@@ -61,32 +65,34 @@ class TrackedTables:
         progress: Progress = ignore,
         notice: Notice = ignore,
     ) -> TrackedTable:
-        """Count a table's rows from now on, while it is written to, and without locking it.
+        """Count the rows of a table from now on. The table is not locked, and can be written to
+        meanwhile.
 
-        Run it again if it was interrupted: it continues.
+        If this is interrupted, run it again: it continues.
 
         Args:
-            table: ``name`` (in countersink's database), ``schema.name``, or either part in
-                backquotes.
-            counter: an unused counter; by default the table's name.
+            table: the table: ``name`` (in countersink's database) or ``schema.name``. Each part may
+                be in backquotes.
+            counter: the counter for the rows, which must be unused; by default it has the table's
+                name.
             by: columns whose values make the key, in this order; see
                 :mod:`countersink.row_counts.encoding`.
-            day: a DATE, DATETIME or TIMESTAMP column whose date (UTC) is the day; see
-                :mod:`countersink.row_counts.encoding`.
-            app_slots: number of slots of the triggers, 1 to 256: about the number of connections
-                that write at once.
-            progress: called during the counting.
-            notice: called with the plan's warnings and reasons to wait.
+            day: a column of type DATE, DATETIME or TIMESTAMP. A row is counted on the column's
+                date, in UTC; see :mod:`countersink.row_counts.encoding`.
+            app_slots: number of slots that the triggers use, 1 to 256. It should be about the
+                number of connections that write to the table at once.
+            progress: called while the rows are counted.
+            notice: called with the plan's warnings, and with reasons to wait.
 
         Returns:
             the tracked table.
 
         Raises:
-            ValueError: the table cannot be tracked so; the message has the reason, and what can be
-                done. Nothing was changed.
-            Refused: a right is missing; the message has the GRANT. Nothing was changed.
-            Conflict: a transaction has been using the table all the time, or another process is
-                counting it.
+            ValueError: the table cannot be tracked in this way. The message says why, and what can
+                be done. Nothing was changed.
+            Refused: the user lacks a right. The message has the GRANT statement. Nothing was
+                changed.
+            Conflict: a transaction went on using the table, or another process is counting it.
         """
         with self._connect() as session:
             plan = lifecycle.make_plan(session, self._database, table, counter, by, day, app_slots)
@@ -109,28 +115,29 @@ class TrackedTables:
         counter: str | None = None,
         notice: Notice = ignore,
     ) -> TrackedTable:
-        """Drop the triggers of a table and delete its counter; returns the former tracked table.
+        """Drop the triggers of a tracked table, delete its counter, and return the table as it was
+        tracked.
 
-        Removes exactly the things that :meth:`track` has created, also if some are missing or
-        :meth:`track` was interrupted. Run it again if it was interrupted itself.
+        This removes exactly what :meth:`track` has created, even if a part of that is missing or
+        :meth:`track` was interrupted. If this is interrupted itself, run it again.
 
         Args:
-            table_or_counter: a table that is tracked in one counter, or a counter whose name is not
-                the name of another tracked table.
-            counter: the counter, in place of ``table_or_counter``.
+            table_or_counter: a table that is tracked in only one counter; or a counter, if no other
+                tracked table has its name.
+            counter: the counter, instead of ``table_or_counter``.
             notice: called with reasons to wait.
 
         Raises:
-            UnknownCounter: no tracked table or its counter has this name.
+            UnknownCounter: no tracked table and no counter of one has this name.
             ValueError: the table is tracked in several counters: name one of them.
-            Conflict: a transaction has been using the table all the time.
+            Conflict: a transaction went on using the table.
         """
         tracked = self._find(table_or_counter, counter)
         lifecycle.untrack(self._connect, tracked, notice)
         return tracked
 
     def list(self) -> builtins.list[TrackedTable]:
-        """All tracked tables, by counter."""
+        """Return all tracked tables, sorted by counter."""
         return self._pool.read(definitions.read_all)
 
     def repair(
@@ -141,28 +148,29 @@ class TrackedTables:
         progress: Progress = ignore,
         notice: Notice = ignore,
     ) -> Repaired:
-        """Create missing triggers again, and count the rows again, while the table is written to.
+        """Create missing triggers of a tracked table again, count its rows again, and correct its
+        counter. The table can be written to meanwhile.
 
         Args:
-            table_or_counter, counter, notice: as of :meth:`untrack`.
-            progress: called during the counting.
+            table_or_counter, counter, notice: as for :meth:`untrack`.
+            progress: called while the rows are counted.
 
         Raises:
-            UnknownCounter: no tracked table or its counter has this name.
-            ValueError: the table is tracked in several counters: name one of them; or it cannot be
+            UnknownCounter: no tracked table and no counter of one has this name.
+            ValueError: the table is tracked in several counters: name one of them. Or it cannot be
                 tracked any more.
-            Conflict: as :meth:`track`.
+            Conflict: as raised by :meth:`track`.
         """
         name = self._find(table_or_counter, counter).counter
         done = lifecycle.count(self._connect, self._database, name, progress, notice)
         return replace(done, tracked=self._of_counter(name))
 
     def check(self, session: Session, tracked: TrackedTable) -> builtins.list[RowDifference]:
-        """Problems of a tracked table: see :func:`countersink.row_counts.check.check`.
+        """Return the problems of a tracked table: see :func:`countersink.row_counts.check.check`.
 
         Args:
-            session: at REPEATABLE READ, outside a transaction.
-            tracked: the table.
+            session: a session at REPEATABLE READ, outside a transaction.
+            tracked: the tracked table.
         """
         return check.check(session, tracked)
 

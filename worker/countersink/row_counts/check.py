@@ -1,12 +1,13 @@
-"""Comparison of a tracked table with its counter and triggers, for ``verify`` and recounts.
+"""The comparison of a tracked table with its counter and its triggers, for ``verify`` and for
+recounts.
 
-Table and counter are compared cell by cell (day and key). Both are read by SELECTs without locks in
-the caller's snapshot, in which they are equal, as the triggers count in the transactions that
-write. The differences are kept in memory, about 300 bytes for each cell that the table has or had:
-300 MB for a million different (day, key).
+The table and its counter are compared cell by cell, that is by day and key. Both are read in one
+snapshot, without locks. There they must be equal, because a trigger counts a row in the same
+transaction that writes the row. The differences are kept in memory. This takes about 300 bytes for
+each cell that the table has or had: 300 MB for a million different pairs of day and key.
 
-A table is read by ranges of its primary key, so that progress can be reported and no reply takes
-long. Other tables are read by one statement, which may take :data:`COUNT_SECONDS`.
+A table is read by ranges of its primary key, so that progress can be reported and no query takes
+long. If that is not possible, one query reads the whole table, and may take :data:`COUNT_SECONDS`.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,18 +29,20 @@ from countersink.runtime.limits import key_text
 from countersink.runtime.texts import plural
 
 MAX_CELLS: Final = 100
-"""Cells of a table that are reported one by one; the last one has the number of further cells."""
+"""Maximum of cells of a table that are reported. The last one says how many more there are."""
 
 Cell = tuple[int, bytes]
-"""A bucket's label and a key."""
+"""The label of a bucket, and a key."""
 Progress = Callable[[int, int], object]
-"""Called with the number of rows counted so far and an estimate of all rows."""
+"""A function that is called with the number of rows counted so far, and an estimate of all rows."""
 
 TABLE_CHANGED: Final = 1412
-"""Table definition has changed, please retry transaction: after TRUNCATE or ALTER TABLE."""
+"""MySQL error after TRUNCATE or ALTER TABLE: Table definition has changed, please retry
+transaction."""
 COUNT_SECONDS: Final = 3600.0
-"""Seconds that a server may be silent while rows are counted."""
+"""Seconds for which a server may be silent while it counts rows."""
 ROWS_PER_QUERY: Final = 100_000
+"""Number of a table's rows that one query counts."""
 
 RowProblem = Literal[
     "row_count",
@@ -51,6 +54,17 @@ RowProblem = Literal[
     "no_column",
     "not_counted",
 ]
+"""Kinds of problems of a tracked table.
+
+* ``row_count``: the counter and the table differ.
+* ``no_trigger``: a trigger is missing, or was changed.
+* ``hidden_trigger``: this user may not see the triggers.
+* ``stray_trigger``: a copy of the table in another database counts in the same counter.
+* ``no_definer``: the user with whose rights the triggers run does not exist, so the application's
+  writes fail.
+* ``no_table``: the table does not exist, or cannot be tracked any more.
+* ``no_column``: a column of the key, or the day column, is missing or was changed.
+* ``not_counted``: the counting of the rows did not end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +73,12 @@ class RowDifference:
 
     Attributes:
         tracked: the tracked table.
-        problem: ``row_count``: counter and table differ; ``no_trigger``: a trigger is missing or
-            was changed; ``hidden_trigger``: this user may not see the triggers; ``stray_trigger``:
-            a copy of the table in another database counts here, too; ``no_definer``: the user that
-            the triggers run as does not exist, so the application's writes fail; ``no_table``: the
-            table does not exist, or cannot be tracked any more; ``no_column``: a column of the key
-            or day is missing or was changed; ``not_counted``: the rows were not counted to the end.
-        day: the day of the rows; None: the problem is not about a day.
-        key: the key of the rows as text; None: the problem is not about a key.
-        in_counter: number of rows by the counter.
-        in_table: number of rows in the table.
+        problem: the kind of problem; see :data:`RowProblem`.
         detail: a sentence for people.
+        day: the day of the rows; None if the problem is not about a day.
+        key: the key of the rows as text; None if the problem is not about a key.
+        in_counter: number of rows according to the counter.
+        in_table: number of rows in the table.
     """
 
     tracked: TrackedTable
@@ -82,15 +91,16 @@ class RowDifference:
 
 
 def check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
-    """Problems of a tracked table; none as long as every change of rows fires its triggers.
+    """Return the problems of a tracked table. There are none as long as every change of rows fires
+    the table's triggers.
 
     Args:
-        session: at REPEATABLE READ, outside a transaction.
-        tracked: the table.
+        session: a session at REPEATABLE READ, outside a transaction.
+        tracked: the tracked table.
 
     Raises:
-        Conflict: the table was altered again and again meanwhile.
-        StoreError: as any query.
+        Conflict: the table was altered again and again during the check.
+        StoreError: a query failed.
     """
     found = rerun(lambda: _check(session, tracked))
     return _unexplained(session, tracked, found) if found else []
@@ -99,7 +109,9 @@ def check(session: Session, tracked: TrackedTable) -> list[RowDifference]:
 def _unexplained(
     session: Session, tracked: TrackedTable, found: list[RowDifference]
 ) -> list[RowDifference]:
-    """Problems of a tracked table, without those that an operation in progress explains."""
+    """Return those problems of a tracked table that are real. Left out are problems that only exist
+    because another process is tracking, repairing or untracking the table right now.
+    """
     try:
         current = read(session, tracked.counter, " FOR UPDATE NOWAIT")
         return found if current is not None and current.triggers == tracked.triggers else []
@@ -164,7 +176,13 @@ def _triggers(
 
 
 def _cells(session: Session, tracked: TrackedTable, wrong: dict[Cell, int]) -> list[RowDifference]:
-    """Problems for the first :data:`MAX_CELLS` cells that differ, in order."""
+    """Return a problem for each cell that differs, in order, up to :data:`MAX_CELLS`.
+
+    Args:
+        session: a session in the snapshot of the comparison.
+        tracked: the tracked table.
+        wrong: cell → rows in the table minus rows according to the counter.
+    """
     ordered = sorted(wrong.items())
     more = len(ordered) - MAX_CELLS
     found = list[RowDifference]()
@@ -188,18 +206,19 @@ def _cells(session: Session, tracked: TrackedTable, wrong: dict[Cell, int]) -> l
 def differences(
     session: Session, tracked: TrackedTable, table: AppTable, progress: Progress = triggers.ignore
 ) -> tuple[dict[Cell, int], int]:
-    """Rows of the table minus rows by the counter, for each cell where they differ; and the number
-    of all rows.
+    """Compare a tracked table with its counter. Return the cells that differ, and the number of all
+    rows of the table. Each cell has the rows in the table minus the rows according to the counter.
 
     Args:
-        session: in a transaction at REPEATABLE READ; its snapshot begins here, if not before.
+        session: a session in a transaction at REPEATABLE READ. If the transaction has no snapshot
+            yet, this takes it.
         tracked: the tracked table.
-        table: its columns.
-        progress: called after each part.
+        table: the table's columns.
+        progress: called after each range of rows.
 
     Raises:
         TableChanged: the table was truncated or altered meanwhile.
-        StoreError: as any query.
+        StoreError: a query failed.
     """
     counted = session.stream(
         f"SELECT {LABEL}, counter_key, SUM(amount) FROM counter_slot FORCE INDEX (PRIMARY)"
@@ -234,7 +253,9 @@ def differences(
 def _table_cells(
     session: Session, tracked: TrackedTable, table: AppTable
 ) -> Iterator[list[tuple[Any, ...]]]:
-    """(number of the day, key, rows) for ranges of the table's primary key."""
+    """Yield, for each range of the table's primary key, the triples (number of a day, key, number
+    of rows).
+    """
     by, day = table.counted_by(tracked.by, tracked.day)
     source = _plain(f"{quoted(table.schema)}.{quoted(table.name)} AS t")
     values = _plain(f"{number_sql(day, 't.')}, {key_sql(by, 't.')}")
@@ -257,5 +278,7 @@ def _table_cells(
 
 
 def _plain(sql: str) -> str:
-    """SQL with names, for a statement with arguments: a ``%`` in a name is no placeholder."""
+    """Return SQL that contains names, for a statement with bound arguments: a ``%`` in a name is
+    doubled, so that the driver does not take it for a placeholder.
+    """
     return sql.replace("%", "%%")

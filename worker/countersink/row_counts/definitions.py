@@ -1,5 +1,6 @@
-"""``TrackedTable``, a row of ``tracked_table``: read, write, and find by a name that a person has
-written."""
+"""``TrackedTable``, a row of the table ``tracked_table``: how to read it, write it, and find it by
+a name that a person has written.
+"""
 
 import json
 import re
@@ -22,20 +23,20 @@ _NAME = re.compile(rf"(?:({_PART})\.)?({_PART})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedTable:
-    """A table whose rows are counted by triggers.
+    """A table of the application whose rows are counted by triggers.
 
     Attributes:
-        counter: the counter of its rows.
-        schema: the table's database.
-        table: the table's name.
+        counter: the counter for the rows.
+        schema: the database of the table.
+        table: the name of the table.
         by: the columns whose values make the key, in this order; see
             :mod:`countersink.row_counts.encoding`.
-        day: the column whose date is the day; None: all rows are on 1970-01-01.
-        app_slots: number of slots of the triggers.
-        triggers: the beginning of its triggers' names.
-        created: time since which it is tracked, UTC.
-        counted: time at which its rows were last counted, UTC; None: they were not, or an untrack
-            or repair has begun since, so the counter is not right.
+        day: the column whose date is the day of a row; None if all rows are counted on 1970-01-01.
+        app_slots: number of slots that the triggers use.
+        triggers: the text with which the names of the triggers begin.
+        created: time since which the table is tracked, in UTC.
+        counted: time at which the rows were last counted, in UTC. None if they were not counted
+            yet, or if an untrack or a repair has begun since, so that the counter is not right.
     """
 
     counter: str
@@ -55,15 +56,15 @@ class TrackedTable:
 
 
 def parse(table: str, database: str) -> tuple[str, str]:
-    """Database and name of a table.
+    """Split the name of a table into its database and the name itself.
 
     Args:
-        table: ``name``, ``schema.name``, or either part in backquotes, with backquotes within it
-            doubled.
-        database: the default database.
+        table: ``name`` or ``schema.name``. Each part may be in backquotes; backquotes within it are
+            then doubled.
+        database: the database that is meant if ``table`` names none.
 
     Raises:
-        ValueError: ``table`` cannot be a table's name.
+        ValueError: ``table`` cannot be the name of a table.
     """
     found = _NAME.fullmatch(table)
     if found is None or "\0" in table:
@@ -76,7 +77,9 @@ def parse(table: str, database: str) -> tuple[str, str]:
 
 
 def default_counter(table: str) -> str | None:
-    """The name of a table as a counter's name; None where it is no valid counter name."""
+    """Return the name of the counter that a table gets by default: the table's name without
+    backquotes. Return None if that is not a valid name of a counter.
+    """
     name = ".".join(map(_plain, re.findall(_PART, table)))
     return name if is_name(name) else None
 
@@ -84,15 +87,16 @@ def default_counter(table: str) -> str | None:
 def find(
     tracked: Sequence[TrackedTable], table_or_counter: str, database: str
 ) -> list[TrackedTable]:
-    """The tracked tables of a name: all of this table, or else the table of this counter.
+    """Return the tracked tables that a name means: all that track the table of this name, or else
+    the one that is tracked in the counter of this name.
 
     Args:
         tracked: all tracked tables.
-        table_or_counter: a counter, or a table as of :func:`parse`.
-        database: the default database.
+        table_or_counter: the name: a counter, or a table as :func:`parse` takes it.
+        database: the database that is meant if the name has none.
 
     Raises:
-        ValueError: the name is the counter of one tracked table, and the name of another one.
+        ValueError: the name is the counter of one tracked table, and the name of another table.
     """
     by_counter = [each for each in tracked if each.counter == table_or_counter]
     try:
@@ -110,14 +114,14 @@ def find(
 
 
 def find_one(tracked: Sequence[TrackedTable], table_or_counter: str, database: str) -> TrackedTable:
-    """The only tracked table of a name.
+    """Return the only tracked table that a name means.
 
     Args:
-        tracked, table_or_counter, database: as of :func:`find`.
+        tracked, table_or_counter, database: as for :func:`find`.
 
     Raises:
-        UnknownCounter: no tracked table or its counter has this name.
-        ValueError: as :func:`find`; or the table is tracked in several counters.
+        UnknownCounter: no tracked table and no counter of one has this name.
+        ValueError: the table is tracked in several counters, or :func:`find` raises it.
     """
     found = find(tracked, table_or_counter, database)
     if not found:
@@ -134,22 +138,28 @@ def find_one(tracked: Sequence[TrackedTable], table_or_counter: str, database: s
 
 
 def in_words(tracked: TrackedTable) -> str:
-    """Text of key and day columns: `` by tenant, status by day of placed``; empty: neither."""
+    """Return text that names the columns of a tracked table's key and day, such as `` by tenant,
+    status by day of placed``. The text is empty if there are none.
+    """
     by = f" by {', '.join(tracked.by)}" if tracked.by else ""
     return by if tracked.day is None else f"{by} by day of {tracked.day}"
 
 
 def read_all(session: Session) -> list[TrackedTable]:
-    """All tracked tables, sorted by counter."""
+    """Return all tracked tables, sorted by counter."""
     rows = session.query(f"SELECT {_COLUMNS} FROM tracked_table ORDER BY counter")
     return [_tracked(row) for row in rows]
 
 
 def read(session: Session, counter: str, lock: str = "") -> TrackedTable | None:
-    """The tracked table of a counter; None: it has none.
+    """Return the tracked table of a counter; None if the counter has none.
 
-    ``lock`` `` FOR UPDATE`` locks its row until the transaction ends; this reads the present row,
-    and does not begin the transaction's snapshot.
+    Args:
+        session: a session.
+        counter: name of the counter.
+        lock: `` FOR UPDATE`` to lock the row of ``tracked_table`` until the transaction ends. The
+            query then reads the present row, not that of the transaction's snapshot, and does not
+            begin the snapshot.
     """
     select = f"SELECT {_COLUMNS} FROM tracked_table WHERE counter = %s{lock}"
     rows = session.query(select, (counter,))
@@ -157,12 +167,12 @@ def read(session: Session, counter: str, lock: str = "") -> TrackedTable | None:
 
 
 def tracked_names(session: Session) -> frozenset[str]:
-    """The counters of tracked tables."""
+    """Return the names of all counters that have a tracked table."""
     return frozenset(name for (name,) in session.query("SELECT counter FROM tracked_table"))
 
 
 def insert(session: Session, tracked: TrackedTable) -> None:
-    """Insert the row of a table that was not counted yet; ``created`` is the server's time.
+    """Insert the row of a table that was not counted yet. The server's time becomes ``created``.
 
     Raises:
         DuplicateKey: the counter has a tracked table already.
@@ -183,7 +193,13 @@ def insert(session: Session, tracked: TrackedTable) -> None:
 
 
 def set_counted(session: Session, counter: str, counted: bool) -> None:
-    """Note that the counter is right from now on; or that it is not, or may become wrong."""
+    """Note in the row of a tracked table whether its counter is right.
+
+    Args:
+        session: a session.
+        counter: name of the counter.
+        counted: True if it is right from now on; False if it is not, or may become wrong.
+    """
     now = "UTC_TIMESTAMP(3)" if counted else "NULL"
     session.execute(f"UPDATE tracked_table SET counted = {now} WHERE counter = %s", (counter,))
 

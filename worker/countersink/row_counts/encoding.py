@@ -1,24 +1,30 @@
-r"""Key and bucket of a tracked row, in Python and in SQL, and the conditions of
+r"""The key and the bucket of a row of a tracked table, in Python and in SQL; and the conditions of
 ``row_count(where=...)`` on the columns of a key.
 
-The key has the values as UTF-8 texts, joined by ``|``; within a value ``\`` becomes ``\\`` and
-``|`` becomes ``\|``, and NULL is ``\N``. So every key means one list of values; without columns the
-key is empty. Keys are compared byte by byte: ``paid`` and ``PAID`` are two keys under any
-collation. A key of more than 255 bytes is cut as by :mod:`countersink.runtime.limits`.
+The key has the values of the columns as UTF-8 texts, joined by ``|``. Within a value ``\`` is
+written as ``\\`` and ``|`` as ``\|``; NULL is written as ``\N``. So every key means exactly one
+list of values. If there are no columns, the key is empty. Keys are compared byte by byte: ``paid``
+and ``PAID`` are two keys, whatever the collation. A key of more than 255 bytes is cut as in
+:mod:`countersink.runtime.limits`.
 
-The text of a value depends on the column only, not on the session: numbers with all decimals of
-their column and without leading zeros, dates as ``2026-11-21``, times as ``2026-11-21 08:00:00``
-with the fraction digits of their column, ENUM and SET by their names, BIT as a number, CHAR without
-trailing spaces, BINARY and VARBINARY as hex digits in upper case.
+The text of a value depends on the column only, not on the session:
 
-The bucket is the midnight of the row's day: for a DATE or DATETIME its date, for a TIMESTAMP its
-date in UTC. A counter has the days 1970-01-01 to 9999-12-25; other rows are on the day before or
-after these: NULL, a zero date (in whole or in part) and dates before 1970 on 1969-12-31, later
-dates on 9999-12-26. A date that the calendar does not have (2026-02-31, under ALLOW_INVALID_DATES)
-counts as the date so many days later (2026-03-03). Without a day column all rows are on 1970-01-01.
+* A number has all decimals of its column, and no leading zeros. A BIT is a number, too.
+* A date has the form ``2026-11-21``, and a time ``2026-11-21 08:00:00``, with the fraction digits
+  of its column.
+* A value of an ENUM or SET has its name.
+* A CHAR has no trailing spaces.
+* A BINARY or VARBINARY has hex digits in upper case.
 
-Conditions compare text by the column's collation, which may ignore case and trailing spaces. Only
-the server knows how, so it is asked which of the keys' values are equal to the given value.
+The bucket is the midnight of the row's day. The day is the date of a DATE or DATETIME, or the date
+in UTC of a TIMESTAMP. Days from 1970-01-01 to 9999-12-25 are counted as themselves. NULL, a zero
+date (in whole or in part) and any date before 1970 count as 1969-12-31; later dates count as
+9999-12-26. ALLOW_INVALID_DATES permits a date that the calendar does not have, such as 2026-02-31;
+it counts as the date that is so many days later (2026-03-03). If the table has no day column, all
+rows count as 1970-01-01.
+
+A condition compares texts by the column's collation, which may ignore case and trailing spaces.
+Only the server knows how, so it is asked which values of the keys are equal to the given value.
 """
 
 import re
@@ -43,28 +49,30 @@ from countersink.row_counts.table import (
 from countersink.runtime.limits import DIGEST_DIGITS, MAX_KEY_BYTES
 
 NO_DAY: Final = date(1969, 12, 31)
-"""The day of rows without a day, or with one before 1970."""
+"""The day that stands for no day, and for all days before 1970."""
 LATE_DAY: Final = date(9999, 12, 26)
-"""The day of rows that are later than any event can be."""
+"""The day that stands for all later days. No event can be as late."""
 DAY: Final = NUMBER["day"]
-"""The number of the width of all buckets."""
+"""The number of the width ``day``, which all buckets of tracked tables have."""
 ONLY_DAY: Final = date(1970, 1, 1)
-"""The day of all rows of a table without a day column."""
+"""The day of all rows of a table that has no day column."""
 _YEAR_0: Final = 365
-"""Difference of MySQL's day numbers, which begin with the year 0, and Python's ordinals."""
+"""MySQL's number of a day minus Python's ordinal of it. MySQL's numbers begin with the year 0."""
 _FIRST: Final = ONLY_DAY.toordinal() + _YEAR_0
 _NONE: Final = NO_DAY.toordinal() + _YEAR_0
 _LATE: Final = LATE_DAY.toordinal() + _YEAR_0
 _DAY_SECONDS: Final = 86_400
 _BEGINNING: Final = MAX_KEY_BYTES - 1 - DIGEST_DIGITS
-"""Maximum of bytes of a cut key's beginning; up to 3 fewer, so that no character is cut."""
+"""Most bytes of a cut key that come before its digest. There may be up to 3 fewer, so that no
+character is cut in two."""
 _CUT: Final = re.compile(rb"(.{235,238})~[0-9a-f]{16}", re.DOTALL)
 _BETWEEN: Final = ", X'7C', "
 _PART: Final = re.compile(rb"\|((?:\\.|[^|])*)", re.DOTALL)
-"""A bar and a value of a key."""
+"""Matches a bar and the value of a key that follows it."""
 _VALUE: Final = re.compile(rb"(?:[^\\]|\\[\\|])*|\\N", re.DOTALL)
 _ESCAPE: Final = re.compile(rb"\\([\\|]|\Z)")
-"""An escaped byte; or the backslash at the end of a cut key, half of an escaped byte."""
+"""Matches an escaped byte; or a backslash at the end of a cut key, whose escaped byte was cut
+off."""
 _NULL: Final = b"\\N"
 # A column of UCS-2 can have half a surrogate pair, for which MariaDB writes the three bytes of
 # Python's surrogatepass.
@@ -72,7 +80,7 @@ _ERRORS: Final = "surrogatepass"
 
 
 def encode(values: Sequence[str | None]) -> bytes:
-    """The key of these values, not cut; None stands for NULL."""
+    """Return the key of these values, without cutting it. The value None stands for NULL."""
     return b"|".join(
         _NULL
         if value is None
@@ -82,10 +90,10 @@ def encode(values: Sequence[str | None]) -> bytes:
 
 
 def decode(key: bytes, columns: int) -> tuple[str | None, ...]:
-    """The values of a key of so many columns, the reverse of :func:`encode`.
+    """Return the values of a key that has ``columns`` columns. This reverses :func:`encode`.
 
     Raises:
-        ValueError: it is no such key, so no trigger has written it.
+        ValueError: this is no such key, so no trigger has written it.
     """
     found = _PART.findall(b"|" + key) if key or columns else []
     try:
@@ -100,14 +108,15 @@ def decode(key: bytes, columns: int) -> tuple[str | None, ...]:
 
 
 def key_sql(columns: Sequence[Column], prefix: str = "") -> str:
-    """An SQL expression for the key of a row, of type binary and never NULL.
+    """Return an SQL expression for the key of a row. Its type is binary, and its value is never
+    NULL.
 
-    It does not depend on the session's character set or ``sql_mode``, as its literals are hex
-    digits.
+    The expression does not depend on the session's character set or ``sql_mode``, because its
+    literals are hex digits.
 
     Args:
         columns: the columns of the key.
-        prefix: SQL before each column: ``NEW.``, ``OLD.`` or a table's name and a dot.
+        prefix: SQL that precedes each column: ``NEW.``, ``OLD.``, or a table's name and a dot.
     """
     if not columns:
         return "X''"
@@ -117,7 +126,9 @@ def key_sql(columns: Sequence[Column], prefix: str = "") -> str:
 
 
 def cut_values(key: bytes) -> tuple[tuple[str | None, ...], str] | None:
-    """The complete values of a cut key, and the next value's beginning; None: it was not cut."""
+    """Return the complete values of a key that was cut, and the beginning of its next value. Return
+    None if the key was not cut.
+    """
     match = _CUT.fullmatch(key)
     if match is None:
         return None
@@ -130,16 +141,19 @@ def cut_values(key: bytes) -> tuple[tuple[str | None, ...], str] | None:
 
 
 def bucket_sql(day: Column | None, prefix: str = "") -> str:
-    """An SQL expression for the bucket of a row; arguments as of :func:`number_sql`."""
+    """Return an SQL expression for the bucket of a row. The arguments are those of
+    :func:`number_sql`.
+    """
     return f"'{ONLY_DAY}'" if day is None else f"FROM_DAYS({number_sql(day, prefix)})"
 
 
 def number_sql(day: Column | None, prefix: str = "") -> str:
-    """An SQL expression for the number of a row's day (by TO_DAYS), never NULL.
+    """Return an SQL expression for the number of a row's day, as TO_DAYS() counts days. It is never
+    NULL.
 
     Args:
-        day: the day column; None: the table has none.
-        prefix: SQL before the column: ``NEW.``, ``OLD.`` or a table's name and a dot.
+        day: the day column; None if the table has none.
+        prefix: SQL that precedes the column: ``NEW.``, ``OLD.``, or a table's name and a dot.
     """
     if day is None:
         return f"{_FIRST}"
@@ -153,17 +167,22 @@ def number_sql(day: Column | None, prefix: str = "") -> str:
 
 
 def label_of_number(number: int) -> int:
-    """The bucket's label for a day's number."""
+    """Return the label of the bucket of a day, from the day's number."""
     return (number - _FIRST) * _DAY_SECONDS + DAY
 
 
 def is_day(label: int) -> bool:
-    """Whether triggers can write a bucket of this label."""
+    """Return whether triggers can write a bucket that has this label."""
     return label % _DAY_SECONDS == DAY and day_label(NO_DAY) <= label <= day_label(LATE_DAY)
 
 
 def _cut_sql(key: str) -> str:
-    """An expression that cuts a binary key as :func:`countersink.runtime.limits.cut_bytes` does."""
+    """Return an SQL expression that cuts a binary key as
+    :func:`countersink.runtime.limits.cut_bytes` does.
+
+    Args:
+        key: SQL for the key.
+    """
     fewer = "0"
     for place in range(_BEGINNING - 1, _BEGINNING + 2):  # the SQL tests the last place first
         fewer = f"IF(ORD(SUBSTRING({key}, {place}, 1)) & 192 = 128, 1 + {fewer}, 0)"
@@ -173,7 +192,12 @@ def _cut_sql(key: str) -> str:
 
 
 def _part(column: Column, value: str) -> str:
-    """An expression for a column's value, which may be NULL, as a part of a key; binary."""
+    """Return an SQL expression for a column's value as a part of a key. Its type is binary.
+
+    Args:
+        column: the column.
+        value: SQL for the value, which may be NULL.
+    """
     if column.type in BINARY_TYPES:
         value = f"HEX({value})"
     elif column.type in INTEGER_TYPES:
@@ -186,25 +210,37 @@ def _part(column: Column, value: str) -> str:
 
 
 _COMPARED: Final = 500
-"""Values in a query that compares them with a text."""
+"""Number of values that one query compares with a text."""
 _BYTEWISE: Final = re.compile(r".*_(nopad|0900)_bin")
-"""Collations in which a text is equal only to itself; other binary ones ignore trailing spaces."""
+"""Matches collations in which a text is equal only to itself. Other binary collations ignore
+trailing spaces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exactly:
-    """Condition: the value has exactly this text in the key; None: it is NULL."""
+    """The condition that a value has exactly this text in the key.
+
+    Attributes:
+        text: the text; None if the value must be NULL.
+    """
 
     text: str | None
 
     def matches(self, value: str | None) -> bool:
-        """Whether a value of a key meets the condition."""
+        """Return whether a value of a key meets the condition."""
         return value == self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Condition: the value is equal to a text by the character set and collation of its column."""
+    """The condition that a value is equal to a text, by the character set and collation of its
+    column.
+
+    Attributes:
+        session: a session on the server, which compares the values.
+        column: the column.
+        text: the text.
+    """
 
     session: Session
     column: Column
@@ -212,10 +248,10 @@ class Alike:
     _known: dict[str | None, bool] = field(default_factory=lambda: {None: False})
 
     def compare(self, values: Iterable[str | None]) -> None:
-        """Let the server compare values with the text.
+        """Ask the server which of these values are equal to the text, and remember the answers.
 
         Raises:
-            StoreError: as any query.
+            StoreError: a query failed.
         """
         unknown = [value for value in {*values} - self._known.keys() if value is not None]
         wanted = self._in_charset(self.text)
@@ -228,7 +264,9 @@ class Alike:
             self._known.update(zip(part, [bool(valid and each) for each in answers], strict=True))
 
     def matches(self, value: str | None) -> bool:
-        """Whether a value of a key, which was compared before, meets the condition."""
+        """Return whether a value of a key meets the condition. The value must have been compared
+        before.
+        """
         return self._known[value]
 
     def _in_charset(self, text: str) -> str:
@@ -238,12 +276,12 @@ class Alike:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Condition: the value is this number, with any number of zeros."""
+    """The condition that a value is this number, however many zeros it is written with."""
 
     value: Decimal
 
     def matches(self, value: str | None) -> bool:
-        """Whether a value of a key meets the condition."""
+        """Return whether a value of a key meets the condition."""
         try:
             return value is not None and Decimal(value) == self.value
         except InvalidOperation:
@@ -251,22 +289,23 @@ class Number:
 
 
 Condition = Exactly | Alike | Number | None
-"""Condition on a column of the key; None: there is none."""
+"""A condition on a column of the key; None if any value will do."""
 
 
 def condition(session: Session, column: Column, value: object) -> Condition:
-    """The condition for ``column = value``. A value that the column cannot have, such as a time
-    with more fraction digits, becomes a text that no key has.
+    """Return the condition for ``column = value``. If the column cannot have the value, such as a
+    time with more fraction digits than the column's, the result is a text that no key has.
 
     Args:
-        session: on the table's server.
+        session: a session on the table's server.
         column: a column of the key.
         value: an int or bool for integers, BIT and YEAR; an int or Decimal for DECIMAL; a date for
             DATE; a naive datetime for DATETIME; a timedelta or time for TIME; bytes for BINARY and
-            VARBINARY; else a str.
+            VARBINARY; a str for all other types.
 
     Raises:
-        TypeError: the value has another type. ValueError: it is invalid for the column's type.
+        TypeError: the value has another type.
+        ValueError: the value is invalid for the column's type.
     """
     if column.charset is not None and isinstance(value, str):
         try:

@@ -5,7 +5,7 @@
     Conflict
     └── TableChanged     a tracked table was truncated or altered: count its rows again
     Refused
-    └── HiddenTriggers   triggers of a tracked table that this user may not see
+    └── HiddenTriggers   this user may not see the triggers of a tracked table
 """
 
 from countersink.database.errors import Conflict, Refused
@@ -16,4 +16,4 @@ class TableChanged(Conflict):
 
 
 class HiddenTriggers(Refused):
-    """Triggers of a tracked table exist that this user may not see."""
+    """A tracked table has triggers, but this user may not see them."""

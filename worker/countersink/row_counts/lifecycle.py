@@ -1,7 +1,9 @@
-"""Steps of track, untrack and repair, and the plan of ``--dry-run`` with its checks and warnings.
+"""The steps to track, untrack and repair a table, and the plan for ``--dry-run`` with its checks
+and warnings.
 
-The row of ``tracked_table`` is inserted first and deleted last, so after an interruption ``track``
-continues and ``untrack`` removes the rest. Every change of triggers or counts locks that row: see
+To track a table begins with inserting its row of ``tracked_table``; to untrack it ends with
+deleting that row. So after an interruption ``track`` can continue, and ``untrack`` can remove the
+rest. Whoever changes triggers or counts rows locks that row: see
 :func:`countersink.row_counts.recount.locked`.
 """
 
@@ -32,14 +34,16 @@ from countersink.runtime.texts import plural
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan to track a table: definition, SQL statements, warnings.
+    """The plan to track a table.
 
     Attributes:
-        definition: the tracked table, new or as it is tracked already.
+        definition: the table as it will be tracked, or as it is tracked already.
         statements: the SQL that creates its triggers, in order.
-        warnings: sentences on changes that make the count wrong, after which a recount is needed.
-        reads: the columns that the triggers read: if one is dropped or renamed, the application's
-            writes fail, so untrack before. On MariaDB the primary key is among them.
+        warnings: sentences on changes of rows that make the count wrong, after which a recount is
+            needed.
+        reads: the columns that the triggers read. On MariaDB these include the primary key. If one
+            of them is dropped or renamed, the application's writes fail, so untrack the table
+            before.
     """
 
     definition: TrackedTable
@@ -57,12 +61,13 @@ def make_plan(
     day: str | None,
     app_slots: int,
 ) -> Plan:
-    """The plan to track a table; arguments as of :meth:`TrackedTables.track`.
+    """Check whether a table can be tracked, and return the plan to do so. The arguments from
+    ``table`` on are those of :meth:`TrackedTables.track`.
 
     Raises:
-        ValueError: the table cannot be tracked so; the message has the reason, and what can be
+        ValueError: the table cannot be tracked in this way. The message says why, and what can be
             done.
-        Refused: a right is missing; the message has the GRANT.
+        Refused: the user lacks a right. The message has the GRANT statement.
     """
     schema, name = definitions.parse(table, database)
     if counter is None:
@@ -98,9 +103,8 @@ def make_plan(
 
 
 def claim(session: Session, wanted: TrackedTable) -> bool:
-    """Insert the row of ``wanted``, unless it exists; whether it was inserted.
-
-    From then on only triggers may count this counter.
+    """Insert the row of ``tracked_table`` for ``wanted``, unless it exists. Return whether it was
+    inserted. From then on only triggers may count in this counter.
 
     Raises:
         ValueError: the counter is in use by now.
@@ -124,14 +128,20 @@ def claim(session: Session, wanted: TrackedTable) -> bool:
 def count(
     connect: Connect, database: str, counter: str, progress: Progress, notice: Notice
 ) -> Repaired:
-    """Create missing triggers, then count.
+    """Create the missing triggers of a tracked table, then count its rows and correct its counter.
+
+    Args:
+        connect: opens a session at REPEATABLE READ.
+        database: name of countersink's database.
+        counter: the counter of the tracked table.
+        progress, notice: as for :class:`TrackedTables`.
 
     Raises:
         UnknownCounter: ``counter`` has no tracked table.
-        ValueError: the table cannot be tracked any more, as a column is missing.
-        Conflict: a transaction has been using the table all the time, or another process is
-            counting it; or the table was truncated or altered meanwhile.
-        Refused: a right is missing.
+        ValueError: the table cannot be tracked any more, because a column is missing.
+        Conflict: a transaction went on using the table, or another process is counting it, or the
+            table was truncated or altered meanwhile.
+        Refused: the user lacks a right.
     """
     with recount.locked(connect, counter) as (session, tracked):
         with changing(connect) as changer:
@@ -148,11 +158,12 @@ def count(
 
 
 def untrack(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
-    """Drop the triggers, delete the counter, and at last the row of ``tracked``.
+    """Drop the triggers of a tracked table, delete its counter, and last its row of
+    ``tracked_table``.
 
     Raises:
-        Conflict: a transaction has been using the table all the time, or another process is
-            counting it: run it again.
+        Conflict: a transaction went on using the table, or another process is counting it. Run this
+            again.
     """
     try:
         with (
@@ -177,17 +188,23 @@ def untrack(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
 
 
 def undo_claim(connect: Connect, tracked: TrackedTable) -> None:
-    """Undo :func:`claim` where no trigger was created. Never raises a StoreError."""
+    """Undo :func:`claim`, unless the table has triggers by now. This never raises a StoreError."""
     # After an error the row stays; list shows it, and untrack deletes it.
     with suppress(StoreError), connect() as session:
         exclusive(session, partial(_delete_unused, session, tracked))
 
 
 def same_or_free(session: Session, wanted: TrackedTable, lock: str = "") -> TrackedTable:
-    """The tracked table with the definition of ``wanted``, or ``wanted`` if its counter is unused.
+    """Check that the counter of ``wanted`` is unused. Return ``wanted`` then. If the same table is
+    tracked in it in the same way already, return that tracked table.
+
+    Args:
+        session: a session.
+        wanted: the table as it is to be tracked.
+        lock: `` FOR UPDATE`` to lock the counter's row; empty for no lock.
 
     Raises:
-        ValueError: the counter is in use otherwise.
+        ValueError: the counter is used for something else.
     """
     counter = wanted.counter
     current = definitions.read(session, counter)
@@ -231,7 +248,7 @@ def same_or_free(session: Session, wanted: TrackedTable, lock: str = "") -> Trac
 
 
 def _reads(table: AppTable, tracked: TrackedTable) -> list[str]:
-    """The columns that the triggers read."""
+    """Return the names of the columns that the triggers of a tracked table read."""
     names = [*tracked.by, *([] if tracked.day is None else [tracked.day])]
     if names and table.updates_ignored:
         names += [column.name for column in table.primary_key if column.name not in names]
@@ -250,7 +267,9 @@ def _warnings(table: AppTable, tracked: TrackedTable) -> list[str]:
 
 
 def _delete_unused(session: Session, tracked: TrackedTable, _: Control) -> bool:
-    """Delete the row, if the table has no triggers; whether the row does not exist any more."""
+    """Delete the row of a tracked table that has no triggers, with its counter. Return False if the
+    table has triggers; True if the row does not exist any more.
+    """
     current = definitions.read(session, tracked.counter, " FOR UPDATE")
     # While the row is locked, no process creates triggers or counts.
     if current is None or current.triggers != tracked.triggers:
@@ -271,7 +290,9 @@ def _all_triggers(session: Session, tracked: TrackedTable) -> list[InstalledTrig
 def _needed_changes(
     session: Session, tracked: TrackedTable, database: str
 ) -> tuple[AppTable, list[Trigger | InstalledTrigger]]:
-    """The table, and the triggers to drop, then to create, so that all run as this user."""
+    """Return the table, and the triggers to drop and then to create, so that the right ones exist
+    and all run with this user's rights.
+    """
     table = read_table(session, tracked.schema, tracked.table, database)
     table.counted_by(tracked.by, tracked.day)
     triggers.require_before(session, table.schema, table.name, database)

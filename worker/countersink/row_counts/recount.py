@@ -1,13 +1,14 @@
-"""Recount of a tracked table while it is written to. See ``check.py`` for the reading.
+"""The recount of a tracked table, which can be written to meanwhile. See ``check.py`` for the way
+in which rows are counted.
 
-The triggers exist before. Then counter and table are summed in one snapshot, and the differences
-are added to the counter. A change that commits meanwhile is in neither side, or in both. So the
-count is exact without a lock on the table, however long the counting takes, and whatever triggers
-and compaction do at the same time.
+The triggers exist before the recount begins. Then the counter and the table are counted in one
+snapshot, and the differences are added to the counter. A change that commits before the snapshot is
+in both, and a change that commits later is in neither. So the count is exact without a lock on the
+table, however long the counting takes, and whatever triggers and compaction do meanwhile.
 
-The first of two sessions locks the row of ``tracked_table``, so that there is one recount of a
-table at a time, and reads; the second writes the differences in short transactions. After an
-interruption the next recount finds the remaining differences.
+A recount uses two sessions. The first one locks the row of ``tracked_table``, so that a table has
+only one recount at a time, and reads. The second one writes the differences in short transactions.
+If a recount is interrupted, the next one finds the remaining differences.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,12 +29,13 @@ from countersink.row_counts.encoding import DAY, LATE_DAY, NO_DAY, is_day
 from countersink.row_counts.table import AppTable
 
 IDLE_SECONDS: Final = 600
-"""Seconds that the first session may be idle while another session changes triggers or writes."""
+"""Seconds for which the first session may be idle while another session changes triggers or
+writes."""
 CELLS_PER_COMMIT: Final = 10_000
-"""Cells whose differences are written in one transaction."""
+"""Number of cells whose differences are written in one transaction."""
 _LOCK_ATTEMPTS: Final = 3
 ROWS: Final = 1000
-"""Rows that are deleted in one transaction."""
+"""Number of rows that are deleted in one transaction."""
 _FROM_A_KEY: Final = "counter = %s AND bucket = %s AND counter_key >= %s"
 
 
@@ -45,8 +47,8 @@ class Repaired:
         tracked: the tracked table.
         triggers: number of triggers that were created again.
         rows: number of rows of the table when they were counted.
-        cells: number of corrected (day, key).
-        difference: sum of their corrections.
+        cells: number of cells (day and key) that were corrected.
+        difference: sum of these corrections.
     """
 
     tracked: TrackedTable
@@ -58,9 +60,11 @@ class Repaired:
 
 @contextmanager
 def locked(connect: Connect, counter: str) -> Iterator[tuple[Session, TrackedTable]]:
-    """Lock a tracked table's row, so that no other process recounts it or changes its triggers.
+    """Open a session that locks the row of a tracked table, so that no other process recounts the
+    table or changes its triggers. Yield the session and the tracked table.
 
-    The transaction has no snapshot yet. The caller commits it; else it is rolled back.
+    The session is in a transaction that has no snapshot yet. If the block does not commit it, it is
+    rolled back.
 
     Raises:
         UnknownCounter: ``counter`` has no tracked table.
@@ -72,26 +76,28 @@ def locked(connect: Connect, counter: str) -> Iterator[tuple[Session, TrackedTab
 
 
 def require_same_server(holder: Session, other: Session) -> None:
-    """Check that two sessions are on one server, as row locks are.
+    """Check that two sessions are on the same server, because a row lock of one server does not
+    hold on another.
 
     Raises:
-        Unavailable: they are not, as another server has begun to take writes meanwhile.
+        Unavailable: they are not, because another server has begun to take writes meanwhile.
     """
     if other.server != holder.server:
         raise Unavailable("another server takes writes now: run this again")
 
 
 def mark_uncounted(session: Session, tracked: TrackedTable) -> TrackedTable:
-    """Note that the counter is not right while its triggers are changed; the tracked table.
+    """Note in the table's row that its counter is not right while triggers are changed. Return the
+    tracked table with this note.
 
-    The note is committed, and the lock taken again.
+    The note is committed, which releases the lock; then the lock is taken again.
 
     Args:
-        session: holds the lock, and has no snapshot yet.
+        session: a session from :func:`locked` that has no snapshot yet.
         tracked: the tracked table.
 
     Raises:
-        UnknownCounter: the table was untracked in between.
+        UnknownCounter: the table was untracked before the lock was taken again.
         Conflict: another process has taken the lock in between, and holds it.
     """
     while tracked.counted is not None:
@@ -104,18 +110,19 @@ def mark_uncounted(session: Session, tracked: TrackedTable) -> TrackedTable:
 def recount(
     session: Session, connect: Connect, tracked: TrackedTable, table: AppTable, progress: Progress
 ) -> Repaired:
-    """Correct the counter of a table whose triggers all exist; commits ``session``.
+    """Count the rows of a tracked table whose triggers all exist, correct its counter, and commit
+    ``session``.
 
     Args:
-        session: holds the lock, and has no snapshot yet.
-        connect: opens the session that writes.
+        session: a session from :func:`locked` that has no snapshot yet.
+        connect: opens the second session, which writes.
         tracked: the tracked table.
-        table: its columns.
-        progress: called after each part of the table.
+        table: the table's columns.
+        progress: called after each range of rows.
 
     Raises:
-        TableChanged: the table was truncated or altered meanwhile; nothing was changed.
-        Unavailable: a connection broke, or another server takes writes now: run it again.
+        TableChanged: the table was truncated or altered meanwhile. Nothing was changed.
+        Unavailable: a connection broke, or another server takes writes now. Run this again.
     """
     # Buckets that are not days, or are days that no row has.
     foreign = session.query(
@@ -141,14 +148,15 @@ def recount(
 
 
 def delete_all_rows(session: Session, counter: str) -> None:
-    """Delete a counter's rows in short transactions, each with its part of the ledger.
+    """Delete all rows of a counter in short transactions. Each of them also posts the deletion to
+    the ledger.
 
     Args:
-        session: at REPEATABLE READ, outside a transaction.
-        counter: a counter whose rows only compaction still writes.
+        session: a session at REPEATABLE READ, outside a transaction.
+        counter: a counter whose rows nobody but compaction writes any more.
 
     Raises:
-        Conflict: each attempt conflicted with another transaction; run it again.
+        Conflict: each attempt conflicted with another transaction. Run this again.
     """
     buckets = session.query(
         "SELECT DISTINCT bucket FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s",
@@ -179,7 +187,7 @@ def _try_lock(session: Session, counter: str) -> TrackedTable | None:
 
 
 def _delete_foreign(session: Session, counter: str, foreign: Sequence[tuple[Any, ...]]) -> None:
-    """Delete the rows of buckets that no trigger writes."""
+    """Delete the rows of the buckets ``foreign`` (beginning and width), which no trigger writes."""
     for bucket in foreign:
         where = "counter = %s AND bucket = %s AND width = %s"
         delete_rows(session, where, (counter, *bucket), EVERYTHING)
@@ -188,7 +196,7 @@ def _delete_foreign(session: Session, counter: str, foreign: Sequence[tuple[Any,
 
 
 def _write(session: Session, counter: str, part: Sequence[tuple[Cell, int]]) -> None:
-    """Add differences to slot 0."""
+    """Add the differences of some cells to the counter, in slot 0."""
     into = "counter_slot (counter, bucket, counter_key, width, slot, amount)"
     clause = session.dialect.upsert_add("counter_slot", "amount")
     rows = [(counter, label_time(label), key, DAY, 0, amount) for (label, key), amount in part]

@@ -1,14 +1,14 @@
-"""``Store.row_count()``: the choice of a counter by its columns, and the sum of its matching keys.
-See ``encoding.py`` for the conditions on single columns.
+"""``Store.row_count()``: chooses a counter of the table that has the columns asked for, and sums
+the keys that match. See ``encoding.py`` for the conditions on single columns.
 
-Where the text of every column's value is known, so is the key; where those of the first columns
-are, the keys are one range of the index. Otherwise the keys are scanned in order, some index
-entries at a time: after each key the scan skips all keys that begin with the same wrong value, or
-that belong to the same part of the result. So a key with many days, or a value with many keys, is
-one step.
+If the texts of all of a key's values are known, the key itself is known. If only the texts of its
+first columns are known, the matching keys are one range of the index. Otherwise the keys are read
+from the index in their order, some entries at a time. After each key the scan skips ahead: past all
+keys that begin with the same wrong value, or past all keys that belong to the range just found. So
+a key with many days takes one step, and so does a value with many keys.
 
-A key that was cut, as its values were too long, has only its first values. Where these do not
-decide whether its rows match, the result is an error.
+A key whose values were too long was cut, and has only its first values. If these do not decide
+whether its rows match, an error is raised.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,13 +36,14 @@ from countersink.row_counts.table import Column, read_columns
 from countersink.runtime.limits import MAX_KEY_BYTES, cut_bytes
 
 ENTRIES: Final = 500
-"""Index entries that are read in a step, in about the time of the query's round trip."""
+"""Number of index entries that a step of the scan reads. This takes about as long as the round trip
+of the query."""
 MAX_ENTRIES: Final = 10_000
-"""The same where few entries have the same key."""
+"""Maximum of index entries that a step reads where most entries have different keys."""
 _KEYS_PER_SUM: Final = 5_000
 _RANGES_PER_SUM: Final = 100
 CUT_FROM: Final = 235
-"""Least number of bytes in the beginning of a cut key."""
+"""Least number of bytes of a cut key that come before its digest."""
 Values = tuple[str | None, ...]
 
 
@@ -54,24 +55,27 @@ def row_count(
     start: date | None = None,
     end: date | None = None,
 ) -> int:
-    """Number of rows of a tracked table, by its counter: equal to COUNT(*) in the same snapshot.
+    """Return the number of rows of a tracked table, from its counter. It is equal to COUNT(*) in
+    the same snapshot.
 
     Args:
-        session: in a snapshot.
-        database: the default database of ``table``.
+        session: a session in a snapshot.
+        database: the database that is meant if ``table`` names none.
         table: the table as it was given to ``track``, or its counter.
-        where: values of columns that it is tracked by, None for NULL; compared by the column's
-            collation. Types as of :func:`countersink.row_counts.encoding.condition`.
-        start, end: days of its day column, both inclusive. Rows without a day, or with one before
-            1970, are on 1969-12-31.
+        where: column → value of the rows to count, for columns that the table is tracked by. The
+            value None stands for NULL. The column's collation decides which texts are equal. For
+            the types of values see :func:`countersink.row_counts.encoding.condition`.
+        start, end: the first and last day to count, by the table's day column; None for no limit.
+            Rows without a day, or with a day before 1970, count as 1969-12-31.
 
     Raises:
         UnknownCounter: no such table or counter is tracked.
-        ValueError: it is not counted by such a column or by day; the name means two tables; the
-            range ends before it begins, or separates days that are counted as one.
-        TypeError: a value that the column cannot be compared with; a day that is no ``date``.
-        Refused: its rows are not counted yet, or this user may not see its columns.
-        StoreError: as any query.
+        ValueError: no counter of the table has these columns, or a day; or the name means two
+            tables; or the range ends before it begins; or the range separates days that are counted
+            as one.
+        TypeError: a value cannot be compared with its column, or a day is no ``date``.
+        Refused: the table's rows are not counted yet, or this user may not see its columns.
+        StoreError: a query failed.
     """
     check_days(start, end)
     _check_separable(start, end)
@@ -102,7 +106,19 @@ def _check_separable(start: date | None, end: date | None) -> None:
 def _choose(
     found: Sequence[TrackedTable], table: str, asked: Mapping[str, object], day: date | None
 ) -> TrackedTable:
-    """The tracked table whose counter has the columns, and the fewest rows."""
+    """Return the tracked table whose counter has the columns asked for, and the fewest others, so
+    that it has the fewest rows.
+
+    Args:
+        found: the tracked tables that the name means.
+        table: the name, for messages.
+        asked: column in lower case → value.
+        day: any day of the range asked for; None if the range has no limit.
+
+    Raises:
+        ValueError: no counter has these columns.
+        Refused: the rows of none of them are counted completely.
+    """
     able = [
         each
         for each in found
@@ -126,7 +142,9 @@ def _choose(
 def _conditions(
     session: Session, tracked: TrackedTable, asked: Mapping[str, object]
 ) -> list[Condition]:
-    """The condition on each column of the keys."""
+    """Return the condition on each column of the tracked table's key, in the order of the
+    columns.
+    """
     known: dict[str, Column] = {}
     if any(value is not None for value in asked.values()):
         known = read_columns(session, tracked.schema, tracked.table)
@@ -146,14 +164,14 @@ def _conditions(
 
 
 class KeyRange(NamedTuple):
-    """Keys from ``first`` (inclusive) to ``end`` (exclusive)."""
+    """A range of keys, from ``first`` (included) to ``end`` (not included)."""
 
     first: bytes
     end: bytes
 
 
 _WITHIN: Final = "counter_key >= %s AND counter_key < %s"
-"""SQL condition for a :class:`KeyRange`."""
+"""SQL condition for the keys of a :class:`KeyRange`."""
 _ALL_KEYS: Final = KeyRange(b"", b"\xff" * (MAX_KEY_BYTES + 1))
 
 
@@ -193,7 +211,9 @@ class _Selection:
         return total
 
     def _found(self) -> Iterator[bytes | KeyRange]:
-        """Keys and key ranges that meet the conditions, in order."""
+        """Yield the keys that meet the conditions, in order: single keys, and ranges of keys that
+        all match.
+        """
         leading = self._leading()
         if len(leading) == len(self._asked):
             yield self._keys_with(leading)
@@ -222,7 +242,9 @@ class _Selection:
             limit = min(2 * limit, MAX_ENTRIES) if len(keys) > limit // 2 else ENTRIES
 
     def _leading(self) -> Values:
-        """The values of the first columns, up to the first that is not known exactly."""
+        """Return the values of the first columns, up to the first column whose value is not known
+        exactly.
+        """
         known = list[str | None]()
         for one in self._asked:
             if not isinstance(one, Exactly):
@@ -231,7 +253,9 @@ class _Selection:
         return tuple(known)
 
     def _keys_with(self, values: Values) -> bytes | KeyRange:
-        """All keys with these values of the first columns."""
+        """Return all keys whose first columns have these values: one key if these are all columns,
+        else a range.
+        """
         if len(values) == self._columns:
             return cut_bytes(encoding.encode(values))
         return self._beginning_with(values)
@@ -246,12 +270,14 @@ class _Selection:
         return KeyRange(begin + b"|", begin + b"}")
 
     def _first_wrong(self, values: Values) -> int | None:
-        """Index of the first value that does not meet its condition; None: all do."""
+        """Return the index of the first value that does not meet its condition; None if all do."""
         pairs = enumerate(zip(self._asked, values, strict=False))
         return next((i for i, (one, value) in pairs if one and not one.matches(value)), None)
 
     def _next_after(self, key: bytes, values: Values, wrong: int) -> bytes:
-        """The first key that may match, after a key whose value with index ``wrong`` does not."""
+        """Return the first key after ``key`` that can match. The value of ``key`` with the index
+        ``wrong`` does not meet its condition.
+        """
         last = wrong + 1 == self._columns
         one = self._asked[wrong]
         if isinstance(one, Exactly):
@@ -261,10 +287,14 @@ class _Selection:
         return key + b"\0" if last else encoding.encode(values[: wrong + 1]) + b"}"
 
     def _matches_cut(self, values: Values, beginning: str) -> bool:
-        """Whether a cut key matches, by its complete values and the beginning of the next value.
+        """Return whether a key that was cut meets the conditions.
+
+        Args:
+            values: the key's complete values.
+            beginning: the beginning of the value that was cut.
 
         Raises:
-            ValueError: these do not decide.
+            ValueError: the complete values and the beginning do not decide it.
         """
         for one, value in zip(self._asked, values, strict=False):
             if isinstance(one, Alike):
@@ -279,7 +309,9 @@ class _Selection:
         return True
 
     def _decoded(self, keys: Sequence[bytes]) -> dict[bytes, Values]:
-        """The values of each valid key, compared with the conditions."""
+        """Return key → values, for the keys that are valid. The conditions that only the server can
+        decide are compared with these values.
+        """
         found: dict[bytes, Values] = {}
         for key in keys:
             with suppress(ValueError):
@@ -290,7 +322,9 @@ class _Selection:
         return found
 
     def _keys(self, within: KeyRange, limit: int) -> list[bytes]:
-        """The keys of the first ``limit`` index entries of a range, in order."""
+        """Return the different keys among the first ``limit`` index entries of a range, in
+        order.
+        """
         days, day = (self._days, self._moments) if self._single_day else ("", ())
         rows = self._session.query(
             "SELECT DISTINCT counter_key FROM ("
@@ -302,7 +336,7 @@ class _Selection:
         return sorted(bytes(key) for (key,) in rows)
 
     def _any_cut(self, begin: bytes) -> bool:
-        """Whether any key with this beginning was cut."""
+        """Return whether any key that begins with ``begin`` was cut."""
         keys = self._session.query(
             "SELECT DISTINCT counter_key FROM counter_slot FORCE INDEX (by_key)"
             f" WHERE counter = %s AND {_WITHIN} AND LENGTH(counter_key) > {CUT_FROM:d}",
@@ -320,7 +354,9 @@ class _Selection:
 
 
 def _may_begin(one: Condition, beginning: str) -> bool:
-    """Whether a longer value with this beginning can meet a condition."""
+    """Return whether a value that is longer than ``beginning``, and begins with it, can meet a
+    condition.
+    """
     if isinstance(one, Exactly):
         text = "\\N" if one.text is None else one.text
         return text.startswith(beginning.rstrip("\ufffd"))

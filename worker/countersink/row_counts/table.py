@@ -1,5 +1,7 @@
-"""Tables and columns of the application, with the checks whether they can be tracked, for track,
-repair and verify. See ``lifecycle.py`` for the checks of ``track`` alone."""
+"""Tables and columns of the application, read from the server, and the checks whether a table can
+be tracked. Track, repair and verify use them. See ``lifecycle.py`` for further checks of ``track``
+alone.
+"""
 
 import re
 from collections.abc import Sequence
@@ -17,20 +19,21 @@ TEXT_TYPES: Final = frozenset(
 )
 DAY_TYPES: Final = frozenset({"date", "datetime", "timestamp"})
 NORMALIZED_TYPES: Final = frozenset({"uuid", "inet4", "inet6"})
-"""Types of MariaDB that normalize the texts of their values."""
+"""Types of MariaDB for which the server brings the text of a value into one form."""
 _ORDERED_TYPES: Final = (INTEGER_TYPES - {"bit"}) | BINARY_TYPES | DAY_TYPES | NORMALIZED_TYPES
 _ORDERED_CHARSETS: Final = frozenset({"ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"})
 _SHORT_TYPES: Final = frozenset({"date", "datetime", "time", "year"}) | NORMALIZED_TYPES
 _SHORT_BYTES: Final = 45
-"""Bytes of the longest value of these types, an INET6."""
+"""Length in bytes of the longest value of :data:`_SHORT_TYPES`, which is an INET6."""
 _CHARACTER_BYTES: Final = {
     "ascii": 2,  # one byte, and one more before a backslash or a bar
     **dict.fromkeys(("utf8mb4", "utf16", "utf16le", "utf32", "gb18030"), 4),
 }
-"""Maximum of bytes of a character in a key, by character set; of other sets 3."""
+"""Character set → most bytes that a character takes in a key; 3 for all other character sets."""
 _NULL_BYTES: Final = 2
 MAX_WIDTH: Final = 131_072
-"""Maximum of bytes of a row's key before it is cut: it allows any VARCHAR, and no TEXT."""
+"""Maximum of bytes that a row's key may have before it is cut. Any VARCHAR fits, and no TEXT
+does."""
 _SYSTEM: Final = frozenset({"mysql", "sys", "performance_schema", "information_schema"})
 _VERSION_TABLE: Final = "schema_version"
 _GENERATED: Final = (
@@ -44,11 +47,11 @@ class Column:
     """A column of an application's table.
 
     Attributes:
-        name: as it was created.
-        type: such as ``varchar``, in lower case.
+        name: the column's name, as it was created.
+        type: the column's type in lower case, such as ``varchar``.
         length: maximum of characters of a text, or of bytes of a binary value.
         digits: maximum of digits of a number.
-        fraction: digits of a time's fraction of a second.
+        fraction: number of digits of a fraction of a second, for a time.
         charset: character set of a text; None for other types.
         collation: collation of a text; None for other types.
     """
@@ -63,7 +66,9 @@ class Column:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether a value that was read and is bound again has the same place in an index."""
+        """Whether the column can be read range by range: a value that was read and is sent back as
+        a bound argument compares as the same value in an index.
+        """
         if self.type in TEXT_TYPES:
             return self.type in ("char", "varchar") and self.charset in _ORDERED_CHARSETS
         return self.type in _ORDERED_TYPES
@@ -71,18 +76,18 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppTable:
-    """A table that can have triggers.
+    """A table of the application that can have triggers.
 
     Attributes:
-        schema: its database.
-        name: its name, as it was created.
-        columns: name → column, in their order.
-        rows: estimate of its rows by the server's statistics.
-        primary_key: columns of the primary key; none where there is no primary key.
-        updates_ignored: whether the server, as MariaDB does, also runs AFTER UPDATE triggers for
-            rows that an UPDATE IGNORE leaves unchanged.
-        snapshot_isolation: whether the server has ``innodb_snapshot_isolation``.
-        untriggered: sentences on changes of rows that fire no trigger.
+        schema: the table's database.
+        name: the table's name, as it was created.
+        columns: name → column, in the table's order.
+        rows: number of the table's rows, as the server's statistics estimate it.
+        primary_key: the columns of the primary key; empty if there is no primary key.
+        updates_ignored: True if the server runs AFTER UPDATE triggers also for rows that an UPDATE
+            IGNORE leaves unchanged, as MariaDB does.
+        snapshot_isolation: whether the server has the variable ``innodb_snapshot_isolation``.
+        untriggered: sentences, each on a way to change rows that fires no trigger.
     """
 
     schema: str
@@ -95,10 +100,10 @@ class AppTable:
     untriggered: tuple[str, ...]
 
     def column(self, name: str) -> Column:
-        """A column by its name, in any case.
+        """Return the column with this name. The case of letters does not matter.
 
         Raises:
-            ValueError: there is no such column; the message has all names.
+            ValueError: there is no such column. The message has all names.
         """
         for column in self.columns.values():
             if column.name.casefold() == name.casefold():
@@ -108,11 +113,16 @@ class AppTable:
         )
 
     def counted_by(self, by: Sequence[str], day: str | None) -> tuple[list[Column], Column | None]:
-        """The columns of the key, and the day column, if they can be these.
+        """Return the columns of the key and the day column, after a check that they can be these.
+
+        Args:
+            by: names of the columns whose values make the key, in this order.
+            day: name of the day column; None if there is none.
 
         Raises:
-            ValueError: there is no such column, a column is given twice, the type of a column has
-                no exact text, the key may be too long, or the day column has no dates.
+            ValueError: a column does not exist or is given twice, the values of a column have no
+                exact text (such as those of a FLOAT), the key may become too long, or the day
+                column has no dates.
         """
         found = [self.column(name) for name in by]
         for column in found:
@@ -134,17 +144,17 @@ class AppTable:
 
 
 def read_table(session: Session, schema: str, name: str, database: str) -> AppTable:
-    """A table, if it can be tracked.
+    """Read a table's definition from the server, and check that the table can be tracked.
 
     Args:
-        session: outside a transaction.
-        schema: its database.
-        name: its name.
-        database: countersink's database.
+        session: a session outside a transaction.
+        schema: the table's database.
+        name: the table's name.
+        database: name of countersink's database.
 
     Raises:
-        ValueError: there is no such table, or it cannot be tracked; the message has the reason, and
-            what can be done.
+        ValueError: there is no such table, or it cannot be tracked. The message says why, and what
+            can be done.
     """
     if schema.casefold() in _SYSTEM:
         raise ValueError(f"{schema}.{name} is a system table, which cannot have triggers")
@@ -180,7 +190,9 @@ def read_table(session: Session, schema: str, name: str, database: str) -> AppTa
 
 
 def read_columns(session: Session, schema: str, table: str) -> dict[str, Column]:
-    """Name → column of a table, in their order; empty where there is no such table."""
+    """Return name → column of a table, in the table's order. The result is empty if there is no
+    such table.
+    """
     rows = session.query(
         "SELECT column_name, data_type, character_maximum_length, numeric_precision,"
         " datetime_precision, character_set_name, collation_name"
@@ -203,19 +215,19 @@ def read_columns(session: Session, schema: str, table: str) -> dict[str, Column]
 
 
 def width(columns: Sequence[Column]) -> int:
-    """Maximum of bytes of a key of these columns, before it is cut.
+    """Return the most bytes that a key of these columns can have before it is cut.
 
     Raises:
-        ValueError: the type of a column has no exact text; the message has what can be done.
+        ValueError: a column's type has no exact text. The message says what can be done.
     """
     return sum(widest(column) for column in columns) + max(0, len(columns) - 1)
 
 
 def widest(column: Column) -> int:
-    """Maximum of bytes of the column's value in a key.
+    """Return the most bytes that a value of the column can have in a key.
 
     Raises:
-        ValueError: its type has no exact text; the message has what can be done.
+        ValueError: the column's type has no exact text. The message says what can be done.
     """
     if column.type in TEXT_TYPES:
         return max(_CHARACTER_BYTES.get(column.charset or "", 3) * column.length, _NULL_BYTES)
@@ -269,7 +281,9 @@ def _primary_key(
 
 
 def _cascades(session: Session, schema: str, name: str) -> list[str]:
-    """Sentences on foreign keys that change rows without firing triggers."""
+    """Return a sentence for each foreign key of the table that changes its rows without firing
+    triggers.
+    """
     rows = session.query(
         "SELECT constraint_name, referenced_table_name, delete_rule, update_rule"
         " FROM information_schema.referential_constraints"

@@ -1,26 +1,26 @@
-"""Triggers that count a table's rows: their SQL, the comparison with the installed triggers, their
-creation and dropping, and the rights that they need.
+"""The triggers that count a table's rows: their SQL, their comparison with the installed triggers,
+how they are created and dropped, and the rights that they need.
 
-They run after the row was written, so that rows that an INSERT IGNORE omits, and values that
-another trigger changes, are counted correctly. Each adds 1 or -1 in the application's own
-transaction, to the slot of its connection, so that transactions do not wait for each other. An
-UPDATE that does not change key or day writes nothing; a table without key and day columns has no
-UPDATE trigger.
+The triggers run after a row was written. So a row that an INSERT IGNORE omits is not counted, and a
+value that another trigger changes is counted as changed. A trigger adds 1 or -1 in the
+application's own transaction, to the slot of the connection, so that transactions do not wait for
+each other. If an UPDATE changes neither key nor day, nothing is written. A table without key and
+day columns has no UPDATE trigger.
 
-MariaDB runs the trigger also for a row that UPDATE IGNORE leaves unchanged, because of a duplicate
-key or a missing parent. There the trigger reads the row by the primary key and compares; without a
-primary key it cannot.
+MariaDB runs the UPDATE trigger even if UPDATE IGNORE leaves the row unchanged, because of a
+duplicate key or a missing parent. So there the trigger reads the row by its primary key, and
+compares. If the table has no primary key, such an UPDATE is counted wrong.
 
-A trigger must never fail the application's write. It runs under the ``sql_mode`` and the character
-set of the session that created it, whose ``sql_mode`` is empty, so an unexpected value causes a
-warning (and a difference that ``verify`` finds) instead of an error.
+A trigger must never fail the application's write. It runs with the ``sql_mode`` of the session that
+created it, which is empty. So an unexpected value causes a warning (and a difference that
+``verify`` finds) instead of an error. It also runs with that session's character set.
 
-A statement that creates or drops a trigger waits until no transaction uses the table, and all other
-statements on the table, also of readers, wait behind it. So it waits for a second at most, pauses
-for at least as long, and tries again.
+A statement that creates or drops a trigger waits until no transaction uses the table. All other
+statements on the table, even those that read, wait behind it. So it waits for at most a second,
+pauses for at least as long, and tries again.
 
-Rights are checked by trying: the triggers' reads and writes are executed before, without a row, and
-the server checks the rest at CREATE TRIGGER.
+Rights are checked by trying: what the triggers will read and write is executed before, without a
+row. The server checks the other rights at CREATE TRIGGER.
 """
 
 import random
@@ -50,16 +50,16 @@ _DENIED: Final = frozenset(
 
 
 def require_before(session: Session, schema: str, table: str, database: str) -> None:
-    """Check that triggers created by this user can read a table, and count its rows.
+    """Check that this user's triggers will have the rights to read a table and to count its rows.
 
     Args:
         session: a session of the user who creates the triggers.
         schema: the table's database.
         table: the table's name.
-        database: countersink's database.
+        database: name of countersink's database.
 
     Raises:
-        Refused: a right is missing; the message has the GRANT.
+        Refused: a right is missing. The message has the GRANT statement.
     """
     # Without rights that a trigger does not have: on MariaDB those of a role.
     ((role,),) = session.query("SELECT CURRENT_ROLE()")
@@ -84,7 +84,9 @@ def require_before(session: Session, schema: str, table: str, database: str) -> 
 def explaining(
     session: Session, schema: str, table: str, needed: Sequence[str] = ("SELECT", "TRIGGER")
 ) -> Iterator[None]:
-    """Give errors within the block that are about a missing right a message with the GRANT."""
+    """If the block raises an error about a missing right, raise it with the GRANT in its
+    message.
+    """
     try:
         yield
     except StoreError as error:
@@ -100,7 +102,7 @@ def explaining(
 
 
 def grant(session: Session, schema: str, table: str, needed: Sequence[str]) -> str:
-    """Text with the GRANT statement that an administrator has to run for this user."""
+    """Return text with the GRANT statement that an administrator has to run for this user."""
     ((user,),) = session.query("SELECT CURRENT_USER()")
     name, _, host = user.rpartition("@")
     return (
@@ -110,8 +112,8 @@ def grant(session: Session, schema: str, table: str, needed: Sequence[str]) -> s
 
 
 def is_missing_user(session: Session, definer: str) -> bool:
-    """Whether the user ``definer`` (``user@host``) does not exist; False where this user may not
-    see other users.
+    """Return whether ``definer`` (``user@host``) does not exist; False if this user cannot know
+    it.
     """
     accounts = {
         account
@@ -124,19 +126,20 @@ def is_missing_user(session: Session, definer: str) -> bool:
 
 
 SQL_MODE: Final = ""
-"""``sql_mode`` of the session that creates triggers, and so of the triggers."""
+"""``sql_mode`` of the session that creates triggers, with which the triggers then run."""
 LOCK_WAIT: Final = 1
-"""Seconds that a statement, and other statements behind it, wait for the table."""
+"""Seconds that a statement waits for the table, and that others wait behind it."""
 ATTEMPTS: Final = 15
+"""Number of times that a statement waits for the table before it is given up."""
 PAUSES: Final = (1.0, 2.0)
-"""Minimum and maximum of seconds between two attempts."""
+"""Shortest and longest pause between two attempts, in seconds."""
 _UNKNOWN_DATABASE: Final = 1049
 _NO_SUCH_TRIGGER: Final = 1360
 _HIDDEN: Final = 1227
-"""Error of SHOW CREATE TRIGGER for an existing trigger that this user may not see."""
+"""Error of SHOW CREATE TRIGGER if the trigger exists, but this user may not see it."""
 Event = Literal["INSERT", "UPDATE", "DELETE"]
 Notice = Callable[[str], object]
-"""Called with a sentence: a warning, or a reason to wait."""
+"""A function that is called with a sentence: a warning, or a reason to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +147,11 @@ class Trigger:
     """A trigger to be created.
 
     Attributes:
-        schema: the database of the trigger and its table.
+        schema: the database of the trigger and of its table.
         table: the table's name.
         name: the trigger's name.
-        event: the statement after which it runs.
-        body: its SQL.
+        event: the kind of statement after which the trigger runs.
+        body: the SQL that the trigger runs.
     """
 
     schema: str
@@ -159,7 +162,7 @@ class Trigger:
 
     @property
     def create(self) -> str:
-        """The statement that creates it."""
+        """The statement that creates the trigger."""
         return (
             f"CREATE TRIGGER {quoted(self.schema)}.{quoted(self.name)}"
             f" AFTER {self.event} ON {quoted(self.schema)}.{quoted(self.table)}"
@@ -169,15 +172,15 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class InstalledTrigger:
-    """A trigger of the server.
+    """A trigger that exists on the server.
 
     Attributes:
-        schema: the database of the trigger and its table.
+        schema: the database of the trigger and of its table.
         table: the table's name.
         name: the trigger's name.
-        definer: ``user@host`` with whose rights it runs.
-        sql_mode: ``sql_mode`` under which it runs.
-        statement: its SHOW CREATE TRIGGER statement.
+        definer: the user, as ``user@host``, with whose rights the trigger runs.
+        sql_mode: the ``sql_mode`` with which it runs.
+        statement: the statement that created it, as SHOW CREATE TRIGGER returns it.
     """
 
     schema: str
@@ -189,11 +192,13 @@ class InstalledTrigger:
 
     @property
     def drop(self) -> str:
-        """The statement that drops it, on any table of its database."""
+        """The statement that drops the trigger, whichever table of its database it is on."""
         return f"DROP TRIGGER IF EXISTS {quoted(self.schema)}.{quoted(self.name)}"
 
     def matches(self, expected: Trigger) -> bool:
-        """Whether it equals ``expected``. (The server changes the SQL before the body.)"""
+        """Return whether it equals ``expected``, apart from SQL that the server writes before the
+        body.
+        """
         return (
             (self.table, self.name, self.sql_mode) == (expected.table, expected.name, SQL_MODE)
             and f" AFTER {expected.event} ON " in self.statement
@@ -202,17 +207,17 @@ class InstalledTrigger:
 
 
 def trigger_names(tracked: TrackedTable) -> list[str]:
-    """Names of a tracked table's triggers, existing or not."""
+    """Return the names of a tracked table's triggers, whether these exist or not."""
     return [f"{tracked.triggers}_{event}" for event in ("insert", "update", "delete")]
 
 
 def expected_triggers(tracked: TrackedTable, table: AppTable, database: str) -> list[Trigger]:
-    """The triggers that count a table.
+    """Return the triggers that a tracked table must have.
 
     Args:
         tracked: the tracked table.
-        table: its columns.
-        database: countersink's database.
+        table: the table's columns.
+        database: name of countersink's database.
     """
     by, day = table.counted_by(tracked.by, tracked.day)
     slots = f"{quoted(database)}.counter_slot"
@@ -257,10 +262,10 @@ def expected_triggers(tracked: TrackedTable, table: AppTable, database: str) -> 
 
 
 def installed_triggers(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
-    """The existing triggers of a tracked table, on any table of its database.
+    """Return the existing triggers of a tracked table, whichever table of its database they are on.
 
     Raises:
-        HiddenTriggers: this user may not see them; the message has the GRANT.
+        HiddenTriggers: this user may not see them. The message has the GRANT statement.
     """
     found = _visible(session, tracked, "trigger_schema = %s")
     # Lists of the server omit triggers that a user may not see; a query by name raises an error.
@@ -279,10 +284,9 @@ def installed_triggers(session: Session, tracked: TrackedTable) -> list[Installe
 
 
 def stray_triggers(session: Session, tracked: TrackedTable) -> list[InstalledTrigger]:
-    """Triggers with the same names in other databases, which came there with a copy of the table,
-    count in this database of countersink, and are visible to this user.
-
-    On MariaDB the time of this query grows with the number of tables on the server.
+    """Return triggers in other databases that have the names of this table's triggers and count in
+    the same counter. They came there with a copy of the table. Triggers that this user may not see
+    are left out. On MariaDB the query takes longer, the more tables the server has.
     """
     ((database,),) = session.query("SELECT DATABASE()")
     counts = f"INSERT INTO {quoted(database)}.counter_slot "
@@ -293,12 +297,12 @@ def stray_triggers(session: Session, tracked: TrackedTable) -> list[InstalledTri
 def needed_changes(
     installed: Sequence[InstalledTrigger], expected: Sequence[Trigger], definer: str | None = None
 ) -> tuple[list[InstalledTrigger], list[Trigger]]:
-    """The installed triggers to drop, and the expected triggers to create.
+    """Return the installed triggers to drop, and the expected triggers to create.
 
     Args:
-        installed: the installed triggers.
-        expected: the expected triggers.
-        definer: ``user@host`` that they should run as; None: any user.
+        installed: the triggers that exist.
+        expected: the triggers that the table must have.
+        definer: ``user@host`` with whose rights they must run; None for any user.
     """
 
     def right(found: InstalledTrigger, trigger: Trigger) -> bool:
@@ -311,12 +315,12 @@ def needed_changes(
 
 
 def ignore(*_: object) -> None:
-    """A :data:`Notice` that does nothing."""
+    """Do nothing. This is the default for a :data:`Notice` and for a ``Progress``."""
 
 
 @contextmanager
 def changing(connect: Connect) -> Iterator[Session]:
-    """A session for creating and dropping triggers."""
+    """Open a session for creating and dropping triggers."""
     with connect() as session:
         session.execute(
             "SET SESSION lock_wait_timeout = %s, SESSION sql_mode = %s", (LOCK_WAIT, SQL_MODE)
@@ -325,17 +329,17 @@ def changing(connect: Connect) -> Iterator[Session]:
 
 
 def change(session: Session, trigger: Trigger | InstalledTrigger, notice: Notice) -> None:
-    """Create a trigger, or drop an installed one, in repeated short waits for the table.
+    """Create a trigger, or drop an installed one. Wait for its table briefly, again and again.
 
     Args:
-        session: from :func:`changing`.
+        session: a session from :func:`changing`.
         trigger: the trigger.
         notice: called before each pause.
 
     Raises:
-        Conflict: transactions used the table all the time; the message says how to find them.
-        Refused: a right is missing; the message has the GRANT.
-        StoreError: as any statement.
+        Conflict: transactions went on using the table. The message says how to find them.
+        Refused: a right is missing. The message has the GRANT statement.
+        StoreError: the statement failed.
     """
     statement = trigger.create if isinstance(trigger, Trigger) else trigger.drop
     table = f"{trigger.schema}.{trigger.table}"
@@ -357,7 +361,7 @@ def change(session: Session, trigger: Trigger | InstalledTrigger, notice: Notice
 
 
 def _unchanged(tracked: TrackedTable, table: AppTable) -> str:
-    """SQL that selects the row of an UPDATE, if its key and day are the old ones."""
+    """Return SQL that selects the row of an UPDATE if its key and day are still the old ones."""
     by, day = table.counted_by(tracked.by, tracked.day)
     same = " AND ".join(
         f"kept.{quoted(column.name)} = OLD.{quoted(column.name)}" for column in table.primary_key
@@ -385,7 +389,9 @@ def _visible(session: Session, tracked: TrackedTable, where: str) -> list[Instal
 
 
 def _shown(session: Session, schema: str, name: str) -> list[tuple[Any, ...]]:
-    """The row of a trigger (name, ``sql_mode``, statement); no row where there is no trigger."""
+    """Return the row of SHOW CREATE TRIGGER (name, ``sql_mode``, statement); no row if there is
+    none.
+    """
     try:
         return session.query(f"SHOW CREATE TRIGGER {quoted(schema)}.{quoted(name)}")
     except StoreError as error:

@@ -1,9 +1,12 @@
-"""Sequences: numbers that are handed out once. ``Sequences`` is their interface for programs. See
-``options.py`` for the options and their checks, and ``records.py`` for the SQL.
+"""Sequences: numbers that are handed out once. The class ``Sequences`` is the interface for
+programs. See ``options.py`` for the options of a sequence and their checks, and ``records.py`` for
+the SQL.
 
-The table ``sequence`` has a base row per sequence, which is created at its first use and has its
-options, and a row per period. Handing out a value locks the base row: by one statement where the
-sequence has no periods; a first value, a period or the end of a cycle takes a transaction.
+A sequence can have periods (days, months or years): in each of them it begins at its start again.
+The table ``sequence`` has a base row for each sequence, which is created at the first use and holds
+the options, and a row for each period. Whoever hands out a value locks the base row. One statement
+is enough if the sequence has no periods. A first value, a period or the end of a cycle needs a
+transaction.
 """
 
 import builtins
@@ -46,21 +49,27 @@ NOT_BEGUN: Final = frozenset(
         *HELD,
     }
 )
-"""Errors of a server that does not write, so nothing was handed out."""
+"""Errors of a server that takes no writes. After them no value was handed out."""
 HANDING_IDLE_SECONDS: Final = 8 * 3600
-"""Idle seconds after which the server ends a session for handing out, which never holds a lock
-while idle."""
+"""Seconds after which the server ends an idle session that hands out values. They can be many,
+because such a session holds no lock while it is idle."""
 PING_AFTER: Final = 10.0
-"""Idle seconds after which the server is asked before a session is used again: a firewall between
-may have dropped the connection."""
+"""Idle seconds after which a session is tested before it is used again. A firewall in between may
+have dropped the connection."""
 
 
 def take(sessions: Pool, table: str, name: bytes, asked: ValueRequest) -> range:
-    """Hand out the requested values on a session of the pool, at READ COMMITTED. After a Conflict
-    nothing was handed out.
+    """Hand out values on a session of the pool, and return them. After a Conflict none was handed
+    out.
+
+    Args:
+        sessions: sessions at READ COMMITTED.
+        table: the table ``sequence`` with its database, quoted.
+        name: the sequence's name in UTF-8.
+        asked: which values the caller asks for.
 
     Raises:
-        SequenceUncertain, SequenceExhausted, StoreError: as :meth:`Sequences.next`.
+        SequenceUncertain, SequenceExhausted, StoreError: as raised by :meth:`Sequences.next`.
     """
     with sessions.lent() as session:
         try:
@@ -82,10 +91,15 @@ def take(sessions: Pool, table: str, name: bytes, asked: ValueRequest) -> range:
 
 
 def take_in(connection: AppConnection, table: str, name: bytes, asked: ValueRequest) -> range:
-    """Hand out the requested values in the transaction of ``connection``.
+    """Hand out values in the transaction of a connection of the application, and return them.
+
+    Args:
+        connection: the application's connection.
+        table, name, asked: as for :func:`take`.
 
     Raises:
-        SequenceExhausted, StoreError: as :meth:`Sequences.next_in`. And the driver's errors.
+        SequenceExhausted, StoreError: as raised by :meth:`Sequences.next_in`.
+        The driver's own exceptions, unchanged.
     """
     done = execute(connection, add_sql(table, name, asked))
     if done.rows == ADDED:
@@ -97,13 +111,15 @@ def take_in(connection: AppConnection, table: str, name: bytes, asked: ValueRequ
 
 
 def _values(last: int, asked: ValueRequest) -> range:
-    """The values that end with ``last``. For several values the step is known: 1 by default."""
+    """Return the values that were handed out, of which ``last`` is the last. Several values are
+    ``asked.step`` apart, or 1 if the request has no step.
+    """
     step = asked.step or 1
     return range(last - (asked.n - 1) * step, last + step, step)
 
 
 def _is_uncertain(error: StoreError) -> bool:
-    """Whether a value may have been handed out in spite of the error."""
+    """Return whether a value may have been handed out although the error was raised."""
     match error:
         case ReadInterrupted():
             return True
@@ -115,7 +131,7 @@ def _is_uncertain(error: StoreError) -> bool:
 
 
 def is_alive(session: Session, idle: float) -> bool:
-    """Whether a session can be used after so many idle seconds."""
+    """Return whether a session still works after so many idle seconds."""
     return (idle < PING_AFTER and session.silent()) or session.answers()
 
 
@@ -123,21 +139,22 @@ Result = TypeVar("Result")
 
 
 class Sequences:
-    """Numbers that are handed out once. Thread-safe and fork-safe.
+    """Hands out numbers, each of them once. Thread-safe and fork-safe.
 
     A sequence is created at its first use. Within a period no value is handed out twice, unless the
-    sequence is set or reset, or cycles. A value is lost where a connection breaks before the reply,
-    so there may be gaps.
+    sequence cycles, or somebody sets or resets it. A value is lost if a connection breaks before
+    the server's reply, so the values may have gaps.
 
-    Names are texts of at most 255 bytes of UTF-8, compared byte by byte. Values and steps have 64
-    bits; 0 and negative values are valid. Every method raises TypeError and ValueError for an
-    invalid name, value or step, and the errors of :mod:`countersink.database.errors`.
+    Names are texts of at most 255 bytes of UTF-8. They are compared byte by byte. Values and steps
+    have 64 bits; 0 and negative values are valid. Every method raises TypeError or ValueError for
+    an invalid name, value or step, and the errors of :mod:`countersink.database.errors`.
 
     Args:
-        connect: opens sessions at READ COMMITTED for handing out, with a long idle time.
-        connect_to_change: opens sessions at READ COMMITTED for changes, with a short lock wait.
+        connect: opens a session at READ COMMITTED for handing out values. The server may keep it
+            idle for long.
+        connect_to_change: opens a session at READ COMMITTED for changes, with a short lock wait.
         pool: sessions for reading.
-        database: countersink's database, for statements on the application's connections.
+        database: name of countersink's database, for statements on the application's connections.
     """
 
     def __init__(
@@ -150,23 +167,24 @@ class Sequences:
         self._pool = pool
 
     def next(self, name: str, step: int | None = None, *, start: int | None = None) -> int:
-        """The next value: one statement and one round trip, except for the first value and for
-        sequences with periods.
+        """Hand out the next value. This is one statement and one round trip, except for the first
+        value and for sequences with periods.
 
         Args:
             name: the sequence's name.
-            step: number to add to the last value; not 0. None: the configured step, else 1.
-            start: the first value, where the sequence has none in its period. None: the configured
-                start, else the step.
+            step: number to add to the last value; not 0. None for the sequence's own step, which is
+                1 by default.
+            start: the value to hand out if the present period has none yet. None for the sequence's
+                own start, which by default is the step.
 
         Raises:
             SequenceUncertain: the connection broke before the reply, or the statement was
                 interrupted (KILL QUERY, ``max_statement_time``). If a value was handed out, it is
                 lost: no caller gets it. Call again for another value.
-            SequenceExhausted: the value would be beyond the sequence's limits or 64 bits. The
-                sequence is unchanged.
-            Unavailable: no connection could be opened; nothing was handed out.
-            Conflict: an application's transaction held the sequence for too long; nothing was
+            SequenceExhausted: the value would be beyond the sequence's limits or beyond 64 bits.
+                The sequence is unchanged.
+            Unavailable: no connection could be opened. Nothing was handed out.
+            Conflict: a transaction of an application held the sequence for too long. Nothing was
                 handed out.
         """
         return self._take(name, ValueRequest(step, start))[-1]
@@ -174,13 +192,19 @@ class Sequences:
     def next_block(
         self, name: str, n: int, step: int | None = None, *, start: int | None = None
     ) -> range:
-        """The next ``n`` values in one statement, ``step`` apart.
+        """Hand out the next ``n`` values, which are ``step`` apart, in one statement.
 
-        All are handed out, used or not. A block that does not fit before the end of the sequence
-        begins at the start if the sequence cycles, and is refused otherwise.
+        All of them count as handed out, whether the caller uses them or not. If one of them would
+        be beyond the sequence's limits, all are taken from the start if the sequence cycles. If it
+        does not cycle, SequenceExhausted is raised and nothing is handed out.
+
+        Args:
+            name, step, start: as for :meth:`next`.
+            n: number of values.
 
         Raises:
-            as :meth:`next`; ValueError also for ``n`` below 1.
+            SequenceUncertain, SequenceExhausted, Unavailable, Conflict: as raised by :meth:`next`.
+            ValueError: also if ``n`` is below 1.
         """
         return self._take(name, ValueRequest(step, start, n))
 
@@ -192,44 +216,47 @@ class Sequences:
         *,
         start: int | None = None,
     ) -> int:
-        """The next value, in the transaction of the application's ``connection``: without gaps.
+        """Hand out the next value in the transaction of ``connection``, so that the values have no
+        gaps.
 
-        A rollback returns the value, so all other users of the sequence wait until the transaction
-        ends. Keep it short, and make this its last statement where possible.
+        A rollback takes the value back. So all other users of the sequence wait until the
+        transaction ends. Keep it short, and make this its last statement if you can.
 
         The driver's exceptions are passed on unchanged. After a deadlock (1213, 1020) or a lock
-        wait (1205), roll back and run the transaction again.
+        wait (1205) roll back, and run the transaction again.
 
-        The connection's ``LAST_INSERT_ID()`` may have changed afterwards: read the id of an
-        AUTO_INCREMENT row before. Periods go by the connection's clock, which is the server's
-        unless you ``SET timestamp``.
+        ``LAST_INSERT_ID()`` of the connection may be another value afterwards. If you need the id
+        of an AUTO_INCREMENT row, read it before. The present period depends on the connection's
+        clock, which is the server's clock unless you ``SET timestamp``.
 
         Args:
-            connection: DB-API connection to the server of the store; its user has SELECT, INSERT
-                and UPDATE on the table ``sequence``.
-            name, step, start: as of :meth:`next`.
+            connection: a DB-API connection of the application to the server of the store. Its user
+                has SELECT, INSERT and UPDATE on the table ``sequence``.
+            name, step, start: as for :meth:`next`.
 
         Raises:
-            SequenceExhausted: as :meth:`next`; the transaction is still open.
-            UnknownZone: the sequence's time zone is unknown on this machine.
+            SequenceExhausted: as raised by :meth:`next`. The transaction is still open.
+            UnknownZone: this machine does not know the sequence's time zone.
         """
         asked = ValueRequest(step, start)
         return take_in(connection, self._table, name_bytes(name), asked)[-1]
 
     def peek(self, name: str, *, period: date | None = None) -> int | None:
-        """The last value handed out, without handing out one; None: there is none.
+        """Return the last value that was handed out in a period, and hand out none. Return None if
+        the period has no value.
 
         Args:
             name: the sequence's name.
-            period: a local date within the period. None: the current period.
+            period: any local date within the period; None for the present period.
 
         Raises:
-            ValueError: a period is given, and the sequence has no periods.
+            ValueError: ``period`` is given, but the sequence has no periods.
         """
         return self._pool.read(partial(records.peek, name=name_bytes(name), day=period))
 
     def set(self, name: str, value: int) -> None:
-        """Set the last value of the current period; the next value is a step further.
+        """Set the last value of the present period. The next value that is handed out is one step
+        further.
 
         Raises:
             ValueError: ``value`` is beyond the sequence's limits.
@@ -238,72 +265,80 @@ class Sequences:
         self._change(partial(records.set_value, name=name_bytes(name), value=checked))
 
     def reset(self, name: str) -> int | None:
-        """Delete the value of the current period: the next value is the start.
+        """Delete the last value of the present period, so that the next value is the start again.
 
         Returns:
-            the deleted value; None: there was none.
+            the deleted value; None if there was none.
         """
         return self._change(partial(records.reset, name=name_bytes(name)))
 
     def reset_all(self) -> int:
-        """Reset every sequence, one after another; number of sequences that had a value.
+        """Reset every sequence, one after another. Return the number of sequences that had a value.
 
         Raises:
-            Conflict: transactions of applications held a sequence all the time; run it again.
+            Conflict: transactions of applications held a sequence through all attempts. Run this
+                again.
         """
         with self._changing.lent() as session:
             return records.reset_all(session)
 
     def configure(self, name: str, **options: Unpack[OptionChanges]) -> Sequence:
-        """Create a sequence, or change the given options of one.
+        """Change options of a sequence, which is created if it does not exist. Options that are not
+        given stay as they are.
 
-        Every value is handed out by the new options once this has returned. None sets the default.
+        After this has returned, every value is handed out by the new options. The value None sets
+        an option to its default.
 
         Args:
             name: the sequence's name.
-            start: first value of each period. By default the step.
-            step: difference between a value and the next one. By default 1.
-            minimum: smallest value. By default that of 64 bits.
-            maximum: largest value. By default that of 64 bits.
-            cycle: begin again at the start where the next value would be beyond the limits, instead
-                of raising SequenceExhausted. By default False.
-            period: ``none``, ``day``, ``month`` or ``year``: each period begins at the start, and
-                the last value of each past period is kept. By default ``none``.
-            time_zone: IANA name of the zone whose midnights begin the periods. By default UTC.
+            start: first value of each period. By default it is the step.
+            step: difference between a value and the next one. By default it is 1.
+            minimum: smallest value. By default it is the smallest number of 64 bits.
+            maximum: largest value. By default it is the largest number of 64 bits.
+            cycle: True to begin again at the start when the next value would be beyond the limits;
+                False, the default, to raise SequenceExhausted then.
+            period: ``none``, ``day``, ``month`` or ``year``. Each period begins at the start, and
+                the last value of each past period is kept. By default there are no periods.
+            time_zone: IANA name of the time zone whose midnights begin the periods. By default it
+                is UTC.
 
         Returns:
             the sequence with its new options.
 
         Raises:
-            ValueError: an option is invalid; or period or time zone would change after values were
-                handed out; or the present value is beyond the new limits.
-            Conflict: applications' transactions held the sequence all the time; nothing changed.
+            ValueError: an option is invalid; or the period or the time zone would change although
+                values were handed out; or the present value is beyond the new limits.
+            Conflict: transactions of applications held the sequence through all attempts. Nothing
+                was changed.
         """
         changes = check_changes(options)
         return self._change(partial(records.configure, name=name_bytes(name), changes=changes))
 
     def periods(self, name: str) -> "builtins.list[Period]":
-        """The last value of each period in which the sequence was used, the earliest first."""
+        """Return the last value of each period in which the sequence was used, the earliest period
+        first.
+        """
         return self._pool.read(partial(records.periods, name=name_bytes(name)))
 
     def total(self, name: str) -> int:
-        """The sum of the last values of all periods; 0 where there are no values."""
+        """Return the sum of the last values of all periods; 0 if there are no values."""
         return sum(period.value for period in self.periods(name))
 
     def list(self, prefix: str = "") -> "builtins.list[Sequence]":
-        """The sequences whose names begin with ``prefix``, by name, compared byte by byte."""
+        """Return the sequences whose names begin with ``prefix``, sorted by name, byte by byte."""
         return self._pool.read(partial(records.read_all, prefix=name_bytes(prefix)))
 
     def delete(self, name: str) -> bool:
-        """Delete a sequence, its options and all its periods; False: there was no such sequence.
+        """Delete a sequence with its options and all its periods. Return False if there was none.
 
         Raises:
-            Conflict: applications' transactions held it all the time; nothing was deleted.
+            Conflict: transactions of applications held the sequence through all attempts. Nothing
+                was deleted.
         """
         return self._change(partial(records.delete, name=name_bytes(name)))
 
     def close(self) -> None:
-        """Close the connections. They are opened again at the next use."""
+        """Close the connections. The next use opens them again."""
         self._handing_out.close()
         self._changing.close()
 

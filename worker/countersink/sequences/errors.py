@@ -13,7 +13,11 @@ from countersink.database.errors import StoreError
 
 class SequenceUncertain(StoreError):
     """The connection broke before the server's reply, or the statement was interrupted (KILL QUERY,
-    ``max_statement_time``): a value may have been handed out, and is lost. Ask for the next one."""
+    ``max_statement_time``).
+
+    The server may have handed out a value that no caller has received. That value is lost. Ask for
+    the next one.
+    """
 
 
 class SequenceExhausted(StoreError, ValueError):

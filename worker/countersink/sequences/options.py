@@ -15,26 +15,28 @@ from countersink.database.errors import UnknownZone
 from countersink.sequences.errors import SequenceExhausted
 
 MIN_VALUE: Final = -(2**63)
+"""The smallest signed 64-bit number."""
 MAX_VALUE: Final = 2**63 - 1
+"""The largest signed 64-bit number."""
 MAX_NAME_BYTES: Final = 255
 PeriodLength = Literal["none", "day", "month", "year"]
 PERIODS: Final[tuple[PeriodLength, ...]] = get_args(PeriodLength)
 ALL_TIME: Final = date(1970, 1, 1)
-"""The period of each base row, and the only one of a sequence without periods."""
+"""The period of every sequence's base row. A sequence without periods has no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceOptions:
-    """A sequence's options, by default those of a sequence that was never configured.
+    """The options of a sequence. The defaults are those of a sequence that was never configured.
 
     Attributes:
-        start: first value of each period; None: the step.
-        step: difference between a value and the next one, unless the caller gives another.
-        minimum: smallest value; None: that of 64 bits.
-        maximum: largest value; None: that of 64 bits.
-        cycle: begin again at ``start`` where the next value would be beyond the limits.
-        period: length of a period: ``none``, ``day``, ``month`` or ``year``.
-        time_zone: IANA name of the zone whose midnights begin the periods.
+        start: first value of each period; None if that is the step.
+        step: difference between a value and the next one, if the caller asks for no other step.
+        minimum: smallest value; None for the smallest number of 64 bits.
+        maximum: largest value; None for the largest number of 64 bits.
+        cycle: True to begin again at ``start`` when the next value would be beyond the limits.
+        period: length of a period: ``none`` (no periods), ``day``, ``month`` or ``year``.
+        time_zone: IANA name of the time zone whose midnights begin the periods.
     """
 
     start: int | None = None
@@ -104,13 +106,14 @@ class ValueRequest:
     """A request for values of a sequence.
 
     Attributes:
-        step: None: the configured step.
-        start: the first value, where there is none; None: the configured start, else the step.
+        step: difference between a value and the next one; None for the sequence's own step.
+        start: the first value if the period has none yet; None for the sequence's own start, or
+            else the step.
         n: number of values.
 
     Raises:
-        TypeError, ValueError: as :func:`number`; or a step of 0, or ``n`` below 1, or a block wider
-            than 64 bits.
+        TypeError, ValueError: as raised by :func:`number`; or the step is 0, or ``n`` is below 1,
+            or the first and the last value differ by more than 64 bits.
     """
 
     step: int | None = None

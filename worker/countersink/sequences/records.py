@@ -1,18 +1,18 @@
-"""Rows of the table ``sequence``: the SQL to hand out values, and to peek, list, set, reset,
-configure and delete.
+"""The rows of the table ``sequence``, and the SQL to hand out values, and to peek, list, set,
+reset, configure and delete.
 
-The row of a sequence with the period 1970-01-01 is its base row: it has the options and, where the
-sequence has no periods, the value. Every handing out and every change locks that row first, so no
-old options are used, and there are no deadlocks.
+The row of a sequence with the period 1970-01-01 is its base row. It has the options and, if the
+sequence has no periods, the last value. Whoever hands out a value or changes the sequence locks
+that row first. So nobody uses old options, and there are no deadlocks.
 
-Most values are handed out by :func:`add_sql`, one statement that adds to the value and returns it:
-``LAST_INSERT_ID(expr)`` makes the new value the insert id of the server's reply ("Information
-Functions" in the MySQL manual). It is cast, since its type is unsigned and the column's is not. The
-other cases (a first value, periods, the end of a cycle) are computed here while the base row is
-locked: :func:`hand_out`.
+:func:`add_sql` hands out most values, with one statement that adds to the last value and returns
+the sum: ``LAST_INSERT_ID(expr)`` makes the sum the insert id of the server's reply ("Information
+Functions" in the MySQL manual). The statement casts the sum, because ``LAST_INSERT_ID`` is unsigned
+and the column is signed. In all other cases (a first value, periods, the end of a cycle)
+:func:`hand_out` locks the base row, and this program computes the value.
 
-Statements that hand out values have no arguments, since some run on the application's own
-connections: names are hex literals, and numbers have 64 bits.
+The statements that hand out values have no bound arguments, because some of them run on the
+application's own connections. Names are written as hex literals, and numbers have 64 bits.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,29 +42,29 @@ from countersink.sequences.options import (
 Execute = Callable[[str], object]
 Query = Callable[[str], list[tuple[Any, ...]]]
 CHANGE_LOCK_WAIT: Final = 1
-"""Seconds that a change waits for a lock: meanwhile no value is handed out."""
+"""Seconds that a change waits for a lock. Meanwhile no value can be handed out."""
 ATTEMPTS: Final = 20
 TABLE: Final = "sequence"
 _LOCK: Final = "FOR UPDATE"
 _COLUMNS: Final = tuple("period_length" if name == "period" else name for name in FIELDS)
-"""Columns of the options, in the order of their fields; NULL stands for the default."""
+"""Columns of the options, in the order of :data:`FIELDS`. NULL stands for an option's default."""
 _BASE: Final = (
     "TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP()), value, updated_at,"
     f" {', '.join(_COLUMNS)}"
 )
-"""Columns of a :class:`_Base`."""
+"""SQL for the columns that :meth:`_Base.from_row` takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
-    """Value, period and options of a sequence at a moment.
+    """A sequence with its last value, its period and its options, as they were when they were read.
 
     Attributes:
-        name: its name.
-        value: the last value handed out (or set) in its current period; None: there is none.
-        period_start: the local date on which its current period began; None: it has no periods.
-        updated_at: aware time of the handing out or setting; None: there is no value.
-        options: its options.
+        name: the sequence's name.
+        value: the last value handed out or set in the present period; None if there is none.
+        period_start: local date on which the present period began; None if there are no periods.
+        updated_at: aware time at which ``value`` was handed out or set; None if there is no value.
+        options: the sequence's options.
     """
 
     name: str
@@ -79,9 +79,9 @@ class Period:
     """The last value of a sequence in a period.
 
     Attributes:
-        start: the local date on which the period began; None: the sequence has no periods.
-        value: the last value handed out or set.
-        updated_at: aware time of the handing out or setting.
+        start: the local date on which the period began; None if the sequence has no periods.
+        value: the last value that was handed out or set in the period.
+        updated_at: aware time at which that happened.
     """
 
     start: date | None
@@ -91,7 +91,9 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """A base row, with the Unix seconds of the server's clock at which it was read."""
+    """The base row of a sequence. ``seconds`` is the server's time when it was read, in Unix
+    seconds.
+    """
 
     seconds: int
     value: int | None
@@ -100,7 +102,9 @@ class _Base:
 
     @classmethod
     def from_row(cls, seconds: Any, value: Any, updated_at: Any, *options: Any) -> "_Base":
-        """From the columns :data:`_BASE`, which drivers may return as bytes, or as texts."""
+        """Make a base row from the columns :data:`_BASE`, which a driver may return as bytes or
+        texts.
+        """
         given: dict[str, Any] = {}
         for name, option in zip(FIELDS, options, strict=True):
             if option is not None:
@@ -111,15 +115,20 @@ class _Base:
 
 
 ADDED: Final = 2
-"""Changed rows, as servers count them, of an :func:`add_sql` statement that has handed out
-values."""
+"""Number of changed rows that servers report if an :func:`add_sql` statement handed out values."""
 
 
 def add_sql(table: str, name: bytes, asked: ValueRequest) -> str:
-    """SQL that adds to the value of a sequence without periods; the insert id is the new value.
+    """Return a statement that adds to the last value of a sequence without periods. Its insert id
+    is the new value.
 
-    The statement changes nothing where there is no value, where there are periods, or where the sum
-    would be beyond the limits. It creates a missing sequence, without a value.
+    The statement changes nothing if the sequence has no value yet, if it has periods, or if the sum
+    would be beyond its limits. If the sequence does not exist, it is created without a value.
+
+    Args:
+        table: the table ``sequence``, which its database may precede.
+        name: the sequence's name in UTF-8.
+        asked: which values the caller asks for.
     """
     added, simple = f"{asked.n * (asked.step or 1):d}", "period_length IS NULL"
     if asked.step is None and asked.n == 1:
@@ -137,11 +146,15 @@ def add_sql(table: str, name: bytes, asked: ValueRequest) -> str:
 
 
 def hand_out(execute: Execute, query: Query, table: str, name: bytes, asked: ValueRequest) -> range:
-    """Hand out values of any sequence, in a transaction.
+    """Hand out values of any sequence in the caller's transaction, and return them.
+
+    Args:
+        execute, query: functions that run a statement, and a query.
+        table, name, asked: as for :func:`add_sql`.
 
     Raises:
         SequenceExhausted, UnknownZone: nothing was handed out.
-        Conflict: the sequence was deleted after :func:`add_sql`, which creates a missing one.
+        Conflict: the sequence was deleted just after :func:`add_sql`, which creates a missing one.
     """
     base = _read_base(query, name, _LOCK, table)
     if base is None:
@@ -153,15 +166,16 @@ def hand_out(execute: Execute, query: Query, table: str, name: bytes, asked: Val
 
 
 def literal(name: bytes) -> str:
-    """SQL literal of a text, valid in any character set and ``sql_mode``."""
+    """Return bytes as an SQL literal, which is valid in any character set and ``sql_mode``."""
     return f"X'{name.hex()}'"
 
 
 def peek(session: Session, name: bytes, day: date | None) -> int | None:
-    """The last value of the current period, or of the period of ``day``; None: there is none.
+    """Return the last value of the period that contains ``day``, or of the present period if
+    ``day`` is None. Return None if the period has no value.
 
     Raises:
-        ValueError: a day is given, and the sequence has no periods.
+        ValueError: ``day`` is given, but the sequence has no periods.
     """
     base = _read_base(session.query, name)
     if base is None:
@@ -174,7 +188,7 @@ def peek(session: Session, name: bytes, day: date | None) -> int | None:
 
 
 def periods(session: Session, name: bytes) -> list[Period]:
-    """All periods of a sequence, the earliest first."""
+    """Return all periods of a sequence that have a value, the earliest first."""
     rows = session.query(
         "SELECT period, value, updated_at FROM sequence WHERE name = %s AND value IS NOT NULL"
         " ORDER BY period",
@@ -187,16 +201,16 @@ def periods(session: Session, name: bytes) -> list[Period]:
 
 
 def read_all(session: Session, prefix: bytes) -> list[Sequence]:
-    """The sequences whose names begin with ``prefix``, by name, compared byte by byte.
+    """Return the sequences whose names begin with ``prefix``, sorted by name, byte by byte.
 
     Raises:
-        UnknownZone: a time zone is unknown on this machine.
+        UnknownZone: this machine does not know the time zone of one of them.
     """
     return _read(session, prefix, prefix + b"\xff" * MAX_NAME_BYTES)
 
 
 def set_value(session: Session, name: bytes, value: int) -> None:
-    """Set the last value of the current period.
+    """Set the last value of the present period.
 
     Raises:
         ValueError: ``value`` is beyond the sequence's limits.
@@ -211,7 +225,7 @@ def set_value(session: Session, name: bytes, value: int) -> None:
 
 
 def reset(session: Session, name: bytes) -> int | None:
-    """Delete the value of the current period; the value, or None if there was none."""
+    """Delete the last value of the present period, and return it; None if there was none."""
     base = _read_base(session.query, name, _LOCK)
     if base is None:
         return None
@@ -223,13 +237,13 @@ def reset(session: Session, name: bytes) -> int | None:
 
 
 def reset_all(session: Session) -> int:
-    """Reset every sequence; number of sequences that had a value.
+    """Reset every sequence, and return the number of sequences that had a value.
 
-    Each has a short transaction of its own, so that the reset of a sequence that an application's
-    transaction holds does not block other sequences.
+    Each one is reset in a short transaction of its own. So if a transaction of an application holds
+    one sequence, users of the others do not wait.
 
     Raises:
-        Conflict: a sequence was held all the time; the sequences before it by name were reset.
+        Conflict: a sequence was held through all attempts. Those with names before it were reset.
     """
     done = 0
     for (name,) in session.query("SELECT name FROM sequence WHERE period = %s", (ALL_TIME,)):
@@ -239,10 +253,11 @@ def reset_all(session: Session) -> int:
 
 
 def configure(session: Session, name: bytes, changes: Mapping[str, Any]) -> Sequence:
-    """Change the given options, each of which was checked by itself.
+    """Change options of a sequence, which is created if it does not exist. Return the sequence.
+    Each new value in ``changes`` was checked by itself.
 
     Raises:
-        ValueError: they contradict each other, or the values that were handed out.
+        ValueError: the options contradict each other, or the values that were handed out.
     """
     base = _lock_or_create(session, name)
     before, after = base.options, changed(base.options, changes)
@@ -270,13 +285,13 @@ def configure(session: Session, name: bytes, changes: Mapping[str, Any]) -> Sequ
 
 
 def delete(session: Session, name: bytes) -> bool:
-    """Delete a sequence with its options and all its periods; False: there was no such sequence."""
+    """Delete a sequence with its options and all its periods. Return False if there was none."""
     # Rows are locked in the order of the primary key, in which the base row is the first.
     return session.execute("DELETE FROM sequence WHERE name = %s", (name,)) > 0
 
 
 def _read(session: Session, first: bytes, last: bytes) -> list[Sequence]:
-    """The sequences in a range of names, both ends included."""
+    """Return the sequences whose names are from ``first`` to ``last``, both included."""
     within = "FROM sequence WHERE name BETWEEN %s AND %s AND period"
     rows = session.query(
         f"SELECT name, {_BASE} {within} = %s ORDER BY name", (first, last, ALL_TIME)
@@ -314,10 +329,10 @@ def _read_base(query: Query, name: bytes, lock: str = "", table: str = TABLE) ->
 def _read_current(
     query: Query, name: bytes, base: _Base, lock: str = "", table: str = TABLE
 ) -> tuple[date, int | None]:
-    """The current period by the server's clock, and its value.
+    """Return the beginning of the present period by the server's clock, and its last value or None.
 
     Raises:
-        UnknownZone: the time zone is unknown on this machine.
+        UnknownZone: this machine does not know the sequence's time zone.
     """
     period = base.options.period_at(base.seconds)
     if base.options.period == "none":
@@ -340,7 +355,9 @@ def _lock_or_create(session: Session, name: bytes) -> _Base:
 
 
 def _upsert_base(table: str, name: bytes) -> str:
-    """SQL that inserts a base row; the assignments for an existing row are to be appended."""
+    """Return SQL that inserts a base row. The caller appends the assignments for an existing
+    row.
+    """
     return (
         f"INSERT INTO {table} (name, period) VALUES ({literal(name)}, {_midnight(ALL_TIME)})"
         " ON DUPLICATE KEY UPDATE"
@@ -348,7 +365,9 @@ def _upsert_base(table: str, name: bytes) -> str:
 
 
 def _set_sql(name: bytes, period: date, value: int, table: str = TABLE) -> str:
-    """SQL that sets the value of a period; the base row must be locked."""
+    """Return a statement that sets the last value of a period. The caller must have locked the base
+    row.
+    """
     return (
         f"INSERT INTO {table} (name, period, value, updated_at) VALUES ({literal(name)},"
         f" {_midnight(period)}, {value:d}, UTC_TIMESTAMP(3))"

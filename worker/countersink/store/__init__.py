@@ -1,5 +1,5 @@
-"""``Store``, the database for an application: totals, counters, sequences, tracked tables,
-increments in the application's own transactions, and migrations.
+"""``Store``, through which an application uses the database: totals, counters, sequences, tracked
+tables, increments in the application's own transactions, and migrations.
 
 ::
 
@@ -85,12 +85,14 @@ __all__ = [
 
 
 ENVIRONMENT: Final = "COUNTERSINK_MYSQL_URL"
+"""Name of the environment variable with the database's URL."""
 READ_ENVIRONMENT: Final = "COUNTERSINK_MYSQL_READ_URL"
+"""Name of the environment variable with the URL of the replicas."""
 READ_SECONDS: Final = 300.0
-"""Seconds that a read may take: the server is silent while it adds up years."""
+"""Seconds that a read may take without a reply. The server sends nothing while it adds up years."""
 
 LONG_READ_SECONDS: Final = 3600.0
-"""Seconds that the server may take for the first row of :meth:`Store.reading`."""
+"""Seconds that the server may take to send the first row within :meth:`Store.reading`."""
 PAUSE_SECONDS: Final = 600
 """Seconds for which a caller of :meth:`Store.reading` may pause between two rows."""
 SUMS_BYTES: Final = 64 * 1024 * 1024
@@ -100,19 +102,21 @@ Result = TypeVar("Result")
 
 
 class Store(AbstractContextManager["Store", None]):
-    """The database of counts. Connects at its first use; thread-safe and fork-safe."""
+    """The database of counts, for an application. It connects at its first use. Thread-safe and
+    fork-safe.
+    """
 
     def __init__(
         self, url: str, *, read_url: str | None = None, statement_seconds: float | None = None
     ) -> None:
-        """Read the URLs; does not connect.
+        """Read the URLs. This does not connect.
 
         Args:
             url: ``mysql://user:password@host:3306/database``; see :meth:`Settings.parse`.
-            read_url: replicas, on which totals are read while they have everything committed; None:
-                there are none.
-            statement_seconds: time limit of a query, after which ReadInterrupted is raised; None:
-                no limit.
+            read_url: URL of the replicas. Totals are read on a replica as long as it has everything
+                that was committed. None if there are no replicas.
+            statement_seconds: time limit of a query in seconds. A query that takes longer raises
+                ReadInterrupted. None for no limit.
 
         Raises:
             Misconfigured: a URL cannot be used.
@@ -138,12 +142,13 @@ class Store(AbstractContextManager["Store", None]):
 
     @classmethod
     def from_env(cls) -> "Store":
-        """The store at the URL in ``COUNTERSINK_MYSQL_URL``, or in the file that
-        ``COUNTERSINK_MYSQL_URL_FILE`` names; with replicas at ``COUNTERSINK_MYSQL_READ_URL``, if
-        that is set.
+        """Return a store for the URL in the environment variable ``COUNTERSINK_MYSQL_URL``, or in
+        the file that ``COUNTERSINK_MYSQL_URL_FILE`` names. If ``COUNTERSINK_MYSQL_READ_URL`` is
+        set, it is the URL of the replicas.
 
         Raises:
-            Misconfigured: neither or both variables are set, or a URL cannot be used.
+            Misconfigured: neither or both of the first two variables are set, or a URL cannot be
+                used.
         """
         url = _from_environment(ENVIRONMENT)
         if not url:
@@ -155,7 +160,7 @@ class Store(AbstractContextManager["Store", None]):
 
     @cached_property
     def totals(self) -> Totals:
-        """Totals of counters."""
+        """The totals of counters."""
         return Totals(self._replicas or self._pool)
 
     @cached_property
@@ -165,11 +170,13 @@ class Store(AbstractContextManager["Store", None]):
 
     @property
     def sequences(self) -> Sequences:
-        """Sequences: numbers that are handed out once."""
+        """The sequences: numbers that are handed out once."""
         return self.sequences_waiting(LOCK_WAIT)
 
     def sequences_waiting(self, lock_wait: int) -> Sequences:
-        """Sequences; an attempt to hand out a value waits ``lock_wait`` seconds for a lock."""
+        """Return the sequences with a lock wait other than the default: each attempt to hand out a
+        value waits for a lock for at most ``lock_wait`` seconds.
+        """
         found = self._sequences.get(lock_wait)
         if found is None:
             idle = HANDING_IDLE_SECONDS
@@ -183,7 +190,7 @@ class Store(AbstractContextManager["Store", None]):
 
     @cached_property
     def tracked(self) -> TrackedTables:
-        """Tables whose rows are counted by triggers."""
+        """The tracked tables: tables of the application whose rows are counted by triggers."""
         connect = partial(_connect, self._settings, read_timeout=COUNT_SECONDS)
         return TrackedTables(connect, self._pool, self._database)
 
@@ -192,7 +199,9 @@ class Store(AbstractContextManager["Store", None]):
         return Increments(partial(_connect, self._settings), self._pool, self._database)
 
     def migrate(self) -> list[str]:
-        """Create the database and bring its tables up to date; names of the applied migrations."""
+        """Create the database if need be, bring its tables up to date, and return the names of the
+        migrations that were applied.
+        """
         return migrations.migrate(self._settings)
 
     def increment(
@@ -206,27 +215,29 @@ class Store(AbstractContextManager["Store", None]):
     ) -> None:
         """Add ``amount`` to ``key`` of ``counter``, in the transaction of ``connection``.
 
-        The count is committed and rolled back together with the application's own rows. See
-        ``docs/transactions.md`` for the errors to retry and the rights that it needs.
+        The amount is committed or rolled back together with the application's own rows. See
+        ``docs/transactions.md`` for the errors after which to retry, and for the rights that the
+        connection's user needs.
 
         Args:
-            connection: the application's DB-API connection to the server of this store.
-            counter: 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
-            key: any text. A key of more than 255 bytes of UTF-8 is counted under its beginning and
-                a digest: :func:`countersink.runtime.limits.cut_key`. Or dimensions that the counter
-                has declared: ``{"page": "/home", "country": "DE"}``.
+            connection: a DB-API connection of the application to the server of this store.
+            counter: the counter's name: 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
+            key: any text. If it has more than 255 bytes of UTF-8, the amount is counted under its
+                beginning and a digest of it (see :func:`countersink.runtime.limits.cut_key`).
+                Instead of a text: values of dimensions that the counter has declared, such as
+                ``{"page": "/home", "country": "DE"}``.
             amount: a signed 64-bit integer; 0 creates the key without counting.
-            at: time of the event, an aware datetime, at most 366 days ahead. Default: now on the
-                database server's clock, in whole minutes.
+            at: time of the event, an aware datetime that is at most 366 days ahead. By default the
+                present minute on the database server's clock.
 
         Raises:
-            TypeError, ValueError: an argument is not as above. Nothing was sent.
+            TypeError, ValueError: an argument is not as described above. Nothing was sent.
             UnknownCounter: strict mode is on, and the counter was neither created nor ever counted.
-            TrackedCounter: the counter is the row count of a tracked table.
-            UnknownDimension: the counter has not declared a dimension.
+            TrackedCounter: triggers count the rows of a tracked table in this counter.
+            UnknownDimension: ``key`` has a dimension that the counter has not declared.
             StoreError: the counter's settings could not be read.
-            Exception: of the driver, unchanged: roll back, and retry a deadlock (1213, 1020) or a
-                lock wait (1205).
+            Exception: the driver raised it, and it is passed on unchanged. Roll back. After a
+                deadlock (1213, 1020) or a lock wait (1205) run the transaction again.
         """
         self._increments.add(connection, counter, [(key, amount)], at)
 
@@ -240,7 +251,9 @@ class Store(AbstractContextManager["Store", None]):
     ) -> None:
         """Add ``amounts[key]`` to each key of ``counter``, in the transaction of ``connection``.
 
-        Adds all or nothing, in a fixed order of keys. Arguments and errors as of :meth:`increment`.
+        Either all amounts are added or none. The keys are written in a fixed order, so that two
+        such calls do not deadlock each other. The other arguments and the errors are those of
+        :meth:`increment`.
         """
         if not isinstance(amounts, Mapping):
             raise TypeError(f"amounts is a mapping of key to amount, not {type(amounts).__name__}")
@@ -250,8 +263,8 @@ class Store(AbstractContextManager["Store", None]):
     def delete(self, connection: AppConnection, counter: str, key: str) -> None:
         """Delete all counts of a key, in the transaction of ``connection``.
 
-        Other transactions that count the key wait until this one ends. Arguments and errors as of
-        :meth:`increment`, except that an unknown counter is no error.
+        Other transactions that count the key wait until this one ends. The arguments and the errors
+        are those of :meth:`increment`, except that an unknown counter is no error.
         """
         self._increments.delete(connection, counter, key)
 
@@ -264,16 +277,19 @@ class Store(AbstractContextManager["Store", None]):
         where: Mapping[str, object] | None = None,
         **values: object,
     ) -> int:
-        """Number of rows of a tracked table: the result of COUNT(*), read from its counter.
+        """Return the number of rows of a tracked table, as SELECT COUNT(*) would, from the table's
+        counter.
 
-        ``store.row_count("shop.orders", status="paid")`` is ``SELECT COUNT(*) FROM shop.orders
-        WHERE status = 'paid'``. Raises as :func:`countersink.row_counts.row_count.row_count`.
+        ``store.row_count("shop.orders", status="paid")`` returns the result of ``SELECT COUNT(*)
+        FROM shop.orders WHERE status = 'paid'``. The errors are those of
+        :func:`countersink.row_counts.row_count.row_count`.
 
         Args:
             table: the table as it was given to ``track``, or its counter.
-            start, end: days of its day column, both inclusive.
-            where: values of columns that it is tracked by; None for NULL.
-            values: more of these, for columns whose names are Python identifiers.
+            start, end: the first and last day to count, by the table's day column.
+            where: column → value of the rows to count, for columns that the table is tracked by.
+                The value None stands for NULL.
+            values: the same as keyword arguments, for columns whose names are Python identifiers.
         """
         given = {**(where or {}), **values}
         if twice := sorted(values.keys() & (where or {}).keys()):
@@ -285,8 +301,11 @@ class Store(AbstractContextManager["Store", None]):
         return self._pool.read(work)
 
     def snapshot(self, work: Callable[[Session], Result]) -> Result:
-        """The result of ``work``, which reads in one snapshot of the database. It is run twice
-        where a kept connection turns out to be broken.
+        """Call ``work`` with a session in one snapshot of the database, and return its result. If a
+        kept connection turns out to be broken, ``work`` is called a second time.
+
+        Args:
+            work: a function that only reads.
 
         Raises:
             StoreError: a query failed.
@@ -294,15 +313,15 @@ class Store(AbstractContextManager["Store", None]):
         return self._pool.read(work)
 
     def replica_snapshot(self, work: Callable[[Session], Result]) -> Result:
-        """As :meth:`snapshot`, if possible on a replica that has caught up with the database."""
+        """Read as :meth:`snapshot` does, on a replica if one has caught up with the database."""
         return (self._pool if self._replicas is None else self._replicas).read(work)
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """A new session in one snapshot of the database, or of a replica that has caught up, for a
-        long read, which may pause between two rows. Nothing is run twice.
+        """Open a new session in one snapshot, for a long read that may pause between two rows. The
+        session is on a replica if one has caught up with the database. Nothing is run twice.
 
-        The server keeps old versions of rows until the block ends.
+        Until the block ends, the server keeps the old versions of rows that change.
 
         Raises:
             StoreError: a query failed.
@@ -317,7 +336,7 @@ class Store(AbstractContextManager["Store", None]):
                 yield session
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. The next use opens them again."""
         for sequences in self._sequences.values():
             sequences.close()
         self._pool.close()
@@ -347,7 +366,12 @@ def _connect(
 
 
 def _from_environment(variable: str) -> str | None:
-    """Value of a variable, or of the file that ``<VARIABLE>_FILE`` names; None: neither is set."""
+    """Return the value of an environment variable, or the text of the file that ``<variable>_FILE``
+    names. Return None if neither is set.
+
+    Raises:
+        Misconfigured: both are set, or the file cannot be read.
+    """
     value, file = os.environ.get(variable), os.environ.get(f"{variable}_FILE")
     if value and file:
         raise Misconfigured(f"{variable} and {variable}_FILE are both set: unset one")

@@ -1,9 +1,10 @@
-"""API keys, with their scopes (``SCOPES``), and logins to the dashboard: create, list, check and
-revoke them. See ``store/links.py`` for links, which are rows of the same table.
+"""API keys, with their scopes (``SCOPES``), and logins to the dashboard. This module creates,
+lists, checks and revokes them. See ``store/links.py`` for links, which are rows of the same table.
 
-A key has the form ``ck_<id>_<secret>``, a link's token ``cl_<id>_<secret>``. The id is public. The
-database has only hashes of the secrets, and of the tokens in the cookies of logins. A secret has
-256 random bits, so a plain SHA-256 is enough: a slow hash protects secrets that can be guessed.
+A key has the form ``ck_<id>_<secret>``, and the token of a link has the form ``cl_<id>_<secret>``.
+The id is public. The database has only hashes: of the secrets, and of the tokens that the cookies
+of logins contain. A secret has 256 random bits, so a plain SHA-256 is enough. A slow hash would
+only help for secrets that can be guessed.
 """
 
 import hashlib
@@ -21,16 +22,16 @@ from countersink.store.errors import NoSuchKey
 
 Scope = Literal["ingest", "read", "admin", "share"]
 SCOPES: Final[tuple[Scope, ...]] = ("ingest", "read", "admin")
-"""Scopes of keys. ``ingest``: add to counters and take numbers of sequences. ``read``: see totals
-and the system's state. ``admin``: both, and changes, such as of dead letters. A link has only the
-scope ``share``."""
+"""Scopes that a key can have. ``ingest``: add to counters and take numbers of sequences. ``read``:
+see totals and the system's state. ``admin``: all of this, and changes, such as of dead letters. A
+link has only the scope ``share``, which no key has."""
 
 MAX_NAME: Final = 255
 MAX_PATTERNS: Final = 100
 MAX_COUNTERS: Final = 1_000_000
-"""Maximum of ``max_counters``: counters that a key may create."""
+"""Maximum of counters that a key can be allowed to create."""
 _ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
-"""Without letters and digits that look alike."""
+"""The letters and digits of ids, without those that look alike."""
 _ID_LENGTH: Final = 10
 _SECRET_BYTES: Final = 32
 _KEY: Final = re.compile(r"c[kl]_([a-z0-9]{1,16})_([A-Za-z0-9_-]{43})", re.ASCII)
@@ -38,24 +39,27 @@ _PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*?!\[\]-]{1,64}", re.ASCII)
 _COLUMNS: Final = "id, name, scopes, counters, max_counters, created, expires, revoked, last_used"
 _IS_KEY: Final = "scopes <> 'share'"
 LIVE: Final = "revoked IS NULL AND (expires IS NULL OR expires > UTC_TIMESTAMP(3))"
-"""SQL condition for rows that are neither revoked nor expired."""
+"""SQL condition for rows of keys and links that are neither revoked nor expired."""
 VALID: Final = f"{LIVE} AND (parent = '' OR parent IN (SELECT id FROM api_key WHERE {LIVE}))"
-"""SQL condition for the rows of :data:`LIVE` without links whose key is revoked or expired."""
+"""SQL condition for rows of :data:`LIVE`, except links whose key is revoked or expired."""
 _NO_KEY: Final = f"NOT EXISTS (SELECT 1 FROM api_key WHERE {_IS_KEY} AND {LIVE})"
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key, or a link, without its secret. All times are naive UTC.
+    """An API key or a link, without its secret. All times are naive datetimes in UTC.
 
     Attributes:
-        id: its public part.
-        name: for people.
-        scopes: its rights; none where its row was edited by hand and cannot be read.
-        counters: shell patterns of the counters that it may use; empty: all.
-        max_counters: number of counters that it may create; None: as many as the server allows.
-        created, revoked, last_used: None: never; ``last_used`` is exact to about a minute.
-        expires: None: never.
+        id: the public part of the key or token.
+        name: a name for people.
+        scopes: what the key may do; empty if its row was edited by hand and cannot be read.
+        counters: shell patterns for the names of counters that the key may use; empty for all.
+        max_counters: number of counters that the key may create; None for as many as the server
+            allows.
+        created: time of creation.
+        expires: time at which the key expires; None if it never expires.
+        revoked: time at which the key was revoked; None if it was not revoked.
+        last_used: time of the last use, exact to about a minute; None if it was never used.
     """
 
     id: str
@@ -70,18 +74,19 @@ class ApiKey:
 
     @property
     def is_link(self) -> bool:
-        """Whether it is a link that shows the only counter in ``counters``."""
+        """Whether this is a link. A link shows the only counter in ``counters``."""
         return self.scopes == ("share",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveKey:
-    """A valid key or link with the hash of its secret.
+    """A valid key or link, with the hash of its secret.
 
     Attributes:
         key: the key or link.
         hash: SHA-256 of the secret.
-        expires_in: seconds until it expires, by the database's clock; None: never.
+        expires_in: seconds until the key expires, by the database's clock; None if it never
+            expires.
     """
 
     key: ApiKey
@@ -90,13 +95,15 @@ class LiveKey:
 
 
 def parse(text: str) -> tuple[str, bytes] | None:
-    """The id of a key or a link's token, and the hash of its secret; None for other texts."""
+    """Return the id and the hash of the secret of a key, or of a link's token. Return None if
+    ``text`` has neither form.
+    """
     match = _KEY.fullmatch(text)
     return None if match is None else (match[1], hash_of(match[2]))
 
 
 def hash_of(secret: str) -> bytes:
-    """SHA-256 of a secret, or of a login's token."""
+    """Return the SHA-256 of the secret of a key or link, or of the token of a login."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -109,22 +116,23 @@ def create(
     max_counters: int | None = None,
     expires: datetime | None = None,
 ) -> tuple[ApiKey, str]:
-    """Create a key.
+    """Create an API key.
 
     Args:
-        session: outside a transaction.
-        name: for people: 1 to 255 printable characters.
+        session: a session outside a transaction.
+        name: a name for people: 1 to 255 printable characters.
         scopes: one or more of :data:`SCOPES`.
-        counters: shell patterns of the counters that it may use; none: all.
-        max_counters: number of counters that it may create, up to :data:`MAX_COUNTERS`; None: as
-            many as the server allows.
-        expires: aware, and in the future.
+        counters: shell patterns for the names of counters that the key may use; empty for all.
+        max_counters: number of counters that the key may create, up to :data:`MAX_COUNTERS`; None
+            for as many as the server allows.
+        expires: an aware datetime in the future; None if the key never expires.
 
     Returns:
-        the key, and its text, which is shown to its owner once and kept nowhere.
+        the key without its secret, and the text of the key. The text is shown to the key's owner
+        once, and is stored nowhere.
 
     Raises:
-        ValueError: an argument is not as above.
+        ValueError: an argument is not as described above.
     """
     wanted = set(scopes)
     chosen = tuple(scope for scope in SCOPES if scope in wanted)
@@ -148,7 +156,9 @@ def create(
 
 
 def create_first(session: Session, name: str) -> str | None:
-    """Create a key with the scope ``admin``; its text, or None where a valid key exists."""
+    """Create a key with the scope ``admin``, and return its text. If a valid key exists already,
+    create none and return None.
+    """
     _, shown, made = insert(session, name, ("admin",), (), None, condition=_NO_KEY)
     return f"ck_{shown}" if made else None
 
@@ -164,10 +174,17 @@ def insert(
     parent: str = "",
     condition: str = "TRUE",
 ) -> tuple[str, str, bool]:
-    """Insert a row with a new secret, if ``condition`` (SQL) holds.
+    """Insert the row of a key or a link, with a new secret, if an SQL condition holds.
+
+    Args:
+        session: a session outside a transaction.
+        name, scopes, counters, expires, max_counters: as for :func:`create`.
+        parent: id of the key that creates a link; empty if there is none.
+        condition: the SQL condition.
 
     Returns:
-        its id; ``<id>_<secret>``, of which only the hash is kept; whether it was inserted.
+        the row's id; the text ``<id>_<secret>``, whose secret is stored only as a hash; and whether
+        the row was inserted.
     """
     id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
     secret = secrets.token_urlsafe(_SECRET_BYTES)
@@ -186,7 +203,7 @@ def insert(
 
 
 def list_keys(session: Session) -> list[ApiKey]:
-    """All keys that were ever created, the newest first."""
+    """Return all keys that were ever created, the newest first."""
     rows = session.query(
         f"SELECT {_COLUMNS} FROM api_key WHERE {_IS_KEY} ORDER BY created DESC, id"
     )
@@ -194,14 +211,18 @@ def list_keys(session: Session) -> list[ApiKey]:
 
 
 def revoke(session: Session, id_or_name: str) -> ApiKey:
-    """End a key, and its logins, for good.
+    """End a key for good, and delete the logins with it.
 
     Args:
-        session: outside a transaction.
-        id_or_name: the key's id, or its name.
+        session: a session outside a transaction.
+        id_or_name: the id or the name of the key.
+
+    Returns:
+        the revoked key.
 
     Raises:
-        NoSuchKey: no key that is not revoked has this id or name, or several have the name.
+        NoSuchKey: all keys with this id or name were revoked before, or there is none; or several
+            keys have the name.
     """
     with session.transaction():
         rows = session.query(
@@ -223,19 +244,21 @@ def revoke(session: Session, id_or_name: str) -> ApiKey:
 
 
 def any_valid(session: Session) -> bool:
-    """Whether any key is neither revoked nor expired."""
+    """Return whether there is a key that is neither revoked nor expired."""
     return bool(session.query(f"SELECT 1 FROM api_key WHERE {_IS_KEY} AND {LIVE} LIMIT 1"))
 
 
 def is_valid(session: Session, text: str) -> bool:
-    """Whether ``text`` is a key that is neither revoked nor expired."""
+    """Return whether ``text`` is a key that is neither revoked nor expired."""
     query = f"SELECT 1 FROM api_key WHERE id = %s AND hash = %s AND {_IS_KEY} AND {LIVE}"
     parts = parse(text)
     return parts is not None and bool(session.query(query, parts))
 
 
 def live_keys(session: Session) -> list[LiveKey]:
-    """All valid keys and links: neither they, nor a link's key, are revoked or expired."""
+    """Return all valid keys and links. None of them is revoked or expired, nor is the key that
+    created a link.
+    """
     rows = session.query(
         f"SELECT {_COLUMNS}, hash, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), expires)"
         f" FROM api_key WHERE {VALID}"
@@ -247,16 +270,16 @@ def live_keys(session: Session) -> list[LiveKey]:
 
 
 def note_use(session: Session, ids: Iterable[str]) -> None:
-    """Set the time of the last use of these keys to now."""
+    """Set the time of the last use of the keys with these ids to now."""
     for id in sorted(ids):
         session.execute("UPDATE api_key SET last_used = UTC_TIMESTAMP(3) WHERE id = %s", (id,))
 
 
 def check_pattern(pattern: str) -> None:
-    """Check a shell pattern of counters' names.
+    """Check a shell pattern for names of counters.
 
     Raises:
-        ValueError: no counter's name can match it.
+        ValueError: the name of no counter can match the pattern.
     """
     if _PATTERN.fullmatch(pattern) is None:
         raise ValueError(
@@ -277,17 +300,17 @@ def _key(row: Sequence[Any]) -> ApiKey:
 
 
 LOGINS_PER_KEY: Final = 100
-"""Maximum of logins with one key; the oldest end when there are more."""
+"""Maximum of logins with one key. When there are more, the oldest ones end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSession:
-    """A login.
+    """A login to the dashboard that has not expired.
 
     Attributes:
-        token_hash: SHA-256 of the token.
-        api_key: id of its key, with which it ends.
-        expires_in: seconds until it expires, by the database's clock.
+        token_hash: SHA-256 of the token in the login's cookie.
+        api_key: id of the key that was used to log in. When the key ends, the login ends with it.
+        expires_in: seconds until the login expires, by the database's clock.
     """
 
     token_hash: bytes = field(repr=False)
@@ -296,11 +319,12 @@ class LiveSession:
 
 
 def begin_login(session: Session, api_key: str, seconds: float) -> str:
-    """Begin a login, and delete expired ones; returns its token, which is kept nowhere.
+    """Begin a login, and return its token, which is stored nowhere. Expired logins are deleted,
+    too.
 
     Args:
-        session: outside a transaction.
-        api_key: id of the key of the login.
+        session: a session outside a transaction.
+        api_key: id of the key that was used to log in.
         seconds: duration of the login.
     """
     token = secrets.token_urlsafe(_SECRET_BYTES)
@@ -321,12 +345,12 @@ def begin_login(session: Session, api_key: str, seconds: float) -> str:
 
 
 def end_login(session: Session, token_hash: bytes) -> bool:
-    """End a login; False where no login has this token."""
+    """End the login whose token has this hash. Return False if there is none."""
     return session.execute("DELETE FROM web_session WHERE token_hash = %s", (token_hash,)) == 1
 
 
 def live_logins(session: Session) -> list[LiveSession]:
-    """All logins that have not expired; their keys may be revoked or expired."""
+    """Return all logins that have not expired. Their keys may be revoked or expired."""
     rows = session.query(
         "SELECT token_hash, api_key, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(3), expires)"
         " FROM web_session WHERE expires > UTC_TIMESTAMP(3)"

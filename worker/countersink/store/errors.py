@@ -12,7 +12,7 @@ from countersink.runtime.errors import ExplainedError
 
 
 class NoSuchKey(ExplainedError, LookupError):
-    """No valid key has this id or name, or several keys have the name."""
+    """No valid API key has this id or name, or several keys have the name."""
 
 
 class NoSuchLink(ExplainedError, LookupError):

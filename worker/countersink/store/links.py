@@ -1,8 +1,9 @@
-"""Links that show one counter (``countersink link``, Share): create, list and revoke them. See
-``store/api_keys.py`` for the form of their tokens.
+"""Links that show one counter to anyone who has them (``countersink link``, the button Share). This
+module creates, lists and revokes them. See ``store/api_keys.py`` for their tokens.
 
-A link is a row of ``api_key`` with the scope ``share`` and one counter, and is looked up like a
-key. Its ``parent`` is the key that created it; it ends with that key.
+A link is a row of the table ``api_key`` with the scope ``share`` and one counter. It is looked up
+like an API key. The column ``parent`` has the API key that created the link; when that key ends,
+the link ends with it.
 """
 
 from dataclasses import dataclass
@@ -19,9 +20,9 @@ from countersink.store.api_keys import LIVE, VALID
 from countersink.store.errors import NoSuchLink, TooManyLinks
 
 MAX_LINKS: Final = 1_000
-"""Maximum of valid links: every process of the HTTP interface has them in memory."""
+"""Maximum of valid links. Every process of the HTTP interface has them all in memory."""
 MAX_LINKS_OF_KEY: Final = 100
-"""Maximum of valid links of one key, so that it leaves room for other keys."""
+"""Maximum of valid links of one API key, so that other keys can create links, too."""
 MAX_DAYS: Final = 366
 """Maximum of days until a link ends."""
 PAGE: Final = "/shared"
@@ -30,13 +31,15 @@ PAGE: Final = "/shared"
 
 @dataclass(frozen=True, slots=True)
 class ShareLink:
-    """A valid link, without its secret. All times are naive UTC.
+    """A valid link without its secret. All times are naive datetimes in UTC.
 
     Attributes:
-        id: public part of its token.
-        counter: the counter that it shows.
-        api_key: id of the key that created it, with which it ends; empty: the command line.
-        created, expires: ``expires`` has whole seconds.
+        id: the public part of the link's token.
+        counter: the counter that the link shows.
+        api_key: id of the API key that created the link, and with which it ends; empty if the
+            command line created it.
+        created: time of creation.
+        expires: time at which the link ends, in whole seconds.
     """
 
     id: str
@@ -52,17 +55,18 @@ def create(
     """Create a link.
 
     Args:
-        session: outside a transaction.
-        counter: the counter that it shows.
-        expires: aware, in the future, and at most :data:`MAX_DAYS` ahead.
-        api_key: id of the key that creates it; empty: none.
+        session: a session outside a transaction.
+        counter: name of the counter that the link shows.
+        expires: an aware datetime in the future, at most :data:`MAX_DAYS` days ahead.
+        api_key: id of the API key that creates the link; empty if there is none.
 
     Returns:
-        the link, and its token, of which only a hash is kept.
+        the link, and its token. The database keeps only a hash of the token's secret.
 
     Raises:
-        ValueError: an argument is not as above.
-        TooManyLinks: there are :data:`MAX_LINKS`, or :data:`MAX_LINKS_OF_KEY` of this key.
+        ValueError: ``counter`` or ``expires`` is not as described above.
+        TooManyLinks: there are :data:`MAX_LINKS` valid links, or :data:`MAX_LINKS_OF_KEY` of this
+            API key.
     """
     if not is_name(counter):
         raise ValueError("a link shows one counter, whose name has 1 to 64 of A-Z a-z 0-9 _ . : -")
@@ -86,20 +90,25 @@ def create(
 
 
 def path_of(counter: str, token: str) -> str:
-    """Path and fragment of a link's URL, to append to the address of the HTTP interface.
+    """Return the path and fragment of a link's URL, to append to the address of the HTTP interface.
 
-    The token is in the fragment (after the ``#``), which browsers do not send: no proxy logs it.
+    The token is in the fragment (after the ``#``). Browsers do not send the fragment, so no proxy
+    logs the token.
     """
     return f"{PAGE}#/counter/{quote(counter, safe='')}?link={token}"
 
 
 def list_links(session: Session) -> list[ShareLink]:
-    """The valid links, the last to expire first."""
+    """Return the valid links, ordered by their end: the one that ends last comes first."""
     return _links(session, VALID)
 
 
 def revoke(session: Session, id: str) -> None:
     """End a link for good.
+
+    Args:
+        session: a session outside a transaction.
+        id: the link's id.
 
     Raises:
         NoSuchLink: no valid link has this id.
@@ -109,7 +118,7 @@ def revoke(session: Session, id: str) -> None:
 
 
 def revoke_all(session: Session) -> int:
-    """End all links for good; number of links that were valid."""
+    """End all links for good, and return how many of them were valid."""
     return _revoke(session, "TRUE")
 
 

@@ -1,5 +1,6 @@
-"""Notes on the days of a counter, or of all counters, in the table ``day_note``: at most one note
-for each day, of at most :data:`MAX_NOTE` characters."""
+"""Notes that people write on a day of a counter, or of all counters, in the table ``day_note``.
+Each day has at most one note, of at most :data:`MAX_NOTE` characters.
+"""
 
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -12,9 +13,9 @@ from countersink.store.errors import TooManyNotes
 MAX_NOTE: Final = 500
 """Maximum of characters in a note."""
 MAX_NOTES: Final = 5_000
-"""Maximum of notes on a counter, and of those on all counters."""
+"""Maximum of notes on one counter. Notes on all counters have the same maximum of their own."""
 ALL_COUNTERS: Final = ""
-"""Stands for all counters in place of a counter's name."""
+"""Value in place of a counter's name, for a note on all counters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +24,10 @@ class DayNote:
 
     Attributes:
         counter: the counter's name, or :data:`ALL_COUNTERS`.
-        day: in the time zone of the counter.
-        note: one line.
-        author: the name of the key that wrote it; empty: no key was needed.
-        changed: naive UTC.
+        day: the day, in the time zone of the counter.
+        note: the text, which is one line.
+        author: name of the API key that wrote the note; empty if no key was needed.
+        changed: time of the last change, a naive datetime in UTC.
     """
 
     counter: str
@@ -37,10 +38,10 @@ class DayNote:
 
 
 def checked_note(text: object) -> str:
-    """``text`` without leading and trailing spaces.
+    """Check the text of a note, and return it without spaces at its beginning and end.
 
     Raises:
-        ValueError: it is empty, longer than :data:`MAX_NOTE` characters, or not printable.
+        ValueError: the text is empty, longer than :data:`MAX_NOTE` characters, or not printable.
     """
     note = text.strip() if isinstance(text, str) else ""
     if not 1 <= len(note) <= MAX_NOTE or not note.isprintable():
@@ -49,17 +50,17 @@ def checked_note(text: object) -> str:
 
 
 def put(session: Session, counter: str, day: date, note: str, author: str) -> DayNote:
-    """Write the note on a day, in place of an older one.
+    """Write the note on a day, and return it. It replaces the note that the day had.
 
     Args:
-        session: outside a transaction.
+        session: a session outside a transaction.
         counter: a valid name, or :data:`ALL_COUNTERS`.
         day: any day.
-        note: from :func:`checked_note`.
-        author: name of the key, or empty.
+        note: a text from :func:`checked_note`.
+        author: name of the API key that writes it; may be empty.
 
     Raises:
-        TooManyNotes: there are :data:`MAX_NOTES` on other days.
+        TooManyNotes: :data:`MAX_NOTES` other days of the counter have notes.
     """
     present = notes(session, [counter])
     if len(present) >= MAX_NOTES and day not in {each.day for each in present}:
@@ -74,7 +75,7 @@ def put(session: Session, counter: str, day: date, note: str, author: str) -> Da
 
 
 def delete(session: Session, counter: str, day: date) -> bool:
-    """Delete the note on a day; False where there is none."""
+    """Delete the note on a day. Return False if there was none."""
     sql = "DELETE FROM day_note WHERE counter = %s AND day = %s"
     return session.execute(sql, (counter, day)) == 1
 
@@ -82,8 +83,13 @@ def delete(session: Session, counter: str, day: date) -> bool:
 def notes(
     session: Session, counters: list[str], start: date | None = None, end: date | None = None
 ) -> list[DayNote]:
-    """The notes of some counters on the days of a range, both ends included, by day; notes on all
-    counters last.
+    """Return the notes of some counters, ordered by day. On each day notes on all counters come
+    last.
+
+    Args:
+        session: a session.
+        counters: names of counters; :data:`ALL_COUNTERS` may be among them.
+        start, end: the first and the last day; None for no limit.
     """
     rows = session.query(
         "SELECT counter, day, note, author, changed FROM day_note"

@@ -1,19 +1,25 @@
-"""``verify``: comparison of counters with the ledger, their breakdowns, sketches and backfills, and
-of tracked tables with their counters. See ``ledger/__init__.py`` for the kinds of problems, and
-``cli/commands/operate/verify.py`` for output and exit status.
+"""``verify``: compares counters with the ledger, with their breakdowns, with their sketches and
+with backfills; and compares tracked tables with their counters. See ``ledger/__init__.py`` for the
+kinds of problems, and ``cli/commands/operate/verify.py`` for the output and the exit status.
 
-Counters: the rows of a counter must equal its postings to the ledger, in amounts and in checksums,
-which also change where keys, buckets or amounts are exchanged (see
-:mod:`countersink.counting.ledger`). Every transaction that adds, moves or deletes rows posts that,
-so both sides are equal in any snapshot; each group of counters is compared in a snapshot of its
-own. The records of backfills are compared likewise: :mod:`countersink.counting.ledger.balance`.
+Counters: the rows of a counter must equal its postings to the ledger, in the sum of amounts and in
+a checksum. The checksum also changes if keys, buckets or amounts are exchanged (see
+:mod:`countersink.counting.ledger`). Every transaction that adds, moves or deletes rows posts the
+change to the ledger, so both sides are equal in any snapshot. Each group of counters is compared in
+a snapshot of its own. What backfills have recorded is compared in the same way:
+:mod:`countersink.counting.ledger.balance`.
 
-Breakdowns: the sum of a breakdown must equal that of its counter's key ``''``, which has the events
-with dimensions, for each day, but for days before the breakdown's first one, and days that either
-has in months. Days are compared and not buckets, as only one of the two may be rolled up.
+Breakdowns: a breakdown is a counter that counts another counter's events by their dimensions, such
+as the country. These events are also in the other counter, in its key ``''``. On each day the sum
+of this key must equal the sum of each breakdown. Two kinds of days are left out: days before the
+breakdown began, and days that either counter has rolled up into months. Days are compared and not
+buckets, because one of the two may be rolled up earlier than the other.
 
-Tracked tables: the number of rows must equal the counter's, in a snapshot of its own for each
-table. The table replaces the ledger here.
+Sketches: a sketch has the different members (such as visitors) of a cell. Each sketch must be
+undamaged and belong to a row, and no row may lack its sketch.
+
+Tracked tables: the number of rows must equal the counter's total, in a snapshot for each table.
+These counters are not compared with the ledger, because the table takes its place.
 """
 
 from collections import Counter
@@ -42,23 +48,24 @@ from countersink.row_counts.definitions import find, read_all, tracked_names
 from countersink.runtime.texts import plural
 
 READ_SECONDS: Final = 3600.0
-"""Seconds that the sums of one group may take."""
+"""Seconds that the server may take to sum the rows of one group of counters."""
 _ROWS: Final = 10_000
-"""Rows of the counters of a snapshot, except the last counter, which may have more: the server
-keeps old versions of changed rows while a snapshot is open."""
+"""Rows of all counters that are compared in one snapshot; the last of them may have more rows.
+While a snapshot is open, the server keeps the old versions of changed rows, so a snapshot must be
+short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The result of ``verify``: numbers of compared things, and differences.
+    """The result of ``verify``: how many things were compared, and the differences.
 
     Attributes:
-        counters: number of compared counters.
-        rows: number of their rows.
-        differences: differences of counters, by counter.
-        finished: False where ``stop`` ended the comparison early.
-        tables: number of compared tracked tables.
-        row_differences: problems of tracked tables, by counter.
+        counters: number of counters that were compared.
+        rows: number of rows of these counters.
+        differences: the differences of counters, sorted by counter.
+        finished: False if ``stop`` ended the comparison early.
+        tables: number of tracked tables that were compared.
+        row_differences: the problems of tracked tables, sorted by counter.
     """
 
     counters: int = 0
@@ -75,10 +82,10 @@ class Verified:
 
 
 def open_session(where: Settings | str) -> Session:
-    """A session for :func:`verify`.
+    """Open a session for :func:`verify`.
 
     Raises:
-        StoreError: as :func:`countersink.database.connection.connect`, or SchemaMismatch.
+        StoreError: as raised by :func:`countersink.database.sessions.open_tables`.
     """
     return open_tables(where, isolation="REPEATABLE READ", read_timeout=READ_SECONDS)
 
@@ -91,21 +98,24 @@ def verify(
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[str], object] = lambda subject: None,
 ) -> Verified:
-    """Compare every counter and every tracked table, or one of them.
+    """Compare every counter with the ledger and every tracked table with its counter, or only those
+    that the arguments name.
 
     Args:
-        session: at REPEATABLE READ, outside a transaction.
-        counter: name of the only counter; with its tracked table, if it has one.
-        table: the only tracked table, as it was given to ``track``, or its counter; with all its
-            counters.
-        stop: called between two groups of counters, and between two tables; true ends early.
-        progress: called with a description of the next comparison.
+        session: a session at REPEATABLE READ, outside a transaction.
+        counter: name of the only counter to compare, together with its tracked table if it has one.
+            None for all counters.
+        table: the only tracked table to compare, together with all its counters. It is named as it
+            was given to ``track``, or by a counter. None for all tables.
+        stop: called between two groups of counters, and between two tables. If it returns true, the
+            comparison ends early.
+        progress: called with a description of what is compared next.
 
     Raises:
         UnknownCounter: no counter has this name, or no such table is tracked.
-        ValueError: ``table`` is the counter of one table, and the name of another one.
+        ValueError: ``table`` is the counter of one table, and the name of another table.
         Refused: the control row is missing.
-        StoreError: as any query.
+        StoreError: a query failed.
     """
     read_control(session, lock="")  # raises where the control row is missing
     tracked = read_all(session)
@@ -144,7 +154,7 @@ def verify(
 def _verify_all(
     session: Session, stop: Callable[[], bool], progress: Callable[[str], object]
 ) -> Verified:
-    """Compare every counter, in groups by name."""
+    """Compare every counter with the ledger, in groups of counters with neighbouring names."""
     counters, rows, differences = 0, 0, list[Difference]()
     after: str | None = None
     while True:
@@ -173,7 +183,7 @@ def _verify_all(
 
 
 def _verify_some(session: Session, names: Sequence[str]) -> Verified:
-    """Compare some counters, in one snapshot."""
+    """Compare the counters ``names`` and their breakdowns, in one snapshot."""
     with session.transaction(snapshot=True):
         broken_down = [each for name in names for each in all_counters.names_of(session, name)]
         every = [*names, *broken_down]
@@ -187,7 +197,9 @@ def _verify_some(session: Session, names: Sequence[str]) -> Verified:
 
 
 def _of_sketches(session: Session, name: str) -> Iterator[Difference]:
-    """Faults of a counter's sketches as one difference; in the caller's snapshot."""
+    """Yield one difference for all faults of a counter's sketches, if there are any. The caller has
+    a snapshot.
+    """
     found = list(faults(session, name))
     if found:
         label, first = found[0]
@@ -197,8 +209,13 @@ def _of_sketches(session: Session, name: str) -> Iterator[Difference]:
 
 
 def _sides(session: Session, where: str, args: Sequence[object]) -> Verified:
-    """Differences of some counters from the ledger, and from the records of backfills; in the
-    caller's snapshot.
+    """Return the differences between some counters and the ledger, and between the counters and
+    what backfills have recorded. The caller has a snapshot.
+
+    Args:
+        session: the caller's session.
+        where: SQL condition for the counters.
+        args: values to bind in the condition.
     """
     found = read(session, where, args)
     differences, tracked = list[Difference](), tracked_names(session)
@@ -226,12 +243,15 @@ def _against_ledger(name: str, tables: Side, ledger: Side) -> Iterator[Differenc
 
 
 _BROKEN_DOWN: Final = "counter_key = ''"
-"""SQL condition for a counter's rows of events with dimensions, which its breakdowns have, too."""
+"""SQL condition for those rows of a counter whose events have dimensions. The counter's breakdowns
+count these events, too."""
 
 
 def _of_breakdowns(session: Session, counter: str) -> Iterator[Difference]:
-    """Differences of a counter's breakdowns from it, in the caller's snapshot; none where the time
-    zone is unknown here, or a bucket is invalid, which other checks report.
+    """Yield the differences between a counter and its breakdowns. The caller has a snapshot.
+
+    Nothing is yielded if this machine does not know the time zone, or if a bucket is invalid: other
+    checks report that.
     """
     dimensioned = breakdowns.read_dimensioned(session, counter).get(counter)
     if dimensioned is None or not dimensioned.breakdowns:
@@ -258,7 +278,14 @@ def _of_breakdowns(session: Session, counter: str) -> Iterator[Difference]:
 
 
 def _days(session: Session, name: str, scheme: Scheme, where: str = "TRUE") -> Counter[date]:
-    """The sums of a counter's days, in its time zone, of the rows of a condition."""
+    """Return day → sum of a counter's amounts on that day, in the counter's time zone.
+
+    Args:
+        session: the caller's session.
+        name: name of the counter.
+        scheme: the counter's scheme.
+        where: SQL condition for the rows to sum.
+    """
     index = "by_key" if where == _BROKEN_DOWN else "PRIMARY"
     days: Counter[date] = Counter()
     for label, amount in session.query(

@@ -1,25 +1,27 @@
-"""Increments and deletions of keys in the application's own transactions (``Increments``), and the
-counters' settings for them (``SettingsCache``), which are kept for a minute.
+"""Increments in the application's own transactions, and deletions of keys (``Increments``). The
+settings of counters that they need are kept for a minute (``SettingsCache``).
 
-Rows go to slots by ``CONNECTION_ID()`` (see :mod:`countersink.database.app_connection`), so that
-transactions of different connections do not wait for each other; compaction moves them to slot 0. A
-further statement posts to the ledger, on a row of the connection; all statements are rolled back
-where one fails.
+The number of the connection decides which slot a row goes to (see
+:mod:`countersink.database.app_connection`), so that transactions of different connections do not
+wait for each other. Compaction moves the rows to slot 0 later. One more statement posts the sums to
+the ledger, on a row of the connection. If one statement fails, all are rolled back.
 
-The transaction takes no lock on the settings, neither on ``control`` nor on the counter. It does
-not wait for a change of settings, and a change does not wait for it (except that of a resolution,
-for transactions that have counted events from the future). So it may use settings that were changed
-a minute ago, or longer ago if its process was stopped in between. Counts are exact all the same:
+The transaction locks neither the row ``control`` nor the counter's row, so it does not wait for a
+change of settings. (Nor does a change wait for it, except that a change of a resolution waits for
+transactions that have counted events from the future.) So a transaction may use settings that were
+changed a minute ago, or longer ago if its process was stopped in between. Counts are exact
+nevertheless:
 
-- A row has the width of its bucket, so another resolution only means rows of another width.
-- The time zone of a counter cannot change once its row says that applications count in it
-  (``zone_fixed``), which is written, and committed, before the first bucket is computed.
-- A breakdown begins at a midnight at least ten minutes after its declaration. The minute of an
-  event is taken while the settings are at most a minute old, so it is before that midnight, however
-  much later the row is written. For an event from the future the settings are read anew.
+- A row says its own width. If the resolution has changed, the row only has another width.
+- The column ``zone_fixed`` of a counter says that applications count in it. It is committed before
+  the first bucket is computed, and from then on the counter's time zone cannot change.
+- A breakdown (a counter of the same events by dimensions) begins at a midnight that is at least
+  ten minutes after its declaration. The minute of an event is computed from settings that are at
+  most a minute old. So an event that misses a new breakdown is before that midnight, however late
+  its row is written. For an event from the future the settings are read anew.
 
-Ages are measured by two clocks: the monotonic clock may stop while a machine sleeps, and the wall
-clock may be set.
+Two clocks measure the settings' age, because the monotonic clock may stop while a machine sleeps,
+and the wall clock may be set.
 """
 
 import time
@@ -47,36 +49,36 @@ from countersink.runtime.dimensions import RowKey, check_dimensions
 from countersink.runtime.limits import check_amount, check_key, minute_of
 
 MAX_AGE_S: Final = 60.0
-"""Seconds for which settings are kept."""
+"""Seconds for which the settings of a counter are kept."""
 MAX_KEPT: Final = 10_000
-"""Counters whose settings are kept; at the next counter all are dropped, and read again on use."""
+"""Maximum of counters whose settings are kept. At the next one all are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """The monotonic clock and the wall clock of this machine, in seconds."""
+    """The times of this machine's monotonic clock and wall clock, in seconds."""
 
     monotonic: float
     wall: float
 
     @staticmethod
     def now() -> "Clocks":
-        """The present times."""
+        """Return the present times."""
         return Clocks(time.monotonic(), time.time())
 
 
 @dataclass(frozen=True, slots=True)
 class AppSettings:
-    """Settings of a counter at a moment.
+    """The settings of a counter, as they were read at some moment.
 
     Attributes:
         catalog: catalog of the counter and its breakdowns.
         app_slots: number of slots that the application's connections share.
-        dialect: dialect of the server.
-        snapshot_isolation: whether the server has ``innodb_snapshot_isolation``.
-        asked: the clocks before the settings were read.
-        answered: the monotonic clock after that.
-        now_ms: Unix ms of the server's clock in between.
+        dialect: the server's kind and version.
+        snapshot_isolation: whether the server has the variable ``innodb_snapshot_isolation``.
+        asked: both clocks just before the settings were read.
+        answered: time on the monotonic clock just after they were read.
+        now_ms: time on the server's clock while they were read, in Unix milliseconds.
     """
 
     catalog: Catalog
@@ -88,24 +90,26 @@ class AppSettings:
     now_ms: int
 
     def are_fresh(self, now: Clocks) -> bool:
-        """Whether the settings are at most a minute old, by both clocks."""
+        """Return whether the settings are at most a minute old, by both clocks."""
         return all(
             0 <= age < MAX_AGE_S
             for age in (now.monotonic - self.asked.monotonic, now.wall - self.asked.wall)
         )
 
     def minute(self, now: Clocks) -> int:
-        """The Unix minute on the server's clock, or an earlier one by the delay of the answer."""
+        """Return the present Unix minute on the server's clock. It may be too early by the time
+        that the server's answer took, but never too late.
+        """
         return int(self.now_ms + 1000 * (now.monotonic - self.answered)) // 60_000
 
 
 class SettingsCache:
-    """Settings of counters, kept for a minute. Thread-safe and fork-safe.
+    """Keeps the settings of counters for a minute. Thread-safe and fork-safe.
 
     Args:
-        connect: opens sessions at REPEATABLE READ, with the tables' version checked.
+        connect: opens a session at REPEATABLE READ, and checks the tables' version.
         pool: sessions for reading.
-        clocks: the present times; for tests.
+        clocks: returns the present times. Tests pass another function.
     """
 
     def __init__(
@@ -118,16 +122,17 @@ class SettingsCache:
         self._known: dict[str, AppSettings] = {}
 
     def for_event(self, counter: str, at: datetime | None) -> tuple[AppSettings, int]:
-        """The settings by which an event is counted, and its Unix minute.
+        """Return the settings by which an event is counted, and the event's Unix minute.
 
         Args:
-            counter: a checked name.
-            at: time of the event, aware; None: now, on the server's clock.
+            counter: the counter's name, which was checked.
+            at: time of the event, an aware datetime; None for the present time on the server's
+                clock.
 
         Raises:
-            TypeError, ValueError: as :func:`countersink.runtime.limits.minute_of`.
-            UnknownCounter: in strict mode, the counter was neither created nor ever counted.
-            TrackedCounter: the counter is the row count of a tracked table.
+            TypeError, ValueError: as raised by :func:`countersink.runtime.limits.minute_of`.
+            UnknownCounter: strict mode is on, and the counter was neither created nor ever counted.
+            TrackedCounter: triggers count the rows of a tracked table in this counter.
             StoreError: a query failed.
         """
         minute = None if at is None else minute_of(at)
@@ -143,10 +148,10 @@ class SettingsCache:
             found, anew = self.read(counter), True
 
     def dimensioned(self, counter: str) -> Dimensioned | None:
-        """The dimensions and breakdowns of a counter, which may be unknown; None: it has none.
+        """Read the dimensions and breakdowns of a counter; None if it has none or does not exist.
 
         Raises:
-            TrackedCounter, StoreError: as :meth:`for_event`.
+            TrackedCounter, StoreError: as raised by :meth:`for_event`.
         """
 
         def work(session: Session) -> Dimensioned | None:
@@ -156,14 +161,14 @@ class SettingsCache:
         return self._pool.read(work)
 
     def forget(self, counter: str) -> None:
-        """Drop a counter's settings, so that they are read at the next use."""
+        """Drop the settings of a counter, so that the next use reads them."""
         self._known.pop(counter, None)
 
     def read(self, counter: str) -> AppSettings:
-        """The present settings, which are kept; they fix the counter's time zone first, if need be.
+        """Read, keep and return the counter's settings. Its time zone is fixed before, if need be.
 
         Raises:
-            As :meth:`for_event`.
+            The exceptions of :meth:`for_event`.
         """
         work = partial(_read, counter=counter, asked=self._clocks(), clocks=self._clocks)
         while (settings := self._pool.read(work)) is None:
@@ -176,14 +181,14 @@ class SettingsCache:
 
 
 _FIXED: Final = "zone_fixed > UTC_TIMESTAMP(3) - INTERVAL 5 MINUTE"
-"""SQL condition for a time zone that stays for five minutes more: it may change ten minutes after
-it was fixed."""
+"""SQL condition for a counter whose time zone stays the same for five more minutes: a time zone may
+change again ten minutes after it was fixed."""
 
 
 def _read(
     session: Session, counter: str, asked: Clocks, clocks: Callable[[], Clocks]
 ) -> AppSettings | None:
-    """The settings in one snapshot; None where the time zone must be fixed first."""
+    """Read a counter's settings in one snapshot; None if its time zone must be fixed first."""
     refuse_tracked(session, counter)
     control = read_control(session, lock="")
     if control.strict and not known_names(session, (counter,)):
@@ -224,16 +229,16 @@ def _fix_zone(session: Session, counter: str) -> None:
 
 ROWS_PER_STATEMENT: Final = 1000
 _DELETIONS: Final = 20
-"""Attempts to delete all rows of a key, while other transactions add rows."""
+"""Attempts to delete all rows of a key while other transactions add rows."""
 
 
 class Increments:
-    """Increments and deletions on connections of the application. Thread-safe and fork-safe.
+    """Adds to counters and deletes keys on the application's connections. Thread- and fork-safe.
 
     Args:
-        connect: opens sessions at REPEATABLE READ, with the tables' version checked.
+        connect: opens a session at REPEATABLE READ, and checks the tables' version.
         pool: sessions for reading.
-        database: countersink's database.
+        database: name of countersink's database.
     """
 
     def __init__(self, connect: Connect, pool: Pool, database: str) -> None:
@@ -247,14 +252,20 @@ class Increments:
         amounts: Sequence[tuple[object, int]],
         at: datetime | None,
     ) -> None:
-        """Add amounts to keys, in the connection's transaction; amounts of dimensions (a mapping in
-        place of the key) also to the breakdowns.
+        """Add amounts to keys of a counter, in the connection's transaction.
+
+        Args:
+            connection: a connection of the application.
+            counter: name of the counter.
+            amounts: pairs of a key and an amount. Instead of a key: a mapping of dimensions to
+                values, whose amount is also added to the counters that count by these dimensions.
+            at: time of the events, an aware datetime; None for the present time.
 
         Raises:
             TypeError, ValueError: an argument is invalid. Nothing was sent.
-            UnknownCounter, TrackedCounter, UnknownDimension: as ``Store.increment``.
+            UnknownCounter, TrackedCounter, UnknownDimension: as raised by ``Store.increment``.
             StoreError: the counter's settings could not be read.
-            The driver's own errors, unchanged.
+            The driver's own exceptions, unchanged.
         """
         check_name(counter)
         given = [(_row_key(key), check_amount(amount)) for key, amount in amounts]
@@ -279,12 +290,12 @@ class Increments:
                 post_in(connection, self._database, name, posting)
 
     def delete(self, connection: AppConnection, counter: str, key: str) -> None:
-        """Delete a key's rows, in the connection's transaction.
+        """Delete the rows of a key, in the connection's transaction.
 
         Raises:
-            As :meth:`add`, without UnknownCounter.
-            ValueError: also for the key ``""`` of a counter that has breakdowns.
-            Conflict: other transactions add rows of the key all the time.
+            The exceptions of :meth:`add`, except UnknownCounter.
+            ValueError: also if the key is empty and the counter has breakdowns.
+            Conflict: other transactions went on adding rows of the key.
         """
         check_name(counter)
         wanted = _key_bytes(key)
@@ -299,7 +310,7 @@ class Increments:
             raise Conflict(f"the key {key!r} of {counter} is counted by others all the time")
 
     def _insert(self, found: AppSettings, cells: Sequence[Cell]) -> str:
-        """The statement that adds to cells of a counter and its breakdowns."""
+        """Return the statement that adds amounts to cells of a counter and its breakdowns."""
         slot_sql = slot(found.app_slots, found.snapshot_isolation)
         values = ", ".join(
             f"('{name}', '{label_text(label)}', X'{key.encode().hex()}', {width_number(label):d},"
@@ -317,45 +328,45 @@ class Increments:
 
 
 def _key_bytes(key: object) -> bytes:
-    """The UTF-8 of a key, of any subclass of ``str`` (such as an enum).
+    """Return a key in UTF-8. The key may be of any subclass of ``str``, such as an enum.
 
     Raises:
-        TypeError, ValueError: as :func:`countersink.runtime.limits.check_key`.
+        TypeError, ValueError: as raised by :func:`countersink.runtime.limits.check_key`.
     """
     return check_key(str.__str__(key) if isinstance(key, str) else key).encode()
 
 
 def _row_key(key: object) -> RowKey:
-    """The row key of a key, or of dimensions.
+    """Check a key, or a mapping of dimensions to values, and return it in the form that rows have.
 
     Raises:
-        TypeError, ValueError: ``key`` is neither.
+        TypeError, ValueError: ``key`` is not valid as either.
     """
     return check_dimensions(key) if isinstance(key, Mapping) else _key_bytes(key).decode()
 
 
 DELETED_PER_STATEMENT: Final = 250
-"""Rows in a DELETE of less than 50 KB, with the longest names: less than any server's limit."""
+"""Maximum of rows in a DELETE, which then has at most 50 KB, within any server's limit."""
 
 _NO_LIMIT: Final = f"LIMIT {2**64 - 1}"
-"""Overrides the application's ``sql_select_limit``."""
+"""SQL that overrides the application's ``sql_select_limit``."""
 
 
 def delete_rows(connection: AppConnection, database: str, counter: str, key: bytes) -> bool:
-    """Delete a key's rows, and post that to the ledger, in the same transaction; whether there were
-    rows.
+    """Delete the rows of a key and post the change to the ledger, in the same transaction. Return
+    whether there were any rows.
 
-    Exactly the rows that were read under a lock are deleted: at READ COMMITTED there may be more
-    rows by then.
+    Exactly the rows that were read under a lock are deleted. At READ COMMITTED there may be more
+    rows by the time of the DELETE.
 
     Args:
-        connection: in a transaction.
-        database: countersink's database, quoted.
-        counter: the counter; its name was checked.
-        key: the key.
+        connection: a connection of the application, in a transaction.
+        database: name of countersink's database, quoted.
+        counter: name of the counter, which was checked.
+        key: the key in UTF-8.
 
     Raises:
-        The driver's own errors, unchanged.
+        The driver's own exceptions, unchanged.
     """
     of_key = f"counter = '{counter}' AND counter_key = X'{key.hex()}'"
     table = f"{database}.counter_slot"
