@@ -1,25 +1,25 @@
-"""Errors of counting and of totals.
+"""Errors that counting, and reading totals, can raise.
 
 ::
 
     StoreError
-    ├── RefusedMembers   members of rows cannot be united with those of a cell: roll back, and run
-    │                    the transaction again without these rows
+    ├── RefusedMembers   members of some rows cannot be added to the sketches of their cells: roll
+    │                    back, and run the transaction again without these rows
     ├── TrackedCounter   the counter belongs to a tracked table; also a ValueError
     ├── UnknownCounter   nothing was ever counted under this name; also a LookupError
-    ├── RolledUp         the days were rolled up into months; also a ValueError
+    ├── RolledUp         the range cuts a month that is a single bucket; also a ValueError
     ├── UnknownDimension  the counter has not declared the dimension, or has no breakdown by these
     │                    dimensions; also a ValueError
-    ├── IncompleteBreakdown  the range begins before the breakdown was declared; also a ValueError
+    ├── IncompleteBreakdown  the range begins before the breakdown counts; also a ValueError
     ├── InexactZone      the buckets do not add up to the days asked for; also a ValueError
     ├── DamagedSketch    the bytes of a stored sketch are damaged
-    ├── NoSketches       datasketches is not installed
-    └── NotUnique        the counter does not count different members, or several salts were used;
-                         also a ValueError
+    ├── NoSketches       the library datasketches is not installed
+    └── NotUnique        the number of different members is unknown: the counter does not count
+                         them, or several salts were used; also a ValueError
 
     SeriesTooLong        a ValueError: the series has too many days, hours or months
     AnswerTooLarge       a ValueError: the answer has more rows than the caller accepts
-    RowsMissing          rows of counter_keys are missing: make them and run the transaction again
+    RowsMissing          rows of counter_keys are missing: insert them, and try again
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,10 +31,11 @@ from countersink.runtime.dead_letter import DeadReason, RowRefusal
 
 
 class RefusedMembers(StoreError):
-    """Members of some rows cannot be united with those of their cells.
+    """Members of some rows cannot be added to the sketches of their cells. (A member is a visitor,
+    say, whose hash a sketch keeps.) Roll back, and run the transaction again without these rows.
 
     Attributes:
-        refused: the reason for each refused row or cell.
+        refused: the reason of each refusal, by row or by cell.
     """
 
     def __init__(self, refused: Mapping[Any, RowRefusal]) -> None:
@@ -53,15 +54,17 @@ class UnknownCounter(StoreError, LookupError):
 
 
 class UnknownDimension(StoreError, ValueError):
-    """The counter has not declared the dimension, or has no breakdown by these dimensions."""
+    """The counter has not declared the dimension, or it has no breakdown (totals by values of
+    dimensions) with all dimensions of the question.
+    """
 
 
 class IncompleteBreakdown(StoreError, ValueError):
-    """The range begins before the breakdown counts events.
+    """The range of a question begins before the breakdown that answers it began to count events.
 
     Attributes:
-        since: time from which on the breakdown counts events. ``start`` may be this time or, where
-            the counter is counted by day, the day after.
+        since: time from which on the breakdown counts events. A new ``start`` may be this time or,
+            where the counter is counted by day, the next day.
     """
 
     def __init__(self, message: str, *, since: datetime) -> None:
@@ -70,10 +73,10 @@ class IncompleteBreakdown(StoreError, ValueError):
 
 
 class RolledUp(StoreError, ValueError):
-    """The range cuts through months into which retention has rolled up the days.
+    """The range begins or ends within a month whose days retention has rolled up into one bucket.
 
     Attributes:
-        rolled_up_to: first day that still has buckets of its own.
+        rolled_up_to: first day that still has its own bucket.
     """
 
     def __init__(self, message: str, *, rolled_up_to: date) -> None:
@@ -82,24 +85,25 @@ class RolledUp(StoreError, ValueError):
 
 
 class InexactZone(StoreError, ValueError):
-    """The counter's buckets do not add up to the days, hours or months asked for."""
+    """The counter's buckets do not add up to the days, hours or months that were asked for."""
 
 
 class DamagedSketch(StoreError):
-    """The bytes of a stored sketch are damaged."""
+    """The bytes of a stored sketch (which keeps the members of one cell) are damaged."""
 
     reason: Final = DeadReason.BAD_SKETCH
 
 
 class NoSketches(StoreError):
-    """The library datasketches (the extra ``[sketches]``) is not installed."""
+    """The library datasketches is not installed. (The extra ``[sketches]`` installs it.)"""
 
     reason: Final = DeadReason.NO_SKETCHES
 
 
 class NotUnique(StoreError, ValueError):
-    """The number of different members is unknown: the counter does not count them, or they were
-    hashed with several salts."""
+    """The number of different members cannot be told: the counter does not count them, or their
+    hashes were made with several salts.
+    """
 
 
 class AnswerTooLarge(ValueError):
@@ -110,9 +114,10 @@ class SeriesTooLong(ValueError):
     """A series has more days, hours or months than are allowed.
 
     Attributes:
-        whole_days: maximum number of days of a range.
-        fits_from, fits_to: first and last day of the allowed part that has the most days with
-            counts (the latest of several); both have counts. None where only the range is known.
+        whole_days: maximum number of days that a range may have.
+        fits_from, fits_to: the first and the last day of a part that is short enough. Of all such
+            parts it has the most days with counts (of equal ones it is the latest), and both days
+            have counts. None where nobody has looked for this part yet; see :meth:`fitting`.
     """
 
     def __init__(
@@ -126,7 +131,11 @@ class SeriesTooLong(ValueError):
         self.fits_to = part[1] if part else None
 
     def fitting(self, counted: Iterable[date]) -> "SeriesTooLong":
-        """This error with ``fits_from`` and ``fits_to``, given the days with counts."""
+        """Return a copy of this error that has ``fits_from`` and ``fits_to``.
+
+        Args:
+            counted: all days with counts.
+        """
         days = sorted(counted)
         first, best = 0, (0, -1)
         for last, day in enumerate(days):
@@ -139,10 +148,10 @@ class SeriesTooLong(ValueError):
 
 
 class RowsMissing(Exception):
-    """Rows of ``counter_keys`` are missing: roll back, make them, and run the transaction again.
+    """Rows of ``counter_keys`` are missing: roll back, insert them, and run the transaction again.
 
     Attributes:
-        places: (counter, day) of each row.
+        places: (counter, day) of each missing row.
     """
 
     def __init__(self, places: Iterable[tuple[str, date]]) -> None:

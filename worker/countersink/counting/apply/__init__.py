@@ -1,1 +1,1 @@
-"""Applying each entry to the counters exactly once; dead letters."""
+"""Counts each entry exactly once; keeps what cannot be counted as dead letters."""

@@ -1,4 +1,6 @@
-"""Amounts per cell (counter, bucket, key): sums of the rows of entries, in primary-key order."""
+"""Sums of the rows of entries: one amount for each cell (counter, bucket, key), in the order of the
+primary key.
+"""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,23 +13,24 @@ from countersink.runtime.dimensions import RowKey
 from countersink.runtime.members import Seen
 
 Row = tuple[int, str, RowKey, int, int]
-"""(position in its entry, counter, key or dimensions, event time in Unix minutes, amount)."""
+"""(position in its entry, counter, key or dimensions, Unix minute of the event, amount)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A stream entry to be counted.
+    """An entry of a stream that is to be counted.
 
     Attributes:
-        id: 16 bytes; equal at every delivery of the entry.
-        at: Unix ms of the first attempt to send it.
-        rows: rows to be counted.
-        dead: dead letters of rows that could not be decoded; stored with the guard.
+        id: the entry's id, 16 bytes; the same at every delivery.
+        at: time of the first attempt to send it, in Unix ms.
+        rows: its rows, except those that could not be decoded.
+        dead: dead letters of the rows that could not be decoded; stored in the transaction of its
+            guard.
         stream: the stream's key, shown with dead letters.
-        payload: the entry's ``rows`` field as received, for the dead letter of an entry that is too
-            old; without it each row gets a dead letter of its own.
-        seen: hashed members of rows, by the row's position.
-        checked: ``countersink.stream.decode`` has validated rows and members already.
+        payload: the entry's field ``rows`` as it was received. It becomes the dead letter if the
+            entry is too old. If it is None, each row becomes a dead letter.
+        seen: hashes of the members that a row counts, by the row's position.
+        checked: whether ``countersink.stream.decode`` has already validated rows and members.
     """
 
     id: bytes
@@ -41,46 +44,50 @@ class Incoming:
 
 
 Cell = tuple[str, int, str, int]
-"""(counter, bucket's label, key, amount); the amount may exceed 64 bits."""
+"""(counter, bucket's label, key, amount). The amount may exceed 64 bits."""
 
 
 class Amounts:
-    """One amount per cell (counter, bucket, key)."""
+    """One amount for each cell (counter, bucket, key). Buckets are given by their labels (start and
+    width in one integer).
+    """
 
     def __init__(self) -> None:
         self._amounts: dict[str, dict[int, dict[str, int]]] = {}
 
     @property
     def cells(self) -> int:
-        """Number of cells."""
+        """The number of cells."""
         return sum(
             len(amounts) for buckets in self._amounts.values() for amounts in buckets.values()
         )
 
     def bucket(self, counter: str, bucket: int) -> dict[str, int]:
-        """The amounts of one bucket by key, as a dict to add to; an amount of 0 is a cell, too."""
+        """Return the amounts of one bucket by key, as a dict to which the caller adds. A key of the
+        amount 0 is a cell, too.
+        """
         return self._amounts.setdefault(counter, {}).setdefault(bucket, {})
 
     def add(self, counter: str, bucket: int, key: str, amount: int) -> None:
-        """Add to one cell."""
+        """Add an amount to one cell."""
         amounts = self.bucket(counter, bucket)
         amounts[key] = amounts.get(key, 0) + amount
 
     @property
     def counters(self) -> list[str]:
-        """The counters that have cells."""
+        """The names of the counters that have cells."""
         return list(self._amounts)
 
     def move(self, counter: str, bucket: int, keys: Iterable[str], to: str) -> None:
-        """Move the amounts of ``keys`` of a bucket to the key ``to``."""
+        """Move the amounts of some keys in a bucket to the key ``to``."""
         amounts = self._amounts[counter][bucket]
         moved = sum([amounts.pop(key) for key in keys])
         amounts[to] = amounts.get(to, 0) + moved
 
     def chunks(self, size: int) -> Iterator[list[Cell]]:
-        """The cells in primary-key order, ``size`` at a time.
+        """Yield the cells in the order of the primary key, in lists of up to ``size`` cells.
 
-        Keys are sorted without being encoded: code points sort like their UTF-8 bytes.
+        Keys are sorted as text, without being encoded: UTF-8 keeps the order of code points.
         """
         chunk: list[Cell] = []
         for counter in sorted(self._amounts):
@@ -100,18 +107,18 @@ class Amounts:
             yield chunk
 
     def sums(self) -> dict[str, int]:
-        """The sum of the amounts of each counter."""
+        """Return the sum of each counter's amounts."""
         return {
             counter: sum(sum(amounts.values()) for amounts in buckets.values())
             for counter, buckets in self._amounts.items()
         }
 
     def by_bucket(self, counter: str) -> Mapping[int, Mapping[str, int]]:
-        """The amounts of a counter: bucket's label → key → amount."""
+        """Return a counter's amounts by bucket's label, then by key."""
         return self._amounts.get(counter, {})
 
     def without(self, names: Container[str]) -> "Amounts":
-        """A copy without the counters ``names``."""
+        """Return a copy that lacks some counters."""
         kept = Amounts()
         kept._amounts = {
             name: buckets for name, buckets in self._amounts.items() if name not in names
@@ -119,7 +126,7 @@ class Amounts:
         return kept
 
     def negated(self) -> "Amounts":
-        """A copy with each amount negated."""
+        """Return a copy in which each amount is negated."""
         negated = Amounts()
         negated._amounts = {
             counter: {
@@ -132,7 +139,9 @@ class Amounts:
 
 
 def merged(entries: Iterable[Incoming], catalog: Catalog) -> Amounts:
-    """The sums of the rows of entries per cell, cells of breakdowns included."""
+    """Add up the rows of entries by cell. A row is also added to the cells of its counter's
+    breakdowns.
+    """
     found = Amounts()
     last_counter, last_minute = "", -1
     amounts: dict[Any, int] = {}
@@ -165,15 +174,16 @@ def merged(entries: Iterable[Incoming], catalog: Catalog) -> Amounts:
 
 
 _Fan = list[tuple[Callable[[Mapping[str, str]], str], dict[str, int]]]
-"""Of each breakdown: function that composes the key of values, and amounts of the bucket by key."""
+"""For each breakdown, (function that makes its key from values of dimensions, the bucket's amounts
+by key)."""
 
 
 class BucketAmounts(Amounts):
-    """Amounts of one counter and its breakdowns.
+    """Amounts of one counter and its breakdowns, made from the amounts of the counter alone.
 
     Args:
         counter: the counter's name.
-        found: bucket's label → key or dimensions → amount.
+        found: the counter's amounts by bucket's label, then by key or dimensions.
         catalog: the catalog in force.
 
     Raises:
@@ -196,7 +206,9 @@ class BucketAmounts(Amounts):
                     self.add(name, label, cell_key, amount)
 
     def cells_of(self, label: int, key: RowKey) -> Iterator[tuple[str, str]]:
-        """(counter, key) of each cell that counts a key or dimensions in a bucket."""
+        """Yield (name of the counter or breakdown, key) for each cell of a bucket in which a key,
+        or some dimensions, are counted.
+        """
         yield self._counter.counter, key if isinstance(key, str) else ""
         if key and isinstance(key, str):
             return

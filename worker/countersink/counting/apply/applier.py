@@ -1,10 +1,11 @@
-"""The transaction that applies a batch of entries, its reruns, and dead letters of entries older
-than the guards (``too_old``). See ``cells.py`` and ``guards.py`` for the statements.
+"""The transaction that applies a batch of entries, and its repetition after errors. See
+``cells.py`` and ``guards.py`` for the statements.
 
-One READ COMMITTED transaction takes the share lock on control, inserts a guard per entry, adds the
-sums to the worker's slot (of new keys only as many as the counter's cap allows) and to the ledger,
-and inserts dead rows. After any error it is rolled back and can be run again, even where the
-outcome of the COMMIT is unknown: the guards decide which entries are new.
+The transaction is at READ COMMITTED. It takes the share lock on the control row and inserts a guard
+for each entry. It adds the sums of the rows to the worker's slot and to the ledger; of new keys it
+adds only as many as the counter's cap allows. It stores dead letters, also for entries so old that
+their guards may have been pruned. After any error it is rolled back and can be run again, even if
+nobody knows whether the COMMIT succeeded: the guards tell which entries are new.
 """
 
 import time
@@ -27,22 +28,25 @@ from countersink.database.sessions import KeptSession, open_tables
 from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason, RowRefusal
 
 POINTS: Final = ("begun", "guarded", "upserted", "before_commit", "committed")
-"""Points of the transaction at which ``reached`` is called, in this order; for tests."""
+"""Points of the transaction at which ``reached`` is called, in order; tests use them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Outcome of a batch; it is committed, and all its entries may be acknowledged.
+    """The result of a batch, which is committed. All its entries may be acknowledged.
 
     Attributes:
-        applied: entries counted now.
-        duplicates: entries that were counted before, or are twice in the batch.
-        rows: rows counted.
-        cells: rows of counter_slot written: one per (counter, bucket, key).
-        dead: dead letters (of rows, or of entries).
-        too_old: entries that became dead letters because they may have been counted before.
-        overflown: new keys beyond their counter's cap, added up over buckets.
-        not_kept: dead letters that were only added to a number, as the table had no room.
+        applied: number of entries that were counted now.
+        duplicates: number of entries that were counted before, or that the batch has twice.
+        rows: number of rows that were counted.
+        cells: number of rows of ``counter_slot`` that were written, one for each (counter, bucket,
+            key).
+        dead: number of dead letters (of rows, or of whole entries).
+        too_old: number of entries that became dead letters because they may have been counted
+            before.
+        overflown: number of new keys beyond the caps of their counters, added up over buckets.
+        not_kept: number of dead letters for which the table had no room; only their number is
+            stored.
     """
 
     applied: int = 0
@@ -56,14 +60,15 @@ class Applied:
 
 
 class Applier:
-    """Applies batches on a connection of its own. For one thread.
+    """Applies batches on its own connection. Only one thread may use it.
 
     Args:
-        connect: a URL, or a function that opens a session (READ COMMITTED) whose tables were
-            checked, as by :func:`countersink.database.sessions.require_schema`.
-        slot: slot to add to; affects speed only. May be changed between two batches.
-        reached: called with each of :data:`POINTS`.
-        pause: sleeps for some seconds before a rerun.
+        connect: a URL; or a function that opens a session at READ COMMITTED and checks the tables,
+            as :func:`countersink.database.sessions.require_schema` does.
+        slot: the slot to which amounts are added. It matters for speed only, and may be changed
+            between two batches.
+        reached: called at each of :data:`POINTS` with its name; for tests.
+        pause: sleeps for the given seconds before a transaction is run again.
     """
 
     def __init__(
@@ -82,15 +87,15 @@ class Applier:
         self._catalog: Catalog | None = None
 
     def apply(self, entries: Sequence[Incoming]) -> Applied:
-        """Count the entries that were not counted before; committed when it returns.
+        """Count those entries that were not counted before. When this returns, they are committed.
 
-        A transaction that conflicts with another one is rerun. After any error it is safe to call
-        this again with these and more entries; the next call reconnects.
+        A transaction that conflicts with another one is run again. After any error it is safe to
+        call this again, with the same entries and further ones. The next call connects again.
 
         Raises:
-            Unavailable: the server does not answer, or the connection was lost; the outcome is
-                unknown.
-            Conflict: every attempt conflicted with other transactions.
+            Unavailable: the server does not answer, or the connection was lost. The batch may or
+                may not be committed.
+            Conflict: the transaction conflicted with others at every attempt.
             Refused: the server refuses, for a reason that an operator has to remove.
             SchemaMismatch: the tables do not fit this program.
         """
@@ -110,7 +115,9 @@ class Applier:
         return replace(applied, duplicates=len(entries) - applied.applied - applied.too_old)
 
     def close(self) -> None:
-        """Close the connection and drop the catalog; :meth:`apply` opens and reads both again."""
+        """Close the connection and forget the catalog. The next :meth:`apply` connects and reads it
+        again.
+        """
         self._session.close()
         self._catalog = None
 
@@ -120,8 +127,8 @@ class Applier:
         pending: dict[bytes, Incoming],
         left_out: Mapping[RowName, RowRefusal],
     ) -> Applied:
-        """Apply ``pending``, without entries that were counted before; the rows ``left_out`` become
-        dead letters.
+        """Apply the entries in ``pending``, once those that were counted before are removed from
+        it. Rows in ``left_out`` become dead letters.
         """
         while pending:
             try:
@@ -174,9 +181,11 @@ class Applier:
 
 
 def _too_old(entry: Incoming, control: Control) -> list[DeadRow]:
-    """Dead letters for an entry whose guard, if there was one, may have been pruned.
+    """Return dead letters for an entry whose guard may have been pruned, so that nobody knows
+    whether it was counted.
 
-    The entry gets a new guard: a later delivery must not make dead letters again after a retry.
+    The entry also gets a new guard. Otherwise, if the dead letters were retried and the entry was
+    delivered again, it would become dead letters once more.
     """
     detail = (
         f"first sent at {entry.at} (Unix ms), before {control.watermark}, from which on guards are"

@@ -1,9 +1,9 @@
-"""Writing of cells: the statement that adds amounts to ``counter_slot``, slots of backfills, rows
-of entries (``upsert``), and reruns of a transaction without rows whose members cannot be united, or
-after rows of ``counter_keys`` were made (``run_again``).
+"""Writes cells: adds amounts to ``counter_slot`` in one slot, posts their sums to the ledger, and
+adds members to sketches. ``upsert`` does so for the rows of entries. ``run_again`` repeats a
+transaction where rows of ``counter_keys`` are missing, or without rows whose members were refused.
 
-The caller begins the transaction, and has validated each row: a value that the server refuses fails
-the whole transaction.
+The caller begins the transaction. It has validated each row before: a value that the server refuses
+makes the whole transaction fail.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 class CellWriter:
-    """Writes cells into one slot, and posts their sums to the ledger; for one transaction."""
+    """Writes cells into one slot, and posts their sums to the ledger, within one transaction."""
 
     def __init__(self, session: Session, slot: int) -> None:
         self._session = session
@@ -49,11 +49,14 @@ class CellWriter:
         self.slot = slot
 
     def write(self, cells: Sequence[Cell]) -> None:
-        """Upsert at most :data:`countersink.database.sql.CELLS_PER_STATEMENT` cells by one
-        statement.
+        """Add the amounts of some cells by one statement.
+
+        Args:
+            cells: at most :data:`countersink.database.sql.CELLS_PER_STATEMENT` cells, in the order
+                of the primary key.
 
         Raises:
-            StoreError: as any statement.
+            StoreError: the statement failed.
         """
         values: list[str] = []
         if _BUCKET(cells[0]) == _BUCKET(cells[-1]):
@@ -64,11 +67,13 @@ class CellWriter:
         self._session.execute(f"{_INSERT}{', '.join(values)}{self._clause}")
 
     def post(self) -> None:
-        """Post the sums of the cells written, one row of the ledger per counter."""
+        """Post the sums of all written cells to the ledger, one row for each counter."""
         post(self._session, self.slot, self._written.postings().items())
 
     def _add_bucket(self, cells: Sequence[Cell], values: list[str]) -> None:
-        """Append the SQL literals of one bucket's cells to ``values``, and note their sum."""
+        """Append the SQL literals of one bucket's cells to ``values``, and remember their sum for
+        the ledger.
+        """
         counter, bucket, key, amount = cells[0]
         head, tail = self._around(counter, bucket)
         if len(cells) == 1:
@@ -89,7 +94,9 @@ class CellWriter:
         self._written.add(counter, bucket, total, weighed)
 
     def _around(self, counter: str, bucket: int) -> tuple[str, str]:
-        """The parts of a cell's SQL literal before and after the hex digits of its key."""
+        """Return the two parts of a cell's SQL literal that stand before and after the hex digits
+        of its key.
+        """
         found = self._literals.get((counter, bucket))
         if found is None:
             head = sql.head(self._session.literal, counter, bucket)
@@ -99,7 +106,9 @@ class CellWriter:
 
 
 def slot_of(session: Session) -> int:
-    """The slot of a backfill on this connection; two backfills rarely share one."""
+    """Return the slot to which a backfill on this connection adds. Two backfills rarely have the
+    same.
+    """
     return FIRST_SLOT + session.connection_id % SLOTS
 
 
@@ -110,13 +119,18 @@ def add(
     members: Mapping[CellPlace, Sequence[bytes]] = NO_MEMBERS,
     upserted: Callable[[], object] = lambda: None,
 ) -> None:
-    """Add ``amounts`` to a slot, in primary-key order, and to the ledger; unite ``members`` (hashes
-    of 8 bytes) with the members of their cells. ``upserted`` is called before the ledger is
-    written.
+    """Add amounts to the cells of a slot, in the order of the primary key, and to the ledger.
+
+    Args:
+        session: in a transaction.
+        slot: the writer's slot.
+        amounts: the amounts by cell.
+        members: hashes of 8 bytes by cell, to be added to the sketches of these cells.
+        upserted: called before the ledger is written.
 
     Raises:
-        RefusedMembers: some members cannot be united: roll back.
-        StoreError: as any statement.
+        RefusedMembers: some members cannot be added to sketches; roll back.
+        StoreError: a statement failed.
     """
     writer = CellWriter(session, slot)
     for cells in amounts.chunks(sql.CELLS_PER_STATEMENT):
@@ -128,7 +142,7 @@ def add(
 
 
 RowName = tuple[bytes, int]
-"""(entry id, position of the row in it)."""
+"""(entry id, position of the row in the entry)."""
 
 
 def upsert(
@@ -138,16 +152,24 @@ def upsert(
     catalog: Catalog,
     upserted: Callable[[], object] = lambda: None,
 ) -> tuple[Amounts, Capped]:
-    """Add the rows of entries to a slot, in the caller's transaction; new keys beyond a counter's
-    cap are added to the overflow key. ``upserted`` is called before the ledger is written.
+    """Add the rows of entries to the cells of a slot, in the caller's transaction. New keys beyond
+    a counter's cap are counted in the key ``__overflow__``.
+
+    Args:
+        session: in a transaction.
+        slot: the writer's slot.
+        entries: the entries whose rows are added.
+        catalog: the catalog in force.
+        upserted: called before the ledger is written.
 
     Returns:
-        The amounts by cell, and the new and the overflown keys.
+        The amounts by cell, and which keys are new or had no room.
 
     Raises:
-        RowsMissing, RefusedMembers: roll back; see :func:`run_again`. RefusedMembers names rows by
-            :data:`RowName`: a row is counted with its members, in all its cells, or not at all.
-        StoreError: as any statement.
+        RowsMissing: roll back; see :func:`run_again`.
+        RefusedMembers: roll back; see :func:`run_again`. It names rows by :data:`RowName`, because
+            a row is counted either with its members in all its cells, or not at all.
+        StoreError: a statement failed.
     """
     amounts = merged(entries, catalog)
     capped = key_caps.cap(session, amounts, catalog) if catalog.capped else Capped()
@@ -169,16 +191,16 @@ def upsert(
 
 
 def run_again(session: Session, attempt: Callable[[Mapping[Any, RowRefusal]], Result]) -> Result:
-    """Run ``attempt``, a transaction that rolls back if it raises, until it succeeds. After
-    RowsMissing the rows of ``counter_keys`` are made; after RefusedMembers the refused rows are
-    left out.
+    """Run ``attempt`` until it succeeds, and return its result. After RowsMissing, the rows of
+    ``counter_keys`` are inserted first. After RefusedMembers, the refused rows are left out.
 
     Args:
         session: outside a transaction.
-        attempt: is given the rows to leave out, and why, keyed as in its RefusedMembers.
+        attempt: runs a transaction, which it rolls back if it raises an error. It is given the rows
+            to leave out, each with the reason. They are named as in its RefusedMembers.
 
     Raises:
-        RefusedMembers: ``attempt`` refused only rows that it was told to leave out.
+        RefusedMembers: ``attempt`` refused only rows that it had to leave out already.
     """
     left_out: dict[Any, RowRefusal] = {}
     while True:

@@ -1,9 +1,8 @@
-"""Dead letters in the table ``dead_row``: insert, list, count, delete, prune; selection by name
-(REF) or reason; limits of rows, payload and detail; their JSON. See ``dead_retry.py`` for retries.
+"""Stores, lists, counts, deletes and prunes dead letters. See ``dead_retry.py`` for retries.
 
-A dead row is inserted in the transaction of its entry's guard, so it exists exactly once however
+A dead row is inserted in the transaction of its entry's guard. So it exists exactly once, however
 often the entry is delivered. Its primary key is (entry_id, position); position -1 is the whole
-entry. A row for which there is no room is added to a number in ``dead_group``.
+entry. A row without room only increases a number in ``dead_group``.
 """
 
 import re
@@ -21,17 +20,15 @@ from countersink.runtime.dead_letter import WHOLE_ENTRY, Bad, DeadReason
 from countersink.runtime.texts import iso, iso_ms
 
 MAX_PAYLOAD: Final = 4 * 1024 * 1024
-"""Bytes of a payload that are stored."""
 MAX_DETAIL: Final = 1000
-"""Characters of a detail that are stored."""
+"""Maximum bytes of a payload, and characters of a detail, that are stored; the rest is cut off."""
 MOST_ROWS: Final = 10_000
-"""Dead rows stored per reason and counter; further ones are only counted."""
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of payloads stored per reason and counter."""
+"""Maximum number of dead rows, and bytes of payloads, stored for each reason and counter."""
 MOST_COUNTERS: Final = 20
-"""Counters per reason with room of their own; all further counters share the room of ``""``."""
+"""For each reason, so many counters have their own room; all others share the room of ``""``."""
 UNBOUNDED: Final = frozenset((DeadReason.NEWER_VERSION, DeadReason.NO_SKETCHES, DeadReason.TOO_OLD))
-"""Reasons without limit: only writers to Redis cause them, and operators fix and retry them."""
+"""Reasons without limit. Only writers to Redis cause them, and operators retry such dead rows."""
 
 _COLUMNS: Final = (
     "entry_id, position, stream, at, reason, detail, payload, truncated, created, counter"
@@ -41,8 +38,7 @@ _INSERT: Final = f"INSERT INTO dead_row ({_COLUMNS}, size) VALUES "
 _INSERT_GROUP: Final = "INSERT INTO dead_group (reason, counter, not_kept, last_at) VALUES "
 _THIS: Final = "entry_id = %s AND position = %s"
 _KEEP: Final = " ON DUPLICATE KEY UPDATE reason = reason"
-_SMALL_PAYLOAD: Final = 32 * 1024
-"""Largest payload (bytes) of rows that share an INSERT: below 8 MB at 2 characters per byte."""
+_SMALL_PAYLOAD: Final = 32 * 1024  # bytes; an INSERT of several stays below 8 MB in hex
 _ROWS_PER_STATEMENT: Final = 100
 _ROWS_PER_PAGE: Final = 500
 _PRUNED_AT_ONCE: Final = 100  # of up to 4 MiB each, which go to the binary log as well
@@ -57,16 +53,15 @@ class DeadRow:
 
     Attributes:
         entry_id: the entry's id, 16 bytes.
-        position: the row's position in the entry from 0; -1 for the whole entry.
-        stream: key of the stream.
-        at: Unix ms of the first attempt to send the entry.
-        reason: code of a :class:`~countersink.runtime.dead_letter.DeadReason`, or of a newer
-            version; ASCII, at most 64 characters.
+        position: position of the row in the entry, from 0; -1 for the whole entry.
+        stream: the stream's key in Redis.
+        at: time of the first attempt to send the entry, in Unix ms.
+        reason: code of a ``DeadReason``, maybe of a newer version; ASCII, at most 64 characters.
         detail: an explanation for people.
-        payload: the row as a JSON array, or the entry's ``rows`` field.
-        truncated: the payload was cut off, so it cannot be retried.
-        created: naive UTC; None if the row was not read from the table.
-        counter: a valid name; empty if the row has none, or shares the room of other counters.
+        payload: the row as a JSON array, or the entry's field ``rows``.
+        truncated: whether the payload was cut off; then it cannot be retried.
+        created: time of insertion, naive, in UTC; None if the row was not read from the table.
+        counter: name of a counter; empty if it is invalid, or shares room (:data:`MOST_COUNTERS`).
     """
 
     entry_id: bytes
@@ -82,26 +77,25 @@ class DeadRow:
 
     @staticmethod
     def from_bad(name: bytes, stream: str, at: int, bad: Bad) -> "DeadRow":
-        """The dead row for a bad part of an entry; ``name``: the entry's id."""
+        """Return the dead row for a bad part of an entry, whose id is ``name``."""
         return DeadRow(
             name, bad.position, stream, at, bad.reason, bad.detail, bad.payload, counter=bad.counter
         )
 
     @property
     def ref(self) -> str:
-        """Name shown to users: ``<hex id>:<position>``."""
+        """The name by which users choose this row: ``<hex id>:<position>``."""
         return f"{self.entry_id.hex()}:{self.position}"
 
     @property
     def primary_key(self) -> Key:
-        """(entry id, position)."""
         return self.entry_id, self.position
 
 
 def record(session: Session, rows: Iterable[DeadRow]) -> int:
-    """Store new dead rows for which there is room, in the open transaction (READ COMMITTED); count
-    the others, and return their number. Call it last in a transaction: others wait, as the first
-    row of each reason's ``dead_group`` stays locked until it ends, so that room is not used twice.
+    """Store the dead rows for which there is room, and return the number of all others. Call this
+    last in a transaction (READ COMMITTED): it locks a row of ``dead_group`` for each reason, so
+    that no room is used twice, and others wait.
     """
     given: dict[str, list[DeadRow]] = {}
     for row in rows:
@@ -114,7 +108,7 @@ def record(session: Session, rows: Iterable[DeadRow]) -> int:
 
 
 def _with_room(session: Session, reason: str, rows: Iterable[DeadRow]) -> list[DeadRow]:
-    """The rows of a reason for which there is room; adds the others to ``dead_group``."""
+    """Return those rows of a reason for which there is room; count the others in ``dead_group``."""
     session.execute(f"{_INSERT_GROUP}(%s, '', 0, UTC_TIMESTAMP(3)){_KEEP}", (reason,))
     found = session.query("SELECT counter FROM dead_group WHERE reason = %s", (reason,))
     known = {counter for (counter,) in found}
@@ -155,7 +149,7 @@ def _with_room(session: Session, reason: str, rows: Iterable[DeadRow]) -> list[D
 
 
 def insert(session: Session, rows: Iterable[DeadRow]) -> None:
-    """Store dead rows in the open transaction, without limit; rows that exist stay unchanged."""
+    """Store all given dead rows in the open transaction. Those that exist stay unchanged."""
     small: list[tuple[object, ...]] = []
     large: list[tuple[object, ...]] = []
     for row in sorted(rows, key=attrgetter("primary_key")):
@@ -172,7 +166,9 @@ def list_rows(
     refs: Sequence[str] | None = None,
     limit: int = 100,
 ) -> list[DeadRow]:
-    """Dead rows, newest first: all, or by reason, or by refs; ValueError: not a ref."""
+    """Return dead rows, newest first: all, or those with ``reason``, or those that ``refs`` name,
+    in the form of :attr:`DeadRow.ref`. Raises ValueError if a ref has another form.
+    """
     if refs is None:
         return _read(session, *_where(("reason = %s", reason)), limit)
     keys = _named(session, refs, reason)
@@ -181,14 +177,16 @@ def list_rows(
 
 
 def count(session: Session, *, up_to: datetime | None = None) -> dict[str, int]:
-    """Number of dead rows by reason; ``up_to``: only rows created until then (UTC)."""
+    """Return the number of stored dead rows by reason; with ``up_to``, of those created by then
+    (UTC).
+    """
     return counted(session, up_to=up_to)[0]
 
 
 def counted(
     session: Session, *, up_to: datetime | None = None
 ) -> tuple[dict[str, int], datetime | None]:
-    """Number of dead rows by reason, and the time of the newest row, stored or only counted."""
+    """Return numbers of stored dead rows by reason, and the time of the newest, stored or not."""
     ((last,),) = session.query("SELECT MAX(last_at) FROM dead_group WHERE not_kept > 0")
     where, args = _where(("created <= %s", up_to))
     rows = session.query(
@@ -201,7 +199,7 @@ def counted(
 
 
 def not_kept(session: Session) -> dict[tuple[str, str], int]:
-    """Number of dead rows that were only counted, by reason and counter."""
+    """Return the number of dead rows for which there was no room, by (reason, counter)."""
     found = session.query(
         "SELECT reason, counter, not_kept FROM dead_group WHERE not_kept > 0"
         " ORDER BY reason, counter"
@@ -210,7 +208,7 @@ def not_kept(session: Session) -> dict[tuple[str, str], int]:
 
 
 def not_kept_by_reason(session: Session) -> dict[str, int]:
-    """Number of dead rows that were only counted, by reason."""
+    """Return the number of dead rows for which there was no room, by reason."""
     found: Counter[str] = Counter()
     for (reason, _), number in not_kept(session).items():
         found[reason] += number
@@ -224,8 +222,8 @@ def drop(
     refs: Sequence[str] | None = None,
     up_to: datetime | None = None,
 ) -> int:
-    """Delete dead rows, selected as by :func:`pages`, and return their number; without refs the
-    numbers of rows that were not kept, too. ValueError: not a ref.
+    """Delete dead rows, selected as by :func:`pages`, and return their number. Without ``refs``
+    also delete the numbers of rows that had no room. Raises ValueError for a bad ref.
     """
     dropped = 0
     for page in pages(session, reason=reason, refs=refs, up_to=up_to):
@@ -247,8 +245,9 @@ def prune(
     stop: Callable[[], bool] = lambda: False,
     rest: Callable[[], object] = lambda: None,
 ) -> tuple[int, bool]:
-    """Delete dead rows, and numbers of rows that were not kept, older than ``days`` (0: none); the
-    number of dead rows deleted, and whether these were all.
+    """Delete dead rows that are older than ``days``; 0 keeps all. Also delete old numbers of rows
+    that had no room. Return how many rows were deleted, and whether no old rows are left: ``stop``
+    can end this early.
     """
     seconds, deleted = round(days * 86_400), 0
     before = "UTC_TIMESTAMP(3) - INTERVAL %s SECOND"
@@ -277,12 +276,12 @@ def prune(
 
 
 def delete(session: Session, key: Key) -> int:
-    """Delete a dead row in the open transaction; the number deleted: 1, or 0 if it is missing."""
+    """Delete a dead row in the open transaction. Return 1, or 0 if there is no such row."""
     return session.execute(f"DELETE FROM dead_row WHERE {_THIS}", key)
 
 
 def lock(session: Session, key: Key) -> DeadRow | None:
-    """Read a dead row and lock it for the open transaction; None if it is missing."""
+    """Read a dead row and lock it until the open transaction ends. Return None if there is none."""
     rows = session.query(f"SELECT {_COLUMNS} FROM dead_row WHERE {_THIS} FOR UPDATE", key)
     return _row(rows[0]) if rows else None
 
@@ -296,8 +295,8 @@ def pages(
     up_to: datetime | None = None,
     size: int = _ROWS_PER_PAGE,
 ) -> Iterator[Sequence[Key]]:
-    """Pages of the primary keys of dead rows, in order: all, or by reason, or by refs; without refs
-    except rows with the reasons ``but``, and rows created after ``up_to`` (UTC).
+    """Yield primary keys of dead rows in pages, in order: of those that ``refs`` name; or of those
+    with ``reason``, created by ``up_to`` (UTC), without those whose reason is in ``but``.
     """
     if refs is not None:
         yield from parts(_named(session, refs, reason), size)
@@ -320,7 +319,7 @@ def pages(
 
 
 def parse_ref(ref: str) -> tuple[bytes, int | None]:
-    """(entry id, position) of a ref; None: all positions of the entry. ValueError: not a ref."""
+    """Parse a ref into (entry id, position or None for all). Raises ValueError if it is invalid."""
     match = re.fullmatch(r"([0-9a-fA-F]{32})(?::(-1|\d{1,9}))?", ref)
     if match is None:
         raise ValueError(f"{ref!r} names no dead row: write 32 hex digits, or 32 and :POSITION")
@@ -328,7 +327,7 @@ def parse_ref(ref: str) -> tuple[bytes, int | None]:
 
 
 def _named(session: Session, refs: Iterable[str], reason: str | None) -> list[Key]:
-    """The primary keys, in order, of the dead rows that the refs name and that have the reason."""
+    """Return the sorted primary keys of the dead rows that refs name and that have the reason."""
     keys: set[Key] = set()
     for entry_id, position in map(parse_ref, refs):
         named = ("entry_id = %s", entry_id), ("position = %s", position), ("reason = %s", reason)
@@ -338,7 +337,7 @@ def _named(session: Session, refs: Iterable[str], reason: str | None) -> list[Ke
 
 
 def _where(*conditions: tuple[str, object]) -> tuple[str, list[object]]:
-    """SQL of the conditions whose value is not None, and their values."""
+    """Return SQL for the conditions whose value is not None, and these values."""
     given = [(condition, value) for condition, value in conditions if value is not None]
     return " AND ".join(["TRUE", *(text for text, _ in given)]), [value for _, value in given]
 
@@ -363,7 +362,7 @@ def _row(columns: Sequence[Any]) -> DeadRow:
 
 
 def _values(row: DeadRow) -> tuple[object, ...]:
-    """Values that every server accepts: a dead row that cannot be stored would block its batch."""
+    """Return a row's values, cut so that no server refuses them, which would block the batch."""
     return (
         row.entry_id,
         row.position,
@@ -387,7 +386,7 @@ def _text(text: str, length: int) -> str:
 
 
 def document(row: DeadRow) -> dict[str, object]:
-    """JSON members of a dead row; bytes of the payload that are not UTF-8 become ``\\xNN``."""
+    """Return a dead row as JSON. Bytes of the payload that are not UTF-8 become ``\\xNN``."""
     return {
         "ref": row.ref,
         "reason": row.reason,

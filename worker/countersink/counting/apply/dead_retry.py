@@ -1,5 +1,6 @@
-"""Retries of dead letters (``countersink dead retry``): one transaction counts and deletes ``PAGE``
-dead rows; ``too_old`` and ``reconciled`` are left out unless named. See ``dead.py`` for selection.
+"""Retries of dead letters (``countersink dead retry``). One transaction counts ``PAGE`` dead rows
+and deletes them. Dead letters with the reasons ``too_old`` and ``reconciled`` are only retried if
+the operator names them.
 """
 
 import time
@@ -21,24 +22,25 @@ from countersink.runtime.dead_letter import MAYBE_COUNTED, WHOLE_ENTRY, Bad, Dea
 from countersink.runtime.members import Seen
 
 PAGE: Final = 25
-"""Dead rows per transaction."""
+"""Number of dead rows that one transaction retries."""
 
 
 Decode = Callable[[bytes], tuple[Sequence[Row], Mapping[int, Seen], Sequence[Bad]]]
-"""Decodes the ``rows`` field of an entry: good rows, hashed members by the row's position, and bad
-rows."""
+"""A function that decodes the field ``rows`` of an entry. It returns the good rows, the hashes of
+their members by the row's position, and the bad rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """Outcome of a retry.
+    """The result of a retry.
 
     Attributes:
-        retried: dead rows counted and deleted (a whole entry at least in part).
-        failed: dead rows that stay, or that a partly counted entry left.
-        rows: rows counted.
-        left_out: dead rows not retried as ``too_old`` or ``reconciled``, where neither a reason nor
-            refs were given.
+        retried: number of dead rows that were counted and deleted (of a whole entry, maybe only a
+            part was counted).
+        failed: number of dead rows that stay, or that were made for the bad rows of a whole entry.
+        rows: number of rows that were counted.
+        left_out: number of dead rows that were not retried, because their reason is ``too_old`` or
+            ``reconciled`` and neither a reason nor refs were given.
     """
 
     retried: int = 0
@@ -57,23 +59,26 @@ def retry(
     up_to: datetime | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Retried:
-    """Count dead rows: by reason, by refs, or all but ``too_old`` and ``reconciled``.
+    """Count dead rows and delete them: those with a reason, or those that refs name. If neither is
+    given, all are retried except ``too_old`` and ``reconciled``.
 
-    Dead rows that fail again stay, with their new reason. ``too_old`` ones may have been counted
-    already, and ``reconciled`` ones are counted if the reconcile's sources were complete: so an
-    operator has to name them, and decides that they are new. Dead rows that a concurrent retry
-    takes are left to it.
+    A dead row that fails again stays, with its new reason. ``too_old`` rows may have been counted
+    already. ``reconciled`` rows are counted already if the sources of the reconcile were complete.
+    So an operator has to decide that these are new, and name them. If another retry runs at the
+    same time, each dead row is left to the one that locks it first.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
-        slot: slot to add to.
+        slot: the slot to which amounts are added.
         decode: ``countersink.stream.decode.decode_payload``.
-        up_to: without refs, leaves out dead rows created after it (UTC).
-        pause: sleeps for some seconds before a rerun.
+        reason: retry only dead rows with this reason.
+        refs: retry only dead rows with these names (``<hex id>:<position>``).
+        up_to: without ``refs``, retry only dead rows that were created by this time (UTC).
+        pause: sleeps for the given seconds before a transaction is run again.
 
     Raises:
-        ValueError: not a ref.
-        StoreError: as any statement; pages retried before it are committed.
+        ValueError: a text in ``refs`` is not a ref.
+        StoreError: a statement failed. Pages that were retried before it are committed.
     """
     retried = failed = rows = 0
     failed_now: set[Key] = set()
@@ -100,18 +105,18 @@ def _retry_page(
     page: Sequence[Key],
     left_out: Mapping[RowName, RowRefusal],
 ) -> tuple[Retried, set[Key]]:
-    """Retry a page of dead rows in one transaction.
+    """Retry some dead rows in one transaction.
 
     Args:
         session: outside a transaction.
-        slot: slot to add to.
+        slot: the slot to which amounts are added.
         decode: as for :func:`retry`.
-        reasons: the reason to retry (None: any), and the reasons to leave out.
-        page: primary keys of dead rows.
-        left_out: rows that are not to be counted, and why.
+        reasons: the reason to retry (None for any), and the reasons not to retry.
+        page: primary keys of the dead rows.
+        left_out: rows that must not be counted, each with the reason.
 
     Returns:
-        The outcome, and the primary keys of dead rows that stay.
+        The result, and the primary keys of the dead rows that stay or are new.
     """
     reason, but = reasons
     with session.transaction():
@@ -156,7 +161,9 @@ def _retry_page(
 
 
 def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], Mapping[int, Seen], list[DeadRow]]:
-    """The rows of a dead row's payload, their hashed members, and the parts that stay dead."""
+    """Return the rows in a dead row's payload, the hashes of their members by position, and dead
+    rows for what cannot be counted.
+    """
     if row.truncated:
         return [], {}, [row]
     is_entry = row.position == WHOLE_ENTRY

@@ -1,9 +1,10 @@
-"""The control row (watermark, version of the catalog, strict, max_keys) with its locks, and guards
-(rows of ``applied_entry``), which keep an entry from being counted twice: insert, look up, prune by
-the watermark, and the refusal to prune while the clocks of MySQL and Redis differ.
+"""The control row with its locks, and guards, which keep an entry from being counted twice. Guards
+are rows of ``applied_entry``; they are inserted, looked up, and pruned up to the watermark. Pruning
+is refused while the clocks of MySQL and Redis differ.
 
-Every batch reads the control row under a share lock that lasts as long as the transaction. A change
-takes the exclusive lock, so no transaction that has read the old values is still to be committed.
+The control row has the watermark, the version of the catalog, strict mode and the default cap.
+Every batch reads it under a share lock until its transaction ends. A change takes the exclusive
+lock. So no transaction that has read the old values can commit after the change.
 """
 
 import time
@@ -19,7 +20,8 @@ from countersink.database.session import Session, rerun
 from countersink.database.sql import NOW_MS, marks, parts
 
 EXCLUSIVE_LOCK_WAIT: Final = 1
-"""Seconds to wait for the exclusive lock: meanwhile no worker gets the share lock."""
+"""Seconds to wait for the exclusive lock. While somebody waits for it, no worker gets the share
+lock."""
 EXCLUSIVE_ATTEMPTS: Final = 20
 
 Result = TypeVar("Result")
@@ -30,11 +32,12 @@ class Control:
     """The values of the control row.
 
     Attributes:
-        watermark: Unix ms; guards of entries first sent before it may have been pruned.
-        now: Unix ms on the server's clock.
-        catalog_version: grows with every change of the settings of counters.
-        strict: rows of counters that were not created are refused.
-        max_keys: maximum keys per day of a counter without a cap of its own; None: any number.
+        watermark: a time in Unix ms; guards of entries first sent before it may have been pruned.
+        now: time of the server's clock in Unix ms.
+        catalog_version: version of the catalog; it grows with every change of counters' settings.
+        strict: whether rows of counters that were neither created nor counted are refused.
+        max_keys: maximum number of keys per day of a counter without its own cap; None for any
+            number.
     """
 
     watermark: int
@@ -45,10 +48,14 @@ class Control:
 
 
 def read_control(session: Session, lock: str = "LOCK IN SHARE MODE") -> Control:
-    """Read the row under a lock that lasts until the transaction ends.
+    """Read the control row under a lock that lasts until the transaction ends.
 
-    Under the share lock watermark and catalog do not change, so an entry that is young enough is
-    still young enough when its guard is inserted.
+    Under the share lock, neither watermark nor catalog changes. So an entry that is young enough
+    now is still young enough when its guard is inserted.
+
+    Args:
+        session: in a transaction; without a lock it need not be.
+        lock: a locking clause of SQL; an empty one reads without a lock.
 
     Raises:
         Refused: the row is missing.
@@ -73,18 +80,19 @@ def exclusive(
     pause: Callable[[float], object] = time.sleep,
     before: Callable[[], object] = lambda: None,
 ) -> Result:
-    """Run ``work`` in a transaction that holds the exclusive lock on the control row; committed
-    when it returns.
+    """Run ``work`` in a transaction that holds the exclusive lock on the control row. Commit, and
+    return the result of ``work``.
 
-    A request for the exclusive lock blocks new readers, so an attempt waits for one second at most.
+    Whoever waits for this lock blocks new readers of the row. So an attempt waits for one second at
+    most.
 
     Args:
         session: outside a transaction.
-        work: is given the row; may be run again after a conflict with another transaction.
-        attempts: maximum number of attempts to get the lock.
-        pause: sleeps for some seconds between attempts.
-        before: called in the transaction before the lock is requested: takes other locks, so that
-            nobody waits for the control row meanwhile.
+        work: gets the control row. It is run again after a conflict with another transaction.
+        attempts: maximum number of attempts.
+        pause: sleeps for the given seconds between attempts.
+        before: called in the transaction before it asks for the lock. It takes other locks, so that
+            nobody has to wait for the control row meanwhile.
 
     Raises:
         Conflict: other transactions held the row at each attempt; nothing was done.
@@ -100,29 +108,34 @@ def exclusive(
 
 
 def bump(session: Session) -> None:
-    """Increase the version of the catalog: each worker reads the catalog before its next batch."""
+    """Increase the version of the catalog. Each worker then reads the catalog again before its next
+    batch.
+    """
     session.execute("UPDATE control SET catalog_version = catalog_version + 1 WHERE id = 1")
 
 
 def short_waits(session: Session) -> AbstractContextManager[None]:
-    """Limit lock waits of a session to one second, as other transactions wait behind it."""
+    """Limit a session's waits for locks to one second within the block, because other transactions
+    wait behind it.
+    """
     return session.variable("innodb_lock_wait_timeout", EXCLUSIVE_LOCK_WAIT, LOCK_WAIT)
 
 
 IDS_PER_STATEMENT: Final = 1000
 MAX_CLOCK_DIFFERENCE_MS: Final = 300_000
-"""Milliseconds by which MySQL's clock and Redis's may differ for guards to be pruned."""
+"""Maximum milliseconds by which the clocks of MySQL and Redis may differ; beyond, nothing is
+pruned."""
 _MAX_BIGINT: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """Outcome of :func:`prune`.
+    """The result of :func:`prune`.
 
     Attributes:
-        watermark: Unix ms; the new watermark.
-        deleted: guards deleted.
-        finished: False if it was stopped; the next run deletes the rest.
+        watermark: the new watermark in Unix ms.
+        deleted: number of deleted guards.
+        finished: False if it was stopped early; the next run deletes the rest.
     """
 
     watermark: int
@@ -131,18 +144,26 @@ class Pruned:
 
 
 def watermark(session: Session) -> int:
-    """The watermark in Unix ms: guards of older entries may have been pruned. Takes no lock."""
+    """Return the watermark in Unix ms, without a lock. Guards of entries first sent before it may
+    have been pruned.
+    """
     return read_control(session, lock="").watermark
 
 
 def insert(session: Session, entries: Sequence[tuple[bytes, int]], control: Control) -> None:
-    """Insert the guards of (id, at) in the order of the ids.
+    """Insert a guard for each entry, in the order of ids.
 
-    A plain INSERT waits for another transaction that is inserting the same id, and then fails.
-    (After a SELECT, or with INSERT IGNORE, both transactions would count the entry.)
+    This is a plain INSERT: it waits for another transaction that inserts the same id, and fails
+    once that has committed. (After a SELECT, or with INSERT IGNORE, both transactions would count
+    the entry.)
+
+    Args:
+        session: in the transaction that counts the entries.
+        entries: (id, at) of each entry; ``at`` is the time of its first sending in Unix ms.
+        control: the control row, as read in this transaction.
 
     Raises:
-        DuplicateKey: at least one guard exists; roll back and ask :func:`known` which.
+        DuplicateKey: at least one guard exists. Roll back, and ask :func:`known` which ones.
     """
     # Not less than `at`: once this guard is pruned the watermark is above `at`, so the entry counts
     # as too old.
@@ -152,7 +173,7 @@ def insert(session: Session, entries: Sequence[tuple[bytes, int]], control: Cont
 
 
 def known(session: Session, ids: Sequence[bytes]) -> set[bytes]:
-    """The ids of ``ids`` that have a guard: these entries were counted, or are dead letters."""
+    """Return those ids that have a guard. Their entries were counted, or became dead letters."""
     found: set[bytes] = set()
     for part in parts(sorted(ids), IDS_PER_STATEMENT):
         rows = session.query(
@@ -174,28 +195,29 @@ def prune(
     stop: Callable[[], bool] = lambda: False,
     rest: Callable[[], object] = lambda: None,
 ) -> Pruned:
-    """Delete the guards of entries first sent more than ``keep_ms`` milliseconds ago.
+    """Delete the guards of entries that were first sent more than ``keep_ms`` milliseconds ago.
 
-    The watermark is raised and committed first: from then on older entries are too old to be
-    counted, so their guards are not needed. The watermark never decreases: a clock that jumped
-    ahead would make all entries too old until that time. So the earlier of two clocks decides:
-    Redis's, by which entries are dated, and MySQL's.
+    First the watermark is raised and committed. From then on, entries sent before it are refused as
+    too old, so their guards are not needed any more. The watermark is never lowered again. So if it
+    followed a clock that jumped ahead, all entries would be too old until that time comes. This is
+    why the earlier of two clocks decides: that of Redis, which dates entries, and that of MySQL.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
-        keep_ms: age below which guards stay.
-        now_ms: Unix ms on Redis's clock.
-        not_above_ms: Unix ms of the oldest entry that is in a stream or pending; None: no entry.
-        chunk: rows deleted per transaction.
-        attempts: maximum number of attempts to get the lock on control.
-        pause: sleeps for some seconds between attempts.
-        stop: returns True to end early; asked between transactions.
-        rest: called between transactions.
+        keep_ms: age in milliseconds up to which guards are kept.
+        now_ms: time of Redis's clock in Unix ms.
+        not_above_ms: Unix ms of the oldest entry that is still in a stream or pending; the
+            watermark stays at or below it. None if there is no such entry.
+        chunk: number of rows that one transaction deletes.
+        attempts: maximum number of attempts to get the lock on the control row.
+        pause: sleeps for the given seconds between attempts.
+        stop: asked between transactions; if it returns True, pruning ends early.
+        rest: called between transactions, to let others work.
 
     Raises:
         Conflict: workers held the control row at each attempt; nothing was pruned.
         Refused: the clocks differ by more than :data:`MAX_CLOCK_DIFFERENCE_MS`; nothing was pruned.
-        ValueError: a negative age, or a chunk below 1.
+        ValueError: ``keep_ms`` is negative, or ``chunk`` is below 1.
     """
     if keep_ms < 0 or chunk < 1:
         raise ValueError("keep_ms must be at least 0, and chunk at least 1")

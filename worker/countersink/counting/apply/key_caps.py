@@ -1,28 +1,27 @@
-"""Caps (``--max-keys``): the maximum number of keys of a counter's day, its counting and locks, the
-key ``__overflow__`` that counts further keys, and its amounts: since yesterday in UTC (``info``,
-metrics, ``doctor``), or of today (``counter list``).
+"""Caps of keys (``--max-keys``): how many keys a day of a counter may have. Applies caps when
+counting, and reads the amounts of the key ``__overflow__``, which counts all further keys.
 
-The cap is applied in the transaction that counts, before anything is added. Existing keys are still
-counted, so keys that the catalog does not remember are looked up. A transaction that makes new keys
-locks the day's row of ``counter_keys`` until it ends: under that lock it looks the keys up again,
-uses the room that is left, and stores the number of keys. So a day never exceeds its cap, whatever
-process is killed or reruns. A full day stays full and its row is not locked any more, not even when
-a million further keys arrive.
+The transaction that counts applies the cap before it adds anything. Existing keys are always
+counted, so keys that the catalog does not remember are looked up. If some are new, the transaction
+locks the day's row of ``counter_keys`` until it ends. Under that lock it looks them up again, makes
+as many as there is room for, and stores the new number of keys. So no day ever exceeds its cap,
+whatever process is killed or repeats its transaction. Once a day is full it stays full, and nobody
+locks its row any more, even if a million further keys arrive.
 
-The number only grows: deleting a key gives no room back. When a counter gets its first cap, the
-existing keys are counted first (:func:`count_anew`).
+The stored number never decreases: deleting a key gives no room back. When a counter gets its first
+cap, its existing keys are counted first (:func:`count_anew`).
 
-The rows are locked in the order of (counter, day), after guards and before any other row, so that
-transactions do not deadlock. They are inserted in transactions of their own (:func:`make_rows`):
-transactions that wait for an INSERT which is rolled back can deadlock.
+Rows are locked in the order of (counter, day), after the guards and before any other row, so that
+transactions do not deadlock. :func:`make_rows` inserts them in transactions of their own:
+transactions that wait for an INSERT can deadlock if it is rolled back.
 
-Once retention has begun to roll a day up to its month (``rolled_month``), the day gets no new keys,
-and its row may be pruned. A late event of a key that the day had is counted under that key, which
-the month has. Keys are looked up in the day first, then ``rolled_month`` is read, then the month:
-a key that moves meanwhile is found in either, as it moves in one transaction, after
-``rolled_month`` was set.
+A day gets no new keys once retention has begun to roll it up to its month (``rolled_month``); its
+row may then be pruned. A late event of a key that the day had is still counted under this key,
+which the month has. Keys are looked up first in the day, then ``rolled_month`` is read, then they
+are looked up in the month. A key that retention moves meanwhile is found in one of them: it moves
+in a single transaction, after ``rolled_month`` was set.
 
-Sessions are at READ COMMITTED: each query has to see all earlier commits.
+Sessions are at READ COMMITTED, because each query has to see all earlier commits.
 """
 
 from collections import Counter
@@ -54,13 +53,13 @@ from countersink.database.sql import (
 from countersink.runtime.limits import OVERFLOW as OVERFLOW
 
 Place = tuple[str, date]
-"""(counter, day in the counter's time zone)."""
+"""(counter, day in the counter's time zone): what a cap is for."""
 Cells = tuple[str, int]
 """(counter, bucket's label)."""
 
 _ROWS: Final = "counter_keys FORCE INDEX (PRIMARY)"
-"""The table by the index by which workers lock, so that transactions do not deadlock: MariaDB uses
-the other index for an UPDATE of a small table."""
+"""The table with the index by which workers lock. MariaDB would use the other index for an UPDATE
+of a small table, and transactions could deadlock."""
 _DAY: Final = NUMBER["day"]
 _PLACES_PER_QUERY: Final = 200
 _DAYS_PER_QUERY: Final = 1000
@@ -69,33 +68,36 @@ _COUNTERS_PER_QUERY: Final = 500
 
 @dataclass(slots=True)
 class Capped:
-    """Keys whose amounts were moved to the overflow key, and new keys.
+    """What :func:`cap` did: the keys that had no room, and the keys that are new.
 
     Attributes:
-        moved: keys whose amounts were moved to :data:`OVERFLOW`, by counter and bucket.
-        made: new keys by (counter, day); they exist once the transaction is committed.
+        moved: keys whose amounts were moved to the key ``__overflow__``, by (counter, bucket's
+            label).
+        made: new keys by (counter, day). They exist once the transaction is committed.
     """
 
     moved: dict[Cells, set[str]] = field(default_factory=dict)
     made: dict[Place, list[str]] = field(default_factory=dict)
 
     def key(self, counter: str, label: int, key: str) -> str:
-        """The key that counts the amount of ``key``: itself, or :data:`OVERFLOW`."""
+        """Return the key under which the amount of ``key`` was counted: itself, or
+        ``__overflow__``.
+        """
         return OVERFLOW if key in self.moved.get((counter, label), ()) else key
 
 
 def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
-    """Move the amounts of keys without room to :data:`OVERFLOW`.
+    """Move the amounts of new keys for which a day has no room to the key ``__overflow__``.
 
     Args:
-        session: at READ COMMITTED, in a transaction that holds the share lock of control and has
-            not added anything yet.
-        amounts: amounts to be added; changed in place.
-        catalog: the catalog in force, with a cap on any counter.
+        session: at READ COMMITTED, in a transaction that holds the share lock on the control row
+            and has not added anything yet.
+        amounts: the amounts that will be added; they are changed in place.
+        catalog: the catalog in force; at least one counter in it has a cap.
 
     Raises:
-        RowsMissing: roll back, make the rows, and run the transaction again.
-        StoreError: as any query.
+        RowsMissing: roll back, insert the missing rows, and run the transaction again.
+        StoreError: a query failed.
     """
     capped = Capped()
     days = _unknown(amounts, catalog)
@@ -126,7 +128,7 @@ def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
 
 
 def make_rows(session: Session, places: Iterable[Place]) -> None:
-    """Insert rows of ``counter_keys``, each in a transaction of its own."""
+    """Insert a row of ``counter_keys`` for each of ``places``, each in its own transaction."""
     for counter, day in sorted(places):
         session.execute(
             "INSERT IGNORE INTO counter_keys (counter, day) VALUES (%s, %s)", (counter, day)
@@ -134,8 +136,13 @@ def make_rows(session: Session, places: Iterable[Place]) -> None:
 
 
 def count_anew(session: Session, counters: Iterable[str] | None = None) -> None:
-    """Have the keys of all days of some or all counters counted before the next new key; called in
-    the transaction that sets a first cap, which holds the exclusive lock on control.
+    """Forget the stored numbers of keys, so that each day's keys are counted before it gets another
+    key. Runs in the transaction that sets a first cap and holds the exclusive lock on the control
+    row.
+
+    Args:
+        session: in that transaction.
+        counters: names of counters; None for all.
     """
     if counters is None:
         session.execute("UPDATE counter_keys SET made = NULL")
@@ -146,8 +153,9 @@ def count_anew(session: Session, counters: Iterable[str] | None = None) -> None:
 
 @dataclass(slots=True)
 class _Day:
-    """Keys of a day that the catalog does not remember, the labels of their buckets, and the
-    cap."""
+    """A day with a cap (``most``), its keys that the catalog does not remember, and the labels of
+    their buckets.
+    """
 
     most: int
     labels: list[int] = field(default_factory=list)
@@ -155,7 +163,7 @@ class _Day:
 
 
 def _unknown(amounts: Amounts, catalog: Catalog) -> dict[Place, _Day]:
-    """Keys of capped counters that the catalog does not remember, in their order of arrival."""
+    """Return, for each day of capped counters, the keys that the catalog does not remember."""
     found: dict[Place, _Day] = {}
     for counter in amounts.counters:
         most = catalog.cap(counter)
@@ -174,15 +182,16 @@ def _unknown(amounts: Amounts, catalog: Catalog) -> dict[Place, _Day]:
 
 
 def _free(catalog: Catalog, counter: str) -> tuple[str, ...]:
-    """Keys that take no room of a counter's days: the overflow key and, of a counter with
-    dimensions, the key ``""`` of all events, with which its breakdowns are compared.
+    """Return the keys of a counter that take no room: ``__overflow__`` and, if it has dimensions,
+    the key ``""``, which counts all events with dimensions.
     """
     return (OVERFLOW, "") if counter in catalog.dimensioned else (OVERFLOW,)
 
 
 def _states(session: Session, places: Iterable[Place]) -> dict[Place, int | None]:
-    """Number of keys of each day that has a row; None: not counted. Takes no lock, as a number only
-    grows.
+    """Return the stored number of keys of each day that has a row in ``counter_keys``. It is None
+    where the keys are still to be counted. Reads without a lock: the number never decreases, so a
+    day that is full in an old row is still full.
     """
     found: dict[Place, int | None] = {}
     for part in parts(sorted(places), _PLACES_PER_QUERY):
@@ -198,7 +207,8 @@ def _states(session: Session, places: Iterable[Place]) -> dict[Place, int | None
 def _granted(
     session: Session, catalog: Catalog, place: Place, keys: list[str], most: int, before: int | None
 ) -> tuple[list[str], list[str]]:
-    """Keys that may be made, and keys without room; other keys exist meanwhile.
+    """Return the keys that may be made, and the keys that have no room. Keys that another
+    transaction made meanwhile are in neither list.
 
     The day's row stays locked until this transaction ends.
 
@@ -206,9 +216,9 @@ def _granted(
         session: as for :func:`cap`.
         catalog: the catalog in force.
         place: counter and day.
-        keys: keys that did not exist at the first look-up.
+        keys: keys that did not exist when they were first looked up.
         most: the cap.
-        before: number of keys of the day before that look-up; None: not counted.
+        before: the day's stored number of keys at that look-up; None if they were not counted.
     """
     rows: list[tuple[int | None]] = session.query(
         f"SELECT made FROM {_ROWS} WHERE counter = %s AND day = %s FOR UPDATE", place
@@ -233,8 +243,8 @@ def _granted(
 def _missing_keys(
     session: Session, catalog: Catalog, place: Place, keys: Iterable[str]
 ) -> tuple[list[str], bool]:
-    """The keys of ``keys`` that the day does not have (the catalog remembers the others), and
-    whether keys of the day may have moved to its month (False if all keys were found).
+    """Return the keys that a day does not have, and whether its keys may have moved to its month.
+    The second value is False if no key is missing. The catalog then remembers the keys that exist.
     """
     counter, day = place
     encoded = {key: key.encode().hex() for key in keys}
@@ -254,7 +264,7 @@ def _missing_keys(
 
 
 def _count_keys(session: Session, catalog: Catalog, place: Place) -> int:
-    """Number of keys that take room of the day."""
+    """Return the number of keys of a day that take room."""
     where, args = _of_day(catalog, place)
     free = [key.encode() for key in _free(catalog, place[0])]
     ((number,),) = session.query(
@@ -267,7 +277,7 @@ def _count_keys(session: Session, catalog: Catalog, place: Place) -> int:
 
 
 def _of_day(catalog: Catalog, place: Place) -> tuple[str, list[object]]:
-    """SQL condition for the rows of a day's buckets of all widths, and its values."""
+    """Return an SQL condition for the rows of a day's buckets of all widths, and its values."""
     counter, day = place
     scheme = catalog.scheme(counter)
     where, args = labels_where([day_label(day)])
@@ -289,7 +299,9 @@ def _existing(
     args: Sequence[object],
     encoded: Iterable[str],
 ) -> set[str]:
-    """The keys of ``encoded`` (hex digits) that have rows of a counter under the condition."""
+    """Return those keys of ``encoded`` (hex digits) that have rows of a counter under an SQL
+    condition. ``index`` names the index to use.
+    """
     existing: set[str] = set()
     for part in parts(sorted(encoded), KEYS_PER_STATEMENT):
         literals = "', X'".join(part)
@@ -305,8 +317,8 @@ def _existing(
 def overflown(
     session: Session, names: Iterable[str], since: datetime = EPOCH
 ) -> dict[tuple[str, int], int]:
-    """Amounts of :data:`OVERFLOW` of counters and breakdowns in buckets from ``since`` on, by
-    counter and bucket's label.
+    """Return the amounts of the key ``__overflow__`` by (counter, bucket's label), for counters and
+    breakdowns; only in rows whose column ``bucket`` is ``since`` or later.
     """
     found: dict[tuple[str, int], int] = {}
     for part in parts(sorted(names), _COUNTERS_PER_QUERY):
@@ -321,8 +333,8 @@ def overflown(
 
 
 def overflown_lately(session: Session, counter: str | None = None) -> dict[tuple[str, int], int]:
-    """Amounts of :data:`OVERFLOW` of all counters, or of one and its breakdowns, in buckets from
-    yesterday (in UTC) on, by counter and bucket's label.
+    """Return the amounts of the key ``__overflow__`` since yesterday (in UTC), by (counter,
+    bucket's label): of all counters, or of one counter and its breakdowns.
     """
     ((yesterday,),) = session.query("SELECT CAST(UTC_DATE() - INTERVAL 1 DAY AS DATETIME)")
     where, args = "", tuple[object, ...]()
@@ -336,7 +348,9 @@ def overflown_lately(session: Session, counter: str | None = None) -> dict[tuple
 
 
 def overflown_by_counter(session: Session) -> dict[str, int]:
-    """Amounts of :func:`overflown_lately` by counter, its breakdowns included; largest first."""
+    """Return the amount of ``__overflow__`` since yesterday (in UTC) by counter, largest first. The
+    amounts of breakdowns are included.
+    """
     sums: Counter[str] = Counter()
     for (name, _), amount in overflown_lately(session).items():
         sums[counter_of(name)] += amount
@@ -349,12 +363,20 @@ def prune(
     stop: Callable[[], bool] = lambda: False,
     rest: Callable[[], object] = lambda: None,
 ) -> tuple[int, bool]:
-    """Delete the rows of days that are rolled up; the number of rows, and whether these were all.
+    """Delete the rows of ``counter_keys`` for days that are rolled up to months.
 
-    Each row is deleted in a transaction of its own, as workers lock several in another order.
+    Each row is deleted in its own transaction, because workers lock several rows in another order.
+
+    Args:
+        session: outside a transaction.
+        stop: asked before each row; if it returns True, no more rows are deleted.
+        rest: called between two pages of rows, to let others work.
+
+    Returns:
+        The number of deleted rows, and whether these were all.
 
     Raises:
-        StoreError: as any statement.
+        StoreError: a statement failed.
     """
     deleted = 0
     delete = f"DELETE counter_keys FROM {_ROWS} WHERE counter = %s AND day = %s"

@@ -1,13 +1,13 @@
-"""Losses of entries in Redis before they were applied (FLUSHALL, XTRIM, a promoted replica or a
-snapshot that is behind): compares samples of the streams with the guards (``watch``), and stores
-samples and losses in ``queue_look``.
+"""Finds entries that Redis lost before they were applied (by FLUSHALL, XTRIM, or a promoted replica
+or snapshot that was behind). ``watch`` compares samples of the streams with the guards, and stores
+samples and losses in the table ``queue_look``.
 
-An entry that was in its stream at the last sample, is not there now and has no guard was never
-applied. This needs no statement of Redis about itself, and holds on one server, after a failover
-and on a cluster. A worker that holds the entry in a batch, or a producer that sends it again, has
-:data:`CERTAIN_MS` until the loss is recorded. A sample has the oldest and the newest entry of a
-stream, and its length: so one or two entries are known to be lost, and the number of others that
-are lost is unknown.
+An entry was lost if it was in its stream at the previous sample, is not there now, and has no
+guard. This needs nothing that Redis says about itself. It holds on one server, after a failover,
+and on a cluster. A loss is only recorded after :data:`CERTAIN_MS`: until then a worker may apply
+the entry from a batch, or a producer may send it again. A sample has the oldest and the newest
+entry of a stream, and the stream's length. So it is certain of one or two entries that they are
+lost; how many others are lost is unknown.
 """
 
 import json
@@ -22,26 +22,26 @@ from countersink.database.sql import NOW_MS
 from countersink.runtime.texts import plural
 
 LOOK_EVERY_MS: Final = 1_000
-"""Milliseconds between two samples, by all processes together."""
+"""Milliseconds between two samples, which any of the processes may take."""
 CERTAIN_MS: Final = 10_000
-"""Milliseconds for which entries have to be missing until they count as lost."""
+"""Milliseconds for which an entry must be missing before it is recorded as lost."""
 UNSEEN_MS: Final = 10_000
-"""Milliseconds without a sample after which a stream that was emptied may have lost entries that
-no sample has seen: a loss of an unknown number."""
+"""Milliseconds after the previous sample. If a stream is found emptied after a longer time, it may
+have lost entries that no sample has seen: this is recorded as a loss of an unknown number."""
 SHOWN_DAYS: Final = 7
-"""Days for which losses are shown."""
+"""Number of days for which losses are shown."""
 _DAY_MS: Final = 24 * 3600 * 1000
 
 
 class WatchedSample(Protocol):
-    """A sample of a stream; see ``countersink.stream.progress.QueueSample``.
+    """A sample of one stream. ``countersink.stream.progress.QueueSample`` implements this protocol.
 
     Attributes:
-        life: changes when the consumer group is created again.
-        length: entries in the stream.
-        added: entries ever added.
-        entries: (stream id, entry id) of the oldest and of the newest entry.
-        gone: entry ids of the previous sample that are not in the stream any more.
+        life: a text that changes when the consumer group is created again.
+        length: number of entries in the stream.
+        added: number of entries that were ever added to it.
+        entries: (stream id, entry id) of its oldest and of its newest entry.
+        gone: ids of entries that were in the previous sample and are not in the stream any more.
     """
 
     life: str
@@ -52,20 +52,21 @@ class WatchedSample(Protocol):
 
 
 TakeSamples = Callable[[Mapping[str, Sequence[Sequence[str]]]], Mapping[str, WatchedSample]]
-"""Takes a sample of each stream, given the entries of the previous samples."""
+"""A function that takes a sample of each stream. It is given the entries in the previous samples,
+by stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLoss:
-    """Entries that a stream has lost.
+    """A loss of entries from one stream.
 
     Attributes:
-        stream: the stream's key.
-        entries: number of entries known to be lost, of the oldest and the newest one in a sample;
-            more may be lost. 0: the number is unknown.
-        waited: entries in the stream at the previous sample, which may be lost.
-        since: Unix ms; the lost entries arrived from then on.
-        noticed_at: Unix ms; the lost entries arrived before it.
+        stream: the stream's key in Redis.
+        entries: number of lost entries that a sample had seen; more may be lost. It is 0 if the
+            number is unknown.
+        waited: number of entries in the stream at the previous sample, all of which may be lost.
+        since: time in Unix ms after which the lost entries arrived.
+        noticed_at: time in Unix ms before which they arrived, and at which the loss was found.
     """
 
     stream: str
@@ -88,15 +89,17 @@ def _iso(ms: int) -> str:
 
 
 def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
-    """Sample the streams, unless a process did so within :data:`LOOK_EVERY_MS`, and return the
-    losses recorded. Of concurrent calls only one records a loss.
+    """Take samples of the streams, and return the losses that were recorded now. Nothing is done if
+    any process took samples within the last :data:`LOOK_EVERY_MS`. If several processes call this
+    at once, only one of them records a loss.
 
     Args:
         session: at READ COMMITTED, outside a transaction, on the server that takes writes.
-        take_samples: samples the streams in Redis.
+        take_samples: takes the samples in Redis.
 
     Raises:
-        StoreError, and errors of ``take_samples``: the next call finds the losses again.
+        StoreError: a statement failed. The next call finds the losses again; so it does after any
+            error of ``take_samples``.
     """
     rows = session.query(
         f"SELECT version, {NOW_MS}, IF({NOW_MS} - looked_at BETWEEN 0 AND %s, NULL, streams),"
@@ -162,7 +165,7 @@ def _loss(
 
 
 def _with(known: str, losses: Sequence[QueueLoss]) -> str:
-    """JSON of the losses on record and new ones, added up by stream and UTC day."""
+    """Return JSON of the recorded losses and the new ones, added up by stream and day of UTC."""
     by_day = {(each.stream, _iso(each.noticed_at)[:10]): each for each in _read(known)}
     for loss in losses:
         place = loss.stream, _iso(loss.noticed_at)[:10]
@@ -183,17 +186,17 @@ def _read(losses: str) -> list[QueueLoss]:
 
 
 def _all(session: Session) -> tuple[int, list[QueueLoss]]:
-    """The server's time in Unix ms, and all losses on record."""
+    """Return the server's time in Unix ms, and all recorded losses."""
     rows = session.query(f"SELECT {NOW_MS}, losses FROM queue_look WHERE id = 1")
     return (int(rows[0][0]), _read(rows[0][1])) if rows else (0, [])
 
 
 def recent(session: Session, days: int = SHOWN_DAYS) -> list[QueueLoss]:
-    """Losses noticed in the last ``days`` times 24 hours, by stream and day."""
+    """Return the losses that were found in the last ``days`` times 24 hours, by stream and day."""
     now, losses = _all(session)
     return [each for each in losses if each.noticed_at > now - days * _DAY_MS]
 
 
 def total(session: Session) -> int:
-    """Number of entries ever known to be lost."""
+    """Return the number of entries that are known to be lost, of all times."""
     return sum(each.entries for each in _all(session)[1])

@@ -1,7 +1,7 @@
-"""Rules by which rows become dead letters (``RULES``), with the detail of each: malformed rows;
-rows of the counter of a tracked table or, in strict mode, of an unknown counter; undeclared
-dimensions; members that the counter does not count, or with a wrong salt; days that were
-reconciled; damaged sketches.
+"""Rules (``RULES``) by which rows become dead letters, with the explanation of each. They refuse
+malformed rows; rows of a counter that a tracked table has, or (in strict mode) of an unknown
+counter; dimensions that are not declared; members that the counter does not count, or that have a
+wrong salt; and days that were reconciled.
 
 The rules decide row by row, in the transaction that counts the other rows, before it writes
 anything.
@@ -32,14 +32,14 @@ _KEY: Final = itemgetter(2)
 
 @dataclass(frozen=True, slots=True)
 class RuleContext:
-    """The data by which rules decide.
+    """What the rules need to know to decide.
 
     Attributes:
         catalog: the catalog in force.
-        late: rows that were accepted before their day was reconciled are counted.
-        counters: counters whose rows are refused, and why.
-        salts: periods of the salts with which members were hashed, by number.
-        left_out: rows that were refused in an earlier attempt, and why.
+        late: whether rows that were accepted before their day was reconciled are counted after all.
+        counters: names of counters whose rows are refused, each with the reason.
+        salts: by number, the periods of the salts with which members were hashed.
+        left_out: rows that an earlier attempt refused, each with the reason.
     """
 
     catalog: Catalog
@@ -50,11 +50,12 @@ class RuleContext:
 
 
 class RefusalRule(NamedTuple):
-    """A rule by which rows are not counted.
+    """A rule that refuses some rows.
 
     Attributes:
-        concerns: whether the rule may refuse rows of an entry: the rows of others are not checked.
-        refusal: the reason for a row; None: it may be counted.
+        concerns: tells whether the rule may refuse rows of an entry. Rows of other entries are not
+            checked.
+        refusal: returns why a row is refused, or None if this rule allows it.
     """
 
     concerns: Callable[[RuleContext, Incoming], bool]
@@ -72,14 +73,14 @@ def refuse(
     """Separate rows that may be counted from rows that may not.
 
     Args:
-        session: in a transaction that holds the lock on control.
-        entries: entries to be counted.
+        session: in a transaction that holds a lock on the control row.
+        entries: the entries that are to be counted.
         catalog: the catalog in force.
-        left_out: further rows that are not to be counted, and why.
-        late: count rows that were accepted before their day was reconciled.
+        left_out: further rows that must not be counted, each with the reason.
+        late: whether to count rows that were accepted before their day was reconciled.
 
     Returns:
-        The entries without refused rows, and a dead row for each refused row.
+        The entries without the refused rows, and a dead row for each refused row.
     """
     numbers = {seen.number for entry in entries for seen in entry.seen.values()}
     context = RuleContext(
@@ -101,7 +102,9 @@ def refuse(
 def _without(
     entry: Incoming, rules: Sequence[Callable[[Row], RowRefusal | None]], dead: list[DeadRow]
 ) -> Incoming:
-    """The entry without rows that a rule refuses; their dead rows are appended to ``dead``."""
+    """Return the entry without the rows that any of ``rules`` refuses. Append a dead row for each
+    refused row to ``dead``.
+    """
     kept: list[Row] = []
     for row in entry.rows:
         found = next(filter(None, (rule(row) for rule in rules)), None)
@@ -113,7 +116,7 @@ def _without(
 
 
 def dead_row(entry: Incoming, row: Row, refusal: RowRefusal) -> DeadRow:
-    """The dead row for a refused row."""
+    """Return the dead row for a refused row of an entry."""
     position, counter, key, minute, amount = row
     items = [counter, key if isinstance(key, str) else dict(key), minute, amount]
     if position in entry.seen:
@@ -207,14 +210,15 @@ RULES: Final = (
         lambda context, entry, row: context.left_out.get((entry.id, row[0])),
     ),
 )
-"""Rules in order: the first that refuses a row gives the reason."""
+"""All rules. If several refuse a row, the first one gives the reason."""
 
 
 def _not_counted(
     session: Session, entries: Iterable[Incoming], catalog: Catalog
 ) -> dict[str, RowRefusal]:
-    """Counters of rows that are refused: counters of tracked tables, which only triggers count, and
-    in strict mode counters that were neither created nor counted before.
+    """Return the names of counters whose rows are refused, each with the reason. They are the
+    counters of tracked tables, which only triggers count, and in strict mode those that were
+    neither created nor counted before.
     """
     if not (catalog.strict or catalog.tracked):
         return {}

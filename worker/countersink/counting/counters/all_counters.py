@@ -1,5 +1,8 @@
-"""Names of counters and of breakdowns (``page_views#1``): all names, also in parts, names that are
-in use; and sums of all that was ever counted, by the rows or by the ledger.
+"""Names of counters and of breakdowns (``page_views#1``): reads the names of all counters that were
+created or counted, and their totals of all time; checks whether a counter is in use.
+
+Names are read in parts. Totals are added up from the rows of the counters, or read from the ledger.
+Each function sends few statements, however many counters there are.
 """
 
 import re
@@ -18,25 +21,28 @@ _NAMED: Final = (
     ("counter_slot FORCE INDEX (PRIMARY)", "counter"),
     ("counter", "name"),
 )
-"""Tables that have names of counters, and the indexed column of the name."""
+"""Each table that has names of counters, and its column with the name, which is indexed."""
 _COUNTERS_PER_QUERY: Final = 500
 _MADE: Final = {"counter": " AND created IS NOT NULL"}
-"""Further condition per table: a deleted counter keeps a row with its time zone."""
+"""A further condition for one of these tables: a deleted counter keeps a row with its time zone
+there."""
 _STORED: Final = re.compile(r"([A-Za-z0-9_.:\-]{1,61})#([1-9][0-9]?)", re.ASCII)
+"""The form of a breakdown's name: the name of its counter, and a number."""
 
 
 def counter_names(session: Session) -> list[str]:
-    """The names of all counters that were created or counted, sorted, without breakdowns."""
+    """Return the sorted names of all counters that were created or counted, without breakdowns."""
     return sorted(name for names in names_in_parts(session, "") for name in names)
 
 
 def names_in_parts(session: Session, after: str, *, reverse: bool = False) -> Iterator[list[str]]:
-    """Parts of the sorted names of counters, each of up to :data:`NAMES_PER_QUERY`, read by index.
+    """Yield the sorted names of all counters in lists of up to :data:`NAMES_PER_QUERY` names. Each
+    list is read by one query, which uses indexes.
 
     Args:
         session: in a snapshot.
-        after: return only names after this one; empty: all.
-        reverse: in descending order, and names before ``after``.
+        after: yield only names that follow this one in the order; an empty text yields all names.
+        reverse: yield the names in descending order.
     """
     order = "DESC" if reverse else "ASC"
     while True:
@@ -59,7 +65,9 @@ def names_in_parts(session: Session, after: str, *, reverse: bool = False) -> It
 
 
 def known_names(session: Session, wanted: Iterable[str]) -> set[str]:
-    """The names of ``wanted`` (valid names) whose counters were created or counted."""
+    """Return the names in ``wanted`` whose counters were created or counted. The given names must
+    be valid.
+    """
     known: set[str] = set()
     for part in parts(sorted(wanted), _COUNTERS_PER_QUERY):
         each = [
@@ -73,14 +81,18 @@ def known_names(session: Session, wanted: Iterable[str]) -> set[str]:
 
 
 def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:
-    """The total of all time of each counter of ``names``, in their order; 0: unknown counter."""
+    """Return the total of all time of each counter in ``names``, in this order; 0 for unknown
+    counters.
+    """
     return dict.fromkeys(names, 0) | _by_counter(session, "counter_slot", names)
 
 
 def ledger_totals(session: Session, names: Sequence[str]) -> dict[str, int]:
-    """The totals of :func:`totals_of`, read from the ledger: one row per slot instead of all rows.
+    """Return what :func:`totals_of` returns, but read it from the ledger, which has far fewer rows:
+    one per counter and slot.
 
-    Triggers post nothing, so the rows of tracked tables' counters are added up.
+    Counters of tracked tables are not in the ledger, because triggers post nothing there. For these
+    the rows of the counter are added up.
     """
     tracked = {name for (name,) in session.query("SELECT counter FROM tracked_table")}
     plain = [name for name in names if name not in tracked]
@@ -89,7 +101,7 @@ def ledger_totals(session: Session, names: Sequence[str]) -> dict[str, int]:
 
 
 def _by_counter(session: Session, table: str, names: Sequence[str]) -> dict[str, int]:
-    """The sums of a table's rows by counter; counters without rows are left out."""
+    """Return the sum of a table's amounts for each counter of ``names`` that has rows there."""
     found: dict[str, int] = {}
     for some in parts(names, _COUNTERS_PER_QUERY):
         rows = session.query(
@@ -102,7 +114,7 @@ def _by_counter(session: Session, table: str, names: Sequence[str]) -> dict[str,
 
 
 def refuse_tracked(session: Session, counter: str) -> None:
-    """Refuse the counter of a tracked table.
+    """Raise an error if a counter belongs to a tracked table.
 
     Raises:
         TrackedCounter: the triggers of a table count it.
@@ -115,17 +127,25 @@ def refuse_tracked(session: Session, counter: str) -> None:
 
 
 def is_breakdown(name: str) -> bool:
-    """Whether ``name`` is the name of a breakdown."""
+    """Return whether ``name`` has the form of a breakdown's name."""
     return _STORED.fullmatch(name) is not None
 
 
 def counter_of(name: str) -> str:
-    """The counter of a breakdown's name; any other name is returned unchanged."""
+    """Return the name of the counter to which a breakdown belongs; any other name is returned as it
+    is.
+    """
     return name.partition("#")[0]
 
 
 def names_of(session: Session, counter: str, condition: str = "created IS NOT NULL") -> list[str]:
-    """The names of a counter's breakdowns, those being deleted included."""
+    """Return the names of a counter's breakdowns; those that are being deleted are included.
+
+    Args:
+        session: in a transaction or not.
+        counter: the counter's name.
+        condition: SQL condition on their rows of the table ``counter``.
+    """
     found = session.query(
         f"SELECT name FROM counter WHERE breakdown_of = %s AND {condition} ORDER BY name",
         (counter,),
@@ -134,12 +154,12 @@ def names_of(session: Session, counter: str, condition: str = "created IS NOT NU
 
 
 def is_used(session: Session, name: str, more: Sequence[str] = ()) -> bool:
-    """Whether a counter has rows in the ledger or in ``counter_slot``, also of the amount 0.
+    """Return whether the ledger or ``counter_slot`` has rows of a counter (also of the amount 0).
 
     Args:
         session: in a transaction or not.
         name: the counter's name.
-        more: further tables whose rows count.
+        more: names of further tables; a row of the counter in one of them is enough.
     """
     tables = ("counter_ledger", "counter_slot", *more)
     seen = " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE counter = %s)" for table in tables)
@@ -148,7 +168,7 @@ def is_used(session: Session, name: str, more: Sequence[str] = ()) -> bool:
 
 
 def require(session: Session, name: str, more: Sequence[str] = ()) -> None:
-    """Refuse an unknown counter; arguments as for :func:`is_used`.
+    """Raise an error if a counter is unknown. Arguments are as for :func:`is_used`.
 
     Raises:
         UnknownCounter: it was neither created nor ever counted.

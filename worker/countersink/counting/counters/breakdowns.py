@@ -1,10 +1,10 @@
-"""Breakdowns of counters with dimensions: names, limits, checks of declarations with error
-messages, the cells of a row, the breakdown that answers a question, and the SQL to declare and
-remove them.
+"""Breakdowns of counters: totals by the values of some dimensions, such as page and country. Has
+names and limits, checks of declarations, the cells in which a row is counted, the choice of the
+breakdown that answers a question, and the SQL that declares and removes breakdowns.
 
-A breakdown is stored as a counter with a reserved name, such as ``page_views#1``, which users
-cannot give. It has the settings of its counter, and is counted with it in one transaction. Its keys
-are made by :func:`countersink.runtime.dimensions.composite`.
+A breakdown is stored as a counter of its own with a reserved name, such as ``page_views#1``, which
+users cannot give. It has the settings of its counter, and is counted in the same transaction.
+:func:`countersink.runtime.dimensions.composite` makes its keys from the values.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,26 +29,27 @@ T = TypeVar("T")
 
 MAX_BREAKDOWNS: Final = 32
 MAX_NUMBER: Final = 99
-"""Maximum number in a breakdown's name; numbers of removed breakdowns are not used again."""
+"""Maximum number in a breakdown's name. The number of a removed breakdown is not used again."""
 MAX_LENGTH: Final = 61
-"""Maximum characters in the name of a counter with dimensions: names of breakdowns have 3 more."""
+"""Maximum characters in the name of a counter with dimensions: its breakdowns' names have 3 more.
+"""
 NONE: Final = "none"
-"""Text for no dimensions, or no breakdowns."""
+"""The text by which users declare no dimensions, or no breakdowns."""
 
 
 _REMEMBERED: Final = 20_000
-"""Number of values whose encoded form is cached: about 10 MB of the longest."""
+"""Number of values whose encoded form is cached. The longest values take about 10 MB."""
 _part: Final = lru_cache(_REMEMBERED)(part)
 
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """A breakdown.
+    """A breakdown of a counter: its dimensions, and the name under which it is stored.
 
     Attributes:
         name: name of the counter that stores it, such as ``page_views#1``.
-        dimensions: its dimensions, in the order of values in its keys.
-        since: Unix minutes from which on it counts events; 0: it counts all.
+        dimensions: its dimensions, in the order in which its keys have their values.
+        since: Unix minute from which on it counts events; 0 if it counts all events.
     """
 
     name: str
@@ -56,30 +57,32 @@ class Breakdown:
     since: int = 0
 
     def key(self, key: RowKey) -> str:
-        """The key under which a row is counted; a missing dimension has the value ``''``."""
+        """Return the key under which this breakdown counts a row. A dimension that the row does not
+        have gets the value ``''``.
+        """
         return self.composed(dict(key) if not isinstance(key, str) else {})
 
     def composed(self, values: Mapping[str, str]) -> str:
-        """The key of values by dimension: :func:`countersink.runtime.dimensions.composite` with a
-        cache.
+        """Return the key made of these values (by dimension). It equals the result of
+        :func:`countersink.runtime.dimensions.composite`, but the encoded values are cached.
         """
         count = len(self.dimensions)
         return SEPARATOR.join([_part(values.get(name, ""), count) for name in self.dimensions])
 
     @property
     def text(self) -> str:
-        """Its dimensions as text: ``page,country``."""
+        """The dimensions as text: ``page,country``."""
         return ",".join(self.dimensions)
 
 
 @dataclass(frozen=True, slots=True)
 class Dimensioned:
-    """The declared dimensions and breakdowns of a counter.
+    """The dimensions and breakdowns that a counter has declared.
 
     Attributes:
         counter: the counter's name.
-        dimensions: dimensions that increments may have.
-        breakdowns: breakdowns in the order of their numbers.
+        dimensions: names of the dimensions that increments may have.
+        breakdowns: its breakdowns, in the order of their numbers.
     """
 
     counter: str
@@ -87,8 +90,12 @@ class Dimensioned:
     breakdowns: tuple[Breakdown, ...] = ()
 
     def cells(self, key: RowKey, minute: int) -> Iterator[tuple[Breakdown, str]]:
-        """(breakdown, key) of each cell that counts a row, besides its counter's own; nothing for a
-        text key other than ``''``.
+        """Yield (breakdown, key) for each breakdown that counts a row. A row with a text as key,
+        other than ``''``, is counted in no breakdown.
+
+        Args:
+            key: the row's key, or its dimensions.
+            minute: Unix minute of the event.
         """
         if isinstance(key, str) and key:
             return
@@ -97,21 +104,21 @@ class Dimensioned:
                 yield each, each.key(key)
 
     def require(self, key: RowKey) -> None:
-        """Refuse undeclared dimensions of a row.
+        """Raise an error if a row has dimensions that the counter has not declared.
 
         Raises:
-            UnknownDimension: a dimension is not declared.
+            UnknownDimension: a dimension is not declared; the message names it.
         """
         if not isinstance(key, str):
             for name, _ in key:
                 require_declared(self.counter, self.dimensions, name)
 
     def answering(self, wanted: Iterable[str], first: Iterable[str] = ()) -> list[Breakdown]:
-        """The breakdowns (at least one) that have all dimensions ``wanted``: fewest dimensions
-        first, then those that begin with the dimensions ``first``.
+        """Return all breakdowns that have every dimension in ``wanted``. Those with the fewest
+        dimensions come first, and among these the ones that begin with the dimensions in ``first``.
 
         Raises:
-            UnknownDimension: no breakdown has them; the message says how to declare one.
+            UnknownDimension: no breakdown has them all; the message says how to declare one.
         """
         names, leading = set(wanted), set(first)
         for name in sorted(names):
@@ -134,10 +141,15 @@ class Dimensioned:
 
 
 def require_declared(counter: str, dimensions: Sequence[str], name: str) -> None:
-    """Refuse a dimension that a counter does not have.
+    """Raise an error if a counter does not have a dimension.
+
+    Args:
+        counter: the counter's name.
+        dimensions: names of the dimensions that the counter has declared.
+        name: name of the dimension to look for.
 
     Raises:
-        UnknownDimension: the counter has not declared it.
+        UnknownDimension: it is not among them.
     """
     if name not in dimensions:
         names = f"its dimensions are {', '.join(dimensions)}" if dimensions else "it has none"
@@ -148,10 +160,13 @@ def require_declared(counter: str, dimensions: Sequence[str], name: str) -> None
 
 
 def check_dimensions(names: Sequence[str] | str) -> tuple[str, ...]:
-    """Checked dimensions, from a sequence or a text such as ``page,country``; ``none``: ().
+    """Check names of dimensions, and return them as a tuple.
+
+    Args:
+        names: a sequence of names, or a text such as ``page,country``; ``none`` for an empty tuple.
 
     Raises:
-        TypeError, ValueError: invalid dimensions.
+        TypeError, ValueError: a name is invalid or not unique, or there are too many.
     """
     if names == NONE:
         return ()
@@ -164,11 +179,14 @@ def check_dimensions(names: Sequence[str] | str) -> tuple[str, ...]:
 def check_breakdowns(
     breakdowns: Sequence[str | Sequence[str]] | str,
 ) -> tuple[tuple[str, ...], ...]:
-    """Checked breakdowns, each from its dimensions or a text such as ``page,country``; ``none``:
-    ().
+    """Check declarations of breakdowns, and return the dimensions of each one.
+
+    Args:
+        breakdowns: for each breakdown a sequence of dimensions, or a text such as ``page,country``;
+            or all in one text with blanks between them; ``none`` for an empty tuple.
 
     Raises:
-        TypeError, ValueError: invalid breakdowns.
+        TypeError, ValueError: a declaration is invalid or not unique, or there are too many.
     """
     if breakdowns == NONE or list(breakdowns) == [NONE]:
         return ()
@@ -196,7 +214,9 @@ def _each_once(values: tuple[T, ...], text: str) -> tuple[T, ...]:
 
 
 def read_dimensioned(session: Session, counter: str | None = None) -> dict[str, Dimensioned]:
-    """All counters with dimensions, or one, in the caller's transaction or snapshot."""
+    """Return what each counter has declared, by the counter's name. Counters without dimensions are
+    left out, and with ``counter`` so are all others. Reads in the caller's transaction or snapshot.
+    """
     only, args = ("", ()) if counter is None else (" AND %s IN (name, breakdown_of)", (counter,))
     declared: dict[str, tuple[str, ...]] = {}
     breakdowns: dict[str, list[Breakdown]] = {}
@@ -218,7 +238,7 @@ def read_dimensioned(session: Session, counter: str | None = None) -> dict[str, 
 
 
 def empty_key(counter: str) -> ValueError:
-    """The error for a deletion of the key ``''`` of a counter with breakdowns."""
+    """Return the error for a deletion of the key ``''`` of a counter that has breakdowns."""
     return ValueError(
         f"the events of the key '' of {counter} are also counted in its breakdowns, which would"
         " keep them: delete the counter, or remove its breakdowns first (`countersink counter set"
@@ -227,14 +247,14 @@ def empty_key(counter: str) -> ValueError:
 
 
 def removed(session: Session, counter: str) -> list[str]:
-    """The names of a counter's removed breakdowns that are to be deleted, or were deleted a moment
-    ago, when applications may still have counted in them.
+    """Return the names of a counter's removed breakdowns, whose rows are still to be deleted.
+    Breakdowns deleted a moment ago are included: applications may still have counted in them.
     """
     return names_of(session, counter, "dimensions IS NULL")
 
 
 def remove_all(session: Session, counter: str) -> None:
-    """End the counting of a counter's breakdowns, in a transaction during which nobody counts."""
+    """Remove all breakdowns from a counter's settings, in a transaction while nobody counts."""
     session.execute("UPDATE counter SET dimensions = NULL WHERE breakdown_of = %s", (counter,))
     bump(session)
 
@@ -246,14 +266,14 @@ def declare(
     breakdowns: tuple[tuple[str, ...], ...] | None,
     since: int,
 ) -> None:
-    """Declare dimensions and breakdowns of a counter, whose row exists. Breakdowns that are not
-    named any more are removed.
+    """Declare dimensions and breakdowns of a counter, whose row exists. Existing breakdowns that
+    ``breakdowns`` does not name are removed.
 
     Args:
         session: in a transaction during which nobody counts.
         counter: the counter's name.
-        dimensions, breakdowns: all wanted ones; None: unchanged.
-        since: Unix minutes from which on a new breakdown counts events; 0: it counts all.
+        dimensions, breakdowns: all that the counter is to have; None leaves them unchanged.
+        since: Unix minute from which on a new breakdown counts events; 0 if it counts all events.
 
     Raises:
         ValueError: the declaration is not allowed.
@@ -314,7 +334,7 @@ _COPIED: Final = (
 
 
 def copy_settings(session: Session, counter: str) -> None:
-    """Copy a counter's settings to its breakdowns, except how far they are rolled up."""
+    """Copy a counter's settings to its breakdowns, except how far its buckets are rolled up."""
     copied = ", ".join(f"part.{column} = base.{column}" for column in _COPIED.split(", "))
     session.execute(
         "UPDATE counter AS part JOIN counter AS base ON base.name = part.breakdown_of"

@@ -1,10 +1,11 @@
-"""Buckets (minute, quarter, hour, day, month) by time zone: labels, begins and ends; unknown time
-zones; local days, hours and months; the longest series (``MAX_DAYS``) and its error.
+"""Buckets (minute, quarter, hour, day, month) in time zones: labels, begins and ends of buckets;
+local days, hours and months; unknown time zones; the longest series (``MAX_DAYS``) and its error.
 
-A bucket's *label* is the column ``bucket`` as seconds since 1970-01-01 00:00 as if it were UTC,
-plus the number of its width (1 minute, 2 quarter, 3 hour, 4 day, 5 month). For days the column is
-the midnight of the local date, for months that of their first day, for other widths the start in
-UTC. So label and time zone together give begin and end of a bucket.
+A bucket's *label* is one integer for its beginning and its width. It is the column ``bucket``,
+taken as UTC, in seconds since 1970, plus the number of the width (1 minute, 2 quarter, 3 hour, 4
+day, 5 month). For a day the column is midnight of the local date, for a month midnight of its first
+day. For other widths it is the start in UTC. So label and time zone together tell when a bucket
+begins and ends.
 """
 
 from bisect import bisect_left
@@ -23,40 +24,40 @@ Width = Literal["minute", "quarter", "hour", "day", "month"]
 WIDTHS: Final[tuple[Width, ...]] = get_args(Width)
 """All widths, the finest first."""
 NUMBER: Final[dict[Width, int]] = {width: number for number, width in enumerate(WIDTHS, 1)}
-"""Numbers of the widths in the column ``width``."""
+"""The number of each width, as in the column ``width``."""
 Resolution = Literal["day", "hour", "quarter", "minute"]
 RESOLUTIONS: Final[tuple[Resolution, ...]] = get_args(Resolution)
-"""Widths in which events can be counted."""
+"""The widths in which events can be counted."""
 
 MINUTES: Final[dict[Resolution, int]] = {"day": 1440, "hour": 60, "quarter": 15, "minute": 1}
-"""Minutes of a bucket; a local day on which clocks change has more or fewer."""
+"""Minutes in a bucket of each width. (A local day on which clocks change has more or fewer.)"""
 FINER: Final[tuple[Resolution, ...]] = ("minute", "quarter", "hour")
-"""Widths finer than a day, the finest first."""
+"""The widths finer than a day, the finest first."""
 UNITS: Final = {"m": 1, "h": 60, "d": 1440}
-"""Minutes of a unit, in ``90m``, ``24h``, ``7d``."""
+"""Minutes in each unit of texts such as ``90m``, ``24h`` and ``7d``."""
 
 _DAY: Final = 86_400
 _EPOCH_ORDINAL: Final = EPOCH.toordinal()
 _ZERO: Final = EPOCH.replace(tzinfo=UTC)
 MAX_MINUTE: Final = 4_223_363_039
-"""The last minute of 9999-12-25 UTC, the last minute of an event (0 is the first): every time zone
-has days after it."""
+"""The latest Unix minute of an event (0 is the earliest). It is the last minute of 9999-12-25 UTC,
+after which there are more days in every time zone."""
 FIRST_DAY: Final = date(1969, 12, 30)
 LAST_DAY: Final = date(9999, 12, 28)
-"""No time zone has events up to ``FIRST_DAY`` or from ``LAST_DAY`` on: these days are days of UTC,
-so that adding days never leaves the range of ``date``."""
+"""``FIRST_DAY`` is before the events of any time zone, and ``LAST_DAY`` after them. Days outside of
+these are taken as days of UTC, so that adding days never leaves the range of ``date``."""
 _FIRST_NUMBER: Final = FIRST_DAY.toordinal() - _EPOCH_ORDINAL
 _LAST_NUMBER: Final = LAST_DAY.toordinal() - _EPOCH_ORDINAL
 _LONGEST_GAP: Final = 180
-"""Maximum minutes by which a change of clocks can move a midnight."""
+"""Maximum number of minutes by which a change of clocks can move a midnight."""
 
 
 @lru_cache(maxsize=256)
 def zone(name: str) -> ZoneInfo:
-    """The time zone of an IANA name.
+    """Return the time zone that has this IANA name.
 
     Raises:
-        ValueError: there is no such time zone; the message has examples.
+        ValueError: there is no such time zone; the message gives examples.
     """
     # Compared with the list: ZoneInfo would open the name as a path, and not every file there is a
     # zone. "localtime" differs between machines.
@@ -69,7 +70,7 @@ def zone(name: str) -> ZoneInfo:
 
 
 def label(time_zone: str, width: Width, minute: int) -> int:
-    """The label of the bucket of this width that has an event at ``minute`` (Unix minutes)."""
+    """Return the label (see the module) of the bucket of an event at ``minute`` (Unix minutes)."""
     number = NUMBER[width]
     if width == "day" or width == "month":
         day = minute // 1440 if time_zone == "UTC" else _day_number(time_zone, minute * 60)
@@ -81,10 +82,10 @@ def label(time_zone: str, width: Width, minute: int) -> int:
 
 
 def width_of(label: int) -> Width:
-    """The width of a bucket.
+    """Return the width of the bucket with this label.
 
     Raises:
-        LookupError: unknown number of a width: the row was not written by countersink.
+        LookupError: no width has this number, so countersink did not write the row.
     """
     number = width_number(label)
     if not 1 <= number <= len(WIDTHS):
@@ -93,15 +94,15 @@ def width_of(label: int) -> Width:
 
 
 def is_wider(one: Width, other: Width) -> bool:
-    """Whether buckets of one width are wider than those of another."""
+    """Return whether buckets of the width ``one`` are wider than those of ``other``."""
     return NUMBER[one] > NUMBER[other]
 
 
 def starts_at(time_zone: str, label: int) -> int:
-    """Unix seconds at which the bucket begins.
+    """Return the Unix seconds at which the bucket with this label begins.
 
     Raises:
-        LookupError: as :func:`width_of`.
+        LookupError: as for :func:`width_of`.
     """
     start = label - width_number(label)
     if width_of(label) in ("day", "month"):
@@ -110,10 +111,10 @@ def starts_at(time_zone: str, label: int) -> int:
 
 
 def ends_at(time_zone: str, label: int) -> int:
-    """Unix seconds at which the bucket ends (exclusive).
+    """Return the Unix seconds at which the bucket with this label ends and the next begins.
 
     Raises:
-        LookupError: as :func:`width_of`.
+        LookupError: as for :func:`width_of`.
     """
     start, width = label - width_number(label), width_of(label)
     if width == "month":
@@ -124,20 +125,20 @@ def ends_at(time_zone: str, label: int) -> int:
 
 
 def label_date(label: int) -> date:
-    """The date in the label of a day, or of a month (its first day), in any time zone."""
+    """Return the date in the label of a day, or the first day in the label of a month."""
     return _date(label // _DAY)
 
 
 def date_at(time_zone: str, instant: int) -> date:
-    """The local date at an instant (Unix seconds)."""
+    """Return the local date at an instant (Unix seconds)."""
     return _date(_day_number(time_zone, instant))
 
 
 @lru_cache(maxsize=65_536)
 def day_begins(time_zone: str, day: date) -> int:
-    """Unix seconds of the first minute with this local date, or a later one.
+    """Return the Unix seconds at which a local date begins.
 
-    A date that a zone skipped (as Apia did 2011-12-30) begins with the next date.
+    A date that the zone skipped (as Apia did 2011-12-30) begins when the next date begins.
     """
     place = zone(time_zone)
     if time_zone == "UTC" or not FIRST_DAY < day <= LAST_DAY:
@@ -153,7 +154,7 @@ def day_begins(time_zone: str, day: date) -> int:
 
 @lru_cache(maxsize=65_536)
 def _day_number(time_zone: str, instant: int) -> int:
-    """Days since 1970-01-01 of the local date at an instant."""
+    """Return the local date at an instant (Unix seconds), as days since 1970-01-01."""
     place = zone(time_zone)
     number = instant // _DAY
     if not _FIRST_NUMBER <= number <= _LAST_NUMBER:
@@ -163,7 +164,7 @@ def _day_number(time_zone: str, instant: int) -> int:
 
 
 def _day_begins(time_zone: str, number: int) -> int:
-    """:func:`day_begins` of a day's number, which may be one beyond the last date."""
+    """Return :func:`day_begins` for the number of a day, which may be one beyond the last date."""
     return number * _DAY if number > _LAST_NUMBER else day_begins(time_zone, _date(number))
 
 
@@ -172,24 +173,24 @@ def _date(day_number: int) -> date:
 
 
 Interval = tuple[int | None, int | None]
-"""[begin, end) in Unix seconds; None: open."""
+"""(begin, end) in Unix seconds, without the end itself. None means that this side has no limit."""
 
 ONE_DAY: Final = timedelta(days=1)
 MAX_DAYS: Final = 100_000
-"""Maximum days, hours or minutes of a series: an event dated 9999 would make millions of zeros."""
+"""Maximum days, hours or minutes in a series: an event dated 9999 would make millions of zeros."""
 MAX_MONTHS: Final = 3_600
-"""Maximum months of a series."""
+"""Maximum number of months in a series."""
 
 _AROUND: Final = 4 * 3600
 """Seconds around midnight within which a change of clocks can repeat the previous date."""
 _STEP: Final = 6 * 3600
-"""Seconds between two offsets compared in the search for changes of clocks."""
+"""Seconds between two offsets that are compared to find a change of clocks."""
 _FIRST: Final = _FIRST_NUMBER * _DAY
 _END: Final = (_LAST_NUMBER + 1) * _DAY
 
 
 def offset_at(time_zone: str, instant: int) -> int:
-    """Seconds by which local time is ahead of UTC at an instant; 0 where days are days of UTC."""
+    """Return the UTC offset (seconds) at an instant; 0 beyond ``FIRST_DAY`` and ``LAST_DAY``."""
     if not _FIRST <= instant < _END:
         return 0
     offset = datetime.fromtimestamp(instant, zone(time_zone)).utcoffset()
@@ -198,14 +199,14 @@ def offset_at(time_zone: str, instant: int) -> int:
 
 
 def widest(minutes: int) -> Resolution:
-    """The widest resolution finer than a day that divides ``minutes``."""
+    """Return the widest resolution finer than a day whose buckets make up ``minutes`` minutes."""
     return next(each for each in reversed(FINER) if minutes % MINUTES[each] == 0)
 
 
 @lru_cache(maxsize=65_536)
 def date_changes(time_zone: str, day: date) -> tuple[int, ...]:
-    """The instants at which the local date becomes ``day`` or later, or earlier again, in turns;
-    almost always one instant.
+    """Return the instants (Unix seconds) at which the local date becomes ``day`` or later, and
+    those at which it goes back before ``day``, in turns. There is almost always one instant.
     """
     begins = day_begins(time_zone, day)
     if offset_at(time_zone, begins - _AROUND) == offset_at(time_zone, begins + _AROUND):
@@ -217,7 +218,9 @@ def date_changes(time_zone: str, day: date) -> tuple[int, ...]:
 
 
 def in_one_day(time_zone: str, begin: int, end: int) -> bool:
-    """Whether the local date does not change in [begin, end), which is shorter than a day."""
+    """Return whether the local date stays the same from ``begin`` to before ``end`` (Unix seconds),
+    a span shorter than a day.
+    """
     day = date_at(time_zone, begin)
     return not any(
         begin < change < end
@@ -227,9 +230,10 @@ def in_one_day(time_zone: str, begin: int, end: int) -> bool:
 
 
 def intervals(time_zone: str, start: date | None, end: date | None) -> list[Interval]:
-    """The intervals in which the local date is from ``start`` to ``end``, inclusive; None: open.
+    """Return the intervals in which the local date is from ``start`` to ``end``, both included.
 
-    Either may be a time: the range begins at it, or ends before it.
+    ``start`` may be a time at which the range begins, and ``end`` a time before which it ends. None
+    means that this side has no limit. There are several intervals where clocks repeat a date.
     """
     after_start: list[int | None] = [None, None]
     before_end: list[int | None] = [None, None]
@@ -248,34 +252,38 @@ def intervals(time_zone: str, start: date | None, end: date | None) -> list[Inte
 
 
 def edges(time_zone: str, edge: date) -> tuple[int, ...]:
-    """The instants at which local time becomes ``edge`` or later, or earlier again, in turns."""
+    """Return the instants at which local time becomes ``edge`` or later. Where clocks repeat a
+    date, each second instant is one at which it goes back before ``edge``.
+    """
     return (unix(edge),) if isinstance(edge, datetime) else date_changes(time_zone, edge)
 
 
 def unix(moment: datetime) -> int:
-    """Unix seconds of an aware time."""
+    """Return the Unix seconds of an aware time."""
     return (moment - _ZERO) // timedelta(seconds=1)
 
 
 def following(end: date | None) -> date | None:
-    """The day or time before which a range ends; None: no end, or none that ``date`` can hold."""
+    """Return the day or time before which a range with this ``end`` ends; None for no limit."""
     if end is None or isinstance(end, datetime):
         return end
     return None if end == date.max else end + ONE_DAY
 
 
 def later(one: int | None, other: int | None) -> int | None:
-    """The later of two begins; None: open."""
+    """Return the later of two begins, of which None is no limit; None only if both are None."""
     return max((each for each in (one, other) if each is not None), default=None)
 
 
 def earlier(one: int | None, other: int | None) -> int | None:
-    """The earlier of two ends; None: open."""
+    """Return the earlier of two ends, of which None is no limit; None only if both are None."""
     return min((each for each in (one, other) if each is not None), default=None)
 
 
 def offsets(time_zone: str, begin: int, end: int) -> list[tuple[int, int, int]]:
-    """The parts of [begin, end) between changes of clocks: (begin, end, UTC offset in seconds)."""
+    """Split the span from ``begin`` to before ``end`` (Unix seconds) where clocks change. Return
+    (begin, end, UTC offset) of each part, in seconds.
+    """
     if begin >= end:
         return []
     found = []
@@ -290,17 +298,17 @@ def offsets(time_zone: str, begin: int, end: int) -> list[tuple[int, int, int]]:
 
 
 def hour_at(time_zone: str, instant: int, width: int) -> tuple[int, int]:
-    """The local hour (or span of ``width`` seconds) of an instant: (begin, offset), seconds."""
+    """Return (begin, UTC offset) in seconds of an instant's local hour (or span of ``width``)."""
     offset = offset_at(time_zone, instant)
     return (instant + offset) // width * width - offset, offset
 
 
 def hours(time_zone: str, begin: int, end: int, width: int) -> Iterator[tuple[int, int]]:
-    """The local hours of [begin, end) in order, as by :func:`hour_at`.
+    """Yield the local hours from ``begin`` to before ``end`` (Unix seconds) in order, as
+    :func:`hour_at` returns them.
 
-    An hour that a change of clocks repeats is returned twice, with two offsets; a skipped hour is
-    left out. Where clocks change within an hour, two hours may have equal begins: each of them
-    exists only in part.
+    An hour that clocks repeat comes twice, with two offsets. An hour that they skip does not come.
+    If clocks change within an hour, two hours may have one begin, and each exists only in part.
     """
     for first, stop, offset in offsets(time_zone, begin, end):
         hour, _ = hour_at(time_zone, first, width)
@@ -309,7 +317,7 @@ def hours(time_zone: str, begin: int, end: int, width: int) -> Iterator[tuple[in
 
 
 def days(first: date, last: date) -> list[date]:
-    """The days of a series in order, both ends included.
+    """Return the days from ``first`` to ``last``, both included, in order.
 
     Raises:
         SeriesTooLong: there are more than :data:`MAX_DAYS`.
@@ -320,7 +328,7 @@ def days(first: date, last: date) -> list[date]:
 
 
 def months(first: date, last: date) -> list[date]:
-    """The first days of the months of a series in order, the months of both days included.
+    """Return the first day of each month from that of ``first`` to that of ``last``, in order.
 
     Raises:
         SeriesTooLong: there are more than :data:`MAX_MONTHS`.
@@ -332,12 +340,12 @@ def months(first: date, last: date) -> list[date]:
 
 
 def month_of(day: date) -> date:
-    """The first day of the month."""
+    """Return the first day of the month in which a day is."""
     return day.replace(day=1)
 
 
 def month_ends(day: date) -> date:
-    """The last day of the month."""
+    """Return the last day of the month in which a day is."""
     return day.replace(day=monthrange(day.year, day.month)[1])
 
 
@@ -350,17 +358,17 @@ def require_length(
     most: int = MAX_DAYS,
     whole_days: int,
 ) -> None:
-    """Refuse a series that is too long.
+    """Raise an error if a series is too long.
 
     Args:
-        count: its number of members.
-        noun: plural noun of the members.
-        first, last: first and last member.
-        most: maximum number of members.
-        whole_days: maximum number of days of a range that surely has no more members.
+        count: number of rows of the series.
+        noun: what a row is for, in the plural, such as ``days``.
+        first, last: begin and end of the series, for the message.
+        most: maximum number of rows.
+        whole_days: number of days of a range that is surely short enough, for the error.
 
     Raises:
-        SeriesTooLong: the series has more than ``most`` members.
+        SeriesTooLong: the series has more than ``most`` rows.
     """
     if count > most:
         raise SeriesTooLong(
@@ -372,7 +380,9 @@ def require_length(
 
 @lru_cache(maxsize=65_536)
 def _clock_changes(time_zone: str, utc_day: int) -> tuple[tuple[int, int], ...]:
-    """(instant, new offset) of each change of clocks in a UTC day, its end included."""
+    """Return (instant, new UTC offset) in seconds of each change of clocks in a day of UTC. A
+    change at the very end of the day is included.
+    """
     found = []
     begin = utc_day * _DAY
     before = offset_at(time_zone, begin)
@@ -385,6 +395,6 @@ def _clock_changes(time_zone: str, utc_day: int) -> tuple[tuple[int, int], ...]:
 
 
 def _change(time_zone: str, low: int, before: int) -> int:
-    """The first second of a step whose offset is not ``before``, or the end of the step."""
+    """Return the first second from ``low`` whose offset is not ``before``, within ``_STEP``."""
     step = range(low, low + _STEP)
     return low + bisect_left(step, True, key=lambda at: offset_at(time_zone, at) != before)

@@ -1,14 +1,16 @@
-"""The catalog: schemes of counters (time zone, resolution, roll-ups; error for an unknown zone),
-caps of keys, marks of reconciled days, dimensions, salts, and a memory of known keys.
+"""The catalog: what a worker knows of all counters, namely their schemes (time zone, resolution,
+roll-ups), caps of keys, marks of reconciled days, dimensions and salts. It also remembers keys that
+exist.
 
-A counted counter's time zone never changes. A new resolution applies to events counted later: each
-row has the width of its bucket, so a counter may have buckets of several widths. A counter without
-settings counts days in UTC. Retention rolls finer buckets up to wider ones.
+A counter's time zone never changes once it was counted. A new resolution applies to events counted
+later: each row has the width of its bucket, so a counter may have buckets of several widths. A
+counter without settings counts days in UTC. Retention rolls finer buckets up to wider ones.
 
-A mark is on a local day that a backfill has set to the counts of its sources. Events accepted
-before that reconcile began are in its sources, whether or not their entries had arrived. So entries
-that arrive later (from the spool of a host that was down) must not be counted again: the mark says
-which. A new mark changes the version of the catalog, so that workers read it.
+A *mark* is on a local day that a reconcile has set to the counts of its sources. The sources have
+all events that were accepted before the reconcile began, even if their entries had not arrived yet.
+An entry that arrives later (from the spool of a host that was down, say) must not be counted on
+that day again. The mark tells which entries these are. A new mark changes the version of the
+catalog, so that workers read it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -35,7 +37,7 @@ from countersink.runtime.dimensions import RowKey
 from countersink.runtime.texts import iso
 
 WidthTimes = tuple[tuple[Width, int], ...]
-"""(width, Unix seconds) of each width that has a time."""
+"""(width, Unix seconds) for each width that has a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +46,14 @@ class Scheme:
 
     Attributes:
         counter: the counter's name, for messages.
-        time_zone: IANA name of the zone whose midnights begin the days.
-        resolution: width of the buckets in which events are counted.
-        counted: time, per former resolution, before which all events counted in it happened.
-        rolled: time, per width, before which finer buckets are rolled up to it, or are about to be.
+        time_zone: IANA name of the zone in which the counter's days begin at midnight.
+        resolution: width of the buckets in which events are counted now.
+        counted: for each former resolution, a time that is after all events counted in it.
+        rolled: for each width, the time before which finer buckets are rolled up to it, or are
+            about to be.
 
-    Methods raise UnknownZone where they need a time zone that this machine does not know. It is not
-    checked earlier, so that only this counter is affected.
+    Methods raise UnknownZone where they need a time zone that this machine does not know. The zone
+    is not checked earlier, so that no other counter is affected.
     """
 
     counter: str = field(default="", compare=False, repr=False)
@@ -60,7 +63,7 @@ class Scheme:
     rolled: WidthTimes = ()
 
     def known_zone(self) -> str:
-        """The time zone, checked.
+        """Return the name of the counter's time zone, which this machine knows.
 
         Raises:
             UnknownZone: this machine does not know it.
@@ -75,67 +78,80 @@ class Scheme:
         return self.time_zone
 
     def label(self, minute: int) -> int:
-        """The label of the bucket in which an event at this Unix minute is counted."""
+        """Return the label of the bucket in which an event at this Unix minute is counted now. (A
+        label is a bucket's start and width in one integer.)
+        """
         return self.label_in(self.resolution, minute)
 
     def label_in(self, width: Width, minute: int) -> int:
-        """The label of the bucket of ``width`` that has an event at this Unix minute."""
+        """Return the label of the bucket of this ``width`` to which an event at this Unix minute
+        belongs.
+        """
         return buckets.label(self._zone(width), width, minute)
 
     def starts_at(self, label: int) -> int:
-        """Unix seconds at which a bucket begins."""
+        """Return the Unix seconds at which the bucket with this label begins."""
         return buckets.starts_at(self._zone(buckets.width_of(label)), label)
 
     def ends_at(self, label: int) -> int:
-        """Unix seconds at which a bucket ends (exclusive)."""
+        """Return the Unix seconds at which the bucket with this label ends, which is when the next
+        begins.
+        """
         return buckets.ends_at(self._zone(buckets.width_of(label)), label)
 
     def local_day(self, label: int) -> date:
-        """The date of a bucket in the counter's time zone; of a month its first day."""
+        """Return the date on which a bucket begins in the counter's time zone."""
         if buckets.width_of(label) in buckets.FINER:
             return buckets.date_at(self.known_zone(), label - width_number(label))
         return buckets.label_date(label)
 
     def first_minute(self, day: date) -> int:
-        """The first Unix minute of this day, or of a later one."""
+        """Return the Unix minute at which this day begins in the counter's time zone. A day that
+        the zone skipped begins with the next one.
+        """
         return max(0, -(-buckets.day_begins(self.known_zone(), day) // 60))
 
     def rolled_to(self, width: Width) -> int | None:
-        """Unix seconds up to which finer buckets are rolled up to ``width``; None: none are."""
+        """Return the Unix seconds before which finer buckets are rolled up to ``width``; None if
+        none are.
+        """
         return dict(self.rolled).get(width)
 
     def until(self, width: Width) -> int | None:
-        """Unix seconds before which all events in buckets of a width happened; None: no end."""
+        """Return Unix seconds that are after all events in buckets of ``width``; None if such
+        buckets still get new events, because this is the resolution.
+        """
         if width == self.resolution:
             return None
         return max((end for each, end in (*self.counted, *self.rolled) if each == width), default=0)
 
     @property
     def widths(self) -> tuple[Width, ...]:
-        """The widths of the counter's buckets, the finest first."""
+        """The widths that the counter's buckets may have, the finest first."""
         used = {self.resolution, *(width for width, _ in (*self.counted, *self.rolled))}
         return tuple(width for width in WIDTHS if width in used)
 
     def _zone(self, width: Width) -> str:
-        """The time zone, unchecked where buckets do not depend on it."""
+        """Return the time zone. It is checked only where buckets of ``width`` depend on it."""
         return self.time_zone if width in buckets.FINER else self.known_zone()
 
 
 DEFAULT: Final = Scheme()
 ZONE_STAYS: Final = "UTC_TIMESTAMP(3) - INTERVAL 10 MINUTE"
-"""SQL: a time zone fixed later than this cannot change. Applications fix it again every 5
-minutes."""
+"""SQL: a time zone that an application has fixed after this time cannot be changed. Applications
+fix it again every 5 minutes."""
 KEPT_UNSENT_MS: Final = 90 * 86_400_000
-"""Maximum ms between an entry's creation and ``at`` for its id to be taken for a time."""
+"""Maximum milliseconds between an entry's creation and ``at``, its first sending. If its id begins
+with an earlier time, this is not taken for the time of creation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A mark on a reconciled day: entries accepted before a time are not counted on it.
+    """A mark on a reconciled day: entries accepted before some time are not counted on this day.
 
     Attributes:
-        sent_before: Unix ms of that time.
-        run: the run of the backfill that set the mark.
+        sent_before: that time, in Unix ms.
+        run: id of the run that set the mark.
     """
 
     sent_before: int
@@ -147,12 +163,13 @@ Marks = Mapping[str, Mapping[date, Mark]]
 
 
 MOST_REMEMBERED: Final = 200_000
-"""Maximum keys in memory, of all days together: about 30 MB, 70 MB of the longest keys."""
+"""Maximum number of keys in memory, of all days together: about 30 MB, or 70 MB of the longest
+keys."""
 
 
 class KeyMemory:
-    """Existing keys by (counter, day), up to :data:`MOST_REMEMBERED`; beyond that all are
-    forgotten, which is always safe.
+    """A memory of keys that exist, by counter and day. It has room for :data:`MOST_REMEMBERED`
+    keys. When it is full it forgets all of them; that only costs look-ups.
     """
 
     def __init__(self, most: int = MOST_REMEMBERED) -> None:
@@ -161,11 +178,11 @@ class KeyMemory:
         self._keys: dict[tuple[str, date], set[str]] = {}
 
     def keys(self, counter: str, day: date) -> Set[str]:
-        """The keys of a day that are remembered."""
+        """Return the keys of a counter's day that are remembered."""
         return self._keys.get((counter, day), frozenset())
 
     def add(self, counter: str, day: date, keys: Collection[str]) -> None:
-        """Remember keys of a day."""
+        """Remember that these keys of a counter's day exist."""
         self._size += len(keys)
         if self._size > self._most:
             self._keys.clear()
@@ -175,12 +192,12 @@ class KeyMemory:
 
 @dataclass(frozen=True, slots=True)
 class SaltPeriod:
-    """The period of events whose members are hashed with one salt.
+    """The time whose events have their members hashed with one salt.
 
     Attributes:
         counter: the counter's name.
-        begins: first Unix minute.
-        ends: Unix minute after the last one; None: no end.
+        begins: the first Unix minute.
+        ends: the first Unix minute that is not in it any more; None if it has no end.
     """
 
     counter: str
@@ -193,21 +210,23 @@ class SaltPeriod:
 
 @dataclass(eq=False, repr=False)
 class Catalog:
-    """The settings of all counters at one moment, and a memory of further look-ups.
+    """The settings of all counters at one moment, and memories of what was looked up later.
 
     Attributes:
         version: version of the catalog; it grows with every change.
-        strict: rows of counters that were not created are refused.
-        tracked: counters of tracked tables.
-        marked_before: no mark concerns entries accepted at this time (Unix ms) or later; 0: there
-            are no marks.
-        known: memory: counters found to exist.
-        default_cap: maximum keys per day of counters without a cap of their own; None: any number.
-        dimensioned: counters with dimensions, by name.
+        strict: whether rows of counters that were neither created nor counted are refused.
+        tracked: names of the counters of tracked tables.
+        marked_before: Unix ms; no mark concerns entries accepted at this time or later. It is 0 if
+            there are no marks.
+        known: memory of counters that were found to exist.
+        default_cap: maximum number of keys per day of a counter without its own cap; None for any
+            number.
+        dimensioned: the counters with dimensions, by name.
         capped: whether any counter has a cap.
-        made: memory: keys found to exist, of counters with a cap.
-        salt_days: days for which a salt lasts, by counter whose different members are counted.
-        salts: memory: periods of salts, by number.
+        made: memory of keys that were found to exist, of counters with a cap.
+        salt_days: days for which a salt lasts, by the name of each counter that counts different
+            members.
+        salts: memory of the periods of salts, by the salt's number.
     """
 
     version: int
@@ -224,41 +243,44 @@ class Catalog:
     salts: dict[int, SaltPeriod] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Derive ``capped`` and ``marked_before``."""
+        """Derive ``capped`` and ``marked_before`` from the other attributes."""
         self.capped = bool(self._caps) or self.default_cap is not None
         self.marked_before = max(
             (mark.sent_before for days in self._marks.values() for mark in days.values()), default=0
         )
 
     def scheme(self, counter: str) -> Scheme:
-        """The scheme of a counter."""
+        """Return the scheme of a counter."""
         return self._schemes.get(counter, DEFAULT)
 
     def cap(self, counter: str) -> int | None:
-        """The maximum number of keys per day of a counter; None: any number."""
+        """Return the maximum number of keys that a day of the counter may have; None for any
+        number.
+        """
         return self._caps.get(counter, self.default_cap)
 
     def bucket(self, counter: str, minute: int) -> int:
-        """The label of the bucket in which an event at a Unix minute is counted.
+        """Return the label of the bucket in which an event of a counter at this Unix minute is
+        counted. (A label is a bucket's start and width in one integer.)
 
         Raises:
-            UnknownZone: this machine does not know its time zone.
+            UnknownZone: this machine does not know the counter's time zone.
         """
         scheme = self._schemes.get(counter)
         return minute // 1440 * 86_400 + _DAY if scheme is None else scheme.label(minute)
 
     def holds(self, breakdown: Breakdown, counter: str, label: int) -> bool:
-        """Whether a breakdown counts the events of a bucket of its counter. (It begins at a local
-        midnight, so never within a bucket.)
+        """Return whether a breakdown counts the events of a bucket of its counter. A breakdown
+        begins at a local midnight, so it always counts either all events of a bucket or none.
         """
         return not breakdown.since or self.scheme(counter).starts_at(label) >= breakdown.since * 60
 
     def cells(self, counter: str, key: RowKey, minute: int) -> Iterator[tuple[str, int, str]]:
-        """(counter, bucket's label, key) of each cell to which a row of an entry is added: of its
-        counter and of its breakdowns.
+        """Yield (counter, bucket's label, key) for each cell to which a row of an entry is added:
+        one cell of the counter, and one of each breakdown that counts the row.
 
         Raises:
-            UnknownZone: as :meth:`bucket`.
+            UnknownZone: as for :meth:`bucket`.
         """
         yield counter, self.bucket(counter, minute), key if isinstance(key, str) else ""
         dimensioned = self.dimensioned.get(counter)
@@ -267,25 +289,25 @@ class Catalog:
                 yield breakdown.name, self.bucket(breakdown.name, minute), composed
 
     def day(self, counter: str, label: int) -> date:
-        """The day of a bucket in its counter's time zone.
+        """Return the day on which the bucket with this label begins, in the counter's time zone.
 
         Raises:
-            UnknownZone: as :meth:`bucket`.
-            LookupError: unknown width.
+            UnknownZone: as for :meth:`bucket`.
+            LookupError: the label has an unknown width.
             ValueError, OverflowError: there is no such day.
         """
         return self.scheme(counter).local_day(label)
 
     def mark(self, counter: str, minute: int, accepted: int) -> Mark | None:
-        """The mark that keeps an event at a Unix minute from being counted; None: it is counted.
+        """Return the mark because of which an event is not counted; None if no mark concerns it.
 
         Args:
             counter: the counter's name.
-            minute: the event's Unix minute.
-            accepted: :func:`accepted` of its entry.
+            minute: Unix minute of the event.
+            accepted: what :func:`accepted` returns for its entry.
 
         Raises:
-            UnknownZone: as :meth:`bucket`.
+            UnknownZone: as for :meth:`bucket`.
         """
         days = self._marks.get(counter)
         if days is None:
@@ -302,11 +324,11 @@ def load(session: Session, *, old_marks: bool = False) -> Catalog:
 
     Args:
         session: in a transaction or snapshot.
-        old_marks: include marks that concern only entries that are too old to be counted.
+        old_marks: whether to read marks, too, that only concern entries too old to be counted.
 
     Raises:
         Refused: the control row is missing.
-        StoreError: as any query.
+        StoreError: a query failed.
     """
     control = read_control(session, lock="")
     tracked = session.query("SELECT counter FROM tracked_table")
@@ -337,14 +359,18 @@ SCHEME_COLUMNS: Final = ", ".join(
         *(f"rolled_{width}" for width in _ROLLED),
     ]
 )
-"""Columns of ``counter`` for :func:`scheme_of`."""
+"""The columns of ``counter`` whose values :func:`scheme_of` needs."""
 
 
 def read_schemes(
     session: Session, counters: Sequence[str] | None = None, lock: str = ""
 ) -> dict[str, Scheme]:
-    """The schemes of all counters that have a row, or of those among ``counters``; with a lock they
-    do not change until the transaction ends.
+    """Return the schemes, by name, of all counters that have a row in ``counter``.
+
+    Args:
+        session: in a transaction or not.
+        counters: read only the counters with these names; None reads all.
+        lock: a locking clause of SQL. With it the schemes cannot change until the transaction ends.
     """
     where, args = "", tuple[str, ...]()
     if counters is not None:
@@ -358,12 +384,14 @@ def read_schemes(
 
 
 def load_scheme(session: Session, counter: str, lock: str = "") -> Scheme:
-    """The scheme of a counter, as :meth:`Catalog.scheme`; ``lock`` as for :func:`read_schemes`."""
+    """Read the scheme of one counter; the default scheme, if it has no row. ``lock`` is as for
+    :func:`read_schemes`.
+    """
     return read_schemes(session, [counter], lock).get(counter, DEFAULT)
 
 
 def scheme_of(counter: str, columns: Sequence[Any]) -> Scheme:
-    """The scheme of a counter from the values of :data:`SCHEME_COLUMNS`."""
+    """Return the scheme of a counter, given the values of :data:`SCHEME_COLUMNS`."""
     time_zone, resolution, *times = columns
     return Scheme(
         counter=counter,
@@ -384,22 +412,28 @@ _ROWS_PER_STATEMENT: Final = 1000
 
 
 def accepted(entry_id: bytes, at: int) -> int:
-    """Unix ms before which the producer accepted all increments of an entry, if known.
+    """Return a time (Unix ms) before which the producer accepted all increments of an entry.
 
-    ``at`` of a spooled entry is the time of its first sending, but its id begins with the time of
-    its creation. An id given by an application or another producer may begin with any bytes: it is
-    taken for a time only within 90 days before ``at``.
+    The best such time is the entry's creation, with which its id begins. For a spooled entry
+    ``at``, the time of its first sending, may be much later. But an application or another producer
+    may choose ids that begin with any bytes. So the id is taken for a time only if this is within
+    90 days before ``at``; otherwise ``at`` is returned.
+
+    Args:
+        entry_id: the entry's id.
+        at: time of its first sending, in Unix ms.
     """
     made = int.from_bytes(entry_id[:6], "big")
     return made if at - KEPT_UNSENT_MS <= made < at else at
 
 
 def load_marks(session: Session, *, watermark: int | None = None) -> dict[str, dict[date, Mark]]:
-    """The marks, the latest per day.
+    """Return the latest mark of each marked day, by counter and day.
 
     Args:
         session: in a transaction or snapshot.
-        watermark: leave out marks that do not concern any entry sent at this Unix ms or later.
+        watermark: leave out marks that concern no entry sent at this time (Unix ms) or later; None
+            returns all.
     """
     where, args = "", tuple[object, ...]()
     if watermark is not None:
@@ -415,7 +449,7 @@ def load_marks(session: Session, *, watermark: int | None = None) -> dict[str, d
 
 
 def marked_days(session: Session, counter: str, run: int) -> set[date]:
-    """The days that a run has marked."""
+    """Return the days of a counter that a run has marked."""
     found = session.query(
         "SELECT day FROM reconciled_day WHERE counter = %s AND run = %s", (counter, run)
     )
@@ -425,14 +459,14 @@ def marked_days(session: Session, counter: str, run: int) -> set[date]:
 def last_reconciles(
     session: Session, counter: str, days: Iterable[date], *, later_than: int = 0
 ) -> dict[date, int]:
-    """The days of ``days`` that were ever reconciled, with the last run that did.
+    """Return those days of ``days`` that were ever reconciled, each with the last run that did so.
 
     Args:
-        session: in a transaction that holds the share lock of control, if the result must not
-            change until it ends.
+        session: where the result must not change until the transaction ends, this is a transaction
+            that holds the share lock on the control row.
         counter: the counter's name.
-        days: the counter's local days.
-        later_than: only runs after this one.
+        days: local days of the counter.
+        later_than: ignore this run and earlier ones.
     """
     found: dict[date, int] = {}
     for part in parts(sorted(set(days)), _ROWS_PER_STATEMENT):
@@ -447,7 +481,10 @@ def last_reconciles(
 def mark_days(
     session: Session, counter: str, run: int, sent_before: int, days: Iterable[date]
 ) -> None:
-    """Mark days, in a transaction that locks control exclusively and bumps the version."""
+    """Mark days of a counter as reconciled by a run: entries accepted before ``sent_before`` (Unix
+    ms) are not counted on them. Needs a transaction that holds the exclusive lock on the control
+    row and increases the version of the catalog.
+    """
     rows = [(counter, day, run, sent_before) for day in sorted(days)]
     into = "reconciled_day (counter, day, run, sent_before)"
     keep = " ON DUPLICATE KEY UPDATE run = reconciled_day.run"
@@ -455,20 +492,23 @@ def mark_days(
 
 
 def unmark_days(session: Session, counter: str, run: int) -> int:
-    """Delete a run's marks, in a transaction as for :func:`mark_days`; their number."""
+    """Delete the marks of a run, and return their number. Needs a transaction as :func:`mark_days`
+    does.
+    """
     return session.execute(
         "DELETE FROM reconciled_day WHERE counter = %s AND run = %s", (counter, run)
     )
 
 
 _NOTICE_MS: Final = 600_000
-"""Minimum milliseconds ahead at which a new breakdown of a counted counter begins: applications
-count by cached settings for a while, and clocks may be ahead."""
+"""Minimum milliseconds from now to the beginning of a new breakdown. Applications count by cached
+settings for a while, and clocks may be ahead."""
 
 
 def next_midnight(session: Session, name: str, now_ms: int) -> int:
-    """The first midnight of a counter, in Unix minutes, that is far enough ahead and after all its
-    buckets with counts, so that a breakdown that begins then has whole days.
+    """Return the Unix minute of a counter's midnight at which a new breakdown can begin. It is the
+    first one that is far enough ahead and after all buckets with counts, so that the breakdown has
+    whole days.
 
     Raises:
         ValueError: a bucket more than a day ahead has counts; the message names the bucket.
@@ -501,4 +541,4 @@ def next_midnight(session: Session, name: str, now_ms: int) -> int:
 
 
 _MOST_AHEAD_S: Final = 86_400
-"""Maximum seconds ahead of buckets with counts after which a new breakdown can begin."""
+"""Maximum seconds from now to the begin of a bucket with counts that a new breakdown waits for."""

@@ -1,5 +1,6 @@
-"""``Counters``, the interface for programs: list, show, set and delete counters, strict mode,
-default cap of keys. See ``settings.py`` for checks of values and their messages."""
+"""``Counters``, the interface for programs: list, show, set and delete counters, switch strict
+mode, and set the default cap of keys. See ``settings.py`` for the checks of values.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -24,14 +25,15 @@ Result = TypeVar("Result")
 
 
 class Counters:
-    """The counters and their settings. Thread-safe and fork-safe.
+    """All counters and their settings. Threads and forked processes may share an object.
 
-    A change applies to each batch that workers begin after :meth:`set` has returned, and within a
-    minute to applications' own transactions. Every method raises the errors of
-    :mod:`countersink.database.errors`; Conflict: other transactions held the rows at each attempt.
+    A change applies to each batch that workers begin after :meth:`set` has returned. It applies to
+    transactions of applications within a minute. Every method raises the errors of
+    :mod:`countersink.database.errors`. Among these, Conflict means that other transactions held the
+    needed rows at each attempt.
 
     Args:
-        connect: opens sessions at REPEATABLE READ whose tables were checked.
+        connect: opens sessions at REPEATABLE READ on a database whose tables were checked.
         pool: sessions for reading.
     """
 
@@ -40,11 +42,11 @@ class Counters:
         self._pool = pool
 
     def list(self) -> "list[Counter]":
-        """Every counter that was created or counted, by name."""
+        """Return every counter that was created or counted, in the order of names."""
         return self._pool.read(settings.read)
 
     def show(self, name: str) -> Counter:
-        """One counter.
+        """Return one counter with its settings.
 
         Raises:
             UnknownCounter: it was neither created nor ever counted.
@@ -69,38 +71,42 @@ class Counters:
         breakdowns: "Sequence[str | Sequence[str]] | None" = None,
         salt_days: int | None = None,
     ) -> Counter:
-        """Create a counter, or change the given settings of one; settings not given are unchanged.
+        """Create a counter, or change settings of an existing one. Settings that are not given stay
+        as they are.
 
         Args:
             name: 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
-            time_zone: IANA name of the zone whose midnights begin its days. Default UTC; cannot be
-                changed once the counter was counted.
-            resolution: ``day`` (default), ``hour``, ``quarter`` (of an hour) or ``minute``: width
-                of the buckets of events counted from now on. Minutes and quarters add up to the
-                days of any zone, hours to those of zones that are whole hours from UTC.
-            keep: how long buckets finer than months are kept, such as
+            time_zone: IANA name of the zone in which the counter's days begin at midnight. The
+                default is UTC. It cannot be changed once the counter was counted.
+            resolution: width of the buckets in which events are counted from now on: ``day``
+                (default), ``hour``, ``quarter`` (of an hour) or ``minute``. Minutes and quarters
+                add up to the days of any zone, hours only to those of zones that are whole hours
+                from UTC.
+            keep: how long buckets finer than months are kept. An example is
                 ``minute=2d,hour=90d,day=400d``: minutes for 2 days, then hours until 90 days, then
-                days until 400 days, then months. ``"forever"`` (default): buckets are not rolled
+                days until 400 days, then months. With ``"forever"`` (default) no bucket is rolled
                 up.
-            max_keys: maximum keys per day that workers and backfills make, 1 to 100,000,000;
-                further keys are counted in the key ``__overflow__``. ``"none"`` (default): the cap
-                of :meth:`set_max_keys` applies.
-            app_slots: number of slots over which the application's own transactions spread, 1 to
-                256. Default 16.
-            dimensions: dimensions that increments may have, at most 8; ``[]`` (default): none.
-            breakdowns: all combinations of dimensions whose totals are kept, each as
-                ``"page,country"``, or as a sequence of names. A new breakdown counts events from
-                its ``since`` on: the counter's first midnight at least ten minutes ahead; all
-                events, if the counter was never counted. A breakdown left out is deleted with its
-                counts.
-            salt_days: count different members, hashed with a salt that changes after this number
-                of days of its time zone, 1 to 366; 0: the salt never changes.
+            max_keys: maximum number of keys per day that workers and backfills make, 1 to
+                100,000,000. Further keys are counted together in the key ``__overflow__``. With
+                ``"none"`` (default) the cap of :meth:`set_max_keys` applies.
+            app_slots: number of slots over which transactions of applications spread, 1 to 256. The
+                default is 16.
+            dimensions: names of the dimensions that increments may have, at most 8. The default,
+                ``[]``, allows none.
+            breakdowns: each combination of dimensions for which totals are kept, as
+                ``"page,country"`` or as a sequence of names. A new breakdown counts events from its
+                ``since`` on: the counter's first midnight that is at least ten minutes ahead. If
+                the counter was never counted, it counts all events. An existing breakdown that is
+                not in the list is deleted with its counts.
+            salt_days: count different members, hashed with a salt that is renewed after this number
+                of days (of the counter's time zone), 1 to 366. With 0 the salt is never renewed.
 
         Returns:
             The counter with its new settings.
 
         Raises:
-            ValueError: an invalid value, or a change that is not allowed; the message says what is.
+            ValueError: a value is invalid, or the change is not allowed; the message says what is
+                allowed.
             TrackedCounter: the counter belongs to a tracked table.
         """
         settings.check_name(name)
@@ -124,21 +130,28 @@ class Counters:
         return found
 
     def _delete_removed(self, session: Session, name: str) -> None:
-        """Delete the remaining rows of breakdowns that were removed from a counter."""
+        """Delete all rows of breakdowns that were removed from a counter's settings."""
         for breakdown in declared.removed(session, name):
             deletion.delete_counter(session, breakdown)
 
     def delete(self, name: str, key: str | None = None) -> Deleted:
-        """Delete a counter with its counts and settings, or one key of a counter.
+        """Delete a counter with its counts and settings, or only one of its keys.
 
-        Works in many short transactions while others count; after an interruption, call it again.
-        Increments counted later, including those in the queue, start from 0, in the time zone and
-        resolution that the counter had; its other settings are the defaults.
+        The deletion takes many short transactions, and others may count meanwhile. If it was
+        interrupted, call it again. Later increments, and those still in the queue, start from 0.
+        They are counted in the time zone and resolution that the counter had; its other settings
+        are the defaults.
+
+        Args:
+            name: the counter's name.
+            key: the key to delete; None deletes the counter.
 
         Raises:
-            UnknownCounter: there is no such counter. (For a missing key 0 rows are deleted.)
+            UnknownCounter: there is no such counter. (If only the key is missing, 0 rows are
+                deleted.)
             TrackedCounter: the counter belongs to a tracked table.
-            ValueError: the key ``""`` of a counter whose breakdowns hold the same events.
+            ValueError: the key is ``""``, and the counter has breakdowns, which would keep its
+                events.
         """
 
         with self._connect() as session:
@@ -154,11 +167,15 @@ class Counters:
             return deletion.delete_key(session, name, key)
 
     def strict(self) -> bool:
-        """Whether strict mode is on: rows of counters neither created nor counted are refused."""
+        """Return whether strict mode is on. It refuses rows of counters that were neither created
+        nor counted.
+        """
         return self._pool.read(lambda session: read_control(session, lock="").strict)
 
     def set_strict(self, on: bool) -> None:
-        """Switch strict mode: whether rows of unknown counters become dead letters from now on."""
+        """Switch strict mode on or off. While it is on, rows of unknown counters become dead
+        letters.
+        """
 
         def switch(session: Session, control: Control) -> None:
             session.execute("UPDATE control SET strict = %s WHERE id = 1", (bool(on),))
@@ -167,14 +184,19 @@ class Counters:
         self._exclusively(switch)
 
     def max_keys(self) -> int | None:
-        """The maximum keys per day of counters without a cap of their own; None: any number."""
+        """Return the default cap: the maximum number of keys per day of a counter without its own
+        cap. None means any number.
+        """
         return self._pool.read(lambda session: read_control(session, lock="").max_keys)
 
     def set_max_keys(self, max_keys: int | None) -> None:
-        """Set the default cap of keys, also for days that have keys already; None: no cap.
+        """Set the default cap of keys per day. It also applies to days that have keys already.
+
+        Args:
+            max_keys: maximum number of keys; None removes the cap.
 
         Raises:
-            ValueError: not a number from 1 to 100,000,000.
+            ValueError: ``max_keys`` is not a number from 1 to 100,000,000.
         """
         wanted = settings.check_max_keys(max_keys)
 
@@ -187,7 +209,7 @@ class Counters:
         self._exclusively(switch)
 
     def _exclusively(self, work: Callable[[Session, Control], Result]) -> Result:
-        """Run ``work`` in a transaction while no worker is counting."""
+        """Run ``work`` in a transaction during which no worker counts, and return its result."""
         unchanged = "nothing was changed, since other transactions held the needed locks"
         with self._connect() as session, explained(unchanged, "try again"):
             return exclusive(session, partial(work, session))

@@ -1,15 +1,17 @@
-"""Deletion of a counter or a key while others count: rows per transaction, passes, attempts, and
-errors if other transactions hold its rows or count faster. See ``deletion_sql.py`` for the SQL.
+"""Deletion of a counter, or of one key, while others count. Decides how many rows one transaction
+deletes, how often it passes over the rows, and when it gives up. See ``deletion_sql.py`` for the
+SQL.
 
-Each short transaction at REPEATABLE READ deletes some rows and subtracts their sum from the ledger:
-so tables and ledger always agree, and a deletion that was killed can be run again. It waits for
-workers, whose transactions are short; after a long wait (for an open transaction of the
-application) it deletes row by row, so that nobody waits behind it.
+Each transaction is short and at REPEATABLE READ. It deletes some rows, and subtracts their sum from
+the ledger. So tables and ledger always agree, and a deletion that was killed can be run again. A
+transaction waits for workers, whose transactions are short. If it has waited long (for an open
+transaction of the application) it deletes row by row, so that nobody waits behind it.
 
-A pass over a counter deletes as many rows as there were at its begin, and another pass follows only
-while fewer rows are left than before: so it ends, however fast others count. Passes over a key
-follow until one transaction finds all rows left, as retention may move rows to buckets that the
-pass has left behind. Records of the counter's backfills are deleted first, which ends its runs.
+One pass over a counter deletes as many rows as there were at its beginning. Another pass follows
+only if fewer rows are left than before. So the deletion ends, however fast others count. Passes
+over a key are repeated until one transaction finds all rows that are left: retention may move rows
+to buckets that the pass has already left behind. Records of the counter's backfills are deleted
+first; that ends the runs of these backfills.
 """
 
 import time
@@ -30,13 +32,13 @@ from countersink.database.session import Session, explained, rerun
 from countersink.runtime.limits import key_bytes
 
 ROWS: Final = 1000
-"""Rows per transaction."""
+"""Number of rows that one transaction deletes."""
 FEW: Final = 5000
-"""Rows that are left for the last transaction, during which nobody can count."""
+"""Number of rows that may be left for the last transaction, during which nobody can count."""
 MOST: Final = 50_000
-"""Maximum rows of the last transaction, where more arrive before it begins."""
+"""Maximum number of rows that the last transaction deletes, if more arrived before it began."""
 ATTEMPTS: Final = 20
-"""Maximum attempts in a row to lock rows that others hold, of a second each."""
+"""Maximum number of attempts in a row, of a second each, to lock rows that others hold."""
 
 _REST_OF_BUCKET: Final = "counter = %s AND bucket = %s AND counter_key >= %s"
 _BUCKETS_BEHIND: Final = "counter = %s AND bucket > %s"
@@ -47,27 +49,31 @@ _ABOUT_A_COUNTER: Final = (
     "reconciled_day",
     "visitor_salt",
 )
-"""Tables that still have rows of a counter after its rows of ``counter_slot`` were deleted."""
+"""Tables that may still have rows of a counter when its rows of ``counter_slot`` are deleted."""
 _TOMBSTONE: Final = (
     "INSERT INTO counter (name, zone_fixed) VALUES (%s, UTC_TIMESTAMP(3)) ON DUPLICATE KEY UPDATE"
     " zone_fixed = UTC_TIMESTAMP(3), created = NULL, keep_steps = NULL, rolled_quarter = NULL,"
     " rolled_hour = NULL, rolled_day = NULL, rolled_month = NULL, max_keys = NULL,"
     " app_slots = DEFAULT(app_slots), dimensions = NULL, salt_days = NULL"
 )
-"""SQL that resets a counter's row. Time zone and resolution stay, as applications may go on
-counting by them for a minute."""
+"""SQL that resets a counter's row. Time zone and resolution stay: applications may still count by
+them for a minute."""
 
 Reached = Callable[[str], object]
 Result = TypeVar("Result")
 
 
 class _NotFinished(Exception):
-    """A counter cannot be deleted because of concurrent changes; the message says what to do."""
+    """A counter cannot be deleted because others change it at the same time. The message says what
+    to do.
+    """
 
 
 @dataclass(slots=True)
 class _Deletion:
-    """A deletion. ``reached`` and ``pause`` are as for :func:`delete_key`."""
+    """One deletion of a counter or a key. ``size`` is the number of rows for the next transaction;
+    ``reached`` and ``pause`` are as for :func:`delete_key`.
+    """
 
     session: Session
     counter: str
@@ -76,8 +82,11 @@ class _Deletion:
     size: int
 
     def end_backfills(self, run: Callable[[Callable[[int], object]], object]) -> None:
-        """End the counter's backfills, and delete their records; ``run`` runs each piece of work,
-        as :meth:`transact` does.
+        """End the counter's backfills, and delete their records.
+
+        Args:
+            run: a function that runs one step of this work in a transaction, as :meth:`transact`
+                does.
         """
         place = self.session, self.counter
         run(lambda _: deletion_sql.end_runs(*place))
@@ -86,7 +95,7 @@ class _Deletion:
                 pass
 
     def delete_pass(self, most: int) -> Deleted:
-        """Delete about ``most`` of the counter's rows, in primary-key order."""
+        """Delete about ``most`` rows of the counter, in the order of the primary key."""
         deleted = Deleted()
         where, args = "counter = %s", tuple[object, ...]((self.counter,))
         while deleted.rows < most:
@@ -102,7 +111,9 @@ class _Deletion:
         return deleted
 
     def finish(self) -> Deleted:
-        """Delete the rows counted meanwhile, and the counter itself, while nobody can count."""
+        """Delete the rows that were counted meanwhile, and the counter itself. Nobody can count
+        during this.
+        """
         try:
             with self._held():
                 return exclusive(self.session, self._finish, attempts=ATTEMPTS, pause=self.pause)
@@ -148,8 +159,8 @@ class _Deletion:
         )
 
     def transact(self, delete: Callable[[int], Result]) -> Result:
-        """Run ``delete`` in a transaction, given the number of rows to delete; a single row where
-        other transactions hold rows.
+        """Run ``delete`` in a transaction and return its result. ``delete`` gets the number of rows
+        to delete: 1 after a conflict with another transaction, then more with each success.
         """
 
         def attempt() -> Result:
@@ -172,19 +183,18 @@ def delete_key(
     reached: Reached = lambda point: None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Deleted:
-    """Delete one key of a counter, in all its buckets.
+    """Delete one key of a counter in all its buckets.
 
     Args:
         session: at REPEATABLE READ, outside a transaction.
         counter: the counter's name.
         key: the key.
-        reached: called before each COMMIT; for tests that kill the process there.
-        pause: sleeps for some seconds where other transactions hold rows.
+        reached: called before each COMMIT; tests kill the process there.
+        pause: sleeps for the given seconds while other transactions hold rows.
 
     Raises:
-        Conflict: other transactions held rows at each attempt; rows deleted so far stay deleted,
-        and
-            another call continues.
+        Conflict: other transactions held rows at each attempt. Rows deleted so far stay deleted,
+            and another call continues.
     """
     deletion = _Deletion(session, counter, reached, pause, ROWS)
     wanted = key_bytes(key)
@@ -213,11 +223,12 @@ def delete_counter(
     reached: Reached = lambda point: None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Deleted:
-    """Delete a counter: rows, ledger, settings, and records of its backfills except the list of
-    runs. Arguments as for :func:`delete_key`.
+    """Delete a counter: rows, ledger, settings, and the records of its backfills. Only the list of
+    their runs stays. Arguments are as for :func:`delete_key`.
 
     Raises:
-        Conflict: as :func:`delete_key`; or it is counted faster than it can be deleted.
+        Conflict: as for :func:`delete_key`; or others count the counter faster than it can be
+            deleted.
     """
     deletion = _Deletion(session, counter, reached, pause, ROWS)
     deleted = Deleted()

@@ -1,13 +1,14 @@
-"""SQL that deletes rows of a counter, subtracts them from the ledger, and deletes the records of
-its backfills. See ``deletion.py`` for sizes and order.
+"""SQL that deletes rows of a counter and subtracts them from the ledger, and that deletes the
+records of the counter's backfills. See ``deletion.py`` for the order of these steps, and their
+sizes.
 
-It runs in a transaction at REPEATABLE READ: the SELECT … FOR UPDATE locks rows and the gaps between
-them, so that the DELETE finds the same rows.
+All functions run in a transaction at REPEATABLE READ. There, SELECT … FOR UPDATE locks the rows and
+the gaps between them, so the DELETE that follows finds the same rows.
 
-Each function for backfills does the work of one transaction, after which the records are
-consistent: the amounts of deleted chunks and corrections move to the ledger of slot 0, from which
-the deletion of the counter's rows subtracts; and a source loses its last chunks first, as if they
-had not been read yet.
+Each function that deletes records of backfills leaves consistent records when its transaction is
+committed. It moves the amounts of deleted chunks and corrections to the ledger of slot 0, from
+which the counter's rows are subtracted when they are deleted. It deletes the last chunks of a
+source first, so that the source looks as if these chunks had not been read yet.
 """
 
 from dataclasses import dataclass
@@ -22,20 +23,20 @@ from countersink.database.session import Session
 from countersink.database.sql import LABEL, label_time
 
 Position = tuple[datetime, bytes]
-"""(bucket, key) of a row."""
+"""(bucket, key) of a row of ``counter_slot``."""
 
 EVERYTHING: Final = 2**31 - 1
-"""A number of rows that means all rows."""
+"""A limit of rows that no table reaches."""
 
 LINKED_COUNTER: Final = "COALESCE(JSON_UNQUOTE(JSON_EXTRACT(counters, '$[0]')), '')"
-"""SQL: the counter that the share link of a row of ``api_key`` shows."""
+"""SQL expression for the counter that a share link shows; the link is a row of ``api_key``."""
 
 _ORDER: Final = "bucket, counter_key, width, slot"
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """Number of deleted rows, and the sum of their amounts."""
+    """The number of deleted rows, and the sum of their amounts."""
 
     rows: int = 0
     amount: int = 0
@@ -45,7 +46,9 @@ class Deleted:
 
 
 def rows_left(session: Session, counter: str, most: int = EVERYTHING) -> int:
-    """Number of rows of a counter, by a scan that ends after ``most`` rows."""
+    """Return the number of rows that a counter has, or ``most`` if it has more: the scan ends
+    there.
+    """
     ((number,),) = session.query(
         "SELECT COUNT(*) FROM (SELECT 1 FROM counter_slot FORCE INDEX (PRIMARY)"
         " WHERE counter = %s LIMIT %s) AS there",
@@ -57,15 +60,18 @@ def rows_left(session: Session, counter: str, most: int = EVERYTHING) -> int:
 def delete_rows(
     session: Session, where: str, args: tuple[object, ...], size: int, wait: str = ""
 ) -> tuple[Deleted, Position | None]:
-    """Delete the first ``size`` rows by the primary key; the second result is the position of the
-    last row.
+    """Delete the first ``size`` rows of a range of the primary key.
 
     Args:
         session: in a transaction.
-        where: a range of the primary key, beginning with ``counter = %s``.
-        args: its values, beginning with the counter.
+        where: SQL condition for the range; it begins with ``counter = %s``.
+        args: values for the condition, of which the first is the counter.
         size: maximum number of rows.
-        wait: `` NOWAIT``, or nothing.
+        wait: `` NOWAIT`` to fail at once where another transaction holds a row; empty to wait.
+
+    Returns:
+        What was deleted, and the position of the last deleted row. The position is None if there
+        were no rows.
     """
     rows: list[tuple[int, int, bytes, int]] = session.query(
         f"SELECT amount, {LABEL}, counter_key, slot FROM counter_slot FORCE INDEX (PRIMARY)"
@@ -89,18 +95,20 @@ def delete_rows(
 def delete_buckets(
     session: Session, counter: str, key: bytes, after: datetime | None, size: int
 ) -> tuple[Deleted, datetime | None]:
-    """Delete a key's rows in its next buckets; the second result is the last bucket, None if all
-    rows were deleted.
+    """Delete a key's rows in the next few buckets of a counter, about ``size`` rows.
 
-    Deletes all rows of a bucket: to end within a bucket, rows would have to be sorted by slot, for
-    which MySQL reads all rows of the key.
+    A bucket is deleted as a whole. To end within a bucket, rows would have to be sorted by slot,
+    and MySQL would read all rows of the key for that.
 
     Args:
         session: in a transaction.
         counter: the counter's name.
         key: the key's bytes.
-        after: last bucket of the previous page; None for the first page.
+        after: the last bucket that the previous call deleted; None in the first call.
         size: approximate number of rows.
+
+    Returns:
+        What was deleted, and the last deleted bucket. The bucket is None once no rows are left.
     """
     rows = "counter_slot FORCE INDEX (by_key)"
     where = "counter = %s AND counter_key = %s"
@@ -135,17 +143,17 @@ def delete_buckets(
 
 
 def _subtract(session: Session, deleted: BucketSums) -> None:
-    """Subtract deleted rows from the ledger of slot 0."""
+    """Subtract the sums of deleted rows from the ledger of slot 0."""
     post(session, 0, [(counter, -posting) for counter, posting in deleted.postings().items()])
 
 
 _ROWS_PER_CHUNK: Final = 200
-"""Rows whose deletion takes about as long as that of one chunk, which has a long journal."""
+"""Number of rows that take about as long to delete as one chunk, whose journal is long."""
 _OF_CHUNKS: Final = ("backfill_journal", "backfill_chunk", "backfill_sample")
 
 
 def end_runs(session: Session, counter: str) -> None:
-    """End all runs of a counter's backfills: they commit nothing more."""
+    """End all runs of the counter's backfills, so that they commit nothing more."""
     session.execute(
         "UPDATE backfill_run SET state = 'deleted', ended = COALESCE(ended, UTC_TIMESTAMP(3)),"
         " error = COALESCE(error, 'its counter was deleted'), rejects = NULL"
@@ -155,8 +163,11 @@ def end_runs(session: Session, counter: str) -> None:
 
 
 def delete_corrections(session: Session, counter: str, size: int) -> bool:
-    """Delete the first ``size`` corrections of one of the counter's runs, including records of keys
-    that were right; whether there may be more.
+    """Delete up to ``size`` corrections that one reconcile of the counter made. (Its records of
+    keys that needed no correction are deleted, too.)
+
+    Returns:
+        False once no run of the counter has corrections; True if this is to be called again.
     """
     found = session.query(
         "SELECT run FROM backfill_run JOIN backfill_correction ON run = id"
@@ -181,8 +192,16 @@ def delete_corrections(session: Session, counter: str, size: int) -> bool:
 
 
 def delete_chunks(session: Session, counter: str, size: int) -> bool:
-    """Delete the last chunks of one of the counter's sources, or the source if it has no chunks;
-    whether there may be more.
+    """Delete the last few chunks of one source of the counter, or the source itself once it has
+    none.
+
+    Args:
+        session: in a transaction.
+        counter: the counter's name.
+        size: as many chunks are deleted as take about the time of this number of rows.
+
+    Returns:
+        False once the counter has no sources; True if this is to be called again.
     """
     ((source,),) = session.query(
         "SELECT MIN(id) FROM backfill_source WHERE counter = %s", (counter,)

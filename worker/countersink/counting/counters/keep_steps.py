@@ -1,6 +1,7 @@
-"""Steps (``--keep minute=2d,hour=90d,day=400d``), by which a counter keeps buckets finer than
-months for a time: syntax and errors, the wider buckets that finer ones are rolled up to, and until
-when.
+"""Steps of retention, such as ``--keep minute=2d,hour=90d,day=400d``: for how long a counter keeps
+buckets of each width that is finer than a month.
+
+Parses and checks steps, and tells which wider buckets the finer ones become, and when.
 """
 
 import re
@@ -11,21 +12,22 @@ from countersink.counting.counters.buckets import MINUTES, UNITS, Resolution, Wi
 from countersink.counting.counters.catalog import Scheme
 
 Steps = tuple[tuple[Resolution, int], ...]
-"""(width of buckets, minutes for which they are kept), the finest first; (): for ever."""
+"""(width of buckets, minutes for which they are kept) of each step, the finest width first. An
+empty tuple keeps all buckets for ever."""
 
 FOREVER: Final = "forever"
-"""Steps as text: buckets are never rolled up."""
+"""The text for no steps: buckets are never rolled up."""
 MAX_AGE: Final = 100_000 * 1440
-"""Maximum minutes of a step."""
+"""Maximum number of minutes for which a step can keep buckets."""
 _EXAMPLE: Final = "give steps such as minute=2d,hour=90d, or forever"
 
 
 def parse(text: str) -> Steps:
-    """The steps of a text.
+    """Parse the text of ``--keep``, such as ``minute=2d,hour=90d``, into steps.
 
     Raises:
-        TypeError: not a ``str``.
-        ValueError: invalid steps; the message says why.
+        TypeError: the text is not a ``str``.
+        ValueError: the steps are invalid; the message says why.
     """
     if not isinstance(text, str):
         raise TypeError(f"steps to keep are a str, not {type(text).__name__}")
@@ -60,7 +62,9 @@ def _step(text: str) -> tuple[Resolution, int]:
 
 
 def stored(text: str | None) -> Steps:
-    """The steps stored in a column; invalid text means no steps, so that nothing is rolled up."""
+    """Parse the text of the column ``keep_steps``. NULL gives no steps. Invalid text does, too, so
+    that nothing is rolled up by mistake.
+    """
     try:
         return () if text is None else parse(text)
     except ValueError:
@@ -68,12 +72,12 @@ def stored(text: str | None) -> Steps:
 
 
 def by_width(steps: Steps) -> dict[str, str]:
-    """The time for which each width is kept: ``{"minute": "2d"}``."""
+    """Return the time for which each width is kept, as text: ``{"minute": "2d"}``."""
     return {width: _age(age) for width, age in steps}
 
 
 def text_of(steps: Steps) -> str:
-    """The canonical text of steps, for :func:`parse`."""
+    """Return the standard text of some steps, from which :func:`parse` reads the same steps."""
     return ",".join(f"{width}={age}" for width, age in by_width(steps).items()) or FOREVER
 
 
@@ -83,7 +87,9 @@ def _age(minutes: int) -> str:
 
 
 def targets(steps: Steps) -> dict[Width, int]:
-    """The widths to which finer buckets are rolled up, and the minutes after which they are."""
+    """Return the widths to which finer buckets are rolled up, each with the age in minutes at which
+    this is done.
+    """
     if not steps:
         return {}
     last: Width = "month" if steps[-1][0] == "day" else "day"
@@ -92,16 +98,18 @@ def targets(steps: Steps) -> dict[Width, int]:
 
 
 def due(scheme: Scheme, steps: Steps, now: int) -> dict[Width, int]:
-    """Unix seconds up to which finer buckets are due to be rolled up to each width: starts of
-    buckets of that width, later than the present ones.
+    """Return how far buckets are to be rolled up to each width by now: the Unix seconds before
+    which finer buckets become buckets of this width. Each time is the start of a bucket of this
+    width, so that none is rolled up in part. Widths that are already rolled up that far are left
+    out.
 
     Args:
         scheme: the counter's scheme.
         steps: the counter's steps.
-        now: Unix minutes.
+        now: current time in Unix minutes.
 
     Raises:
-        UnknownZone: the time zone is unknown on this machine.
+        UnknownZone: this machine does not know the counter's time zone.
     """
     found: dict[Width, int] = {}
     for width, age in targets(steps).items():

@@ -1,6 +1,6 @@
-"""Settings of a counter (name, time zone, resolution, keep, max_keys, app_slots): limits, checks
-with error messages, and the SQL of a change. A counted counter's time zone cannot be changed; a new
-resolution applies to events counted later. See ``breakdowns.py`` for dimensions."""
+"""Settings of a counter (time zone, resolution, steps of retention, cap of keys, slots): limits,
+checks with their messages, and the SQL of a change. See ``breakdowns.py`` for dimensions.
+"""
 
 from collections import Counter as Counts
 from contextlib import suppress
@@ -43,21 +43,19 @@ class Counter:
 
     Attributes:
         name: the counter's name.
-        time_zone: IANA name of the zone whose midnights begin its days.
+        time_zone: IANA name of the zone in which its days begin at midnight.
         resolution: width of the buckets in which events are counted now.
         keep: how long buckets finer than months are kept until they are rolled up.
-        rolled_up_to: by width, the aware time before which finer buckets are rolled up to buckets
-            of that width; {}: none.
-        max_keys: the counter's own cap on keys per day; None: the default cap applies.
-        most_keys: the cap in force; None: any number of keys.
-        overflown: today's amount (in its time zone) of ``__overflow__`` of the counter and of its
-            breakdowns.
-        app_slots: number of slots over which the application's own transactions spread.
-        made: an operator has created it; False: it was counted and has the default settings.
-        dimensions: dimensions that increments may have.
-        breakdowns: breakdowns whose totals are kept, in the order of declaration.
-        salt_days: days for which a salt of its members lasts; 0: for ever; None: different members
-            are not counted.
+        rolled_up_to: by width, the aware time before which finer buckets are rolled up to it.
+        max_keys: the counter's own cap of keys per day; None where the default cap applies.
+        most_keys: the cap in force; None where any number of keys is allowed.
+        overflown: today's amount (in its time zone) of ``__overflow__``, its breakdowns included.
+        app_slots: number of slots over which transactions of applications spread.
+        made: whether an operator created it; if not, it has the default settings.
+        dimensions: names of the dimensions that increments may have.
+        breakdowns: its breakdowns, in the order in which they were declared.
+        salt_days: days for which a salt of its members lasts; 0 for ever. None where different
+            members are not counted.
     """
 
     name: str
@@ -76,7 +74,7 @@ class Counter:
 
 
 def read(session: Session, name: str | None = None) -> list[Counter]:
-    """All counters, or one, which may have no rows at all."""
+    """Return all counters that were created or counted, or only ``name``, with their settings."""
     ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
     minute = int(now_ms) // 60_000
     catalog = load(session)
@@ -123,7 +121,9 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChange:
-    """Checked new settings of a counter; None: unchanged; in a tuple, if the column can be NULL."""
+    """New settings of a counter, already checked. None leaves a setting as it is. ``max_keys`` is
+    in a tuple, because NULL is a value of its column.
+    """
 
     name: str
     time_zone: str | None
@@ -137,8 +137,8 @@ class SettingsChange:
 
 
 def change(wanted: SettingsChange, session: Session, control: Control) -> Counter:
-    """Change settings and return the changed counter, in
-    :func:`countersink.counting.apply.guards.exclusive`, while no worker counts.
+    """Change a counter's settings, and return the counter after the change. Runs within
+    :func:`countersink.counting.apply.guards.exclusive`, so no worker counts meanwhile.
 
     Raises:
         ValueError: the change is not allowed; roll back.
@@ -160,7 +160,7 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
 
 
 def _set_options(session: Session, wanted: SettingsChange) -> None:
-    """Insert or update the row of ``counter``."""
+    """Insert the counter's row, or update its cap, slots and steps."""
     name = wanted.name
     session.execute("INSERT IGNORE INTO counter (name) VALUES (%s)", (name,))
     ((before, slots, keep),) = session.query(
@@ -179,7 +179,7 @@ def _set_options(session: Session, wanted: SettingsChange) -> None:
 
 
 def _set_scheme(session: Session, wanted: SettingsChange, now_ms: int) -> None:
-    """Set time zone and resolution.
+    """Set the counter's time zone and resolution.
 
     Raises:
         ValueError: the change is not allowed.
@@ -206,10 +206,10 @@ def _set_scheme(session: Session, wanted: SettingsChange, now_ms: int) -> None:
 
 
 def _check_zone(session: Session, scheme: Scheme) -> None:
-    """Refuse a change of the time zone of a counter that was counted, or may be about to be.
+    """Raise an error if the counter's time zone may not change any more.
 
     Raises:
-        ValueError: it was, or may be.
+        ValueError: the counter was counted, or somebody may be about to count it.
     """
     name, zone = scheme.counter, scheme.time_zone
     used = is_used(session, name)
@@ -226,24 +226,20 @@ def _check_zone(session: Session, scheme: Scheme) -> None:
 
 
 def _may_be_counted(session: Session, name: str) -> bool:
-    """Whether a counter was ever counted, or may be being counted by its current settings. Waits
-    for open transactions of applications that count it for the first time.
+    """Return whether a counter was ever counted, or somebody may be counting it now. Waits for open
+    transactions of applications that count it for the first time.
     """
     return is_used(session, name) or _is_fixed(session, name) or is_posted(session, name)
 
 
 def is_posted(session: Session, name: str) -> bool:
-    """Whether a counter has rows in the ledger, read under a share lock, which waits for open
-    transactions that count it.
-    """
+    """Return whether a counter is in the ledger. Waits for open transactions that count it."""
     posted = "SELECT 1 FROM counter_ledger WHERE counter = %s LIMIT 1 LOCK IN SHARE MODE"
     return bool(session.query(posted, (name,)))
 
 
 def _is_fixed(session: Session, name: str) -> bool:
-    """Whether transactions of applications, or a backfill, may be counting by a counter's time zone
-    and resolution.
-    """
+    """Return whether applications or a backfill may be counting now by the counter's settings."""
     # With a lock, as the snapshot may be older than the last commit of an application.
     fixed = (
         f"SELECT 1 FROM counter WHERE name = %s AND zone_fixed > {ZONE_STAYS} LOCK IN SHARE MODE"
@@ -253,7 +249,9 @@ def _is_fixed(session: Session, name: str) -> bool:
 
 
 def _counted_to(session: Session, scheme: Scheme, now_ms: int) -> int:
-    """Unix seconds before which all events happened that were counted in a counter's resolution."""
+    """Return the end (Unix seconds) of the last bucket of the present resolution that has rows, or
+    that may get rows in the next minutes.
+    """
     last = scheme.label(now_ms // 60_000 + _APP_MINUTES)
     # Events in the future, too. The share lock waits for open transactions of applications that
     # count such events; in ascending order, as a descending scan locks the row before as well.
@@ -266,11 +264,11 @@ def _counted_to(session: Session, scheme: Scheme, now_ms: int) -> int:
 
 
 def _check_steps(session: Session, name: str, now_ms: int) -> None:
-    """Refuse steps whose first width has no buckets, or that make months of days with several
-    salts.
+    """Raise an error if the counter cannot follow its steps of retention.
 
     Raises:
-        ValueError: the message says which.
+        ValueError: the counter has no buckets of the first width; or hours do not fit its time
+            zone; or a month would unite members that were hashed with several salts.
     """
     ((text, days),) = session.query(
         "SELECT keep_steps, salt_days FROM counter WHERE name = %s", (name,)
@@ -296,21 +294,21 @@ def _check_steps(session: Session, name: str, now_ms: int) -> None:
 
 MAX_APP_SLOTS: Final = 256
 NO_CAP: Final = "none"
-"""Value of ``max_keys``: the counter has no cap of its own, so the default cap applies."""
+"""Value of ``max_keys`` for no cap of its own: the default cap applies."""
 MaxKeys = int | Literal["none"]
 MOST_MAX_KEYS: Final = 100_000_000
 _APP_MINUTES: Final = 2
-"""Minutes for which applications may go on counting by old settings, and one more."""
+"""Minutes for which applications may still count by old settings, plus one."""
 _LOOK_AHEAD_S: Final = 2 * 365 * 86_400
-"""Seconds ahead for which a zone's UTC offsets are checked."""
+"""Seconds from now for which the UTC offsets of a time zone are checked."""
 
 
 def check_name(counter: str) -> str:
-    """``counter``, if it is a valid counter name.
+    """Return ``counter`` if it is a valid name of a counter.
 
     Raises:
-        TypeError: not a ``str``.
-        ValueError: not a valid name.
+        TypeError: it is not a ``str``.
+        ValueError: it is not a valid name.
     """
     if not isinstance(counter, str):
         raise TypeError(f"a counter name is a str, not {type(counter).__name__}")
@@ -322,10 +320,10 @@ def check_name(counter: str) -> str:
 
 
 def check_resolution(resolution: str) -> Resolution:
-    """``resolution``, if it is valid.
+    """Return ``resolution`` if it is valid.
 
     Raises:
-        ValueError: it is not.
+        ValueError: it is not valid.
     """
     if resolution not in buckets.RESOLUTIONS:
         raise ValueError(f"resolution {resolution!r}: use one of {', '.join(buckets.RESOLUTIONS)}")
@@ -333,10 +331,10 @@ def check_resolution(resolution: str) -> Resolution:
 
 
 def check_max_keys(max_keys: MaxKeys | None) -> int | None:
-    """The cap as stored in the table; None: no cap.
+    """Return the cap as the table stores it: a number, or None for no cap.
 
     Raises:
-        ValueError: not a number from 1 to 100,000,000, nor ``none``.
+        ValueError: neither a number from 1 to 100,000,000 nor ``none``.
     """
     if max_keys is None or max_keys == NO_CAP:
         return None
@@ -344,10 +342,10 @@ def check_max_keys(max_keys: MaxKeys | None) -> int | None:
 
 
 def check_app_slots(app_slots: int) -> int:
-    """``app_slots``, if it is valid.
+    """Return ``app_slots`` if it is valid.
 
     Raises:
-        ValueError: not a number from 1 to :data:`MAX_APP_SLOTS`.
+        ValueError: it is not a number from 1 to :data:`MAX_APP_SLOTS`.
     """
     return _checked("app_slots", app_slots, MAX_APP_SLOTS)
 
@@ -361,7 +359,9 @@ def _checked(name: str, value: int | str, most: int, noun: str = "", other: str 
 def _check_hours(
     time_zone: str, width: Width, since: int, advice: str = "use the resolution quarter"
 ) -> None:
-    """Refuse hours for a zone that, from ``since`` on, is not whole hours from UTC."""
+    """Raise ValueError if ``width`` is hours, and the zone is not whole hours from UTC at some time
+    from ``since`` (Unix seconds) on.
+    """
     buckets.zone(time_zone)
     if width != "hour":
         return

@@ -1,23 +1,23 @@
-"""The ledger (``counter_ledger``), with sums and checksums of everything applied to counters: its
-postings, checksums in Python and in SQL, and the folding of applications' rows. Problems that a
-comparison with it finds (``Problem``). See ``balance.py`` for the comparison.
+"""The ledger (``counter_ledger``): sums and checksums of everything that was applied to counters.
+Makes postings and their checksums, in Python and in SQL, and folds the many rows of applications
+into one. ``Difference`` is a problem that a comparison with it finds; see ``balance.py``.
 
-A *posting* is two numbers: the sum of the amounts of rows, and a checksum of these rows. Every
-transaction that adds, deletes or moves rows posts to the ledger's row of its slot. So for every
-counter, in any snapshot, the posting of all its rows equals the sum of its ledger.
+A *posting* is two numbers: the sum of the amounts of some rows, and a checksum of these rows. Every
+transaction that adds, deletes or moves rows adds a posting to the ledger's row of its slot. So in
+any snapshot, the posting of all rows of a counter equals the sum of its rows in the ledger.
 
-Checksums add up, in Python as in SQL. The checksum of rows is the sum of ``amount * key weight *
-bucket weight``, modulo a prime. A weight is a squared CRC-32 plus one: both servers and zlib
-compute CRC fast, and its square is not linear, so that exchanges among similar keys or buckets do
-not cancel out. A change of rows without a posting stays unnoticed with a probability of one in two
-thousand million; but keys of equal weight can be searched for, so the checksum is not a signature.
-Rows of the amount 0 add nothing.
+Checksums can be added up, in Python and in SQL. The checksum of rows is the sum of ``amount * key
+weight * bucket weight``, modulo a prime. A weight is a squared CRC-32 plus one. Both servers and
+zlib compute CRC fast. Its square is not linear, so exchanges among similar keys or buckets do not
+cancel out. A change of rows without a posting stays unnoticed with a probability of one in two
+thousand million. But keys with the same weight can be searched for, so the checksum is not a
+signature. Rows of the amount 0 add nothing.
 
-Each connection of an application posts to rows of its own, so that transactions never wait for each
-other here. A job adds rows that were not changed for an hour to the row of slot 0, so that their
-number stays small. Where a transaction may not change rows that were changed since its snapshot
-(MariaDB's ``innodb_snapshot_isolation``), a transaction older than the fold fails, and can be run
-again.
+Each connection of an application posts to its own rows, so that transactions never wait for each
+other in the ledger. A scheduled job folds such rows: it adds those that were not changed for an
+hour to the row of slot 0. So their number stays small. Some servers do not let a transaction change
+rows that others changed after its snapshot (MariaDB with ``innodb_snapshot_isolation``). There a
+transaction that began before the fold fails, and can be run again.
 """
 
 from collections import defaultdict
@@ -49,17 +49,18 @@ class Difference:
 
     Attributes:
         counter: the counter's name.
-        problem: ``sum``: tables and ledger differ; ``checksum``: their sums agree, but keys,
-            buckets or amounts were exchanged; ``no_ledger``: there are rows, but no ledger;
-            ``backfill``: the records of its backfills do not agree with the ledger, or do not cover
-            what was read of their sources; ``breakdown``: a breakdown's sums of some days differ
-            from the counter's; ``sketch``: sketches are damaged, missing, or have no row.
-        in_tables: sum of its rows; ``backfill``: sum of the records of its backfills;
-            ``breakdown``: the breakdown's sum of those days; ``sketch``: number of wrong sketches.
-        in_ledger: sum of the ledger; ``backfill``: of slots 512 to 1023; ``breakdown``: the
-            counter's sum of those days.
+        problem: ``sum``: tables and ledger differ. ``checksum``: their sums agree, but keys,
+            buckets or amounts were exchanged. ``no_ledger``: there are rows, but nothing in the
+            ledger. ``backfill``: the records of its backfills do not agree with the ledger, or do
+            not cover all that was read of their sources. ``breakdown``: a breakdown's sum of some
+            days is not the counter's. ``sketch``: sketches are damaged, missing, or have no row.
+        in_tables: sum of the counter's rows. For ``backfill`` it is the sum of the records of its
+            backfills, for ``breakdown`` the breakdown's sum of those days, for ``sketch`` the
+            number of wrong sketches.
+        in_ledger: sum of the ledger. For ``backfill`` it is the ledger's sum of slots 512 to 1023,
+            for ``breakdown`` the counter's sum of those days.
         detail: a sentence for people.
-        day: day of the wrong bucket, if known.
+        day: day of the wrong bucket, if it is known.
     """
 
     counter: str
@@ -71,7 +72,7 @@ class Difference:
 
     @property
     def difference(self) -> int:
-        """Tables minus ledger."""
+        """The sum in the tables minus the sum in the ledger."""
         return self.in_tables - self.in_ledger
 
 
@@ -79,27 +80,29 @@ _ROWS_PER_STATEMENT: Final = 500
 
 
 ROWS_PER_FOLD: Final = 100
-"""Rows of a counter folded per transaction."""
+"""Number of rows of a counter that one transaction folds."""
 _UNCHANGED: Final = f"slot >= {FIRST_PRIVATE:d} AND posted_at < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
-"""SQL condition for rows to fold: an open transaction is hardly ever idle for an hour."""
+"""SQL condition for the rows to fold: hardly any open transaction is idle for an hour."""
 
 
 MODULUS: Final = 2**31 - 1
-"""A prime, so that every remainder but 0 has an inverse. Products of two remainders fit BIGINT."""
+"""A prime, so that every remainder except 0 has an inverse. The product of two remainders fits into
+BIGINT."""
 
 _KEY: Final = f"CAST((CRC32(counter_key) * CRC32(counter_key) + 1) MOD {MODULUS:d} AS SIGNED)"
 _CRC: Final = "CRC32(CONCAT(bucket, ' ', width))"
 _BUCKET: Final = f"CAST(({_CRC} * {_CRC} + 1) MOD {MODULUS:d} AS SIGNED)"
 _AMOUNT: Final = f"CAST(amount MOD {MODULUS:d} AS SIGNED)"
-"""An integer, as servers multiply decimals more slowly."""
+"""SQL for the amount as an integer, because servers multiply decimals more slowly."""
 
 CHECKSUM: Final = f"COALESCE(SUM({_AMOUNT} * {_KEY} MOD {MODULUS:d} * {_BUCKET}), 0)"
-"""SQL for a number congruent to the checksum of rows."""
+"""SQL for the checksum of rows, up to a multiple of the modulus."""
 
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """Sum and checksum of rows added to a counter, or (negated) deleted.
+    """Sum and checksum of rows that were added to a counter; or, negated, of rows that were
+    deleted.
 
     Attributes:
         amount: sum of the amounts.
@@ -111,7 +114,7 @@ class Posting:
 
     @staticmethod
     def of(label: int, amount: int, key_sum: int) -> "Posting":
-        """The posting of rows of one bucket.
+        """Return the posting of some rows that are in one bucket.
 
         Args:
             label: the bucket's label.
@@ -119,7 +122,7 @@ class Posting:
             key_sum: sum of the amounts, each multiplied by the weight of its key.
 
         Raises:
-            OverflowError: the label is beyond the year 9999.
+            OverflowError: the bucket is after the year 9999.
         """
         return Posting(amount, key_sum * bucket_weight(label) % MODULUS)
 
@@ -134,13 +137,13 @@ class Posting:
 
 
 class BucketSums:
-    """Sums of rows by (counter, bucket), from which postings are made."""
+    """Sums of rows by counter and bucket, from which postings are made."""
 
     def __init__(self) -> None:
         self._sums: defaultdict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
 
     def add(self, counter: str, label: int, amount: int, key_sum: int) -> None:
-        """Add rows of a bucket; arguments as for :meth:`Posting.of`."""
+        """Add the sums of some rows of a bucket. Arguments are as for :meth:`Posting.of`."""
         sums = self._sums[counter, label]
         sums[0] += amount
         sums[1] += key_sum
@@ -150,7 +153,7 @@ class BucketSums:
         self.add(counter, label, amount, amount * key_weight(key))
 
     def postings(self) -> dict[str, Posting]:
-        """One posting per counter, also where its sums are 0."""
+        """Return one posting for each counter, also if its sums are 0."""
         found: dict[str, Posting] = {}
         for (counter, label), (amount, key_sum) in self._sums.items():
             posting = Posting.of(label, amount, key_sum)
@@ -159,12 +162,13 @@ class BucketSums:
 
 
 def post(session: Session, slot: int, postings: Iterable[tuple[str, Posting]]) -> None:
-    """Add postings to the ledger's rows of a slot.
+    """Add postings to the ledger, in its rows of one slot.
 
     Args:
-        session: in the transaction that changes the rows.
-        slot: the writer's slot; 0 for moves and deletions of rows of other slots.
-        postings: (counter, posting).
+        session: in the transaction that changes the rows of the counters.
+        slot: the slot of the writer. It is 0 for a transaction that moves or deletes rows, whatever
+            slots these rows have.
+        postings: (name of the counter, posting).
     """
     rows = [
         (counter, slot, posting.amount, posting.checksum)
@@ -176,12 +180,12 @@ def post(session: Session, slot: int, postings: Iterable[tuple[str, Posting]]) -
 
 
 def post_in(connection: AppConnection, database: str, counter: str, posting: Posting) -> None:
-    """Add a posting to the ledger in the application's transaction.
+    """Add a posting to the ledger in a transaction of the application.
 
     Args:
-        connection: in a transaction.
+        connection: the application's connection, in a transaction.
         database: quoted name of the database that has the tables.
-        counter: the counter's name, checked.
+        counter: the counter's name, already checked.
         posting: the posting.
 
     Raises:
@@ -198,19 +202,22 @@ def post_in(connection: AppConnection, database: str, counter: str, posting: Pos
 
 
 def foldable(session: Session) -> list[str]:
-    """The counters that have rows to fold, sorted."""
+    """Return the sorted names of the counters that have rows to fold."""
     counters = f"SELECT DISTINCT counter FROM counter_ledger WHERE {_UNCHANGED} ORDER BY counter"
     return [name for (name,) in session.query(counters)]
 
 
 def fold(session: Session, counter: str, after: int) -> int | None:
-    """Add a counter's next rows of applications to the row of slot 0, skipping locked rows; the
-    last slot folded, or None if there are no more rows.
+    """Add the next rows of applications, of one counter, to its row of slot 0, and delete them.
+    Rows that others have locked are skipped.
 
     Args:
         session: outside a transaction.
         counter: the counter's name.
-        after: the last slot of the previous call.
+        after: what the previous call returned; a slot below all of applications in the first call.
+
+    Returns:
+        The last slot whose row was folded; None if no more rows are left.
     """
     # READ COMMITTED locks no gaps, into which connections insert their rows.
     session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -236,17 +243,17 @@ def fold(session: Session, counter: str, after: int) -> int | None:
 
 
 def key_weight(key: bytes) -> int:
-    """The factor of a key's amounts in checksums."""
+    """Return the number by which checksums multiply the amounts of a key."""
     crc = crc32(key)
     return crc * crc + 1
 
 
 @lru_cache(maxsize=65_536)
 def bucket_weight(label: int) -> int:
-    """The factor of a bucket's amounts in checksums.
+    """Return the number by which checksums multiply the amounts of a bucket, given its label.
 
     Raises:
-        OverflowError: the label is beyond the year 9999.
+        OverflowError: the bucket is after the year 9999.
     """
     crc = crc32(f"{label_text(label)} {width_number(label)}".encode())
     return (crc * crc + 1) % MODULUS

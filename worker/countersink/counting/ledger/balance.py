@@ -1,11 +1,12 @@
-"""Comparisons with the ledger for ``verify``: of the rows of counters, and of the records of
-backfills (chunks, corrections, sources). Also reads the entries of a backfill's journal.
+"""Comparisons of the ledger, for ``verify``: with the rows of counters, and with the records of
+backfills (chunks, corrections, sources). Also reads the journal of a backfill's chunk.
 
-The server adds up both sides, and returns one row per counter.
+The server adds up both sides of a comparison, and returns one row for each counter.
 
-Backfills add to slots of their own. So for each counter, in any snapshot, the ledger of these slots
-equals the sum of all chunks and of all corrections by reconciles, without those that were undone.
-And the chunks of a source cover every byte that was read of it exactly once.
+Backfills add to slots that nobody else uses. So for each counter, in any snapshot, the ledger's sum
+of these slots equals the sum of all chunks plus that of all corrections by reconciles; those that
+were undone are left out. And the chunks of a source cover every byte that was read of it exactly
+once.
 """
 
 import json
@@ -32,15 +33,17 @@ _CHECKSUMS: Final = {"counter_slot": CHECKSUM, "counter_ledger": "SUM(checksum)"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Number and sum of a counter's rows in one of the two tables, in one snapshot."""
+    """One side of a comparison: the number and the sum of a counter's rows, either in
+    ``counter_slot`` or in the ledger.
+    """
 
     rows: int = 0
     sum: Posting = field(default_factory=Posting)
 
 
 def between(after: str | None, last: str | None) -> tuple[str, list[object]]:
-    """SQL condition for counters whose names are after ``after`` and up to ``last`` (None: no
-    limit), and its values.
+    """Return an SQL condition for the counters whose names come after ``after`` and not after
+    ``last``, and its values. None means that this side has no limit.
     """
     where, values = "TRUE", list[object]()
     for comparison, name in ((">", after), ("<=", last)):
@@ -51,14 +54,14 @@ def between(after: str | None, last: str | None) -> tuple[str, list[object]]:
 
 
 def last_of_next(session: Session, after: str | None, rows: int) -> str | None:
-    """The last name of the next part of counters, which has about ``rows`` rows in either table;
-    None: the part has all remaining counters.
+    """Return the last name in the next part of all counters. A part has about ``rows`` rows in
+    ``counter_slot`` or in the ledger. Return None if the part has all counters that are left.
 
     Args:
         session: in a transaction or not.
-        after: the last name of the previous part; None: the first part.
-        rows: number of rows of a part, without those of its last counter, which may have any
-        number.
+        after: last name in the previous part; None for the first part.
+        rows: number of rows of a part, not counting those of its last counter, which may have any
+            number.
     """
     where, args = between(after, None)
     ends = [
@@ -74,12 +77,13 @@ def last_of_next(session: Session, after: str | None, rows: int) -> str | None:
 
 
 def read(session: Session, where: str, args: Sequence[object]) -> dict[str, tuple[Side, Side]]:
-    """Both sides, ``counter_slot`` and ledger, of each counter that has rows.
+    """Return for each counter its two sides: that of ``counter_slot``, and that of the ledger.
 
     Args:
         session: in a snapshot.
-        where: SQL condition of counters: a range of the primary keys, as by :func:`between`.
-        args: its values.
+        where: SQL condition for the counters, a range of the primary keys, as :func:`between`
+            returns it.
+        args: the values of the condition.
     """
     found: defaultdict[str, dict[str, Side]] = defaultdict(dict)
     for table, checksum in _CHECKSUMS.items():
@@ -100,15 +104,16 @@ def read(session: Session, where: str, args: Sequence[object]) -> dict[str, tupl
 _EXAMPLES: Final = 3
 
 JournalEntry = tuple[int, str, int] | tuple[int, str, int, str]
-"""(bucket's label, key, amount) of a journal; for a cell of a breakdown also the breakdown's
-name."""
+"""(bucket's label, key, amount) from a journal. The entry of a breakdown's cell also has the
+breakdown's name."""
 
 
 def journal_entries(piece: bytes) -> Iterator[JournalEntry]:
-    """The amounts that a chunk added, from a row of ``backfill_journal``.
+    """Yield the amounts that a chunk has added, given the compressed bytes of a row of
+    ``backfill_journal``.
 
     Raises:
-        ValueError, TypeError, zlib.error, RecursionError: the row is damaged.
+        ValueError, TypeError, zlib.error, RecursionError: the bytes are damaged.
     """
     entries: Any = json.loads(zlib.decompress(piece))
     for entry in entries:
@@ -122,7 +127,7 @@ def journal_entries(piece: bytes) -> Iterator[JournalEntry]:
 
 
 def mismatches(session: Session, where: str, args: Sequence[object]) -> Iterator[Difference]:
-    """Problems of the records of backfills; arguments as for :func:`read`."""
+    """Yield the problems in the records of backfills. Arguments are as for :func:`read`."""
     backfilled = session.query(
         f"SELECT counter FROM backfill_source WHERE {where}"
         f" UNION SELECT counter FROM backfill_run WHERE {where}",
@@ -170,7 +175,9 @@ def mismatches(session: Session, where: str, args: Sequence[object]) -> Iterator
 
 
 def _broken_sources(session: Session, names: Sequence[str]) -> dict[str, list[int]]:
-    """Ids of sources, by counter, whose chunks have gaps, or do not end where reading ended."""
+    """Return, by counter, the ids of sources whose chunks have gaps, or do not end where reading
+    ended.
+    """
     found: dict[str, list[int]] = {}
     for name, source in session.query(
         "SELECT s.counter, s.id FROM backfill_source AS s LEFT JOIN"

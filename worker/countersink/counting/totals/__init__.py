@@ -1,6 +1,7 @@
-"""``Totals``, the interface for programs: any question (``ask``), and in short ``total``,
-``daily``, ``hourly``, ``minutely``, ``monthly``, ``top``, ``by_key``, ``counters``, ``span``. See
-``answer.py`` for how a question is answered, ``sums.py`` for the SQL."""
+"""``Totals``, the interface for programs. ``ask`` takes any question; ``total``, ``daily``,
+``hourly``, ``minutely``, ``monthly``, ``top``, ``by_key``, ``counters`` and ``span`` are short
+forms. See ``answer.py`` for how a question is answered, and ``sums.py`` for the SQL.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
@@ -24,9 +25,11 @@ from countersink.database.sessions import Pool
 
 
 class DayRange(TypedDict, total=False):
-    """A range of days, both included, or of times (aware ``datetime``, ``end`` excluded); or a
-    window that ends now (``last``): ``"24h"``, ``"90m"``, ``"7d"``, a ``timedelta``. Default: all
-    times. Days are of ``time_zone``, by default the counter's own.
+    """The range of a question; by default all times.
+
+    ``start`` and ``end`` are days, both included, or times (aware ``datetime``), of which ``end``
+    is excluded. Or ``last`` is the length of a window that ends now: ``"24h"``, ``"90m"``, ``"7d"``
+    or a ``timedelta``. Days are those of ``time_zone``, by default of the counter's own zone.
     """
 
     start: date | None
@@ -36,8 +39,8 @@ class DayRange(TypedDict, total=False):
 
 
 class TotalsQuestion(DayRange, total=False):
-    """Keys of a counter (one, several, or a match; default: all) or values of its dimensions, and a
-    range.
+    """What a question adds up: events in a range that have one key, one of several keys, a key that
+    matches, or (``where``) some values of dimensions. By default these are all events.
     """
 
     key: str | None
@@ -47,10 +50,10 @@ class TotalsQuestion(DayRange, total=False):
 
 
 def selection_of(counter: str | None, **asked: Unpack[TotalsQuestion]) -> Selection:
-    """The selection of one counter, or of all, from keyword arguments.
+    """Return the selection of one counter (or of all, for None) that these arguments describe.
 
     Raises:
-        ValueError, TypeError: as :func:`wanted_keys`, :meth:`Last.of` and :class:`Selection`.
+        ValueError, TypeError: as for :func:`wanted_keys`, :meth:`Last.of` and :class:`Selection`.
     """
     others: dict[str, Any] = {**asked}
     key, keys, last, where = (others.pop(name, None) for name in ("key", "keys", "last", "where"))
@@ -64,45 +67,45 @@ def selection_of(counter: str | None, **asked: Unpack[TotalsQuestion]) -> Select
 
 
 class Totals:
-    """Totals of counters. Ranges are days, include both ends, and default to all times.
+    """Totals of counters. Threads and forked processes may share an object.
 
-    Ranges may also be times: ``start`` (inclusive) and ``end`` (exclusive) as aware datetimes, or
-    ``last="24h"`` (``"90m"``, ``"7d"``), the window that ends now:
-    :mod:`countersink.counting.totals.query`.
+    A range is given by days, both included, and is by default all times. Or it is given by aware
+    datetimes, ``start`` (included) and ``end`` (excluded); or by ``last="24h"`` (``"90m"``,
+    ``"7d"``), the window that ends now: see :mod:`countersink.counting.totals.query`.
 
     Days are those of the counter's time zone (by default UTC) or, with ``time_zone``, of any IANA
-    zone. Totals are exact: where the counter's buckets do not add up to the days or times asked
-    for, InexactZone says which resolution would. Quarters add up to the days of every zone (from
-    1980 on), hours to those of zones that are whole hours from UTC, days only to days that begin at
-    equal instants. This holds for hours in the counter's own zone, too.
+    zone. Totals are exact. Where the counter's buckets do not add up to the days or times asked
+    for, InexactZone is raised, and says which resolution would. Quarters add up to the days of
+    every zone (from 1980 on). Hours add up to those of zones that are whole hours from UTC; this is
+    also so in the counter's own zone. Days only add up to days that begin at the same instants.
 
-    Totals include buckets that retention has rolled up. RolledUp is raised for a range that cuts
-    through a month into which days are rolled up, and for a series of days, hours or minutes that
-    begins where these are rolled up, or has no start; its ``rolled_up_to`` is the first day that
-    still has buckets of its own.
+    Totals include buckets that retention has rolled up. RolledUp is raised for a range that begins
+    or ends within a month whose days are rolled up. It is also raised for a series of days, hours
+    or minutes that begins where these are rolled up, or that has no start. Its ``rolled_up_to`` is
+    the first day that still has its own bucket.
 
-    :meth:`ask` takes any question and returns a possibly partial answer with its limits. The other
-    methods return plain values and are ``strict``: a partial answer is an error, also for a range
-    that begins before the breakdown that answers (``where``, :meth:`by`,
-    :meth:`unique_by_dimensions`): IncompleteBreakdown, whose ``since`` says from when on to ask.
+    :meth:`ask` may return a partial answer, and tells where it is partial. The other methods return
+    plain values, and raise an error instead of a partial answer. So they also raise
+    IncompleteBreakdown for a range that begins before the breakdown that answers (``where``,
+    :meth:`by`, :meth:`unique_by_dimensions`); its ``since`` is the time from which on to ask.
 
-    Thread-safe and fork-safe. Every method raises UnknownCounter for a counter that was neither
-    created nor ever counted (except :meth:`counters`, :meth:`span` and :meth:`rolled_up_to`),
-    ValueError for a range that ends before it begins and for an unknown time zone, and the errors
-    of :mod:`countersink.database.errors`. To ask several questions in one snapshot, see
-    :class:`countersink.counting.totals.snapshot.Snapshot`.
+    Every method raises UnknownCounter for a counter that was neither created nor ever counted,
+    except :meth:`counters`, :meth:`span` and :meth:`rolled_up_to`. Every method raises ValueError
+    for a range that ends before it begins and for an unknown time zone, and the errors of
+    :mod:`countersink.database.errors`. :class:`countersink.counting.totals.snapshot.Snapshot`
+    answers several questions from one snapshot.
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
     def ask(self, query: Query) -> Answer:
-        """The answer to any question, from one snapshot.
+        """Answer any question, from one snapshot.
 
         Raises:
             ValueError: the query includes pending increments, which only
                 :class:`countersink.reads.Reads` can read.
-            StoreError, ValueError: as :func:`countersink.counting.totals.answer.answer`.
+            StoreError, ValueError: as for :func:`countersink.counting.totals.answer.answer`.
         """
         if query.include_pending:
             raise ValueError("include_pending needs the queue: ask countersink.reads.Reads")
@@ -112,40 +115,44 @@ class Totals:
         return self.ask(Query(selection, by=by, strict=True, **options)).rows
 
     def total(self, counter: str, **asked: Unpack[TotalsQuestion]) -> int:
-        """The sum over all keys, one key, several keys, or keys that match; or, with
-        ``where={"country": "DE"}``, over events with these values of dimensions, counted by a
-        breakdown (:meth:`by`).
+        """Return the sum over all keys, one key, several keys, or the keys that match. With
+        ``where={"country": "DE"}`` return the sum over events with these values of dimensions,
+        which a breakdown counts (see :meth:`by`).
         """
         ((found,),) = self._rows(selection_of(counter, **asked), "total")
         return int(found)
 
     def daily(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
-        """(day, total) for each day in order, 0 for days without counts; at most 100,000 days."""
+        """Return (day, total) for each day in order, 0 for days without counts; at most 100,000
+        days.
+        """
         return self._rows(selection_of(counter, **asked), "day")
 
     def hourly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[datetime, int]]:
-        """(begin of the hour, total) for each hour in order, 0 for hours without counts; at most
-        100,000 hours.
+        """Return (begin of the hour, total) for each hour in order, 0 for hours without counts; at
+        most 100,000 hours.
 
-        The begin is aware, with the zone's UTC offset at the time: an hour that clocks repeat is
-        returned twice. A counter that is counted by day has no hours: InexactZone.
+        The begin is an aware datetime with the zone's UTC offset at that time. An hour that clocks
+        repeat is returned twice. A counter that is counted by day has no hours, and InexactZone is
+        raised.
         """
         return self._rows(selection_of(counter, **asked), "hour")
 
     def minutely(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[datetime, int]]:
-        """(begin of the minute, total) for each minute in order, 0 for minutes without counts; at
-        most 100,000 minutes. As :meth:`hourly`, for a counter that is counted by minute.
+        """Return (begin of the minute, total) for each minute in order, 0 for minutes without
+        counts; at most 100,000 minutes. This is as :meth:`hourly`, for a counter that is counted by
+        minute.
         """
         return self._rows(selection_of(counter, **asked), "minute")
 
     def monthly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
-        """(first day of the month, total) for each month in order, 0 for months without counts; the
-        first and the last month only as far as the range includes them.
+        """Return (first day of the month, total) for each month in order, 0 for months without
+        counts. Of the first and the last month, only the days in the range are added up.
         """
         return self._rows(selection_of(counter, **asked), "month")
 
     def many(self, counter: str, keys: Iterable[str], **days: Unpack[DayRange]) -> dict[str, int]:
-        """The totals of many keys by key, in their order; 0 for keys without counts."""
+        """Return the totals of many keys by key, in the order given; 0 for keys without counts."""
         wanted = list(keys)
         found: dict[str, int] = dict(self._rows(selection_of(counter, keys=wanted, **days), "key"))
         return {key: found[key] for key in wanted}
@@ -153,20 +160,22 @@ class Totals:
     def top(
         self, counter: str, *, match: KeyMatch = ANY, n: int = 10, **days: Unpack[DayRange]
     ) -> list[tuple[str, int]]:
-        """(key, total) of the ``n`` matching keys with the largest totals, largest first, then by
-        key.
+        """Return (key, total) of the ``n`` matching keys with the largest totals, the largest
+        first; equal totals are in the order of keys.
         """
         return self._rows(selection_of(counter, match=match, **days), "key", top=n)
 
     def by_key(
         self, counter: str, *, match: KeyMatch = ANY, **days: Unpack[DayRange]
     ) -> list[tuple[str, int]]:
-        """(key, total) of every matching key with rows in the range, largest first, then by key."""
+        """Return (key, total) of every matching key that has rows in the range, the largest first;
+        equal totals are in the order of keys.
+        """
         return self._rows(selection_of(counter, match=match, **days), "key")
 
     def counters(self, **days: Unpack[DayRange]) -> dict[str, int]:
-        """The totals of all counters by name, over days of each counter's time zone unless one is
-        given.
+        """Return the total of each counter by name. Days are those of each counter's own time zone,
+        unless one is given.
         """
         return dict(self._rows(selection_of(None, **days), "total"))
 
@@ -179,32 +188,37 @@ class Totals:
         n: int | None = None,
         **days: Unpack[DayRange],
     ) -> list[tuple[tuple[str, ...], int]]:
-        """(values of the dimensions, total) of every combination of values, largest first, then by
-        the values; or the first ``n``.
+        """Return (values of the dimensions, total) of each combination of values, the largest total
+        first; equal totals are in the order of the values.
 
         Args:
-            counter: a counter with a breakdown by the dimensions of ``dimensions`` and ``where``.
-            dimensions: dimensions of the rows, in order.
-            where: only events with these values; ``""`` is the value of events without one.
-            n: maximum number of rows.
+            counter: a counter that has a breakdown by the dimensions in ``dimensions`` and
+                ``where``.
+            dimensions: the dimensions of the rows, in order.
+            where: only events with these values of dimensions are added up; ``""`` is the value of
+                events that do not have the dimension.
+            n: maximum number of rows; None for all.
             days: the range.
 
         Raises:
-            UnknownDimension: no breakdown has these dimensions; the message says how to declare it.
+            UnknownDimension: no breakdown has these dimensions; the message says how to declare
+                one.
         """
         wanted, by = selection_of(counter, where=where, **days), tuple(dimensions)
         rows = self._rows(wanted, DIMENSIONS, dimensions=by, top=n)
         return [(row[:-1], row[-1]) for row in rows]
 
     def unique(self, counter: str, **asked: Unpack[TotalsQuestion]) -> Visitors:
-        """The number of different members (``Producer.seen``) for arguments as of :meth:`total`: of
-        a union, not a sum. Exact up to 256 members; beyond that an estimate with bounds.
+        """Return the number of different members that ``Producer.seen`` has counted; arguments are
+        as for :meth:`total`. A member that was seen in several keys or buckets is counted once. The
+        number is exact up to 256 members; beyond that, it is an estimate with bounds.
 
         Raises:
             NotUnique: the counter does not count different members, or those of this range were
                 hashed with several salts.
             DamagedSketch: a stored sketch is damaged or missing.
-            NoSketches: datasketches (``countersink[sketches]``) is needed and not installed.
+            NoSketches: the library datasketches is needed, and not installed
+                (``countersink[sketches]``).
         """
         (row,) = self._rows(selection_of(counter, **asked), "total", unique=True)
         return Visitors(*row)
@@ -212,8 +226,9 @@ class Totals:
     def unique_by(
         self, counter: str, unit: Unit, **asked: Unpack[TotalsQuestion]
     ) -> list[tuple[date, Visitors]]:
-        """(place, number of different members) for each ``day``, ``hour``, ``minute`` or ``month``
-        in order; places as of :meth:`daily`, :meth:`hourly`, :meth:`minutely`, :meth:`monthly`.
+        """Return (place, number of different members) for each ``day``, ``hour``, ``minute`` or
+        ``month`` in order. A place is a day or time as :meth:`daily`, :meth:`hourly`,
+        :meth:`minutely` or :meth:`monthly` returns it.
         """
         rows = self._rows(selection_of(counter, **asked), unit, unique=True)
         return [(place, Visitors(*found)) for place, *found in rows]
@@ -221,8 +236,9 @@ class Totals:
     def unique_by_key(
         self, counter: str, *, match: KeyMatch = ANY, n: int | None = None, **days: Unpack[DayRange]
     ) -> list[tuple[str, Visitors]]:
-        """(key, number of different members) of the matching keys with members, largest first, then
-        by key; or the first ``n``.
+        """Return (key, number of different members) of the matching keys that have members, the
+        largest number first; equal numbers are in the order of keys. With ``n``, only the first so
+        many.
         """
         rows = self._rows(selection_of(counter, match=match, **days), "key", unique=True, top=n)
         return [(key, Visitors(*found)) for key, *found in rows]
@@ -236,8 +252,8 @@ class Totals:
         n: int | None = None,
         **days: Unpack[DayRange],
     ) -> list[tuple[tuple[str, ...], Visitors]]:
-        """(values of the dimensions, number of different members), largest first, then by the
-        values; or the first ``n``. Arguments and errors as of :meth:`by`.
+        """Return (values of the dimensions, number of different members), the largest number first;
+        equal numbers are in the order of the values. Arguments and errors are as for :meth:`by`.
         """
         wanted, by = selection_of(counter, where=where, **days), tuple(dimensions)
         rows = self._rows(wanted, DIMENSIONS, dimensions=by, unique=True, top=n)
@@ -246,14 +262,14 @@ class Totals:
     def span(
         self, counter: str, *, key: str | None = None, time_zone: str | None = None
     ) -> tuple[date, date] | None:
-        """The first and the last day with rows of a counter or a key; None: no rows. A month counts
-        from its first to its last day.
+        """Return the first and the last day that have rows of a counter or of one key; None if
+        there are no rows. All days of a month that is a single bucket count as days with rows.
         """
         wanted = Selection(counter, keys=None if key is None else [key], time_zone=time_zone)
         return self._pool.read(lambda session: sums.span(Snapshot(session), wanted))
 
     def rolled_up_to(self, counter: str) -> date | None:
-        """The first day that still has a bucket of its own, as earlier days are in months; None: no
-        days are in months.
+        """Return the first day that still has its own bucket, because all days before it are rolled
+        up to months. Return None if no days are.
         """
         return self._pool.read(lambda session: Snapshot(session).rolled_up_to(counter))

@@ -1,5 +1,6 @@
-"""Answers to questions for totals from one snapshot (``answer``), and streamed rows for files
-(``rows``): computes the window, chooses the breakdown, and notes the limits of an answer.
+"""Answers questions for totals from one snapshot (``answer``), and streams rows for files
+(``rows``). It computes the window that a question asks for, chooses the breakdown that answers, and
+notes where an answer is partial.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,21 +37,23 @@ Question = Callable[[Snapshot, Selection], T]
 
 
 def answer(snapshot: Snapshot, query: Query) -> Answer:
-    """The answer to a question.
+    """Answer a question for totals of one counter, or of all that may be read.
 
-    All counters are read together, with a few statements per 500 counters.
+    All counters are read together, with a few statements for each 500 counters.
 
     Raises:
-        UnknownCounter: the counter was neither created nor ever counted, nor is it pending.
-        UnknownDimension: no breakdown has the dimensions.
+        UnknownCounter: the counter was neither created nor ever counted, and has no pending
+            amounts.
+        UnknownDimension: no breakdown has the dimensions that were asked for.
         InexactZone: the counter's buckets do not add up to the days or times asked for.
-        RolledUp: the range cuts through a month into which days are rolled up; or the query is
-            ``strict``, and days, hours or minutes of the range are rolled up.
-        IncompleteBreakdown: the query is ``strict``, and its range begins before the breakdown.
-        AnswerTooLarge: more than ``max_rows`` rows.
-        NotUnique, DamagedSketch, NoSketches: as :mod:`countersink.counting.totals.unions`.
-        StoreError: as any query.
-        ValueError: there is no such time zone; a series is too long.
+        RolledUp: the range begins or ends within a month that is a single bucket; or the query is
+            ``strict``, and some of the days, hours or minutes asked for are rolled up.
+        IncompleteBreakdown: the query is ``strict``, and its range begins before the breakdown
+            counts.
+        AnswerTooLarge: the answer has more than ``max_rows`` rows.
+        NotUnique, DamagedSketch, NoSketches: as in :mod:`countersink.counting.totals.unions`.
+        StoreError: a query failed.
+        ValueError: there is no such time zone; or a series is too long.
     """
     selection = query.selection
     found = Answer(query.columns, pending=snapshot.pending.entries)
@@ -90,16 +93,17 @@ def _check_number(query: Query, found: Answer) -> None:
 
 
 def rows(snapshot: Snapshot, query: Query, limits: Answer) -> Iterator[Row]:
-    """The rows of a question about one counter. ``streamed`` rows come one by one: the snapshot
-    cannot answer other questions until the last row.
+    """Yield the rows that answer a question about one counter. If the question is ``streamed``,
+    rows come as the server sends them: until the last one, the snapshot cannot answer other
+    questions.
 
     Args:
         snapshot: the snapshot to read.
         query: a question about one counter.
-        limits: the answer whose limits are set.
+        limits: an answer; its attributes that tell where it is partial are set.
 
     Raises:
-        StoreError, ValueError: as :func:`answer`.
+        StoreError, ValueError: as for :func:`answer`.
     """
     asked, view = query.selection, None
     wanted = asked
@@ -130,13 +134,14 @@ def rows(snapshot: Snapshot, query: Query, limits: Answer) -> Iterator[Row]:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of one counter.
+    """Computes the rows of an answer about one counter.
 
     Attributes:
         snapshot, query, limits: as for :func:`rows`.
-        wanted: the selection with its range, of the counter or of the breakdown that answers.
-        view: the breakdown that answers; None: the counter itself answers.
-        before: the previous window, if it is asked for and can be answered.
+        wanted: the selection with its range; its counter may be the breakdown that answers.
+        view: the breakdown that answers; None if the counter itself does.
+        before: the window before that of the question; None if it was not asked for, or cannot be
+            answered.
     """
 
     snapshot: Snapshot
@@ -162,7 +167,7 @@ class _Rows:
         return iter([(sums.total(snapshot, wanted), *previous)])
 
     def _series(self) -> Iterator[Row]:
-        """Rows of days, hours, minutes or months."""
+        """Return the rows of days, hours, minutes or months."""
         snapshot, query, wanted, limits = self.snapshot, self.query, self.wanted, self.limits
         unit = cast("Unit", query.by)
         found = series(snapshot, wanted, unit, strict=query.strict, uncut=query.streamed)
@@ -181,7 +186,9 @@ class _Rows:
 
     @property
     def _limit(self) -> int | None:
-        """``top``, or ``most`` plus one, which shows whether there are more."""
+        """The number of rows to read: ``top``, or one more than ``most``, which shows if there are
+        more.
+        """
         return self.query.top or (self.query.most and self.query.most + 1)
 
     def _by_key(self) -> Iterator[Row]:
@@ -225,12 +232,14 @@ class _Rows:
             yield *values, total, *((previous,) if query.against_previous else ())
 
     def _previous(self, question: Question[T], wanted: Selection) -> T | None:
-        """The answer for the previous window; None: it cannot be answered."""
+        """Return the answer to a question for the window before; None if that is not possible."""
         window = self.before
         return None if window is None else self._within(question, wanted, window.start, window.end)
 
     def _within(self, question: Question[T], wanted: Selection, start: date, end: date) -> T | None:
-        """The answer for another range; None: the counter's buckets do not add up to it."""
+        """Return the answer to a question for another range; None if the counter's buckets do not
+        add up to it.
+        """
         try:
             return question(self.snapshot, replace(wanted, start=start, end=end))
         except (RolledUp, InexactZone):
@@ -270,11 +279,11 @@ class _Rows:
     def _by_place(
         self, view: View, total: Scope, labels: list[int], places: Sequence[tuple[date, date]]
     ) -> Iterator[Row]:
-        """(first day, key, total) by ranges of days that have buckets.
+        """Yield (first day, key, total) for each range of days in ``places``.
 
         Raises:
-            InexactZone, RolledUp: a range, or the day after one, begins within a bucket. (Before
-                the first range nothing was counted.)
+            InexactZone, RolledUp: one of the ranges, or the day after it, begins within a bucket.
+                (For the first range this is no error, because nothing was counted before it.)
         """
         latest = max(map(view.last_day, labels), default=None)
         following = [last + ONE_DAY for _, last in places if latest and last < latest]
@@ -286,7 +295,9 @@ class _Rows:
 
 
 def _largest(query: Query, limits: Answer, ordered: list[T]) -> list[T]:
-    """The first ``top`` or ``most`` of the rows; notes in ``limits`` if ``most`` leaves any out."""
+    """Return the first rows of an ordered list, at most ``top`` or ``most`` of them. If ``most``
+    leaves some out, note this in ``limits``.
+    """
     if query.top is not None:
         return ordered[: query.top]
     if query.most is not None and len(ordered) > query.most:

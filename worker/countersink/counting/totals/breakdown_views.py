@@ -1,7 +1,9 @@
-"""Totals by dimensions: the breakdown that answers, and the values of its keys (``BreakdownView``).
+"""Totals by values of dimensions: chooses the breakdown that answers (``BreakdownView``), and gets
+the values from its keys.
 
-A question by dimensions becomes a question about the counter that stores a breakdown, which is
-answered as any other. Its overflow key (``__overflow__``) has that value in each dimension.
+A question by dimensions becomes a question about the counter that stores the breakdown, which is
+answered as any other. A breakdown's key ``__overflow__`` gives each dimension the value
+``__overflow__``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,15 +22,15 @@ from countersink.runtime.limits import OVERFLOW, text_bytes
 
 @dataclass(frozen=True, slots=True)
 class BreakdownView:
-    """The breakdown that answers a question.
+    """The breakdown that answers a question about a counter.
 
     Attributes:
-        counter: the counter asked about.
+        counter: the counter that the question names.
         breakdown: the breakdown.
-        selection: the selection, with counter and keys of the breakdown.
-        by: the dimensions asked for, in order.
-        one_key_each: each combination of their values has one key, so that keys need not be added
-            up, and are in the order of the values.
+        selection: the selection of the question, with counter and keys of the breakdown.
+        by: the dimensions that rows are by, in order.
+        one_key_each: whether each combination of values has a single key. Then keys need not be
+            added up, and are in the order of the values.
     """
 
     counter: str
@@ -38,7 +40,7 @@ class BreakdownView:
     one_key_each: bool
 
     def values(self, key: str) -> tuple[str, ...]:
-        """The values of the dimensions asked for, from a key of the breakdown."""
+        """Return the values of the dimensions asked for, given a key of the breakdown."""
         if key == OVERFLOW:
             return (OVERFLOW,) * len(self.by)
         values = values_of(key)
@@ -48,7 +50,9 @@ class BreakdownView:
         )
 
     def projected(self, amounts: Sequence[tuple[str, int]]) -> list[tuple[tuple[str, ...], int]]:
-        """(values, total) from (key, total), the largest first, then by the values."""
+        """Add up (key, total) to (values, total), the largest total first; equal totals are in the
+        order of the values.
+        """
         found: dict[tuple[str, ...], int] = {}
         for key, amount in amounts:
             values = self.values(key)
@@ -56,8 +60,9 @@ class BreakdownView:
         return sorted(found.items(), key=lambda pair: (-pair[1], [*map(text_bytes, pair[0])]))
 
     def since_if_after(self, snapshot: Snapshot, start: date | None) -> datetime | None:
-        """The time from which on the breakdown counts events, if a range from ``start`` on begins
-        before it. A range without start begins with the first bucket that has rows.
+        """Return the time from which on the breakdown counts events, if a range from ``start`` on
+        begins earlier; otherwise None. A range without start begins with the first bucket that has
+        rows.
         """
         since = self.breakdown.since * 60
         if not since:
@@ -74,7 +79,7 @@ class BreakdownView:
 
     @contextmanager
     def renamed_errors(self) -> Iterator[None]:
-        """Replace the breakdown's name in errors by the counter asked about."""
+        """Within the block, put the counter's name into errors instead of the breakdown's."""
         try:
             yield
         except StoreError as error:
@@ -83,13 +88,16 @@ class BreakdownView:
 
 
 def view_of(snapshot: Snapshot, selection: Selection, by: Sequence[str] = ()) -> BreakdownView:
-    """The breakdown that answers a question by dimensions: of those that have the dimensions of
-    ``by`` and ``where`` and count all events of the range, the one with fewest dimensions, then one
-    that begins with the dimensions of ``where``. If none counts all events, the earliest one.
+    """Return the breakdown that answers a question by dimensions.
+
+    It has all dimensions in ``by`` and ``where``, and counts all events of the range. Of several,
+    it is the one with the fewest dimensions, and of these one that begins with the dimensions in
+    ``where``. If none counts all events, it is the one that began first.
 
     Raises:
         UnknownCounter: there is no such counter.
-        UnknownDimension: the counter has not declared a dimension, or such a breakdown.
+        UnknownDimension: the counter has not declared a dimension, or has no breakdown by all of
+            them.
     """
     counter = selection.counter
     assert counter is not None
@@ -112,7 +120,9 @@ def view_of(snapshot: Snapshot, selection: Selection, by: Sequence[str] = ()) ->
 
 
 def _match(names: Sequence[str], where: Mapping[str, str]) -> KeyMatch | None:
-    """The match of keys with the values ``where``; None: all keys."""
+    """Return the rule that picks those keys of a breakdown that have the values in ``where``; None
+    to pick all keys. ``names`` are the dimensions of the breakdown.
+    """
     if not where:
         return None
     parts = {name: part(value, len(names)) for name, value in where.items()}

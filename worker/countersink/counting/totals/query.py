@@ -1,12 +1,12 @@
-"""A question for totals and its answer (``Query``, ``Answer``), for Python, ``countersink totals``,
-``export`` and ``/v1``: what rows are by and their columns (``COLUMNS``), checks, texts of days and
-times, and limits of an answer. Windows that end now (``--last 24h``) and the windows before them,
-with the errors where a counter's buckets do not add up to them.
+"""A question for totals (``Query``) and its answer (``Answer``), as used from Python, by
+``countersink totals``, ``export`` and ``/v1``. Defines the columns of rows (``COLUMNS``), checks
+questions, formats days and times, and tells where an answer is partial. Computes windows that end
+now (``--last 24h``) and the windows before them.
 
-A window of minutes or hours consists of whole buckets: the last one is open now, and the first one
-begins the length of the window before its end. So totals are exact, and the window moves by the
-minute, the quarter or the hour. Where finer buckets are rolled up at its begin, it moves by
-quarters or hours, if these fit. A window of days consists of whole days, including today.
+A window of minutes or hours consists of whole buckets. It ends with the bucket that is open now,
+and begins its length earlier. So its total is exact, and it moves on by a minute, a quarter or an
+hour. If finer buckets are rolled up where it would begin, it moves on by wider ones, if these fit
+its length. A window of days consists of whole days, today included.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,32 +27,36 @@ from countersink.runtime.dimensions import UNIQUE_COLUMNS, check_name
 from countersink.runtime.texts import iso
 
 DIMENSIONS: Final = "dimensions"
-"""Value of ``Query.by`` for rows by dimensions."""
+"""Value of ``Query.by`` for a row per combination of values of dimensions."""
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     **{unit: (unit,) for unit in UNITS},
     "key": ("key",),
     "counter": ("counter",),
     "total": (),
 }
-"""Values of ``Query.by`` besides dimensions, with the columns they add."""
+"""For each value of ``Query.by`` except dimensions, the columns that name a row."""
 EXPORTED: Final[Mapping[str, tuple[str, ...]]] = {
     **{by: columns for by, columns in COLUMNS.items() if by != "counter"},
     "key-day": ("day", "key"),
     "key-month": ("month", "key"),
 }
-"""Values of ``Query.by`` for ``Query.streamed``, with the columns they add."""
+"""The same for queries that are ``streamed``."""
 By = tuple[str, tuple[str, ...]]
-"""``Query.by`` and ``Query.dimensions``."""
+"""The values of ``Query.by`` and ``Query.dimensions``."""
 Row = tuple[Any, ...]
-"""Values of a row: counter and key are str, a total is int, a day is a date, a month the date of
-its first day, an hour or minute an aware datetime; a previous total may be None."""
+"""The values of a row. Counter and key are str, a total is int, and a day is a date. A month is the
+date of its first day, an hour or a minute is an aware datetime. A previous total may be None."""
 
 
 def read_by(text: str, words: Iterable[str] = COLUMNS) -> By:
-    """``Query.by`` and ``Query.dimensions`` of a text: one of ``words``, or ``page,country``.
+    """Parse the text that says what each row of an answer is for. It is one of ``words``, such as
+    ``day``, or names dimensions, such as ``page,country``.
+
+    Returns:
+        The values of ``Query.by`` and ``Query.dimensions``.
 
     Raises:
-        ValueError: neither.
+        ValueError: the text is neither.
     """
     if text in words:
         return text, ()
@@ -71,7 +75,7 @@ def read_by(text: str, words: Iterable[str] = COLUMNS) -> By:
 
 
 def read_where(text: str) -> tuple[str, str]:
-    """(dimension, value) of ``country=DE``.
+    """Parse a text such as ``country=DE`` into a dimension and its value.
 
     Raises:
         ValueError: the text has another form.
@@ -84,25 +88,25 @@ def read_where(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """A range with both ends.
+    """A range that has both ends.
 
     Attributes:
-        start, end: days, both inclusive, or times, of which ``end`` is exclusive.
+        start, end: two days, both included; or two times, of which ``end`` is excluded.
     """
 
     start: date
     end: date
 
     def document(self) -> dict[str, str]:
-        """JSON members of both ends: days, or times in UTC."""
+        """Return both ends for JSON: days, or times in UTC."""
         return {
             name: iso(each, "minutes") for name, each in (("from", self.start), ("to", self.end))
         }
 
     @property
     def before(self) -> "TimeWindow | None":
-        """The window of equal length that ends where this one begins; None: it would begin before
-        the first time that can be asked for.
+        """The window of equal length that ends where this one begins. None if it would begin before
+        the first day or time that can be asked for.
         """
         start, end = self.start, self.end
         if isinstance(start, datetime) and isinstance(end, datetime):
@@ -117,26 +121,27 @@ class Query:
     """A question for totals.
 
     Attributes:
-        selection: counter, keys and range.
-        by: a key of :data:`COLUMNS`, or :data:`DIMENSIONS`.
-        dimensions: dimensions of the rows in order, with ``by=DIMENSIONS``.
-        top: maximum number of keys (per counter), counters or values of dimensions.
-        most: as ``top``, if that is not given, but the answer says if it leaves any out; None: all.
-        max_rows: an answer with more rows is refused; None: any number.
-        also: with ``by="key"``, ranges of days whose totals of each key are ``also`` of its row;
-            None where the counter's buckets do not add up to a range.
-        against_previous: adds ``previous`` to each row: its total in the previous window of equal
-            length, None where that cannot be answered. Needs a range with both ends or a window,
-            and is not for series.
-        include_pending: add increments that are still in the queue.
-        unique: the number of different members instead of the total.
-        strict: a partial answer is an error.
-        streamed: for :func:`countersink.counting.totals.answer.rows` only: all keys, or values of
-            dimensions, in the order of their bytes, streamed from the server; ``by`` is a key of
+        selection: which counter, keys and range.
+        by: what each row is for: a key of :data:`COLUMNS`, or :data:`DIMENSIONS`.
+        dimensions: the dimensions of the rows, in order, if ``by`` is :data:`DIMENSIONS`.
+        top: maximum number of keys (of each counter), counters or values of dimensions.
+        most: the same maximum, where ``top`` is None. The answer then says whether rows were left
+            out. If both are None, none are.
+        max_rows: refuse an answer with more rows; None accepts any number.
+        also: further ranges of days. Their totals are added to each row as ``also``, None where
+            buckets do not add up to a range. Only with ``by="key"``.
+        against_previous: whether each row has ``previous``: its total in the window before, None
+            where that cannot be answered. Needs a range with both ends, or a window, and is not for
+            series.
+        include_pending: whether to add increments that are still in the queue.
+        unique: whether to ask for numbers of different members instead of totals.
+        strict: whether a partial answer is an error.
+        streamed: whether :func:`countersink.counting.totals.answer.rows` streams all rows from the
+            server, keys or values in the order of their bytes. ``by`` is then a key of
             :data:`EXPORTED`, or :data:`DIMENSIONS`.
 
     Raises:
-        ValueError: there is no previous window; or options exclude each other.
+        ValueError: options exclude each other, or there is no window before.
     """
 
     selection: Selection
@@ -154,7 +159,7 @@ class Query:
     streamed: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse options that exclude each other."""
+        """Raise ValueError if options exclude each other."""
         for refusal in self._refusals():
             raise ValueError(refusal)
 
@@ -194,12 +199,12 @@ class Query:
 
     @property
     def dimensional(self) -> bool:
-        """Whether a breakdown answers."""
+        """Whether a breakdown has to answer."""
         return self.by == DIMENSIONS or bool(self.selection.where)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the answer, in order."""
+        """The names of the answer's columns, in order."""
         named = {**COLUMNS, **EXPORTED}.get(self.by, self.dimensions)
         several = self.selection.counter is None and self.by != "counter"
         return (
@@ -214,26 +219,26 @@ class Query:
 
 @dataclass(slots=True)
 class Answer:
-    """The answer to a query: columns, rows, and limits.
+    """The answer to a query: its columns and rows, and where it is partial.
 
     Attributes:
-        columns: names of the values of each row.
-        rows: days, hours, minutes and months ascending; keys and counters by total, largest first,
-            then by name.
-        complete_up_to: time before which all increments that reached Redis are in the rows; None:
-            unknown.
-        unknown_because: the error that left it unknown.
-        pending: number of entries included that were still in the queue.
-        rolled_up_to: first day that still has a bucket of its own, as earlier days are in months;
-            the latest of several counters; None: no days are in months.
-        since: time from which on the breakdown that answers counts events, where the range begins
+        columns: names of the values in each row.
+        rows: the rows. Days, hours, minutes and months are in ascending order; keys and counters by
+            total, the largest first, then by name.
+        complete_up_to: a time; all increments that reached Redis before it are in the rows. None if
+            this is unknown.
+        unknown_because: the error because of which it is unknown.
+        pending: number of entries that were still in the queue and are included.
+        rolled_up_to: first day that still has its own bucket, because days before it are rolled up
+            to months; the latest of several counters. None if no days are.
+        since: time from which on the breakdown that answers counts events; set if the range begins
             earlier.
-        told_from: day, or time, from which on the rows have days, hours or minutes, where earlier
-            ones of the range are left out because they are rolled up; the latest of several
-            counters.
-        truncated: the rows are the largest keys or counters, and there are more; or the part of a
-            series, as long as allowed, that has the most days with counts.
-        window: the range of ``last``; None without ``last``, or for several counters.
+        told_from: day or time at which the rows begin; set if earlier days, hours or minutes of the
+            range are left out, because they are rolled up. The latest of several counters.
+        truncated: whether there are more keys or counters than the rows have; or whether the rows
+            are only a part of a series that is too long, namely the one that has the most days with
+            counts.
+        window: the range that ``last`` became; None without ``last``, and for several counters.
     """
 
     columns: tuple[str, ...]
@@ -248,11 +253,13 @@ class Answer:
     window: TimeWindow | None = None
 
     def documents(self) -> Iterator[dict[str, Any]]:
-        """The rows by column, with values for JSON and CSV."""
+        """Yield each row as a dict by column, with values for JSON and CSV."""
         return documents(self.columns, self.rows)
 
     def limits(self) -> dict[str, Any]:
-        """JSON members of the limits; ``since``, ``told_from`` and ``window`` only if set."""
+        """Return, for JSON, where the answer is partial. ``since``, ``told_from`` and ``window``
+        are only included if they are set.
+        """
         found: dict[str, Any] = {
             "complete_up_to": iso(self.complete_up_to),
             "rolled_up_to": iso(self.rolled_up_to),
@@ -268,7 +275,7 @@ class Answer:
 
 
 def documents(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """Rows by column, with values for JSON and CSV."""
+    """Yield each row as a dict by column, with values for JSON and CSV."""
     dated = any(column in UNITS for column in columns)
     for row in rows:
         found = dict(zip(columns, row, strict=True))
@@ -276,7 +283,9 @@ def documents(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[dict[str,
 
 
 def text(value: Any, column: str) -> Any:
-    """A value for JSON and CSV: ``2026-11-21``, ``2026-11-21T08:00+01:00``, ``2026-11``."""
+    """Return a value for JSON and CSV, such as ``2026-11-21``, ``2026-11-21T08:00+01:00``,
+    ``2026-11``.
+    """
     if isinstance(value, datetime):
         return value.isoformat(timespec="minutes")
     if isinstance(value, date):
@@ -290,18 +299,19 @@ _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def with_window(
     snapshot: Snapshot, selection: Selection, last: Last, *, before: bool = False
 ) -> Selection:
-    """A copy of the selection of one counter, with the range of ``last``.
+    """Return a copy of a selection of one counter, whose range is the window ``last``.
 
     Args:
-        snapshot: the snapshot to read; the window ends at its server's time.
+        snapshot: the snapshot to read; the window ends at the time of its server.
         selection: a selection of one counter.
-        last: the window's length.
-        before: choose a window whose previous window can be answered, too, if there is any.
+        last: the length of the window.
+        before: whether to choose a window such that the one before it can be answered, too, if any
+            can.
 
     Raises:
         UnknownCounter: there is no such counter.
         InexactZone: the counter's buckets do not add up to such a window.
-        Refused: this machine does not know the counter's time zone, and days are asked for.
+        Refused: days are asked for, and this machine does not know the counter's time zone.
     """
     view = snapshot.selected(selection)
     window = _window(view, last, snapshot.now_ms // 60_000, before=before)
@@ -309,7 +319,7 @@ def with_window(
 
 
 def window_of(selection: Selection) -> TimeWindow | None:
-    """The range of a selection, if both ends are given and are days, or both times."""
+    """Return the range of a selection if it has both ends, and these are two days or two times."""
     start, end = selection.start, selection.end
     if start is None or end is None or isinstance(start, datetime) != isinstance(end, datetime):
         return None
@@ -337,7 +347,7 @@ def _window(view: View, last: Last, minute: int, *, before: bool) -> TimeWindow:
 
 
 def _fits(view: View, window: TimeWindow) -> bool:
-    """Whether a window begins and ends at the edges of buckets."""
+    """Return whether a window begins and ends at edges of buckets."""
     with suppress(InexactZone, RolledUp):
         view.require_range(window.start, window.end)
         return True

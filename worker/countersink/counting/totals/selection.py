@@ -1,6 +1,6 @@
-"""Selections of questions for totals: counter, keys (exact, prefix, contains, excluded), days or
-times, a window that ends now (``Last``); checks with error messages. Keys are compared byte by
-byte, as in the table.
+"""Selections, which tell what a question for totals is about: the counter, the keys (exact ones, by
+prefix or by a part, with exclusions), and the range (days, times, or a window that ends now).
+Checks them, with messages. Keys are compared byte by byte, as in the table.
 """
 
 import re
@@ -15,7 +15,7 @@ from countersink.runtime.dimensions import check_dimensions
 from countersink.runtime.limits import key_bytes, text_bytes
 
 MAX_PARTS: Final = 1_000
-"""Maximum keys and prefixes of a match: for more the server would not use an index."""
+"""Maximum number of keys and prefixes of a match: for more, the server would not use an index."""
 
 
 def _texts(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -26,23 +26,23 @@ def _texts(given: str | Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyMatch:
-    """A match of keys, sensitive to case and accents, without special characters.
+    """A rule that tells which keys of a counter to add up. Case and accents matter, and no
+    character is special.
 
-    A key matches if it is one of ``keys`` or begins with one of ``prefix`` (without both: any key),
-    contains ``contains``, and is not excluded.
+    A key matches if it fulfils all conditions: it is one of ``keys`` or begins with one of
+    ``prefix`` (where any of these are given), it contains ``contains``, and it is not excluded.
 
     Attributes:
         keys: exact keys.
         prefix: one prefix, or several; an empty one is ignored.
-        contains: text that keys contain; empty: any key.
+        contains: text that a key must contain; an empty text allows any key.
         exclude_keys: keys that do not match.
-        exclude_prefix: one prefix, or several, of keys that do not match.
-        values: (place from 0, part) of keys of breakdowns.
+        exclude_prefix: one prefix, or several; keys that begin with one do not match.
+        values: (position from 0, value) of values that the key of a breakdown must have.
 
     Raises:
         ValueError: an empty prefix is excluded, which would exclude all keys; or there are more
-        than
-            :data:`MAX_PARTS` keys and prefixes.
+            than :data:`MAX_PARTS` keys and prefixes.
         TypeError: ``keys`` or ``exclude_keys`` is a single text.
     """
 
@@ -58,7 +58,7 @@ class KeyMatch:
     _not_begins: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Check and normalize the attributes."""
+        """Check the attributes, and bring them into one form."""
         for name in ("keys", "exclude_keys"):
             if isinstance(getattr(self, name), str):
                 raise TypeError(f"{name} is a sequence of str")
@@ -88,7 +88,7 @@ class KeyMatch:
             object.__setattr__(self, name, value)
 
     def __contains__(self, key: str) -> bool:
-        """Whether a key matches."""
+        """Return whether a key matches."""
         stored = key_bytes(key)
         return (
             (not self.bounded or stored in self._keys or stored.startswith(self._begins))
@@ -100,16 +100,20 @@ class KeyMatch:
 
     @property
     def bounded(self) -> bool:
-        """Whether the matching keys are in a few ranges of an index over keys."""
+        """Whether exact keys or prefixes are given, so that an index over keys has few ranges to
+        read.
+        """
         return bool(self._keys or self._begins)
 
     @property
     def indexes(self) -> str:
-        """Indexes that the server may use; for few keys of many days it needs ``by_key``."""
+        """Names of the indexes that the server may use. For few keys of many days it needs
+        ``by_key``.
+        """
         return "PRIMARY, by_key" if self.bounded else "PRIMARY"
 
     def condition(self) -> tuple[str, tuple[object, ...]]:
-        """SQL conditions on ``counter_key``, beginning with AND, and their values."""
+        """Return SQL conditions on ``counter_key``, each beginning with AND, and their values."""
         terms: list[str] = []
         args: list[object] = []
         if self.bounded:
@@ -128,28 +132,31 @@ class KeyMatch:
 
 
 def _part(key: bytes, place: int) -> bytes:
-    """A part of a breakdown's key, as by SUBSTRING_INDEX: the last part if there are fewer."""
+    """Return the value at a position in a breakdown's key, or the last one if it has fewer values;
+    SUBSTRING_INDEX returns the same.
+    """
     return b"\0".join(key.split(b"\0")[: place + 1]).rpartition(b"\0")[2]
 
 
 ANY = KeyMatch()
-"""All keys."""
+"""The match of all keys."""
 
 Keys = Sequence[str] | KeyMatch | None
-"""Keys of a question: named keys, a match, or (None) all keys."""
+"""The keys that a question is about: named keys, a match, or None for all keys."""
 
 ChosenKeys = KeyMatch | tuple[bytes, ...]
-"""A match of keys, or named keys as stored."""
+"""A match of keys, or named keys in the form that the table has."""
 
 
 @dataclass(frozen=True, slots=True)
 class PickedKeys:
-    """SQL conditions for keys.
+    """SQL conditions that pick some keys.
 
     Attributes:
-        where, args: the conditions, beginning with AND, and their values.
-        indexes: indexes that the server may use.
-        ranges: ranges of an index over keys, per counter; 0: no such index is used.
+        where, args: the conditions, each beginning with AND, and their values.
+        indexes: names of the indexes that the server may use.
+        ranges: number of ranges of an index over keys, for each counter; 0 if no such index is
+            used.
         ordered: as for :func:`countersink.counting.totals.sums.grouping`.
     """
 
@@ -161,14 +168,14 @@ class PickedKeys:
 
 
 def chosen_keys(keys: Keys) -> ChosenKeys:
-    """The keys of a question as :data:`ChosenKeys`."""
+    """Return the keys of a question as a match, or as the bytes of named keys."""
     if keys is None or isinstance(keys, KeyMatch):
         return keys or ANY
     return tuple(sorted({key_bytes(key) for key in keys}))
 
 
 def picked_keys(chosen: ChosenKeys, size: int) -> list[PickedKeys]:
-    """Conditions that together pick the keys, with up to ``size`` named keys each."""
+    """Return SQL conditions that together pick all chosen keys, up to ``size`` named keys each."""
     if isinstance(chosen, KeyMatch):
         ranges = len(chosen.keys) + len(chosen.prefix)
         return [PickedKeys(*chosen.condition(), chosen.indexes, ranges, not ranges)]
@@ -184,13 +191,13 @@ _LAST: Final = re.compile(r"([0-9]{1,9})([mhd])")
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """The length of a window that ends now, in minutes or days.
+    """The length of a window that ends now.
 
-    A window of days has whole days of the time zone, including today. A window of minutes has the
-    open bucket, and as many before it as make up its length.
+    A window of days has whole days of the time zone; the last one is today. A window of minutes has
+    whole buckets; the last one is open now.
 
     Attributes:
-        minutes: length in minutes; a day has 1440.
+        minutes: the length in minutes; a day has 1440.
         days: whether it is a window of days.
     """
 
@@ -199,10 +206,11 @@ class Last:
 
     @classmethod
     def of(cls, given: "str | timedelta | Last") -> "Last":
-        """The window of ``90m``, ``24h``, ``7d``, or of a timedelta (in minutes).
+        """Parse the length of a window, such as ``90m``, ``24h`` or ``7d``. A timedelta makes it
+        minutes.
 
         Raises:
-            ValueError: not a window, or longer than 36,500 days.
+            ValueError: it is no such length, or longer than 36,500 days.
         """
         if isinstance(given, Last):
             return given
@@ -227,22 +235,22 @@ class Last:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Counter, keys and range of a question; None: all.
+    """What a question is about: counter, keys and range. None means all counters, all keys or all
+    times.
 
     Attributes:
-        counter: one counter's name.
+        counter: the name of one counter.
         keys: named keys, or a match.
-        start, end: days, both inclusive; or times (aware, whole minutes), of which ``end`` is
-            exclusive.
-        last: a window that ends now, instead of both; see
+        start, end: two days, both included; or two times (aware, whole minutes), ``end`` excluded.
+        last: length of a window that ends now, instead of ``start`` and ``end``; see
             :func:`countersink.counting.totals.query.with_window`.
-        time_zone: time zone of the days; None: the counter's own.
-        where: (dimension, value) of the events to count, instead of ``keys``.
-        visible: whether a counter may be read, in a question for all counters.
+        time_zone: time zone of the days; None for the counter's own.
+        where: (dimension, value) that events must have, instead of ``keys``.
+        visible: tells which counters may be read, if the question is about all counters.
 
     Raises:
         TypeError: a day is not a ``datetime.date``.
-        ValueError: an invalid range; or both a range and ``last``.
+        ValueError: the range is invalid; or both a range and ``last`` are given.
     """
 
     counter: str | None = None
@@ -272,16 +280,16 @@ class Selection:
 
     @property
     def named(self) -> Sequence[str] | None:
-        """The named keys, for questions that take no match; None: all keys."""
+        """The named keys; None for all keys. Only for questions that do not take a match."""
         assert not isinstance(self.keys, KeyMatch)
         return self.keys
 
 
 def check_days(start: date | None, end: date | None) -> None:
-    """Refuse an invalid range of days.
+    """Raise an error if a range of days is invalid.
 
     Raises:
-        TypeError: not a ``date``, or a ``datetime``.
+        TypeError: one end is not a ``date``, or is a ``datetime``.
         ValueError: it ends before it begins.
     """
     for day in (start, end):
@@ -292,11 +300,12 @@ def check_days(start: date | None, end: date | None) -> None:
 
 
 def check_range(start: date | None, end: date | None) -> None:
-    """Refuse an invalid range of days or times.
+    """Raise an error if a range of days or times is invalid.
 
     Raises:
-        TypeError: neither a ``date`` nor a ``datetime``.
-        ValueError: it ends before it begins; a time is naive, not a whole minute, or out of range.
+        TypeError: one end is neither a ``date`` nor a ``datetime``.
+        ValueError: it ends before it begins; or a time is naive, not a whole minute, or out of
+            range.
     """
     for moment in (start, end):
         if isinstance(moment, datetime):
@@ -326,10 +335,12 @@ def _check_time(moment: datetime) -> None:
 
 
 def wanted_keys(key: str | None, keys: Sequence[str] | None, match: KeyMatch = ANY) -> Keys:
-    """The keys of a question: one key, several, or a match, to whose keys named keys are added.
+    """Return the keys that a question is about: one key, several keys, or a match. If named keys
+    and a match are given, the keys are added to those of the match.
 
     Raises:
-        ValueError: both a key and keys were given. TypeError: ``keys`` is a single text.
+        ValueError: both ``key`` and ``keys`` are given.
+        TypeError: ``keys`` is a single text.
     """
     if key is not None and keys is not None:
         raise ValueError("give key or keys, not both")
@@ -351,10 +362,10 @@ def wanted_keys(key: str | None, keys: Sequence[str] | None, match: KeyMatch = A
 def checked_where(
     where: Mapping[str, str] | Sequence[tuple[str, str]] | None,
 ) -> tuple[tuple[str, str], ...]:
-    """Checked values of dimensions for a selection.
+    """Check values of dimensions, and return them as (dimension, value) for a selection.
 
     Raises:
-        TypeError, ValueError: an invalid name or value, or a name twice.
+        TypeError, ValueError: a name or a value is invalid, or a dimension is given twice.
     """
     if not where:
         return ()
@@ -366,7 +377,9 @@ def checked_where(
 
 
 def _any_of(keys: Iterable[bytes], prefixes: Iterable[bytes], args: list[object]) -> str:
-    """SQL condition for keys that are in ``keys`` or begin with a prefix; appends to ``args``."""
+    """Return an SQL condition for keys that are in ``keys`` or begin with a prefix. Append its
+    values to ``args``.
+    """
     terms = []
     if named := sorted(keys):
         terms.append(f"counter_key IN ({marks(named)})")
@@ -379,6 +392,6 @@ def _any_of(keys: Iterable[bytes], prefixes: Iterable[bytes], args: list[object]
 
 
 def _after_all(prefix: bytes) -> bytes | None:
-    """The least bytes after all bytes with this prefix; None: there are none."""
+    """Return the least bytes that come after all bytes with this prefix; None if there are none."""
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes([head[-1] + 1]) if head else None

@@ -1,6 +1,6 @@
-"""Series of totals by day, hour, minute and month, with zeros (``series``): their begin, the part
-of a series that is too long, and errors for hours and minutes that a counter does not have. See
-``counters/buckets.py`` for the maximum length.
+"""Series of totals by day, hour, minute or month, with zeros (``series``). Decides where a series
+begins, which part of a series that is too long is returned, and refuses hours and minutes that a
+counter does not have. See ``counters/buckets.py`` for the maximum length.
 
 Functions raise the errors of :mod:`countersink.counting.totals.sums`, and SeriesTooLong.
 """
@@ -36,16 +36,17 @@ SECONDS: Final[Mapping[Unit, int]] = {"hour": 3600, "minute": 60}
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Totals of the days, hours, minutes or months of a range in order, 0 where nothing was
+    """The total of each day, hour, minute or month of a range, in order; 0 where nothing was
     counted.
 
     Attributes:
-        rows: (day, or first day of the month, or begin of the hour or minute, total). A begin is an
-            aware datetime with the zone's UTC offset. An hour that clocks repeat is there twice; a
-            skipped one is left out. The first and the last month have what the range includes.
-        told_from: the day, or time, at which the rows begin, where earlier ones of the range are
-            left out because they are rolled up to wider buckets.
-        truncated: only a part of the range is in the rows.
+        rows: (day, total), (first day of the month, total), or (begin of the hour or minute,
+            total). A begin is an aware datetime with the zone's UTC offset. An hour that clocks
+            repeat has two rows; one that they skip has none. Of the first and the last month, only
+            the days in the range are added up.
+        told_from: day or time at which the rows begin; set if earlier ones of the range are left
+            out, because they are rolled up to wider buckets.
+        truncated: whether the range was too long, and the rows are only a part of it.
     """
 
     rows: list[tuple[Any, int]]
@@ -61,22 +62,23 @@ def series(
     strict: bool = False,
     uncut: bool = False,
 ) -> Series:
-    """The totals of each day, hour, minute or month of a range, by default from the first to the
-    last with rows.
+    """Return the total of each day, hour, minute or month of a range. If the range has no start or
+    no end, the series begins with the first bucket that has rows, or ends with the last.
 
     Args:
-        snapshot, selection: the snapshot to read, and counter, keys and range.
-        unit: what each row is for.
-        strict: a partial answer is an error. Otherwise the series leaves out the part that is
-            rolled up; and a series without start that is too long is cut to the allowed part that
-            has the most days with counts, so that one event with a wrong time does not prevent
-            every answer.
-        uncut: a series that is too long is an error in any case.
+        snapshot, selection: the snapshot to read; counter, keys and range.
+        unit: what each row of the series is for.
+        strict: whether a partial answer is an error. If it is not, the part of the range that is
+            rolled up is left out. And if a series without start is too long, only a part of it is
+            returned: of all parts that are short enough, the one that has the most days with
+            counts. So a single event with a wrong time does not prevent every answer.
+        uncut: whether a series that is too long is an error in any case.
 
     Raises:
-        RolledUp: ``strict``, and a part of the range is rolled up to wider buckets; or the range
-            cuts through a month.
-        InexactZone: also where the counter has no hours, or no minutes.
+        RolledUp: ``strict`` is set, and a part of the range is rolled up to wider buckets; or the
+            range begins or ends within a month that is a single bucket.
+        InexactZone: the buckets do not add up to the units; or the counter has no hours, or no
+            minutes.
         SeriesTooLong: the series is too long.
     """
     view = snapshot.selected(selection)
@@ -104,11 +106,12 @@ def series(
 def answerable(
     view: View, selection: Selection, unit: Unit, *, strict: bool
 ) -> tuple[Selection | None, date | None]:
-    """The part of a range whose days, hours or minutes are not rolled up (None: no part), and
-    ``told_from`` of its series.
+    """Return the part of a range whose days, hours or minutes are not rolled up, and where it
+    begins. The part is None if all are rolled up. The begin (``told_from`` of the series) is None
+    if the part is the whole range.
 
     Raises:
-        RolledUp: ``strict``, and a part is rolled up.
+        RolledUp: ``strict`` is set, and a part of the range is rolled up.
     """
     rolled = None if unit == "month" else _rolled(view, selection, unit)
     if rolled is None:
@@ -136,8 +139,9 @@ def _rolled_up(view: View, unit: Unit, until: int, width: Width) -> RolledUp:
 
 
 def _rolled(view: View, selection: Selection, unit: Unit) -> tuple[int, Width] | None:
-    """Unix seconds before which buckets of the unit are rolled up to wider ones, and the width of
-    these; None: none of the range are, so that zeros are exact.
+    """Return the Unix seconds before which buckets of the unit are rolled up to wider ones, and the
+    width of these. Return None if no such wider bucket in the range has rows, so that zeros are
+    exact.
     """
     start, end = selection.start, buckets.following(selection.end)
     begin = None if start is None else min(view.instants(start))
@@ -159,15 +163,15 @@ def _rolled(view: View, selection: Selection, unit: Unit) -> tuple[int, Width] |
 def _rows(
     snapshot: Snapshot, view: View, wanted: Selection, unit: Unit, start: date | None
 ) -> list[tuple[Any, int]]:
-    """The rows of a range.
+    """Return the rows of a range.
 
     Args:
         snapshot, view, unit: as for :func:`series`.
-        wanted: the selection that can be answered.
-        start: begin of the rows; None: the first bucket with rows.
+        wanted: the selection, with the part of the range that can be answered.
+        start: day or time at which the rows begin; None for the first bucket with rows.
 
     Raises:
-        InexactZone: a row of the range begins within a bucket.
+        InexactZone: a day, hour, minute or month of the range begins within a bucket.
         SeriesTooLong: the series is too long.
     """
     scope = Scope.of(view, wanted.start, wanted.end)
@@ -243,11 +247,11 @@ def _hours(
 
 @dataclass(frozen=True, slots=True)
 class _StoredBuckets:
-    """Buckets of a counter that have rows.
+    """The buckets of a counter that have rows.
 
     Attributes:
         view: the counter's buckets in a time zone.
-        amounts: sums of the selected keys, by label.
+        amounts: sums of the selected keys by bucket's label.
         all_keys: whether all keys are selected.
     """
 
@@ -256,7 +260,9 @@ class _StoredBuckets:
     all_keys: bool
 
     def include(self, widths: Collection[Width], begin: int, stop: int) -> bool:
-        """Whether any bucket of these widths overlaps [begin, stop), in Unix seconds."""
+        """Return whether any bucket of these widths has rows and overlaps the span from ``begin``
+        to before ``stop`` (Unix seconds).
+        """
         view = self.view
         return any(
             view.width(label) in widths
@@ -267,7 +273,9 @@ class _StoredBuckets:
 
 
 def _require_narrow(stored: _StoredBuckets, begin: int, stop: int, unit: Unit) -> None:
-    """Refuse a range with buckets wider than the unit, or a counter not counted by the unit."""
+    """Refuse a range that has buckets wider than the unit, or a counter that is counted by a wider
+    one.
+    """
     view = stored.view
     narrow = [each for each in view.widths if not is_wider(each, unit)]
     for width in view.widths:
@@ -295,7 +303,7 @@ def _no_hours(view: View, width: Width, unit: Unit) -> InexactZone:
 
 
 def _require_whole(stored: _StoredBuckets, begin: int, stop: int, unit: Unit) -> None:
-    """Refuse [begin, stop) if an hour or minute of it begins within a bucket."""
+    """Refuse a span (Unix seconds) if any of its hours or minutes begins within a bucket."""
     view = stored.view
     for width in view.widths:
         if width not in FINER or is_wider(width, unit):

@@ -1,10 +1,10 @@
-"""A snapshot of the tables that answers any number of questions (``Snapshot``): the shape of each
-counter (scheme, and whether it is known), its first and last buckets, the day up to which days are
-in months, and pending increments.
+"""A snapshot of the tables, which answers any number of questions (``Snapshot``). For each counter
+it reads the shape (its scheme, and whether it is known), the first and the last bucket, and up to
+which day its days are rolled up to months. It also has the pending amounts.
 
-Within :meth:`Snapshot.together` shapes, sums and rankings of many counters come from one query
-(``SIZE`` counters, ``MAX_ROWS`` rows) instead of one query per counter. Answers are equal, as
-nothing changes within a snapshot.
+Within :meth:`Snapshot.together`, one query reads the shapes, sums or rankings of many counters (up
+to ``SIZE`` counters and ``MAX_ROWS`` rows), instead of one query for each counter. The answers are
+the same, because nothing changes within a snapshot.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -34,9 +34,9 @@ from countersink.database.sql import (
 from countersink.runtime.limits import is_name, key_bytes, stored_form
 
 SIZE: Final = 500
-"""Maximum number of counters read together."""
+"""Maximum number of counters that are read together."""
 MAX_ROWS: Final = 100_000
-"""Maximum rows of a query for several counters; a counter with more rows is read by itself."""
+"""Maximum number of rows of a query for several counters; a counter with more is read alone."""
 ROW_IN: Final = (
     f"SELECT counter, {LABEL} FROM counter_slot FORCE INDEX (PRIMARY) WHERE counter = %s"
 )
@@ -49,12 +49,12 @@ Ask = Callable[[list[str]], dict[str, SumRows]]
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Pending amounts, which are not in the tables yet.
+    """Amounts that are still in the queue, and not in the tables yet.
 
     Attributes:
         entries: number of entries in the queue.
-        cells: counter → (bucket's label, key) → amount; empty for a counter whose wanted keys are
-            not pending.
+        cells: by counter, the amount of each (bucket's label, key). The mapping of a counter is
+            empty if it has pending amounts, but none of a key that the question asks for.
     """
 
     entries: int = 0
@@ -63,11 +63,11 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Scheme of a counter in one snapshot, and whether it is known.
+    """What a snapshot knows of a counter.
 
     Attributes:
-        known: it was created or counted.
-        scheme: its scheme, with its name; the name is '' if invalid, which no row has.
+        known: whether it was created or counted.
+        scheme: its scheme, with its name. The name is empty if it is invalid; no row has this name.
     """
 
     known: bool
@@ -79,7 +79,7 @@ class Snapshot:
 
     Args:
         session: in a snapshot of the database.
-        pending: pending amounts to add.
+        pending: pending amounts, which are added to totals.
     """
 
     def __init__(self, session: Session, pending: Pending | None = None) -> None:
@@ -92,14 +92,14 @@ class Snapshot:
 
     @property
     def now_ms(self) -> int:
-        """The server's time in Unix ms, equal for all questions."""
+        """The server's time in Unix ms; the same for all questions."""
         if self._now_ms is None:
             ((now_ms,),) = self.session.query(f"SELECT {NOW_MS}")
             self._now_ms = int(now_ms)
         return self._now_ms
 
     def shape(self, counter: str | None) -> Shape:
-        """The shape of a counter, known or not."""
+        """Return the shape of a counter, whether it is known or not."""
         # For the column 'c ' equals 'c': it is compared with trailing blanks added.
         name = counter if counter and (is_name(counter) or is_breakdown(counter)) else ""
         if name not in self._shapes:
@@ -109,7 +109,9 @@ class Snapshot:
         return self._shapes[name]
 
     def view(self, counter: str | None, time_zone: str | None = None) -> View:
-        """The buckets of a counter, known or not, in a time zone; ValueError: unknown time zone."""
+        """Return the buckets of a counter (whether it is known or not), seen in a time zone. Raises
+        ValueError if there is no such time zone.
+        """
         scheme = self.shape(counter).scheme
         asked = scheme.counter, time_zone
         if asked not in self._views:
@@ -117,30 +119,32 @@ class Snapshot:
         return self._views[asked]
 
     def require_known(self, counter: str | None) -> None:
-        """Refuse an unknown counter.
+        """Raise an error if a counter is unknown.
 
         Raises:
-            UnknownCounter: it was neither created nor counted, nor is it pending.
+            UnknownCounter: it was neither created nor counted, and has no pending amounts.
         """
         if counter not in self.pending.cells and not self.shape(counter).known:
             raise UnknownCounter(f"nothing was ever counted as {counter!r}")
 
     def selected(self, selection: Selection) -> View:
-        """The buckets of a selection's counter in the selection's time zone.
+        """Return the buckets of a selection's counter, seen in the selection's time zone.
 
         Raises:
-            UnknownCounter: as :meth:`require_known`.
-            ValueError: unknown time zone.
+            UnknownCounter: as for :meth:`require_known`.
+            ValueError: there is no such time zone.
         """
         self.require_known(selection.counter)
         return self.view(selection.counter, selection.time_zone)
 
     def names(self, visible: Callable[[str], bool]) -> list[str]:
-        """The names of all visible counters, sorted."""
+        """Return the sorted names of all counters that the caller may see."""
         return sorted(filter(visible, {*counter_names(self.session), *self.pending.cells}))
 
     def added(self, counter: str, ranges: Ranges, keys: Keys) -> Iterator[tuple[int, str, int]]:
-        """(label, key, amount) of each pending cell of a counter in the ranges and keys."""
+        """Yield (bucket's label, key, amount) of those pending cells of a counter that are in the
+        ranges and have one of the keys.
+        """
         cells = self.pending.cells.get(counter, {})
         wanted: KeyMatch | frozenset[str] | None
         if keys is None or isinstance(keys, KeyMatch):
@@ -154,14 +158,14 @@ class Snapshot:
                 yield label, key, amount
 
     def pending_labels(self, counter: str) -> Collection[int]:
-        """The labels of a counter's buckets with pending amounts."""
+        """Return the labels of those buckets of a counter that have pending amounts."""
         return {label for label, _ in self.pending.cells.get(counter, ())}
 
     def rolled_up_to(
         self, counter: str | None = None, visible: Callable[[str], bool] = lambda name: True
     ) -> date | None:
-        """The day before which days of a counter, or of any visible counter, are in months; None:
-        no days are in months.
+        """Return the day before which the days of a counter are rolled up to months. Without a
+        counter, return the latest such day of all visible counters. Return None if no days are.
         """
         if counter is not None:
             return self._months_to(self.shape(counter).scheme)
@@ -179,11 +183,12 @@ class Snapshot:
         return max((day for day in days if day is not None), default=None)
 
     def _months_to(self, scheme: Scheme, first: int | None = None) -> date | None:
-        """The day before which days of one counter are in months.
+        """Return the day before which the days of one counter are rolled up to months; None if none
+        are.
 
         Args:
             scheme: the counter's scheme.
-            first: the label of its first row, if known.
+            first: label of the counter's first row, if it is known.
         """
         until = scheme.rolled_to("month")
         if until is None or (first is not None and first > until):
@@ -198,8 +203,8 @@ class Snapshot:
             return buckets.date_at("UTC", until)
 
     def edges(self, view: View, keys: Sequence[str] | None = None) -> list[int]:
-        """Labels of buckets with rows, of the counter or of each key, which include the bucket that
-        begins first and the bucket that ends last.
+        """Return the labels of some buckets that have rows: among them are the bucket that begins
+        first and the bucket that ends last. With ``keys``, this holds for each of these keys.
         """
         found: list[int] = []
         for key in [None] if keys is None else dict.fromkeys(keys):
@@ -222,10 +227,11 @@ class Snapshot:
 
     @contextmanager
     def together(self, names: Sequence[str]) -> Iterator[None]:
-        """Read counters together within the block.
+        """Within the block, read several counters by one query where possible.
 
         Args:
-            names: up to :data:`SIZE` valid names in order of bytes, in which they will be asked.
+            names: up to :data:`SIZE` valid names, in the order of their bytes. Questions about the
+                counters have to follow in this order.
         """
         before, self._group = self._group, _Group(names)
         try:
@@ -237,13 +243,14 @@ class Snapshot:
             self._views.clear()
 
     def shared(self, question: object, counter: str, ask: Ask) -> SumRows:
-        """The rows of a counter for a question that is asked for each counter of its group.
+        """Return a counter's rows for a question that will be asked about each counter read
+        :meth:`together`.
 
         Args:
-            question: equal for all counters that are asked together.
+            question: a value that is the same for all counters about which this is asked.
             counter: the counter's name.
-            ask: returns all rows of as many of the given counters, from the first on, as one query
-                returns, at least of a single counter.
+            ask: gets names of counters, and returns the rows of each. If one query cannot return
+                all, the counters at the end are left out; the first is always there.
         """
         group = self._group
         if group is None or counter not in group.places:
@@ -262,7 +269,9 @@ class Snapshot:
         return found.pop(counter) if counter in found else ask([counter])[counter]
 
     def row_in(self, counter: str, where: str, args: Sequence[object]) -> int | None:
-        """The label of any row of a counter under conditions that begin with AND; None: no row."""
+        """Find any row of a counter that meets SQL conditions (``where`` begins with AND). Return
+        the label of its bucket, or None if there is no such row.
+        """
         if where.startswith(NOTHING):
             return None
 
@@ -285,9 +294,9 @@ class _Group:
 
     Attributes:
         names: their names.
-        places: name → place in ``names``.
-        found: question → counter → rows that were read, and not asked for yet.
-        taken: question → counters that were asked for.
+        places: the position of each name in ``names``.
+        found: by question and counter, the rows that were read, but not asked for yet.
+        taken: by question, the counters about which it was asked already.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -298,7 +307,7 @@ class _Group:
 
 
 def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
-    """The shapes of counters by name."""
+    """Return the shapes of counters by name."""
     found = {
         name: Shape(bool(known), scheme_of(name, columns))
         for name, known, *columns in session.query(
@@ -322,8 +331,11 @@ def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
 
 
 def _edge_conditions(view: View, labels: Iterable[int]) -> Iterator[tuple[str, Sequence[object]]]:
-    """SQL conditions, and values, for buckets that may begin before, or end after, the first and
-    the last bucket in the order of the column.
+    """Yield SQL conditions, with their values, that find further buckets at both ends.
+
+    ``labels`` are the first and the last bucket in the order of the column ``bucket``. That column
+    is local time for days and months, and UTC for other widths. So a bucket of another width may
+    begin before the first one, or end after the last one.
     """
     scheme, around = view.scheme, set[int]()
     for label in labels:

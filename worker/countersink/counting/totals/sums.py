@@ -1,22 +1,23 @@
-"""SQL of totals: sums by key (largest first) and by bucket, choice of indexes, first and last day.
+"""SQL of totals: sums by key (the largest first) and by bucket, the choice of indexes, and the
+first and the last day with counts.
 
-The caller's session is in a snapshot, so that several questions fit together (or no rows are moved
-meanwhile). Ranges are local days, both ends included, or times; None: open. Without ``time_zone``
-days are of the counter's own zone. An answer is exact, or an error (never for day buckets asked for
-as days): :mod:`countersink.counting.totals.views`. Keys are str here and bytes in the table;
-undecodable bytes are lone surrogates, as in file names.
+The caller's session is in a snapshot, so that answers to several questions fit together. A range is
+given by local days, both included, or by times; None means that this side has no limit. Without
+``time_zone``, days are those of the counter's own zone. A total is exact; where it cannot be, an
+error is raised, as :mod:`countersink.counting.totals.views` describes. Keys are text here and bytes
+in the table; bytes that are not UTF-8 become lone surrogates, as in file names.
 
 Every function that takes a :class:`countersink.counting.totals.selection.Selection` also raises:
 
     UnknownCounter: the counter was neither created nor ever counted.
-    ValueError: unknown time zone.
-    InexactZone: the buckets do not add up to days of ``time_zone``, or, if they are hours, to days
-        of the counter's own zone while it was not whole hours from UTC.
-    Refused: this machine does not know the counter's time zone, and its days are asked for.
-    RolledUp: the range cuts through a month into which days are rolled up.
+    ValueError: there is no such time zone.
+    InexactZone: the buckets do not add up to the days of ``time_zone``; or they are hours, and the
+        counter's own zone was not whole hours from UTC at that time.
+    Refused: the days of the counter's own zone are needed, which this machine does not know.
+    RolledUp: the range begins or ends within a month whose days were rolled up into one bucket.
 
-Each query names its index, and reads only the range asked for: by the primary key (counter, bucket,
-…) for days, by ``by_key`` (counter, counter_key, bucket) for single keys.
+Each query names its index, and reads only the range that was asked for. It uses the primary key
+(counter, bucket, …) for days, and ``by_key`` (counter, counter_key, bucket) for single keys.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,21 +41,22 @@ from countersink.database.sql import LABEL, marks, width_number
 from countersink.runtime.limits import key_bytes, key_text, stored_form
 
 _KEYS_PER_QUERY: Final = 500
-"""Named keys per query; for many more MySQL reads the whole index instead of ranges."""
+"""Maximum number of named keys in a query. For many more, MySQL reads the whole index instead of
+ranges of it."""
 _RANGES_PER_QUERY: Final = 2_000
-"""Ranges of an index (counters times keys) in a query for several counters."""
+"""Maximum ranges of an index (counters times keys) in a query for several counters."""
 
 BUCKETS: Final = "bucket"
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The rows of ``counter_slot`` that a question reads.
+    """The rows of ``counter_slot`` that a question has to read.
 
     Attributes:
         counter: the counter's name.
-        ranges: ranges of its buckets.
-        width: the width of all these buckets; None: several widths are possible.
+        ranges: the ranges of its buckets.
+        width: the width of all these buckets; None if they may have several widths.
     """
 
     counter: str
@@ -63,24 +65,24 @@ class Scope:
 
     @classmethod
     def of(cls, view: View, start: date | None, end: date | None) -> "Scope":
-        """The rows of a range of days or times.
+        """Return the scope for a range of days or times.
 
         Raises:
             InexactZone: the range begins or ends within a bucket.
-            RolledUp: the range cuts through a month.
+            RolledUp: the range begins or ends within a month that is a single bucket.
         """
         view.require_range(start, end)
         return cls.within(view, view.ranges(start, end))
 
     @classmethod
     def within(cls, view: View, ranges: Ranges) -> "Scope":
-        """The rows of ranges of buckets of a view's counter."""
+        """Return the scope for ranges of buckets of the view's counter."""
         widths = view.widths if ranges is None else {each.width for each in ranges}
         return cls(view.counter, ranges, next(iter(widths)) if len(widths) == 1 else None)
 
 
 def total(snapshot: Snapshot, selection: Selection) -> int:
-    """The sum over the selected keys."""
+    """Return the sum of the selected keys in the selected range."""
     scope, keys = _scope(snapshot, selection), selection.keys
     stored = sum(0 if amount is None else int(amount) for (amount,) in sums(snapshot, scope, keys))
     return stored + sum(amount for _, _, amount in _added(snapshot, scope, keys))
@@ -89,7 +91,9 @@ def total(snapshot: Snapshot, selection: Selection) -> int:
 def by_key(
     snapshot: Snapshot, selection: Selection, *, limit: int | None = None
 ) -> list[tuple[str, int]]:
-    """(key, total) of the matching keys, or of the first ``limit``: largest first, then by key."""
+    """Return (key, total) of the keys that match, the largest total first; equal totals are in the
+    order of keys. With ``limit``, only the first so many are returned.
+    """
     scope, keys = _scope(snapshot, selection), selection.keys
     assert keys is None or isinstance(keys, KeyMatch)
     added: dict[str, int] = {}
@@ -110,7 +114,9 @@ def by_key(
 
 
 def many(snapshot: Snapshot, selection: Selection) -> dict[str, int]:
-    """The totals of the named keys of a selection, in their order; 0 for keys without counts."""
+    """Return the totals of the named keys of a selection, in their order; 0 for keys without
+    counts.
+    """
     scope, wanted = _scope(snapshot, selection), list(selection.named or ())
     totals = _many(snapshot, scope, wanted)
     added: dict[str, int] = {}
@@ -129,12 +135,14 @@ def _many(snapshot: Snapshot, scope: Scope, wanted: list[str]) -> dict[str, int]
 
 
 def span(snapshot: Snapshot, selection: Selection) -> tuple[date, date] | None:
-    """The first and the last day with rows, of a counter or of named keys; None: no rows. The
-    selection's range is ignored. A month counts from its first to its last day.
+    """Return the first and the last day that have rows, of a counter or of the named keys of a
+    selection; None if there are no rows. The selection's range is ignored. Of a month that is a
+    single bucket, all days count as days with rows.
 
     Raises:
         InexactZone: the first or the last bucket is in more than one day of ``time_zone``.
-        RolledUp: the first or the last bucket is a month, in another time zone.
+        RolledUp: the first or the last bucket is a month, and ``time_zone`` is not the counter's
+            own.
     """
     view = snapshot.view(selection.counter, selection.time_zone)
     days: list[date] = []
@@ -147,7 +155,9 @@ def span(snapshot: Snapshot, selection: Selection) -> tuple[date, date] | None:
 
 
 def sums(snapshot: Snapshot, scope: Scope, keys: Keys, group: str = "") -> SumRows:
-    """Rows of SUM(amount), after the value of ``group`` if given, which may occur repeatedly."""
+    """Return rows of SUM(amount). With ``group``, an SQL expression, each row begins with its
+    value; several rows may have the same value, and have to be added up.
+    """
     chosen = chosen_keys(keys)
     return snapshot.shared(
         (scope.ranges, chosen, group),
@@ -159,8 +169,8 @@ def sums(snapshot: Snapshot, scope: Scope, keys: Keys, group: str = "") -> SumRo
 def _sums_of(
     snapshot: Snapshot, names: list[str], scope: Scope, chosen: ChosenKeys, group: str
 ) -> dict[str, SumRows]:
-    """The rows of :func:`sums` by counter, of as many counters, from the first on, as one query
-    returns.
+    """Return the rows of :func:`sums` for several counters, by name. Only the first counters in
+    ``names`` are included if one query cannot return more.
     """
     picked = picked_keys(chosen, _KEYS_PER_QUERY)
     most = max((part.ranges for part in picked), default=0)
@@ -187,7 +197,9 @@ def _sums_of(
 
 
 def _complete(names: list[str], rows: Sequence[tuple[Any, ...]]) -> list[str]:
-    """The counters, in order, whose rows were not cut off by the limit."""
+    """Return those counters, in order, whose rows are complete: the limit of the query cut none
+    off.
+    """
     if len(rows) < MAX_ROWS or len(names) == 1:
         return names
     last = rows[-1][0]
@@ -195,7 +207,7 @@ def _complete(names: list[str], rows: Sequence[tuple[Any, ...]]) -> list[str]:
 
 
 def by_label(snapshot: Snapshot, scope: Scope, keys: Keys) -> dict[int, int]:
-    """The sums of the selected keys by bucket's label."""
+    """Return the sums of the selected keys by bucket's label, which is its start and width."""
     found: dict[int, int] = {}
     for label, *most, amount in sums(snapshot, scope, keys, BUCKETS):
         if most and most[0] != width_number(int(label)):
@@ -217,7 +229,9 @@ def _added(snapshot: Snapshot, scope: Scope, keys: Keys) -> Iterator[tuple[int, 
 def _ranked(
     snapshot: Snapshot, scope: Scope, limit: int | None, match: KeyMatch
 ) -> list[tuple[str, int]]:
-    """(key, sum) of the matching keys, largest first, then by key; at most ``limit`` if given."""
+    """Return (key, sum) of the keys that match, the largest sum first; equal sums are in the order
+    of keys. With ``limit``, only the first so many are returned.
+    """
     rows = snapshot.shared(
         (scope.ranges, limit, match),
         scope.counter,
@@ -257,8 +271,8 @@ def _ranked_of(
 
 
 def keyed(snapshot: Snapshot, scope: Scope, keys: Keys) -> Iterator[tuple[str, int]]:
-    """(key, sum) in the order of the keys' bytes, streamed from the server; named keys must fit in
-    one statement.
+    """Yield (key, sum) in the order of the keys' bytes, as the server sends them. If keys are
+    named, all of them must fit into one statement.
     """
     if keys is not None and not isinstance(keys, KeyMatch):
         if not keys:
@@ -270,7 +284,7 @@ def keyed(snapshot: Snapshot, scope: Scope, keys: Keys) -> Iterator[tuple[str, i
 
 
 def _by_key(scope: Scope, match: KeyMatch) -> tuple[str, tuple[object, ...]]:
-    """The query for sums by key, without ORDER BY, and its values."""
+    """Return the query for sums by key, without ORDER BY, and its values."""
     where, args = condition(scope.ranges)
     matching, matched = match.condition()
     rows = f"counter_slot FORCE INDEX ({match.indexes}) WHERE counter = %s{where}{matching}"
@@ -279,7 +293,7 @@ def _by_key(scope: Scope, match: KeyMatch) -> tuple[str, tuple[object, ...]]:
 
 
 def bucket_labels(snapshot: Snapshot, scope: Scope) -> list[int]:
-    """The labels of buckets with rows, in order."""
+    """Return the labels of the buckets that have rows, in order."""
     if scope.ranges is not None and not scope.ranges:
         return []
     where, args = condition(scope.ranges)
@@ -296,15 +310,16 @@ def bucket_labels(snapshot: Snapshot, scope: Scope) -> list[int]:
 
 
 def grouping(scope: Scope, group: str, *, ordered: bool = True) -> tuple[str, str]:
-    """The columns of a SELECT, and the expressions of its GROUP BY.
+    """Return the columns of a SELECT before its sum, and the expressions of its GROUP BY.
 
     Args:
-        scope: the rows.
-        group: expression to group by; empty: none; :data:`BUCKETS`: labels, each followed by the
-            number of its widest width, if several are possible.
-        ordered: allow rows in the order of an index. If the server may choose between two indexes,
-            it would choose the one that avoids sorting a few hundred sums, and read all rows
-            (MariaDB 11: 50 times as long, for 1,000 of 1,000,000 keys).
+        scope: the rows to read.
+        group: SQL expression by which to group; an empty one for a single sum. With
+            :data:`BUCKETS`, rows have the bucket's label and, if several widths are possible, the
+            number of the widest width that has rows there.
+        ordered: whether the server may return rows in the order of an index. It must not if it may
+            choose between two indexes: it would choose the one that avoids sorting a few hundred
+            sums, and read all rows (50 times as long on MariaDB 11, for 1,000 of 1,000,000 keys).
     """
     if not group:
         return "", ""

@@ -1,13 +1,14 @@
-"""Numbers of different members in a range, by day, hour, minute, month, key or group of keys:
-unions of sketches, and the errors where they cannot be united (``NotUnique``).
+"""Numbers of different members (such as visitors) in a range: in all, by day, hour, minute or
+month, by key, or by group of keys. Unites the sketches of cells, and raises errors where they
+cannot be united.
 
-Ranges, zones and errors are as in :mod:`countersink.counting.totals.sums` and
+Ranges, time zones and errors are as in :mod:`countersink.counting.totals.sums` and
 :mod:`countersink.counting.totals.series`. Each function also raises:
 
-    NotUnique: the counter does not count different members; or members of one row of the answer
+    NotUnique: the counter does not count different members; or the members of one row of the answer
         were hashed with several salts, so that equal members cannot be recognized.
-    DamagedSketch: a sketch is damaged (with its counter, bucket and key), or sketches are missing.
-    NoSketches: datasketches is needed and not installed.
+    DamagedSketch: a sketch is damaged or missing; the message says where.
+    NoSketches: the library datasketches is needed, and not installed.
 """
 
 import time
@@ -36,16 +37,17 @@ from countersink.runtime.texts import plural
 G = TypeVar("G")
 
 MOST_EXACT_IN_ANSWER: Final = 200_000
-"""Maximum members that all unions of an answer hold as hashes, together: about 20 MB."""
+"""Maximum number of hashes that all unions of an answer hold together: about 20 MB."""
 _AT_A_TIME: Final = 50
-"""Sketches united, in about 2 ms, between pauses for other threads, such as the event loop's."""
+"""Number of sketches to unite (in about 2 ms) before a pause, in which other threads can run, such
+as that of the event loop."""
 _PAUSE_S: Final = 0.0001
 
 _KEYS_PER_QUERY: Final = 500
 
 
 def total(snapshot: Snapshot, selection: Selection) -> Visitors:
-    """The number of different members of the selected keys."""
+    """Return the number of different members of the selected keys."""
     found = _united(snapshot, selection, lambda view, sketch: None)
     return found[None].visitors() if found else Visitors()
 
@@ -53,8 +55,8 @@ def total(snapshot: Snapshot, selection: Selection) -> Visitors:
 def by_unit(
     snapshot: Snapshot, selection: Selection, unit: Unit, places: Sequence[Any]
 ) -> list[tuple[Any, Visitors]]:
-    """(place, number of different members) for each of ``places``: the days, hours, minutes or
-    months of the series of totals.
+    """Return (place, number of different members) for each of ``places``. A place is a day, hour,
+    minute or month as the series of totals has it.
     """
     found = _united(snapshot, selection, partial(_place, unit), unit=unit, wanted=frozenset(places))
     return [(place, found[place].visitors() if place in found else Visitors()) for place in places]
@@ -63,8 +65,9 @@ def by_unit(
 def by_key(
     snapshot: Snapshot, selection: Selection, *, limit: int | None = None
 ) -> list[tuple[str, Visitors]]:
-    """(key, number of different members) of the keys with members, largest first, then by key; all
-    of them, or the first ``limit``.
+    """Return (key, number of different members) of the keys that have members, the largest number
+    first; equal numbers are in the order of keys. With ``limit``, only the first so many are
+    returned.
     """
     found = by_group(snapshot, selection, lambda key: (key,))
     return [(key, visitors) for (key,), visitors in found][:limit]
@@ -73,8 +76,9 @@ def by_key(
 def by_group(
     snapshot: Snapshot, selection: Selection, group: Callable[[str], tuple[str, ...]]
 ) -> list[tuple[tuple[str, ...], Visitors]]:
-    """(group, number of different members) of the groups with members, largest first, then by
-    group; ``group`` returns the group of a key.
+    """Return (group, number of different members) of the groups that have members, the largest
+    number first; equal numbers are in the order of groups. ``group`` is a function that returns the
+    group of a key.
     """
     found = _united(snapshot, selection, lambda view, sketch: group(key_text(sketch.key)))
     counted = [(name, union.visitors()) for name, union in found.items()]
@@ -90,8 +94,14 @@ def _united(
     unit: Unit | None = None,
     wanted: frozenset[G] | None = None,
 ) -> dict[G, SketchUnion]:
-    """The unions of the selected sketches by group; beyond :data:`MOST_EXACT_IN_ANSWER` members
-    together, unions that grow become estimates.
+    """Return the union of the selected sketches for each group. If all unions together have more
+    than :data:`MOST_EXACT_IN_ANSWER` members, those that still grow become estimates.
+
+    Args:
+        snapshot, selection: the snapshot to read, and the sketches to select.
+        group: returns the group to which a sketch belongs.
+        unit: what a group is for, if it is a day, hour, minute or month.
+        wanted: the groups to return; None for all.
     """
     view = snapshot.selected(selection)
     salts = _Salts(snapshot.session, view.counter)
@@ -116,10 +126,10 @@ def _united(
 def _sketches(
     session: Session, selection: Selection, view: View, unit: Unit | None
 ) -> Iterator[StoredSketch]:
-    """The selected sketches.
+    """Yield the selected sketches.
 
     Raises:
-        DamagedSketch: sketches are missing.
+        DamagedSketch: some sketches are missing.
     """
     if unit in (None, "month"):
         ranges = Scope.of(view, selection.start, selection.end).ranges
@@ -142,7 +152,7 @@ def _sketches(
 
 
 def _place(unit: Unit, view: View, sketch: StoredSketch) -> date:
-    """The day, hour, minute or month of a sketch."""
+    """Return the day, hour, minute or month to which a sketch belongs."""
     if unit == "day":
         return view.day(sketch.label)
     if unit == "month":
@@ -153,7 +163,7 @@ def _place(unit: Unit, view: View, sketch: StoredSketch) -> date:
 
 
 class _Salts:
-    """The salts with which the members of each group were hashed.
+    """Checks that the members of each group were hashed with one salt.
 
     Raises:
         NotUnique: the counter does not count different members.
@@ -175,10 +185,10 @@ class _Salts:
         self._of_labels: dict[int, tuple[int, int]] = {}
 
     def note(self, group: object, view: View, sketch: StoredSketch) -> None:
-        """Note the salt of a sketch of a group.
+        """Remember the salt of a sketch that belongs to a group.
 
         Raises:
-            NotUnique: the sketch has several salts, or the group has another salt.
+            NotUnique: the sketch may have several salts, or has another one than the group.
         """
         if len(self._periods) == 1:
             return

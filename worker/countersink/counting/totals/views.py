@@ -1,11 +1,12 @@
-"""Views of a counter's buckets as days, months and hours of a time zone, with errors and advice
-where they do not add up to these.
+"""Views: the buckets of a counter, seen as days, months and hours of some time zone. Where buckets
+do not add up to these, a view raises an error with advice.
 
-Day buckets asked for as days of the counter's own zone always have an answer. Otherwise every day,
-month, hour or time asked for must begin at the edge of a bucket (a *cut* is one that begins within
-a bucket), also in the counter's own zone, which may not be whole hours from UTC. The scheme says
-which buckets are possible. Where finer buckets are possible, too, rows of any key decide whether a
-bucket with a cut exists: they are looked up in the snapshot of the sums.
+Day buckets always add up to days of the counter's own zone. In all other cases each day, month,
+hour or time of a question must begin at the edge of a bucket; a *cut* is an instant within a bucket
+at which one begins. This is checked in the counter's own zone, too, which may not be whole hours
+from UTC. The scheme tells which buckets are possible. If buckets with a cut are possible, but finer
+ones are as well, the rows of all keys decide whether such a bucket exists. They are looked up in
+the snapshot in which the totals are read.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -40,18 +41,20 @@ _LONGEST: Final[dict[Width, int]] = {
     **{width: minutes * 60 for width, minutes in MINUTES.items()},
     "month": 31 * 86_400,
 }
-"""Maximum seconds from one label to the next."""
+"""Maximum seconds from the label of a bucket to the label of the next, by width."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelRange:
-    """A range of buckets of one width.
+    """A range of buckets of one width. A bucket's label is its start plus the number of its width.
 
     Attributes:
-        first: the first label, without the number of its width; None: open.
-        until: the label before which the range ends; None: open.
+        first: label of the first bucket, without the number of the width; None to begin with the
+            earliest bucket.
+        until: label of the bucket before which the range ends, also without that number; None if it
+            has no end.
         width: the width of the buckets.
-        mixed: the counter may have buckets of other widths in between.
+        mixed: whether the counter may have buckets of other widths in between.
     """
 
     first: int | None
@@ -73,24 +76,24 @@ class LabelRange:
 
     @property
     def only(self) -> int | None:
-        """The label of the only possible bucket; None: several are possible."""
+        """The label of the range's only bucket; None if several are possible."""
         if self.first is None or self.until is None:
             return None
         return self.first if 0 < self.until - self.first <= _LONGEST[self.width] else None
 
 
 Ranges = Sequence[LabelRange] | None
-"""Buckets in any of these ranges; None: all buckets of the counter."""
+"""Buckets that are in any of these ranges; None for all buckets of the counter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An instant within a bucket at which a question begins or ends.
+    """An instant within a bucket, at which something that a question asks for begins or ends.
 
     Attributes:
         width: the width of the bucket.
         instant: the instant in Unix seconds.
-        day: the date that begins or continues at the instant; None: the question names a time.
+        day: the date that begins or goes on at the instant; None if the question names a time.
     """
 
     width: Width
@@ -99,25 +102,25 @@ class Cut:
 
 
 class Rows(Protocol):
-    """The rows of all counters in one snapshot."""
+    """What a view reads of the tables: rows of any counter, all in one snapshot."""
 
     def row_in(self, counter: str, where: str, args: Sequence[object]) -> int | None:
         """As :meth:`countersink.counting.totals.snapshot.Snapshot.row_in`."""
 
     def pending_labels(self, counter: str) -> Collection[int]:
-        """The labels of a counter's buckets with pending amounts."""
+        """Return the labels of those buckets of a counter that have pending amounts."""
 
 
 class View:
-    """The buckets of one counter as days, months and hours of a time zone.
+    """The buckets of one counter, seen as days, months and hours of a time zone.
 
     Args:
         rows: the rows of the snapshot.
-        scheme: the counter's scheme, with its name for messages.
-        time_zone: time zone of days, months and hours; None: the counter's own.
+        scheme: the counter's scheme, which has its name for messages.
+        time_zone: the time zone of days, months and hours; None for the counter's own.
 
     Raises:
-        ValueError: unknown time zone.
+        ValueError: there is no such time zone.
     """
 
     def __init__(self, rows: Rows, scheme: Scheme, time_zone: str | None) -> None:
@@ -136,15 +139,16 @@ class View:
         """The time zone of days, months and hours.
 
         Raises:
-            UnknownZone: this machine does not know the counter's own time zone.
+            UnknownZone: it is the counter's own, and this machine does not know it.
         """
         return self.time_zone or self.scheme.known_zone()
 
     def width(self, label: int) -> Width:
-        """The width of a bucket.
+        """Return the width of the bucket with this label.
 
         Raises:
-            Refused: the counter has no such buckets: the row was not written by countersink.
+            Refused: the counter cannot have buckets of this width, so countersink did not write the
+                row.
         """
         number = width_number(label)
         for width in self.widths:
@@ -156,7 +160,7 @@ class View:
         )
 
     def day(self, label: int) -> date:
-        """The date of a bucket; the first date, if it has several."""
+        """Return the date on which the bucket with this label begins in the view's time zone."""
         day = self._days.get(label)
         if day is None:
             if self.plain(self.width(label)):
@@ -167,15 +171,16 @@ class View:
         return day
 
     def last_day(self, label: int) -> date:
-        """The date of the last possible event of a bucket."""
+        """Return the latest date that an event of the bucket with this label can have."""
         width = self.width(label)
         if self.plain(width):
             return month_ends(self.day(label)) if width == "month" else self.day(label)
         return buckets.date_at(self.zone, self.scheme.ends_at(label) - 60)
 
     def ranges(self, start: date | None, end: date | None) -> Ranges:
-        """The buckets that begin in the days ``start`` to ``end``, both inclusive, or in the times
-        from ``start`` to before ``end``. Call :meth:`require_range` first: it refuses cuts.
+        """Return the buckets that begin on the days from ``start`` to ``end``, both included, or at
+        times from ``start`` to before ``end``. Call :meth:`require_range` before, which refuses
+        cuts.
         """
         if start is None and end is None:
             return None
@@ -187,13 +192,13 @@ class View:
         return tuple(each for each in found if not each.empty)
 
     def _end(self, possible: LabelRange) -> int | None:
-        """The label before which all buckets of a width end; None: no end, or a former resolution,
-        in which applications go on counting for a while.
+        """Return the label before which all buckets of a width end, or None if there is no such
+        end. None is also for a former resolution, by which applications still count for a while.
         """
         return None if possible.width in dict(self.scheme.counted) else possible.until
 
     def possible(self) -> list[LabelRange]:
-        """The possible buckets of each width, the finest first."""
+        """Return the range of all possible buckets of each width, the finest width first."""
         mixed = len(self.widths) > 1
         return [
             LabelRange(
@@ -206,8 +211,8 @@ class View:
         ]
 
     def holds(self, widths: Iterable[Width], begin: int | None, stop: int | None) -> bool:
-        """Whether there are rows of buckets of these widths that overlap [begin, stop), in Unix
-        seconds; None: open.
+        """Return whether there are rows in buckets of these widths that overlap the span from
+        ``begin`` to before ``stop`` (Unix seconds). None means that this side has no limit.
         """
         found = []
         for each in self.possible():
@@ -223,35 +228,36 @@ class View:
         return last is not None
 
     def require_days(self, days: Iterable[date]) -> None:
-        """Refuse days that begin within a bucket.
+        """Raise an error if one of the days begins within a bucket.
 
         Raises:
             InexactZone: a day does.
-            RolledUp: a day is in a month into which days are rolled up.
+            RolledUp: a day is in a month that is a single bucket.
         """
         self._refuse(self._cuts_of_days(days))
 
     def require_series(self, days: Sequence[date]) -> None:
-        """Refuse consecutive days that begin within a bucket. The first day may, as nothing was
-        counted before it, except where clocks go back and it begins again.
+        """Raise an error if one of several consecutive days begins within a bucket. The first day
+        may do so, because nothing was counted before it. But it may not if clocks go back and it
+        begins twice.
 
         Raises:
-            InexactZone, RolledUp: as :meth:`require_days`.
+            InexactZone, RolledUp: as for :meth:`require_days`.
         """
         repeated = self._cuts_of_days(days[:1], change=1)
         self._refuse([*repeated, *self._cuts_of_days(days[1:])])
 
     def require_range(self, start: date | None, end: date | None) -> None:
-        """Refuse a range that begins or ends within a bucket.
+        """Raise an error if a range of days or times begins or ends within a bucket.
 
         Raises:
-            InexactZone, RolledUp: as :meth:`require_days`.
+            InexactZone, RolledUp: as for :meth:`require_days`.
         """
         self._refuse(self._cuts_of_range(start, end))
 
     def first_day(self, start: date) -> date:
-        """The earliest date of events of a range from ``start`` on; the day before, if clocks go
-        back to it.
+        """Return the earliest date of events in a range from ``start`` on. If ``start`` is a time
+        after which clocks go back to the day before, it is that day.
         """
         if not isinstance(start, datetime):
             return start
@@ -261,7 +267,7 @@ class View:
         return day - buckets.ONE_DAY if back else day
 
     def final_day(self, end: date) -> date:
-        """The latest date of events of a range that ends with ``end``."""
+        """Return the latest date of events in a range that ends with ``end``."""
         if not isinstance(end, datetime):
             return end
         instant = buckets.unix(end)
@@ -271,16 +277,20 @@ class View:
         return after if any(each < instant for each in begins) else day
 
     def day_from(self, instant: int) -> date:
-        """The first date that begins at an instant or later."""
+        """Return the first date that begins at an instant (Unix seconds) or later."""
         day = buckets.date_at(self.zone, instant)
         return day if buckets.day_begins(self.zone, day) >= instant else day + buckets.ONE_DAY
 
     def instants(self, edge: date) -> tuple[int, ...]:
-        """Unix seconds of a time, or of the begins (and repeated begins) of a day."""
+        """Return the Unix seconds of a time, or those at which a day begins. (It may begin
+        repeatedly.)
+        """
         return buckets.edges(self.zone, edge)
 
     def certain(self, width: Width, instant: int) -> bool:
-        """Whether all events from the bucket of an instant on are in buckets of this width."""
+        """Return whether all events from an instant on, and all others in its bucket, are in
+        buckets of this width.
+        """
         if width != self.scheme.resolution:
             return False
         begins = self.scheme.starts_at(self.scheme.label_in(width, instant // 60))
@@ -288,12 +298,14 @@ class View:
         return all(end is not None and end <= begins for end in ends)
 
     def may_hold(self, label: int) -> bool:
-        """Whether a bucket can have rows."""
+        """Return whether the bucket with this label can have rows."""
         until = self.scheme.until(self.width(label))
         return until is None or self.scheme.starts_at(label) < until
 
     def counted_by(self, width: Width) -> str:
-        """A predicate for messages: how the counter got buckets of this width."""
+        """Return words for messages, such as "is counted by day": how the counter got buckets of
+        this width.
+        """
         until = self.scheme.until(width)
         if until is None:
             return f"is counted by {width}"
@@ -302,7 +314,7 @@ class View:
         return f"is rolled up, before {moment_text(until)}, to each {width}"
 
     def advice(self, width: Width, zone: str) -> str:
-        """Advice for messages, where buckets of a width do not add up to days of a zone."""
+        """Return advice for messages where buckets of a width do not add up to a zone's days."""
         until, own_zone = self.scheme.until(width), self.scheme.time_zone
         if until is not None:
             return f"ask for the time zone {own_zone}, or from {moment_text(until)} on"
@@ -316,13 +328,15 @@ class View:
         )
 
     def plain(self, width: Width) -> bool:
-        """Whether buckets of this width are the days or months of the view's time zone."""
+        """Return whether buckets of this width are the days or months of the view's time zone."""
         return self.in_own_zone and width in ("day", "month")
 
     def _labels(
         self, width: Width, start: date | None, end: date | None
     ) -> list[tuple[int | None, int | None]]:
-        """[first, until) of the labels of buckets that begin in a range."""
+        """Return the ranges of labels whose buckets begin in a range of days or times. Each is
+        (first label, label before which it ends).
+        """
         if self.plain(width) and not isinstance(start, datetime) and not isinstance(end, datetime):
             return [(_label_from(width, start), _label_from(width, buckets.following(end)))]
         return [
@@ -331,7 +345,9 @@ class View:
         ]
 
     def _first_label(self, width: Width, instant: int | None) -> int | None:
-        """The label, without its width, of the first bucket that begins at an instant or later."""
+        """Return the label, without the number of its width, of the first bucket that begins at an
+        instant or later.
+        """
         if instant is None:
             return None
         label = self.scheme.label_in(width, -(-instant // 60))
@@ -339,14 +355,18 @@ class View:
         return begins if self.scheme.starts_at(label) >= instant else _next(width, begins)
 
     def _around(self, width: Width, instant: int | None) -> int | None:
-        """The label, without its width, of the bucket of an instant (or of the nearest event)."""
+        """Return the label, without the number of its width, of the bucket in which an instant is.
+        An instant at which no event can be is replaced by the nearest one that is possible.
+        """
         if instant is None:
             return None
         minute = min(max(0, instant // 60), buckets.MAX_MINUTE)
         return self.scheme.label_in(width, minute) - NUMBER[width]
 
     def _cuts_of_days(self, days: Iterable[date], change: int = 0) -> Iterator[Cut]:
-        """Cuts at the changes of date to or from ``days``, without each day's first ``change``."""
+        """Yield a cut for each instant within a bucket at which the date changes to or from one of
+        ``days``. Of each day, the first ``change`` instants are left out.
+        """
         wanted = tuple(days)
         for width in self.widths:
             for day in wanted:
@@ -367,7 +387,7 @@ class View:
                         yield Cut(width, instant, None)
 
     def _is_within(self, width: Width, instant: int) -> bool:
-        """Whether an instant is within a possible bucket of this width, not at its edge."""
+        """Return whether an instant is inside a possible bucket of this width, not at its edge."""
         until = self.scheme.until(width)
         if until is not None and instant >= until:
             return False
@@ -379,14 +399,18 @@ class View:
         return buckets.date_changes(zone, day) != (instant,) or (width == "month" and day.day != 1)
 
     def _labels_at(self, cut: Cut) -> Iterator[int]:
-        """The label of the bucket of a cut; two labels, if clocks repeat a part of the day."""
+        """Yield the label of the bucket in which a cut is. Two buckets have the cut if clocks
+        repeat a part of the day.
+        """
         around = ((cut.instant - 1) // 60, cut.instant // 60)
         for label in {self.scheme.label_in(cut.width, minute) for minute in around}:
             if self.scheme.starts_at(label) < cut.instant < self._last_end(cut.width, label):
                 yield label
 
     def _last_end(self, width: Width, label: int) -> int:
-        """Unix seconds at which a bucket finally ends: clocks may repeat a part of its last day."""
+        """Return the Unix seconds at which a bucket has finally ended: clocks may repeat a part of
+        its last day.
+        """
         if width in FINER:
             return self.scheme.ends_at(label)
         day = buckets.label_date(label)
@@ -394,7 +418,9 @@ class View:
         return buckets.date_changes(self.scheme.known_zone(), last + buckets.ONE_DAY)[-1]
 
     def _refuse(self, cuts: Iterable[Cut]) -> None:
-        """Raise the error of a cut whose bucket is certain, or has rows or pending amounts."""
+        """Raise the error of a cut if its bucket is certain to exist, or has rows or pending
+        amounts.
+        """
         possible: dict[int, Cut] = {}
         for cut in cuts:
             if self.certain(cut.width, cut.instant):
@@ -426,7 +452,7 @@ class View:
         )
 
     def _time_advice(self, cut: Cut) -> str:
-        """Advice for messages, for a range that begins or ends with a time."""
+        """Return advice for messages about a range that begins or ends with a time."""
         until = self.scheme.until(cut.width)
         if until is not None:
             return f", or from {moment_text(until)} on"
@@ -452,7 +478,9 @@ class View:
 
 
 def _label_from(width: Width, day: date | None) -> int | None:
-    """The label, without its width, of the first day or month that begins on this date or later."""
+    """Return the label, without the number of its width, of the first day or month that begins on
+    this date or later. ``day`` None gives None.
+    """
     if day is None:
         return None
     begins = day_label(day) - NUMBER["day"]
@@ -462,7 +490,7 @@ def _label_from(width: Width, day: date | None) -> int | None:
 
 
 def _next(width: Width, label: int) -> int:
-    """The next label of this width."""
+    """Return the label of the next bucket of this width."""
     if width == "month":
         first = datetime_of(label).date()
         return label + ((month_ends(first) - first).days + 1) * 86_400
@@ -470,7 +498,7 @@ def _next(width: Width, label: int) -> int:
 
 
 def intersected(left: Ranges, right: Ranges) -> Ranges:
-    """The buckets that are in both."""
+    """Return the buckets that are in both."""
     if left is None or right is None:
         return right if left is None else left
     both = (
@@ -487,8 +515,8 @@ def intersected(left: Ranges, right: Ranges) -> Ranges:
 
 
 def condition(ranges: Ranges) -> tuple[str, tuple[object, ...]]:
-    """SQL conditions, beginning with AND, and their values; columns are bare, so that an index can
-    be used.
+    """Return SQL conditions for the buckets in some ranges, beginning with AND, and their values.
+    Columns are not put into expressions, so that an index can be used.
     """
     if ranges is None:
         return "", ()
@@ -519,4 +547,4 @@ def condition(ranges: Ranges) -> tuple[str, tuple[object, ...]]:
 
 
 NOTHING: Final = " AND FALSE"
-"""The condition of no buckets."""
+"""The condition for no buckets."""

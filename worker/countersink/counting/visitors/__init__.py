@@ -1,21 +1,23 @@
-"""Different members (visitors) of counters: sketches and salts. Sketches of sets of 64-bit hashes:
-format, unions (exact up to ``MOST_UNITED`` members), estimates with bounds, checksums of rows.
-Salts with which members are hashed: periods, creation, deletion (``KEPT_MINUTES``), and the check
-of the salt of an event. See ``rows.py`` for the table of sketches.
+"""Different members of counters (of visitors, say): sketches, which keep sets of members as 64-bit
+hashes, and salts, with which members are hashed.
 
-A sketch is bytes. Its first byte is its kind: ``1`` is followed by up to 256 distinct hashes of 8
-bytes (big-endian), sorted; ``2`` by an HLL of Apache DataSketches (lg_k 13, HLL_4, compact), whose
-relative standard error is 1.04/√8192 = 1.15 %. Only an HLL needs the library ``datasketches``,
-which is the extra ``[sketches]``.
+The first part of this module has the format of sketches, their unions (exact up to ``MOST_UNITED``
+members), estimates with bounds, and checksums of rows. The second part has the periods of salts,
+their creation, and their deletion (``KEPT_MINUTES``). See ``rows.py`` for the table of sketches.
 
-A union has equal registers in whatever order its parts are united, and however often. Estimates are
-always made of a union (of an HLL with itself, if it is the only one): the estimate of an HLL that
-was never merged depends on the order of its members.
+A sketch is bytes, of which the first one is its kind. After ``1`` there are up to 256 distinct
+hashes of 8 bytes (big-endian), sorted. After ``2`` there is an HLL of Apache DataSketches (lg_k 13,
+HLL_4, compact), whose relative standard error is 1.04/√8192 = 1.15 %. Only an HLL needs the library
+``datasketches``, which is the extra ``[sketches]``.
 
-The first salt of a counter is for all events up to its end. Periods end at midnights of the
-counter's time zone, follow each other without gaps, and never overlap. A salt that lasts for ever
-has no end. Once a salt is deleted, nobody can find out which members the sketches made with it
-have.
+A union has the same registers in whatever order its parts are united, and however often. The
+estimate of an HLL that was never merged depends on the order of its members. So estimates are
+always made of a union; a single HLL is united with itself.
+
+The first salt of a counter is for all events up to its end. Periods of salts end at midnights of
+the counter's time zone. They follow each other without gaps, and never overlap. A salt that lasts
+for ever has no end. Once a salt is deleted, nobody can find out which members are in the sketches
+that were made with it.
 """
 
 import os
@@ -42,9 +44,9 @@ if TYPE_CHECKING:
     from datasketches import hll_sketch, hll_union
 
 MOST_EXACT: Final = 256
-"""Maximum members of an exact stored sketch."""
+"""Maximum number of members that a stored sketch keeps exactly."""
 MOST_UNITED: Final = 100_000
-"""Maximum members of an exact union of exact sketches: about 9 MB."""
+"""Maximum number of members of a union of exact sketches that is exact itself: about 9 MB."""
 LG_K: Final = 13
 INSTALL: Final = "install the extra: pip install 'countersink[sketches]'"
 
@@ -59,8 +61,8 @@ class Visitors:
     Attributes:
         total: the number, exact or estimated.
         estimate: whether it is estimated.
-        low, high: bounds of the number with 95 % confidence (two standard deviations); equal to an
-            exact number.
+        low, high: bounds of the number with 95 % confidence (two standard deviations). Both equal
+            the number if it is exact.
     """
 
     total: int = 0
@@ -70,8 +72,8 @@ class Visitors:
 
 
 class SketchUnion:
-    """The union of sketches and hashes; exact while all sketches are, and it has at most ``most``
-    members.
+    """The union of sketches and hashes. It is exact as long as all its sketches are exact and it
+    has at most ``most`` members. Otherwise it is an estimate.
     """
 
     def __init__(self, most: int = MOST_UNITED) -> None:
@@ -81,15 +83,16 @@ class SketchUnion:
 
     @property
     def exact(self) -> int:
-        """Number of members held as hashes."""
+        """The number of members that are held as hashes."""
         return len(self._hashes)
 
     def add(self, sketch: bytes) -> None:
-        """Unite with a sketch, whose checksum was verified: the library trusts the numbers in it.
+        """Add the members of a sketch. The caller has verified the sketch's checksum, because the
+        library trusts the numbers in it.
 
         Raises:
             DamagedSketch: the bytes are no sketch; the union is unchanged.
-            NoSketches: datasketches is needed and not installed.
+            NoSketches: the library datasketches is needed, and not installed.
         """
         kind, rest = sketch[:1], sketch[1:]
         try:
@@ -104,21 +107,22 @@ class SketchUnion:
             raise DamagedSketch(f"the bytes are no sketch: {error}") from error
 
     def add_hashes(self, hashes: bytes) -> None:
-        """Unite with hashes of 8 bytes, in any order.
+        """Add members by their hashes of 8 bytes, in any order.
 
         Raises:
             struct.error: the length is no multiple of 8.
-            NoSketches: as :meth:`estimate`.
+            NoSketches: as for :meth:`estimate`.
         """
         self._hashes.update(struct.unpack(f">{len(hashes) // 8}Q", hashes))
         if self._estimated is not None or len(self._hashes) > self._most:
             self.estimate()
 
     def estimate(self) -> "hll_union":
-        """Turn the union into an HLL, which takes a few KB for any number of members.
+        """Turn the union into an HLL, which takes a few KB for any number of members, and return
+        this.
 
         Raises:
-            NoSketches: datasketches is not installed.
+            NoSketches: the library datasketches is not installed.
         """
         if self._estimated is None:
             self._estimated = _module().hll_union(LG_K)
@@ -127,10 +131,10 @@ class SketchUnion:
         return self._estimated
 
     def sketch(self) -> bytes:
-        """The bytes of the union as a sketch.
+        """Return the union as the bytes of a sketch.
 
         Raises:
-            NoSketches: datasketches is needed and not installed.
+            NoSketches: the library datasketches is needed, and not installed.
         """
         if self._estimated is None and len(self._hashes) <= MOST_EXACT:
             return _EXACT + struct.pack(f">{len(self._hashes)}Q", *sorted(self._hashes))
@@ -138,10 +142,10 @@ class SketchUnion:
         return _HLL + image
 
     def visitors(self) -> Visitors:
-        """The number of members.
+        """Return the number of members.
 
         Raises:
-            NoSketches: as :meth:`sketch`.
+            NoSketches: as for :meth:`sketch`.
         """
         if self._estimated is None:
             number = len(self._hashes)
@@ -151,7 +155,7 @@ class SketchUnion:
         return Visitors(round(result.get_estimate()), True, floor(low), ceil(high))
 
     def _result(self) -> "hll_sketch":
-        """The union as an HLL whose estimate does not depend on the order of members."""
+        """Return the union as an HLL whose estimate does not depend on the order of members."""
         hll = _module()
         # The array of a small HLL depends on the order of members until it is merged with itself.
         found = self.estimate().get_result(hll.HLL_8)
@@ -162,15 +166,15 @@ class SketchUnion:
 
 
 def checksum(counter: str, bucket: int, key: bytes, slot: int, sketch: bytes) -> int:
-    """The CRC-32 of a row's primary key and sketch, which also detects exchanged sketches;
-    ``bucket``: its label.
+    """Return the CRC-32 of a row's primary key and sketch. The key is included so that exchanged
+    sketches are detected. ``bucket`` is the bucket's label.
     """
     place = f"{counter}\0{bucket}\0{slot}\0{len(key)}\0"
     return crc32(sketch, crc32(key, crc32(place.encode())))
 
 
 def _module() -> Any:
-    """The module ``datasketches``, imported when it is needed."""
+    """Import the module ``datasketches`` now that it is needed, and return it."""
     try:
         import datasketches  # noqa: PLC0415 (an extra)
     except ImportError as error:
@@ -183,22 +187,24 @@ def _module() -> Any:
 
 MOST_SALT_DAYS: Final = 366
 BEGINNING: Final = -(2**31)
-"""Unix minutes at which the first salt of a counter begins: before all events."""
+"""Unix minute at which the first salt of a counter begins, which is before all events."""
 NOTICE_MINUTES: Final = 10
-"""Minimum minutes ahead at which a salt without end is given one, so that producers learn of it."""
+"""Minimum minutes from now to the end that a salt without end is given, so that producers learn of
+it in time."""
 KEPT_MINUTES: Final = 1440
-"""Minutes for which a salt is kept after its end and after its creation (later than its end where
-no worker was running), for increments that producers still have to send."""
+"""Minutes for which a salt is kept after its end, for increments that producers still have to send.
+If no worker was running, a salt may be created after its end; then it is kept as long after that.
+"""
 
 _DAY_MINUTES: Final = 1440
 _NUMBERS_PER_QUERY: Final = 500
 
 
 def check_salt_days(days: int) -> int:
-    """``days``, if valid as the time for which a salt lasts.
+    """Return ``days`` if a salt can last for this number of days.
 
     Raises:
-        ValueError: not a number from 0 to :data:`MOST_SALT_DAYS`.
+        ValueError: it is not a number from 0 to :data:`MOST_SALT_DAYS`.
     """
     if type(days) is not int or not 0 <= days <= MOST_SALT_DAYS:
         raise ValueError(
@@ -209,13 +215,13 @@ def check_salt_days(days: int) -> int:
 
 
 def set_days(session: Session, counter: str, days: int, minute: int) -> None:
-    """Set how long the salts of a counter, whose row exists, last from now on.
+    """Set for how many days the salts of a counter, whose row exists, last from now on.
 
     Args:
         session: in a transaction during which nobody counts.
         counter: the counter's name.
-        days: days; 0: for ever.
-        minute: the current Unix minute.
+        days: number of days; 0 for ever.
+        minute: current time in Unix minutes.
     """
     session.execute("UPDATE counter SET salt_days = %s WHERE name = %s", (days, counter))
     endless = "counter = %s AND ends IS NULL"
@@ -232,14 +238,14 @@ def set_days(session: Session, counter: str, days: int, minute: int) -> None:
 
 
 def keep(session: Session) -> dict[str, list[Salt]]:
-    """Make missing salts up to the end of tomorrow, delete salts that are not needed any more, and
-    return the salts to be published by counter.
+    """Create missing salts up to the end of tomorrow, delete salts that are not needed any more,
+    and return all others by counter, so that they can be published to producers.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
 
     Raises:
-        StoreError: as any statement.
+        StoreError: a statement failed.
     """
     minute = read_control(session, lock="").now // 60_000
     # Counters whose last salt ends within a day; so each gets new salts once a day.
@@ -258,7 +264,7 @@ def keep(session: Session) -> dict[str, list[Salt]]:
 
 
 def kept(session: Session) -> dict[str, list[Salt]]:
-    """The salts that are not deleted, by counter, the earliest first."""
+    """Return the salts that are not deleted, by counter, the earliest first."""
     found: dict[str, list[Salt]] = {}
     for name, *salt in session.query(
         "SELECT counter, number, begins, ends, salt FROM visitor_salt"
@@ -269,7 +275,7 @@ def kept(session: Session) -> dict[str, list[Salt]]:
 
 
 def periods_of(session: Session, counter: str) -> list[SaltPeriod]:
-    """The periods of all salts of a counter, past, present and future, the earliest first."""
+    """Return the periods of all salts of a counter, past and future ones, the earliest first."""
     return [
         SaltPeriod(*period)
         for period in session.query(
@@ -282,9 +288,9 @@ def periods_of(session: Session, counter: str) -> list[SaltPeriod]:
 def known_periods(
     session: Session, catalog: Catalog, numbers: Iterable[int]
 ) -> dict[int, SaltPeriod]:
-    """The periods of salts by number; unknown numbers are left out.
+    """Return the periods of salts by the salt's number. Numbers that no salt has are left out.
 
-    Periods are remembered in the catalog, as they change only with its version.
+    The catalog remembers the periods, because they only change when its version does.
     """
     found = catalog.salts
     for part in parts(sorted(set(numbers) - found.keys()), _NUMBERS_PER_QUERY):
@@ -298,7 +304,7 @@ def known_periods(
 
 
 def _make_locked(session: Session, counter: str) -> None:
-    """Make the missing salts of a counter, under a lock on its salts."""
+    """Create the missing salts of a counter, in a transaction that locks its salts."""
     with session.transaction():
         control = read_control(session)  # its lock keeps the counter's settings unchanged
         # Locks the salts, not the counter's row, which a worker's user may not change. Where there
@@ -314,8 +320,8 @@ def _make_locked(session: Session, counter: str) -> None:
 
 
 def _make(session: Session, counter: str, days: int, minute: int) -> None:
-    """Make the missing salts of a counter up to the end of tomorrow, or one for ever; the caller
-    has locked its salts, or nobody else counts.
+    """Create the missing salts of a counter: up to the end of tomorrow, or a single one for ever if
+    ``days`` is 0. The caller has locked its salts, or nobody else counts.
     """
     zone = load_scheme(session, counter).known_zone()
     today = buckets.date_at(zone, minute * 60)
@@ -338,5 +344,5 @@ def _make(session: Session, counter: str, days: int, minute: int) -> None:
 
 
 def _midnight_after(zone: str, day: date, days: int) -> int:
-    """The Unix minute at which the day ``days`` days after ``day`` begins."""
+    """Return the Unix minute at which the day begins that is ``days`` days after ``day``."""
     return buckets.day_begins(zone, day + days * buckets.ONE_DAY) // 60

@@ -1,8 +1,8 @@
-"""Stored sketches (``visitor_slot``): members united when they are counted, sketches moved and
-deleted with their rows, and read with their checksums.
+"""Stored sketches (table ``visitor_slot``): adds members when they are counted, moves and deletes
+sketches together with their rows, and reads them with a check of their checksums.
 
-A row of ``visitor_slot`` belongs to the row of ``counter_slot`` with an equal primary key, which is
-locked before the sketch is written, moved or deleted. That row's column ``sketched`` says that it
+A row of ``visitor_slot`` belongs to the row of ``counter_slot`` that has the same primary key. That
+row is locked before its sketch is written, moved or deleted. Its column ``sketched`` tells that it
 has a sketch, so that a missing sketch is noticed. All statements run in the caller's transaction.
 """
 
@@ -23,28 +23,29 @@ CellPlace = tuple[str, int, str]
 """(counter, bucket's label, key) of a cell."""
 
 _KEYS_PER_QUERY: Final = 200
-"""Keys, and sketches of about 4 KB, per statement."""
+"""Maximum number of keys in a statement; each has a sketch of about 4 KB."""
 _BUCKET: Final = itemgetter(0, 1)
 _ROWS: Final = "visitor_slot FORCE INDEX (PRIMARY)"
 _COLUMNS: Final = f"{LABEL}, counter_key, slot, sketch, checksum"
 _ADVICE: Final = ": run `countersink verify` to find all damaged sketches"
 
 _RowPlace = tuple[str, int, bytes]
-"""(counter, bucket's label, key) of a row in a slot."""
+"""(counter, bucket's label, key as bytes) of a row; its slot is known otherwise."""
 
 
 def unite(session: Session, slot: int, members: Mapping[CellPlace, Sequence[bytes]]) -> None:
-    """Unite hashes with the sketches of cells of one slot, whose rows the caller has locked.
+    """Add members to the sketches of cells in one slot. The caller has locked the rows of these
+    cells.
 
     Args:
         session: at READ COMMITTED.
         slot: the slot.
-        members: hashes of 8 bytes, in any order.
+        members: by cell, the hashes of its members (8 bytes each), in any order.
 
     Raises:
-        RefusedMembers: members of some cells cannot be united; has all these cells, and why. Roll
-            back.
-        StoreError: as any statement; roll back.
+        RefusedMembers: members of some cells cannot be added; the error has all these cells with
+            the reasons. Roll back.
+        StoreError: a statement failed; roll back.
     """
     encoded = {(*place[:2], text_bytes(place[2])): hashes for place, hashes in members.items()}
 
@@ -74,22 +75,25 @@ def move(
     lowest_slot: int,
     to: int | None = None,
 ) -> None:
-    """Unite the sketches of moved rows into the sketches of their target rows, and delete them.
+    """Move sketches along with their rows: unite the sketches of moved rows with those of the
+    target rows, then delete the sketches of the moved rows.
 
     Args:
-        session: at REPEATABLE READ; source and target rows of ``counter_slot`` are locked, and
-            nothing was read without a lock before.
+        session: at REPEATABLE READ. The source and the target rows of ``counter_slot`` are locked,
+            and before that nothing was read without a lock.
         counter: the counter's name.
-        where: SQL condition of the source rows, valid for ``visitor_slot`` as for ``counter_slot``.
-        args: its values.
-        sketches: number of source rows with a sketch, by (bucket's label, key).
-        lowest_slot: the lowest slot whose rows move.
-        to: label of the target bucket, whose slot 0 is the target; None: slot 0 of each bucket.
+        where: SQL condition for the source rows, which holds for ``visitor_slot`` as well as for
+            ``counter_slot``.
+        args: the values of the condition.
+        sketches: by (bucket's label, key), the number of source rows that have a sketch.
+        lowest_slot: the lowest slot whose rows are moved.
+        to: label of the bucket to which rows are moved, in slot 0. None if each row stays in its
+            bucket and is moved to slot 0.
 
     Raises:
-        DamagedSketch, NoSketches: roll back.
+        DamagedSketch, NoSketches: a sketch cannot be read; roll back.
         Conflict: another transaction holds a row.
-        StoreError: as any statement.
+        StoreError: a statement failed.
     """
     slots = f" AND slot >= {lowest_slot:d}" if lowest_slot else ""
     # A query without result would lock a gap.
@@ -115,11 +119,11 @@ def move(
 
 
 def delete(session: Session, counter: str, places: Sequence[tuple[int, bytes, int]]) -> None:
-    """Delete the sketches of a counter's rows that the caller has locked.
+    """Delete the sketches of some rows of a counter. The caller has locked these rows.
 
     Args:
-        session: in the transaction that deletes the rows, and has locked them before it read
-            anything without a lock; or while nobody counts.
+        session: in the transaction that deletes the rows. It has locked them before it read
+            anything without a lock; or nobody counts meanwhile.
         counter: the counter's name.
         places: (bucket's label, key, slot) of each row.
     """
@@ -138,8 +142,8 @@ def delete(session: Session, counter: str, places: Sequence[tuple[int, bytes, in
 
 
 def delete_key(session: Session, where: str, args: Sequence[object]) -> None:
-    """Delete the sketches of a key's rows, which the caller has locked before it read anything
-    without a lock; ``where``: a range of the index ``by_key``.
+    """Delete the sketches of a key's rows. The caller has locked these rows before it read anything
+    without a lock. ``where`` is a condition for a range of the index ``by_key``.
     """
     rows = "visitor_slot FORCE INDEX (by_key)"
     if session.query(f"SELECT 1 FROM {rows} WHERE {where} LIMIT 1", args):
@@ -147,7 +151,7 @@ def delete_key(session: Session, where: str, args: Sequence[object]) -> None:
 
 
 def sketched(session: Session) -> list[str]:
-    """The counters and breakdowns that have sketches, or should have some."""
+    """Return the names of the counters and breakdowns that have sketches, or should have some."""
     found = session.query(
         "SELECT DISTINCT counter FROM visitor_slot"
         " UNION SELECT part.name FROM counter AS part JOIN counter AS base"
@@ -158,8 +162,8 @@ def sketched(session: Session) -> list[str]:
 
 
 def faults(session: Session, counter: str) -> Iterator[tuple[int, str]]:
-    """(bucket's label, sentence) of each sketch of a counter that is damaged, has no row of the
-    counter, or is missing, in the caller's snapshot.
+    """Yield (bucket's label, sentence) for each wrong sketch of a counter: it is damaged or
+    missing, or there is no row of the counter for it. Reads in the caller's snapshot.
     """
     join = "USING (counter, bucket, counter_key, width, slot) WHERE counter = %s"
     for *found, without_row in session.stream(
@@ -186,7 +190,7 @@ def faults(session: Session, counter: str) -> Iterator[tuple[int, str]]:
 
 
 def number(session: Session, counter: str, where: str, args: Sequence[object], by: str) -> int:
-    """The number of sketches that should exist; arguments as for :func:`stored`."""
+    """Return how many sketches there should be. Arguments are as for :func:`stored`."""
     ((found,),) = session.query(
         f"SELECT COUNT(*) FROM counter_slot FORCE INDEX ({by})"
         f" WHERE counter = %s{where} AND sketched",
@@ -198,14 +202,14 @@ def number(session: Session, counter: str, where: str, args: Sequence[object], b
 def stored(
     session: Session, counter: str, where: str, args: Sequence[object], by: str
 ) -> Iterator["StoredSketch"]:
-    """A counter's sketches, streamed from the server.
+    """Yield a counter's sketches as the server sends them.
 
     Args:
         session: in a snapshot.
         counter: the counter's name.
         where: further SQL conditions, beginning with AND.
-        args: their values.
-        by: indexes that the server may use.
+        args: the values of the conditions.
+        by: names of the indexes that the server may use.
     """
     for row in session.stream(
         f"SELECT {_COLUMNS} FROM visitor_slot FORCE INDEX ({by}) WHERE counter = %s{where}",
@@ -215,7 +219,9 @@ def stored(
 
 
 class StoredSketch(NamedTuple):
-    """A sketch as read from the table, by :data:`_COLUMNS`."""
+    """A sketch as it was read from the table. The attributes are in the order of :data:`_COLUMNS`,
+    after the counter's name.
+    """
 
     counter: str
     label: int
@@ -225,11 +231,11 @@ class StoredSketch(NamedTuple):
     checksum: int
 
     def add_to(self, union: SketchUnion) -> None:
-        """Add the sketch to a union.
+        """Add the members of this sketch to a union.
 
         Raises:
             DamagedSketch: the sketch is damaged; the message names counter, bucket and key.
-            NoSketches: datasketches is needed and not installed.
+            NoSketches: the library datasketches is needed, and not installed.
         """
         counter, label, key, slot, sketch, crc = self
         why = ""
@@ -249,7 +255,18 @@ def _write(
     union_of: Callable[[_RowPlace], SketchUnion],
     lock: str = "",
 ) -> dict[_RowPlace, DamagedSketch | NoSketches]:
-    """Unite members with the sketches of rows of one slot; the rows that failed, and why."""
+    """Unite members with the sketches of rows in one slot, and store the results.
+
+    Args:
+        session: in a transaction that has locked the rows.
+        slot: the slot.
+        places: the rows.
+        union_of: returns the members to add to the sketch of a row.
+        lock: a locking clause of SQL, with which sketches are read.
+
+    Returns:
+        The rows whose sketch could not be written, each with the error.
+    """
     failed: dict[_RowPlace, DamagedSketch | NoSketches] = {}
     into = "visitor_slot (counter, bucket, counter_key, width, slot, sketch, checksum)"
     clause = session.dialect.upsert_set("sketch", "checksum")
@@ -282,8 +299,8 @@ def _write(
 
 
 def _mark_sketched(session: Session, slot: int, places: Sequence[_RowPlace]) -> set[bytes]:
-    """Set ``sketched`` on rows of a bucket that get their first sketch; the keys of rows that had
-    it set, so that their sketch is missing.
+    """Set the column ``sketched`` of rows that get their first sketch. Return the keys of rows in
+    which it was set before: the sketches of these are missing.
     """
     if not places:
         return set()
@@ -298,7 +315,7 @@ def _mark_sketched(session: Session, slot: int, places: Sequence[_RowPlace]) -> 
 
 
 def _place(slot: int, places: Sequence[_RowPlace]) -> tuple[str, list[object]]:
-    """SQL condition for rows of one bucket and slot, and its values."""
+    """Return an SQL condition for rows of one bucket in one slot, and its values."""
     counter, bucket, _ = places[0]
     where = f"counter_key IN ({marks(places)}) AND width = {width_number(bucket):d}"
     args = [counter, label_time(bucket), *(key for _, _, key in places)]
