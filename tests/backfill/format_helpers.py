@@ -8,7 +8,7 @@ from countersink.backfill.formats import RecordTally, make_reader
 from countersink.backfill.options import Recipe
 from countersink.backfill.spans import split
 from countersink.logs import Counts, Malformed, Parser
-from countersink.logs.formats.reader import LONGEST_REASON, Window
+from countersink.logs.formats.reader import LONGEST_REASON, RecordBlock
 from countersink.logs.template import Condition, Operator
 from countersink.runtime.dimensions import RowKey
 
@@ -45,7 +45,7 @@ def read(
         data: a content, or lines.
         minutes: see ``make_reader``.
         bucket: see ``Tally``.
-        sizes: of the first windows, in records; the last one takes what is left.
+        sizes: of the first blocks, in records; the last one takes what is left.
     """
     if not isinstance(data, bytes):
         lines = [line.encode() if isinstance(line, str) else line for line in data]
@@ -53,12 +53,12 @@ def read(
     reader, tally = make_reader(recipe, data[: 64 * 1024], minutes), RecordTally(bucket)
     records, number, first = split(data, quoted=reader.quoted), 1, 0
     for size in (*sizes, len(records)):
-        window: list[bytes] = records[first : first + size]
+        block: list[bytes] = records[first : first + size]
         numbers = []
-        for record in window:
+        for record in block:
             numbers.append(number)
             number += record.count(b"\n") + 1
-        reader.count(Window(numbers, window, []), tally)
+        reader.count(RecordBlock(numbers, block, []), tally)
         first += size
     return tally
 

@@ -360,16 +360,16 @@ from typing import Any
 from countersink.backfill.content import open_content
 from countersink.backfill.content import Input
 from countersink.backfill.spans import Quoting
-from countersink.backfill.spans import SpanReader, window_of
+from countersink.backfill.spans import SpanReader, block_of
 name, quoted = sys.argv[1], Quoting(",") if sys.argv[2] == "quoted" else None
 at, line, lines, rejected = 0, 1, [], []
 with open_content(Input(name, None if name == "-" else Path(name), None)) as content:
     while True:
         reader = SpanReader(content, at, line, quoted=quoted)
         for piece in reader.pieces():
-            window = window_of(piece, quoted)
-            lines += window.lines
-            rejected += window.rejected
+            block = block_of(piece, quoted)
+            lines += block.lines
+            rejected += block.rejected
         if reader.span is None:
             break
         at, line = reader.span.end, reader.span.next_line

@@ -27,7 +27,7 @@ def sums(recipe: Recipe, lines: Any) -> dict[Any, int]:
     return dict(found)
 
 
-def test_fields_of_access_logs_are_dimensions_whatever_the_window() -> None:
+def test_fields_of_access_logs_are_dimensions_whatever_the_block() -> None:
     rng = random.Random(3)
     lines, expected = [], Counter[Any]()
     for number in range(3_000):

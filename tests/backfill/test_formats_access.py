@@ -12,7 +12,7 @@ from countersink.backfill.options import Recipe
 from countersink.database.errors import Refused
 from countersink.logs import Counts, Malformed, Parser, Rejected
 from countersink.logs.formats.line_format import COMBINED
-from countersink.logs.formats.reader import Window
+from countersink.logs.formats.reader import RecordBlock
 from tests.backfill.format_helpers import Cells, at, cell, read, reasons, where
 from tests.support.examples import examples
 
@@ -113,7 +113,7 @@ SOURCES = st.lists(
 
 @examples(few=50, many=300)
 @given(SOURCES, st.sampled_from(KINDS), st.lists(st.integers(1, 4), max_size=3))
-def test_a_window_at_once_comes_to_the_same_as_line_by_line(
+def test_a_block_at_once_comes_to_the_same_as_line_by_line(
     lines: list[bytes], kind: str, sizes: list[int]
 ) -> None:
     counts, rejected = sample(kind, lines)
@@ -132,7 +132,7 @@ def test_a_window_at_once_comes_to_the_same_as_line_by_line(
 def test_a_line_that_was_broken_in_two_is_two_bad_lines(
     lines: list[bytes], cut: int, form: str
 ) -> None:
-    """The faster pattern, for windows without a backslash, may run over the end of a line."""
+    """The faster pattern, for blocks without a backslash, may run over the end of a line."""
     good = line(rest=' "http://referer/" "a \'browser\'"').encode()
     lines = [good, good[:cut], good[cut:], *(each.replace(b"\\", b"/") for each in lines)]
     counts, rejected = sample("path", lines)
@@ -161,7 +161,7 @@ def test_filters_and_templates_do_not_depend_on_what_stands_beside_a_line(
     for number, each in enumerate(lines, 1):
         reader = make_reader(recipe, b"", minutes)
         # A blank neighbour makes no difference, but a malformed one lets no table be trusted.
-        reader.count(Window([number, number + 100], [each, b"x"], []), alone)
+        reader.count(RecordBlock([number, number + 100], [each, b"x"], []), alone)
     alone.rejected = [each for each in alone.rejected if each.line < 100]
     assert whole.counts == alone.counts
     assert whole.rejected == alone.rejected
@@ -187,7 +187,7 @@ def beside(lines: list[bytes], *, good: bytes | None = None) -> list[bytes]:
 
 @examples(few=50, many=300)
 @given(SOURCES, st.sampled_from(["path", "target"]), st.sampled_from([DAY, HOUR, QUARTER]))
-def test_a_window_of_one_period_comes_to_the_same_as_line_by_line(
+def test_a_block_of_one_period_comes_to_the_same_as_line_by_line(
     lines: list[bytes], kind: str, size: int
 ) -> None:
     lines = beside(lines)
@@ -217,7 +217,7 @@ OF_REQUESTS = [
     st.sampled_from([None, (MINUTE, MINUTE + 1), (MINUTE // DAY * DAY, MINUTE + DAY)]),
     st.sampled_from([line(), line("POST /other HTTP/1.1"), line(rest="")]),
 )
-def test_recipes_mean_the_same_for_a_window_of_one_period(
+def test_recipes_mean_the_same_for_a_block_of_one_period(
     lines: list[bytes], recipe: Recipe, minutes: tuple[int, int] | None, good: str
 ) -> None:
     bucket = partial(_bucket, DAY)
@@ -227,7 +227,7 @@ def test_recipes_mean_the_same_for_a_window_of_one_period(
     for number, each in enumerate(lines, 1):
         # The other line is of another year: there is no period.
         other = line(when="17/May/2016:10:05:03 +0000", request="-").encode()
-        reader.count(Window([number, number + 1000], [each, other], []), alone)
+        reader.count(RecordBlock([number, number + 1000], [each, other], []), alone)
     alone.rejected = [each for each in alone.rejected if each.line <= len(lines)]
     assert whole.rejected == alone.rejected
     assert {cell: n for cell, n in alone.counts.items() if cell[1] != at(2016, 5, 17) // DAY} == (
@@ -268,7 +268,7 @@ def test_a_reader_asks_again_where_other_buckets_hold() -> None:
     reader = make_reader(Recipe(), b"", None)
     for size in (DAY, HOUR, QUARTER, 1):
         tally = RecordTally(partial(_bucket, size))
-        reader.count(Window(range(1, 10), [line().encode()] * 9, []), tally)
+        reader.count(RecordBlock(range(1, 10), [line().encode()] * 9, []), tally)
         assert tally.counts == {("/a", MINUTE // size): 9}
 
 
@@ -339,7 +339,7 @@ def test_a_client_that_sends_long_and_new_requests_fills_no_memory() -> None:
     reader, tally = make_reader(Recipe(key="{method}{host}"), b"", None), RecordTally()
     for number in range(3):
         lines = [line(f"GET /?{'x' * 50_000}{number}{n} HTTP/1.1").encode() for n in range(5)]
-        reader.count(Window(range(1, 6), lines, []), tally)
+        reader.count(RecordBlock(range(1, 6), lines, []), tally)
     assert tally.counts == {("GET127.0.0.1", MINUTE): 15}
     tables = [value for value in vars(reader).values() if isinstance(value, dict)]
     assert len(tables) == 2
@@ -361,7 +361,7 @@ def test_a_client_that_sends_long_and_new_requests_fills_no_memory() -> None:
         [b'h - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1 "r" "'] * 4_000,
     ],
 )
-def test_a_hostile_window_costs_no_more_than_its_length(hostile: list[bytes]) -> None:
+def test_a_hostile_block_costs_no_more_than_its_length(hostile: list[bytes]) -> None:
     # A pattern that backtracks would not come back before the test's time limit.
     tally = read(Recipe(key="{path}{agent}"), hostile)
     assert tally.counted == 0

@@ -589,7 +589,7 @@ def test_whatever_stands_in_a_log_comes_to_the_same(log: tuple[Recipe, list[byte
     both(*log)
 
 
-def test_directives_may_have_a_mark_wherever_a_window_begins() -> None:
+def test_directives_may_have_a_mark_wherever_a_block_begins() -> None:
     lines = [
         "#Fields: date time cs-uri-stem",
         "2026-03-01 12:00:00 /a",

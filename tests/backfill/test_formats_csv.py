@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.formats import RecordTally, make_reader
 from countersink.backfill.options import Recipe
-from countersink.logs.formats.reader import Window
+from countersink.logs.formats.reader import RecordBlock
 from tests.backfill.format_helpers import at, read, reasons
 from tests.support.examples import examples
 
@@ -270,7 +270,7 @@ def test_a_quote_that_is_never_closed_spoils_at_most_the_next_quoted_record() ->
 def test_a_quote_that_is_never_closed_spoils_its_own_line_only() -> None:
     reader, tally = make_reader(recipe(), b"path,time,amount\n", None), RecordTally()
     record = f'"/a,{WHEN},1\n/b,{WHEN},1'.encode()
-    reader.count(Window([2], [record], []), tally)
+    reader.count(RecordBlock([2], [record], []), tally)
     assert tally.counts == {("/b", MINUTE): 1}
     assert list(reasons(tally)) == [2]
     assert (tally.lines, tally.rejected[0].text) == (2, record.split(b"\n")[0])
@@ -307,7 +307,7 @@ def test_what_a_csv_writer_writes_is_counted(
 
 @examples(few=25, many=150)
 @given(st.binary(max_size=200), st.lists(st.integers(1, 3), max_size=3))
-def test_no_bytes_raise_anything_and_windows_make_no_difference(
+def test_no_bytes_raise_anything_and_blocks_make_no_difference(
     data: bytes, sizes: list[int]
 ) -> None:
     data = b"path,time\n" + data + b"\n"

@@ -18,16 +18,16 @@ from countersink.backfill.spans import (
     Quoting,
     Span,
     SpanReader,
+    block_of,
     digest,
     last_end,
     split,
-    window_of,
 )
-from countersink.logs.formats.reader import Window
+from countersink.logs.formats.reader import RecordBlock
 from countersink.logs.lines import LONGEST
 from tests.support.examples import examples
 
-SMALL_WINDOW, SMALL_LONGEST = 8, 20
+SMALL_BLOCK, SMALL_LONGEST = 8, 20
 CSV, COMMENTED = Quoting(","), Quoting(",", "#")
 
 BYTES = st.lists(
@@ -134,36 +134,36 @@ def is_torn(text: bytes, quoted: Quoting | None) -> bool:
     return record_end(text + b"\n", 0, quoted) is None
 
 
-def windows_of(reader: SpanReader) -> list[Window]:
+def blocks_of(reader: SpanReader) -> list[RecordBlock]:
     """The lines of a span, which is read by that."""
-    return [window_of(piece, reader.quoted) for piece in reader.pieces()]
+    return [block_of(piece, reader.quoted) for piece in reader.pieces()]
 
 
 def measure(reader: SpanReader) -> Span | None:
     """The span that is read."""
-    windows_of(reader)
+    blocks_of(reader)
     return reader.span
 
 
 @contextmanager
 def small() -> Iterator[None]:
-    """Windows and lines at a size that examples reach."""
+    """Blocks and lines at a size that examples reach."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spans, "WINDOW", SMALL_WINDOW)
+        patch.setattr(spans, "BLOCK_BYTES", SMALL_BLOCK)
         patch.setattr(spans, "LONGEST", SMALL_LONGEST)
         yield
 
 
 def cut(
     content: Content, limits: tuple[int, int], at: int = 0, line: int = 1, **given: Any
-) -> Iterator[tuple[SpanReader, list[Window]]]:
+) -> Iterator[tuple[SpanReader, list[RecordBlock]]]:
     """Readers of all spans of a content, with what they have read; the last one has no span, unless
     the one before was open.
     """
     while True:
         reader = SpanReader(content, at, line, max_lines=limits[0], max_bytes=limits[1], **given)
-        windows = windows_of(reader)
-        yield reader, windows
+        blocks = blocks_of(reader)
+        yield reader, blocks
         if reader.span is None or reader.span.open:
             return
         at, line = reader.span.end, reader.span.next_line
@@ -171,27 +171,27 @@ def cut(
 
 def read(
     content: Content, limits: tuple[int, int], *, quoted: Quoting | None
-) -> tuple[list[Span], list[list[Window]]]:
-    """All spans of a content with their windows."""
+) -> tuple[list[Span], list[list[RecordBlock]]]:
+    """All spans of a content with their blocks."""
     spans: list[Span] = []
-    windows: list[list[Window]] = []
+    blocks: list[list[RecordBlock]] = []
     for reader, found in cut(content, limits, quoted=quoted):
         if reader.span is None:
             assert not found
         else:
             spans.append(reader.span)
-            windows.append(found)
-    return spans, windows
+            blocks.append(found)
+    return spans, blocks
 
 
-def texts(windows: list[Window]) -> list[tuple[int, bytes | None]]:
+def texts(blocks: list[RecordBlock]) -> list[tuple[int, bytes | None]]:
     """(line, text) of each record; None: too long."""
     found: list[tuple[int, bytes | None]] = []
-    for window in windows:
-        assert len(window.numbers) == len(window.lines)
-        assert not (window.rejected and window.lines)
-        found += zip(window.numbers, window.lines, strict=True)
-        found += [(rejected.line, None) for rejected in window.rejected]
+    for block in blocks:
+        assert len(block.numbers) == len(block.lines)
+        assert not (block.rejected and block.lines)
+        found += zip(block.numbers, block.lines, strict=True)
+        found += [(rejected.line, None) for rejected in block.rejected]
     return found
 
 
@@ -214,9 +214,9 @@ def test_found_spansand_their_lines_are_those_of_the_definition(
     quoted: Quoting | None,
 ) -> None:
     with small():
-        spans, windows = read(Bytes(data, sizes), limits, quoted=quoted)
+        spans, blocks = read(Bytes(data, sizes), limits, quoted=quoted)
     assert spans == expected(data, SMALL_LONGEST, limits, quoted=quoted)
-    assert [texts(one) for one in windows] == [
+    assert [texts(one) for one in blocks] == [
         [
             (record.line, record.text)
             for record in records(data, SMALL_LONGEST, quoted=quoted)
@@ -229,10 +229,10 @@ def test_found_spansand_their_lines_are_those_of_the_definition(
     assert sum(span.end - span.start for span in spans) == len(data)
     # As a job reads one that is known: the file may have grown since.
     content = Bytes(data + b"more\n", others)
-    for span, lines in zip(spans, windows, strict=True):
+    for span, lines in zip(spans, blocks, strict=True):
         with small():
             again = SpanReader(content, span.start, span.first_line, quoted=quoted, end=span.end)
-            assert texts(windows_of(again)) == texts(lines)
+            assert texts(blocks_of(again)) == texts(lines)
         assert again.span == span
         assert digest(content, span.start, span.end) == span.digest
 
@@ -242,21 +242,21 @@ ESCAPES = st.sampled_from([b"\n", b'"', b',"', b'",', b'\\"', b"\\", b",", b"a"]
 
 @given(data=st.lists(ESCAPES, max_size=40), sizes=SIZES, limits=LIMITS)
 @examples(few=50, many=1000)
-def test_a_backslash_before_a_quote_is_read_alike_wherever_windows_and_found_spansend(
+def test_a_backslash_before_a_quote_is_read_alike_wherever_blocks_and_found_spansend(
     data: list[bytes], sizes: list[int], limits: tuple[int, int]
 ) -> None:
     whole = b"".join(data)
     ends = last_end(whole, quoted=CSV, ended=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spans, "WINDOW", SMALL_WINDOW)
-        found_spans, windows = read(Bytes(whole, sizes), limits, quoted=CSV)
-        for span, lines in zip(found_spans, windows, strict=True):
+        patch.setattr(spans, "BLOCK_BYTES", SMALL_BLOCK)
+        found_spans, blocks = read(Bytes(whole, sizes), limits, quoted=CSV)
+        for span, lines in zip(found_spans, blocks, strict=True):
             again = SpanReader(
                 Bytes(whole, sizes), span.start, span.first_line, quoted=CSV, end=span.end
             )
-            assert texts(windows_of(again)) == texts(lines)
+            assert texts(blocks_of(again)) == texts(lines)
             assert again.span == span
-    found = [text for window in windows for _, text in texts(window)]
+    found = [text for block in blocks for _, text in texts(block)]
     assert found[: len(split(whole[:ends], quoted=CSV))] == split(whole[:ends], quoted=CSV)
 
 
@@ -270,8 +270,8 @@ def test_a_line_that_is_left_is_read_once_it_is_whole(
     end, line = 0, 1
     with small():
         for content, leave in (Bytes(data[:at], sizes), True), (Bytes(data, sizes), False):
-            for reader, windows in cut(content, limits, end, line, leave_open=leave):
-                found += texts(windows)
+            for reader, blocks in cut(content, limits, end, line, leave_open=leave):
+                found += texts(blocks)
                 if reader.span is not None:
                     assert not (leave and reader.span.open)
                     end, line = reader.span.end, reader.span.next_line
@@ -296,11 +296,11 @@ def test_lines_before_damage_are_read_and_then_it_is_told(
     at, line = 0, 1
     with small():
         with suppress(Unreadable):
-            for reader, windows in cut(content, limits, quoted=quoted):
+            for reader, blocks in cut(content, limits, quoted=quoted):
                 assert reader.span is not None
                 assert not reader.span.open
                 assert reader.span.end > at
-                found += texts(windows)
+                found += texts(blocks)
                 at, line = reader.span.end, reader.span.next_line
         with pytest.raises(Unreadable, match="damaged"):
             measure(SpanReader(content, at, line, quoted=quoted))
@@ -320,12 +320,12 @@ def test_the_longest_line_is_read_and_a_longer_one_is_not(
 ) -> None:
     data = b"a\n" + b"x" * (LONGEST + beyond) + b"\r\n"[1:] + b"b\n"
     reader = SpanReader(Bytes(data, [100_000]), 0, 1, quoted=quoted)
-    windows = windows_of(reader)
-    found = dict(texts(windows))
+    blocks = blocks_of(reader)
+    found = dict(texts(blocks))
     assert found[1] == b"a"
     assert found[3] == b"b"
     assert (found[2] is None) == bool(beyond)
-    reasons = [one.reason for window in windows for one in window.rejected]
+    reasons = [one.reason for block in blocks for one in block.rejected]
     quote = " (a quote that is never closed?)"
     said = "the record is longer than 1 MiB" + quote if quoted else "the line is longer than 1 MiB"
     assert reasons == [said] * beyond
@@ -336,12 +336,12 @@ def test_a_quote_that_is_never_closed_costs_its_line_and_no_other() -> None:
     lines = [b"%d,ok\n" % number for number in range(300_000)]
     lines[10] = b'10,"bad\n'
     data = b"".join(lines)
-    spans, windows = read(Bytes(data, [1 << 20]), (65_536, 1 << 24), quoted=CSV)
-    found = [one for some in windows for one in texts(some)]
+    spans, blocks = read(Bytes(data, [1 << 20]), (65_536, 1 << 24), quoted=CSV)
+    found = [one for some in blocks for one in texts(some)]
     assert found == [
         (number + 1, None if number == 10 else line[:-1]) for number, line in enumerate(lines)
     ]
-    reasons = [one.reason for some in windows for window in some for one in window.rejected]
+    reasons = [one.reason for some in blocks for block in some for one in block.rejected]
     assert reasons == ["the record is longer than 1 MiB (a quote that is never closed?)"]
     assert spans[-1].next_line == 300_001
 
@@ -361,7 +361,7 @@ def test_a_span_that_is_no_longer_there_is_refused() -> None:
 def test_a_byte_order_mark_is_not_of_the_first_line(quoted: Quoting | None, whole: bool) -> None:
     data = b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n" if whole else b"\xef\xbb\xbfa"
     reader = SpanReader(Bytes(data, [100]), 0, 1, quoted=quoted)
-    lines = [window.lines for window in windows_of(reader)]
+    lines = [block.lines for block in blocks_of(reader)]
     assert lines == [[b"a", b"\xef\xbb\xbfb"]] if whole else [[b"a"]]
     assert reader.span is not None
     assert reader.span.digest == hashlib.sha256(data).digest()

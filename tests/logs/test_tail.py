@@ -11,7 +11,7 @@ import redis
 
 from countersink.logs import sender
 from countersink.logs.errors import LogError, PositionError, TailError, UnknownFormat
-from countersink.logs.lines import LONGEST, WINDOW
+from countersink.logs.lines import BLOCK_BYTES, LONGEST
 from countersink.runtime.process import Stop
 from countersink.stream.connection import connect
 from countersink.stream.names import PARTITIONS_KEY, stream_key
@@ -82,7 +82,7 @@ def test_more_rows_than_an_entry_holds_become_several(tailing: Tailing) -> None:
 
 def test_line_ends_blanks_and_holes(tailing: Tailing) -> None:
     append(tailing.log, line("/crlf") + b"\r\n\r\n\n" + b"\0" * 100 + line("/hole") + b"\n")
-    append(tailing.log, b"\0" * (2 * WINDOW) + line("/big hole") + b"\n")
+    append(tailing.log, b"\0" * (2 * BLOCK_BYTES) + line("/big hole") + b"\n")
     assert tailing.run().rejected == 0
     assert counted(tailing.client) == {"/crlf": 1, "/hole": 1, "/big hole": 1}
     assert tailing.run().counted == 0
@@ -123,7 +123,7 @@ def test_what_is_not_read_is_refused(tailing: Tailing, data: bytes, said: str) -
 
 def test_an_endless_line_is_rejected_and_the_next_one_counted(tailing: Tailing) -> None:
     write(tailing.log, "/a")
-    append(tailing.log, b"x" * (LONGEST + 3 * WINDOW + 7) + b"\n")
+    append(tailing.log, b"x" * (LONGEST + 3 * BLOCK_BYTES + 7) + b"\n")
     assert tailing.count("/b").rejected == 1
     assert tailing.told.lines == [("access.log", 2)]
     assert counted(tailing.client) == {"/a": 1, "/b": 1}

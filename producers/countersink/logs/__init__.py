@@ -1,5 +1,6 @@
-"""Access logs for ``countersink tail`` and backfill: the parser of their lines, its counts and its
-errors. See ``formats/`` for the formats, ``template.py`` for keys and conditions.
+"""Access logs: the parser of their lines, which ``countersink tail`` and backfill share.
+
+``formats/`` has the formats, ``template.py`` the keys and conditions, ``errors.py`` the errors.
 """
 
 from countersink.logs.errors import Malformed

@@ -1,11 +1,11 @@
-"""Errors of reading access logs; the code that raises them words the messages.
+"""Errors of reading access logs. The code that raises an error words its message.
 
 ::
 
     Exception
     ├── ValueError
     │   └── Malformed         a line of an access log cannot be counted: reject it, go on
-    │       └── Misread       the value is ambiguous: an option has to say how to read all lines
+    │       └── Misread       it has an ambiguous value: an option has to say how to read all lines
     ├── LogError              an access log cannot be opened or read
     ├── Damaged               compressed data cannot be unpacked
     ├── UnknownFormat         the format of the lines is not recognized
@@ -17,12 +17,12 @@ from countersink.runtime.errors import ExplainedError
 
 
 class Malformed(ValueError):
-    """A line that cannot be counted; the message says why."""
+    """A line cannot be counted; the message says why."""
 
 
 class Misread(Malformed):
-    """A value that contradicts the options, or that can be read in two ways: an option has to say
-    how it is read in all lines.
+    """A line cannot be counted because of a value that contradicts the options, or that can be read
+    in two ways. The user has to say by an option how to read this value in all lines.
     """
 
 
@@ -31,7 +31,7 @@ class LogError(ExplainedError):
 
 
 class Damaged(Exception):
-    """Compressed data that cannot be unpacked any further; the message, a phrase, says why."""
+    """Compressed data cannot be unpacked any further; the message, a phrase, says why."""
 
 
 class UnknownFormat(Exception):
@@ -39,8 +39,10 @@ class UnknownFormat(Exception):
 
 
 class PositionError(ExplainedError):
-    """The position of a log cannot be used; the message says what to do."""
+    """The position up to which a log was counted cannot be used; the message says what to do."""
 
 
 class TailError(ExplainedError):
-    """``countersink tail`` cannot go on; the message says what to do. Stored hits stay stored."""
+    """``countersink tail`` cannot go on; the message says what to do. Lines that were counted and
+    stored before stay counted.
+    """

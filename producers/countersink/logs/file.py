@@ -1,9 +1,9 @@
-"""Log files, plain or compressed, and plain pipes, read by offset: compressions (``PACKINGS``) and
-UTF-16/32 recognized by the first bytes, unpacking block by block, errors of unreadable files.
+"""Log files, plain or compressed, and plain pipes: recognizes compressions (``PACKINGS``) and
+UTF-16/32 by the first bytes, unpacks block by block, and words the errors of unreadable files.
 
-Offsets are in uncompressed bytes everywhere. gzip, bzip2, zstd and xz data may consist of several
-streams (``cat a.gz b.gz``); gzip may be padded with zeros. Memory is bounded whatever the data
-unpacks to. Formats: RFC 1952, RFC 8878; bzip2 and xz are defined by their libraries.
+All offsets count uncompressed bytes. Data of gzip, bzip2, zstd and xz may consist of several
+streams (``cat a.gz b.gz``); zero bytes may follow gzip data as padding. Memory is bounded, however
+much the data unpacks to. Formats: RFC 1952 (gzip), RFC 8878 (zstd), the libraries of bzip2 and xz.
 """
 
 import bz2
@@ -22,7 +22,7 @@ from countersink.logs.errors import Damaged, LogError
 BOM: Final = b"\xef\xbb\xbf"
 """The byte order mark that some programs put before UTF-8."""
 HEAD_BYTES: Final = 256
-"""First bytes of a file that identify its compression and encoding."""
+"""Number of first bytes of a file that are read to recognize its compression and encoding."""
 
 _MARKS: Final = {
     # The marks of UTF-32 come first: one of them begins as one of UTF-16 does.
@@ -33,19 +33,19 @@ _MARKS: Final = {
 }
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _SNIFFED: Final = 8
-"""First bytes of a pipe that are waited for; a line of a log is longer."""
+"""First bytes of a pipe that are needed to recognize a compression; any line of a log is longer."""
 _PIPE_WAIT: Final = 0.2
-"""Seconds after which a silent pipe is idle."""
+"""Seconds that one read of a pipe waits for data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """A compression: its name, the program that unpacks it, and its first bytes.
+    """A compression: its name, the program that unpacks it, and how its data begins.
 
     Attributes:
-        name: for people.
-        tool: the command that unpacks it to its standard output.
-        magic: the pattern of its first bytes.
+        name: the name of the compression in messages.
+        tool: the command that unpacks a file to standard output.
+        magic: the pattern of the first bytes of compressed data.
     """
 
     name: str
@@ -69,19 +69,19 @@ PACKINGS: Final = tuple(
 
 
 def packing(first: bytes) -> Packing | None:
-    """The compression of data that begins with ``first`` (16 bytes, or all there are), or None."""
+    """Recognize the compression of data by its ``first`` 16 bytes; None where none is known."""
     return next((one for one in PACKINGS if one.magic.match(first)), None)
 
 
 EXTENSIONS: Final = (".gz", ".bz2", ".zst", ".xz", ".lz4", ".Z", ".zip", ".7z")
-"""File name extensions of compressed files."""
+"""The file name extensions of compressed files."""
 
 
 def check_begun(first: bytes, name: str) -> None:
-    """Refuse a file of 0 bytes with a compressed file's name: a compressed file is never empty.
+    """Refuse an empty file that is named like a compressed file: compressed data is never empty.
 
     Raises:
-        LogError: the file has 0 bytes and such a name.
+        LogError: the file is empty, and its name ends with one of :data:`EXTENSIONS`.
     """
     if not first and name.endswith(EXTENSIONS):
         raise LogError(
@@ -91,24 +91,28 @@ def check_begun(first: bytes, name: str) -> None:
 
 
 BLOCK: Final = 256 * 1024
-"""Bytes read from a compressed file at once, and uncompressed bytes handed out at once."""
+"""Bytes that are read from a compressed file at once. Also the number of uncompressed bytes after
+which one call of ``read`` stops unpacking.
+"""
 SNIFF: Final = 16
-"""First bytes of a file that tell how it is compressed."""
+"""Number of first bytes of data that tell how it is compressed."""
 
 _XZ_BYTES: Final = 256 * 1024 * 1024
-"""Memory that an xz file may ask for; ``xz -9`` asks for 65 MiB."""
+"""Bytes of memory that unpacking an xz file may need; a file that ``xz -9`` made needs 65 MiB."""
 _SLICE: Final = 256
-"""Compressed bytes unpacked at once: zlib, zstd and lzma return all that they unpack to (zstd at
-worst 8 MiB).
+"""Compressed bytes passed to a decoder at once. They are few, because zlib, zstd and lzma return
+everything that these bytes unpack to (zstd at worst 8 MiB).
 """
 _KEPT: Final = 2 * 1024 * 1024
-"""Uncompressed bytes kept before those read last: more than a reader of lines goes back, which is
-the longest line and a window.
+"""Uncompressed bytes kept before the offset that was read last, for readers that go back. A reader
+of lines goes back by less: by the longest line and a block of lines.
 """
 
 
 class _Decoder(Protocol):
-    """A library's decoder of one stream; after ``eof``, ``unused_data`` is the input behind it."""
+    """Decoder of one compressed stream, as the libraries have it. ``eof`` is true after the end of
+    the stream; then ``unused_data`` is the input that follows the stream.
+    """
 
     @property
     def eof(self) -> bool: ...
@@ -131,23 +135,29 @@ _DECODERS: Final[Mapping[str, Callable[[], tuple[_Decoder, type[Exception]]]]] =
     "zstd": _zstd,
     "xz": lambda: (lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_BYTES), lzma.LZMAError),
 }
-"""Decoders by the name of the compression, each with its error about corrupt data.
+"""Functions by the name of a compression. Each makes a decoder, and returns it with the class of
+the error that its library raises for corrupt data.
 
-Not the file classes of ``bz2`` and ``lzma``: they ignore data behind a stream, damaged or not.
+The file classes of ``bz2`` and ``lzma`` are not used: they ignore data that follows a stream,
+damaged or not.
 """
 
 
 def can_unpack(packed: Packing) -> bool:
-    """Whether this process can unpack the compression."""
+    """Return whether this program can unpack data of the compression."""
     return packed.name in _DECODERS
 
 
 def _unpacked(packed: Packing, read: Callable[[], bytes]) -> Iterator[bytes]:
-    """The uncompressed bytes of the blocks of ``read`` (b"" ends them), in blocks; some are empty.
+    """Yield the uncompressed bytes of a compressed file block by block; some blocks are empty.
+
+    Args:
+        packed: the compression.
+        read: returns the next bytes of the compressed file, b"" at its end.
 
     Raises:
-        Damaged: the rest is corrupt, cut off, or not of this compression.
-        Exception: from ``read``.
+        Damaged: the rest of the data is corrupt, cut off, or not of this compression.
+        Exception: any error that ``read`` raises.
     """
     data = b""
     while True:
@@ -176,16 +186,17 @@ def _unpacked(packed: Packing, read: Callable[[], bytes]) -> Iterator[bytes]:
 
 
 class Unpacker:
-    """The uncompressed bytes of a compressed file. Reading far back unpacks from its beginning
-    again.
+    """Reader of a compressed file by uncompressed offsets. A read at an offset far before the last
+    one unpacks the file from its beginning again.
 
     Args:
         packed: the compression.
-        read: up to so many bytes of the compressed file from an offset on; b"" at the end.
+        read: called with a size and an offset; returns up to so many bytes of the compressed file
+            from that offset on, b"" at its end.
 
     Attributes:
-        end: the uncompressed offset up to which it was unpacked.
-        position: bytes of the compressed file that were read for it.
+        end: the uncompressed offset up to which the file was unpacked.
+        position: number of bytes of the compressed file that were read to get there.
     """
 
     def __init__(self, packed: Packing, read: Callable[[int, int], bytes]) -> None:
@@ -200,12 +211,12 @@ class Unpacker:
         self._error: Exception | None = None
 
     def read(self, size: int, offset: int) -> bytes:
-        """Up to ``size`` bytes from ``offset`` on, often fewer; b"" at the end.
+        """Return up to ``size`` uncompressed bytes from ``offset`` on, often fewer; b"" at the end.
 
         Raises:
-            Damaged: there are none, for the compressed data is corrupt, cut off, or followed by
-                other data. The bytes before were returned by earlier calls.
-            Exception: from the file.
+            Damaged: nothing can be unpacked at ``offset``: the compressed data is corrupt, cut off,
+                or followed by other data. Calls with smaller offsets return the bytes before that.
+            Exception: any error of reading the file.
         """
         if offset < self._start:
             self._restart()
@@ -228,23 +239,23 @@ class Unpacker:
         return bytes(self._recent[begin : begin + size])
 
     def _forget(self, offset: int) -> None:
-        """Drop the bytes far before ``offset``."""
+        """Drop the unpacked bytes that are more than ``_KEPT`` bytes before ``offset``."""
         forgotten = max(0, min(offset, self.end) - _KEPT - self._start)
         del self._recent[:forgotten]
         self._start += forgotten
 
     def _next(self) -> bytes:
-        """The next bytes of the compressed file."""
+        """Read the next bytes of the compressed file."""
         data = self._file(BLOCK, self.position)
         self.position += len(data)
         return data
 
 
 def _packing(head: bytes, name: str, *, piped: bool = False) -> Packing | None:
-    """The compression of a log that begins with ``head``; None: plain.
+    """Return the compression of a log that begins with ``head``; None where the log is plain.
 
     Raises:
-        LogError: the compression is not supported (none is in a pipe), or the text is UTF-16/32.
+        LogError: the compression is not supported (a pipe must be plain), or the text is UTF-16/32.
     """
     check_begun(head, name)
     packed = packing(head)
@@ -259,12 +270,12 @@ def _packing(head: bytes, name: str, *, piped: bool = False) -> Packing | None:
 
 
 class LogFile:
-    """An open log. Offsets are in uncompressed bytes.
+    """A log file, open for reading. All offsets count uncompressed bytes.
 
     Attributes:
-        path: the name it was opened by.
-        device, inode: identify the file.
-        compressed: by the first bytes, not by the name.
+        path: the name by which the file was opened.
+        device, inode: the numbers that identify the file to the operating system.
+        compressed: whether the file is compressed, by its first bytes, not by its name.
 
     Raises:
         LogError: the file cannot be opened, is no regular file, or has an unsupported compression
@@ -297,10 +308,10 @@ class LogFile:
         self.close()
 
     def read(self, size: int, offset: int) -> bytes:
-        """Up to ``size`` bytes from ``offset`` on; empty at the end.
+        """Return up to ``size`` uncompressed bytes from ``offset`` on; b"" at the end.
 
         Raises:
-            LogError: the file cannot be read, or its compression is damaged.
+            LogError: the file cannot be read, or its compressed data is damaged.
         """
         if self._unpacker is None:
             return self._pread(size, offset)
@@ -313,13 +324,13 @@ class LogFile:
             ) from error
 
     def holds(self, offset: int) -> bool:
-        """Whether the log is at least ``offset`` bytes long."""
+        """Return whether the log has at least ``offset`` uncompressed bytes."""
         if not self.compressed:
             return os.fstat(self._fd).st_size >= offset
         return offset == 0 or len(self.read(1, offset - 1)) == 1
 
     def changed_ns(self) -> int:
-        """Time of the last write, in Unix nanoseconds."""
+        """Return the time of the last write to the file, in Unix nanoseconds."""
         return os.fstat(self._fd).st_mtime_ns
 
     def close(self) -> None:
@@ -336,10 +347,10 @@ class LogFile:
 
 
 class Pipe:
-    """A pipe, terminal or socket, read without blocking for long.
+    """Reader of a pipe, terminal or socket. One read waits 0.2 s at most.
 
     Args:
-        fd: to read from; stays open.
+        fd: the file descriptor to read from; this class does not close it.
     """
 
     def __init__(self, fd: int) -> None:
@@ -348,7 +359,9 @@ class Pipe:
         self._recognized = False
 
     def take(self, size: int) -> bytes | None:
-        """Up to ``size`` bytes; None while nothing comes, empty at the end.
+        """Return the next bytes, about ``size`` at most; b"" at the end of the data.
+
+        Returns None where no data came within 0.2 s, and at the beginning until there are 8 bytes.
 
         Raises:
             LogError: the data is compressed, or UTF-16 or UTF-32.
@@ -368,8 +381,13 @@ class Pipe:
 
 
 def wide_text(head: bytes, name: str, command: str) -> str:
-    """Why a file that begins with ``head`` cannot be read, and how to convert it for ``command``:
-    it has the byte order mark of UTF-16 or UTF-32. Empty: it has none.
+    """Return why a file in UTF-16 or UTF-32 cannot be read, and how to convert it; '' for a file
+    without the byte order mark of these encodings.
+
+    Args:
+        head: the first bytes of the file.
+        name: the name of the file in the sentence.
+        command: the countersink command that is to read the converted file.
     """
     for mark, encoding in _MARKS.items():
         # The two bytes of a mark without NULs behind them are no evidence.

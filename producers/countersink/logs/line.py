@@ -1,5 +1,5 @@
-r"""Parts of one line in common or combined format: patterns of addresses, request and time,
-unescaping of bytes to text, and the reason of a rejected line (``diagnosis``).
+r"""Lines in the common or combined log format: patterns of their addresses, request and time, the
+conversion of bytes to text, and the reason for rejecting a line (``diagnosis``).
 
 ::
 
@@ -10,9 +10,9 @@ Further fields after the agent are allowed (nginx's ``main`` format has one) and
 Formats: https://httpd.apache.org/docs/2.4/mod/mod_log_config.html and
 https://nginx.org/en/docs/http/ngx_http_log_module.html
 
-**Text of a log's bytes.** Servers write ``"``, ``\`` and unprintable bytes as ``\"``, ``\\``,
-``\xhh`` and the like; these escapes are undone, so that the text is as the client sent it. A byte
-that is not part of valid UTF-8 becomes ``%HH``, as in a URL. Percent-escapes of the client stay.
+**From bytes to text.** Servers write ``"``, ``\`` and unprintable bytes as ``\"``, ``\\``, ``\xhh``
+and the like. These escapes are undone, so that the text is as the client sent it. A byte that is
+not part of valid UTF-8 becomes ``%HH``, as in a URL. Percent-escapes that the client sent stay.
 """
 
 import codecs
@@ -26,8 +26,8 @@ from countersink.logs.errors import Malformed
 from countersink.runtime.limits import check_event_minute
 
 ESCAPED: Final = rb'[^"\\\n]*+(?>(?:\\.[^"\\\n]*+)*)'
-"""Text between quotes in which any character may be escaped. Not ``(?:…)*+``: such groups go wrong
-before Python 3.11.5 (python/cpython#106052).
+"""The pattern of a text between quotes in which any character may be escaped. It does not use
+``(?:…)*+``: such groups go wrong before Python 3.11.5 (python/cpython#106052).
 """
 
 # No pattern here backtracks, so that a hostile line costs no more than its length.
@@ -42,7 +42,7 @@ IPV6: Final = (
     rb")(?:%[\w.-]+)?"
 )
 HOST_NAME: Final = rb"(?!(?>(?:[\w-]+\.)*)\d+\.?(?![\w.-]))[\w-]+(?>(?:\.[\w-]+)*)\.?"
-"""Labels, the last of which is no number: a number there is the rest of an address."""
+"""The pattern of a host name. Its last label is no number: a number there belongs to an address."""
 _ONE_CLIENT: Final = (
     rb"(?:" + IPV4 + rb"(?::\d{1,5})?"
     rb"|" + IPV6 + rb"|\[" + IPV6 + rb"\](?::\d{1,5})?"
@@ -51,13 +51,14 @@ _ONE_CLIENT: Final = (
 CLIENT: Final = (
     rb"(?:" + IPV4 + rb"(?= )|" + _ONE_CLIENT + rb"(?>(?:, ?(?!-)" + _ONE_CLIENT + rb")*)(?!,))"
 )
-"""An address, with or without a port, or a host name; ``unix:`` and ``-`` for none. Also a list of
-them as in X-Forwarded-For, the first of which is the client.
+"""The pattern of a client: an IP address, with or without a port, or a host name; ``unix:`` and
+``-`` mean that there is no address. Also matches a list as in X-Forwarded-For, which begins with
+the client.
 """
 ADDRESS: Final = (
     rb"(?:" + IPV4 + rb"|" + IPV6 + rb"|\[" + IPV6 + rb"\]|" + HOST_NAME + rb"|unix:|-)"
 )
-"""A client without a port, whatever follows."""
+"""The pattern of a client without a port, whatever text follows."""
 _ADDRESS_AND_SPACE: Final = (
     rb"(?:" + IPV4 + rb"(?::\d{1,5})?"
     rb"|\[?[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:\]:\d{1,5})?),? "
@@ -69,18 +70,18 @@ _ZONE: Final = rb"[+-]\d{4}"
 _TIME: Final = rb"\[(" + _MINUTE + rb")" + _SECOND + rb"(" + _ZONE + rb")\] "
 _QUOTED: Final = rb'"' + ESCAPED + rb'"'
 _URL: Final = rb'[A-Za-z][A-Za-z0-9+.-]*+://[^ "\n]*+'
-"""A referer without quotes."""
+"""The pattern of a referer without quotes."""
 LAST_QUOTED: Final = rb'(?>(?:(?!\] "|"\s*\Z).)*)'
-"""Text between quotes, also with unescaped quotes in it, at the end of a line. A time and a request
-in it belong to another line whose beginning was torn off.
+"""The pattern of the last quoted text of a line, which may have unescaped quotes in it. It does not
+match a text with a time and a request in it: these are of another line that lost its beginning.
 """
 
 USER: Final = (
     rb"(?:-(?= \[\d\d/)|(?!- )[^ \n]*+"
     rb"(?>(?: (?!\[\d\d/|- |" + _ADDRESS_AND_SPACE + rb")[^ \n]*+)*))"
 )
-"""A user before the time; may contain spaces. A text that looks like another line's client, ident
-and user is none: then other text precedes the line.
+"""The pattern of the user before the time; a user may have spaces. It does not match a text that
+looks like client, ident and user of another line: there, the rest of another line comes first.
 """
 
 
@@ -91,20 +92,21 @@ def line_pattern(
     only: bytes | None = None,
     agent: bytes | None = None,
 ) -> bytes:
-    """The pattern of a line in either format, without its end.
+    """Return the pattern of a line in common or combined format, up to the end of the line.
 
-    Nothing in it backtracks (possessive, atomic), so that a hostile line costs no more than its
-    length, and a time or request that a client wrote into its referer is never taken for the real
-    one. Not to be used with ``re.DOTALL``.
+    All groups of the pattern are possessive or atomic, so that it does not backtrack: a hostile
+    line costs no more than its length, and a time or request that a client wrote into its referer
+    is never taken for that of the line. The pattern must not be compiled with ``re.DOTALL``.
 
     Args:
-        captured: fields that become named groups, of ``host ident user time minute zone request
-            status size referer agent``, the last two with their quotes. ``minute`` and ``zone``
-            joined are the argument of :func:`minute_of`. Groups are numbered in this order.
+        captured: the fields that become named groups, any of ``host ident user time minute zone
+            request status size referer agent``; groups are numbered in this order. Those of the
+            last two include the quotes. ``minute`` and ``zone`` joined are the argument of
+            :func:`minute_of`.
         between_quotes: the pattern of a quoted text without its quotes.
-        only: a pattern of some times; lines with other times do not match, nor do some with spaces
-            in the user. Then no part of the time can be captured.
-        agent: the pattern of the agent without its quotes; None: ``between_quotes``.
+        only: the pattern of some times. Lines with other times do not match, and neither do some
+            lines whose user has spaces; no part of the time can be captured. None matches any time.
+        agent: the pattern of the agent without its quotes; None stands for ``between_quotes``.
     """
 
     def field(name: str, pattern: bytes) -> bytes:
@@ -145,7 +147,9 @@ def line_pattern(
 
 
 _METHOD: Final = re.compile(r"[!#$&'*+.^_`|~0-9A-Za-z-]+")
-"""A token of RFC 9110 without the percent sign, which stands for bytes that are no UTF-8."""
+"""The pattern of a method: a token of RFC 9110. It has no percent sign, since :func:`text` writes
+bytes that are no UTF-8 with that sign.
+"""
 _VERSION: Final = re.compile(r"HTTP/[0-9](?:\.[0-9]+)?")
 _TARGET: Final = re.compile(r"/|\*\Z|[A-Za-z][A-Za-z0-9+.-]*://|[^\s/?#@]+:[0-9]+\Z")
 _ORIGIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
@@ -168,10 +172,10 @@ _MONTHS: Final = {
 
 
 def split_request(request: str) -> tuple[str, str, str]:
-    """Method, target and version of a request line.
+    """Split a request line into method, target and version.
 
-    A line without a version is HTTP/0.9: its version is empty. Spaces inside the target, which some
-    servers accept, are kept.
+    The version of a line without one, as HTTP/0.9 has it, is ''. Spaces inside the target are kept,
+    because some servers accept them.
 
     Raises:
         Malformed: the text is no request line.
@@ -188,7 +192,7 @@ def split_request(request: str) -> tuple[str, str, str]:
 
 
 def check_target(target: str) -> str:
-    """The request target itself, checked.
+    """Return the request target unchanged, if the client sent a request.
 
     Raises:
         Malformed: the target is empty or ``-``: the client sent no request.
@@ -199,10 +203,11 @@ def check_target(target: str) -> str:
 
 
 def path_of(target: str) -> str:
-    """A request target without its query string; of an absolute URL only the path.
+    """Return the path of a request target: without the query string, and without the scheme and
+    host of an absolute URL.
 
     Raises:
-        Malformed: as :func:`check_target`.
+        Malformed: the target is empty or ``-``: the client sent no request.
     """
     if not target.startswith("/"):
         origin = _ORIGIN.match(check_target(target))
@@ -218,18 +223,20 @@ TARGET_PARTS: Final[Mapping[str, Callable[[str], str]]] = {
     "path": path_of,
     "query": lambda target: check_target(target).partition("?")[2],
 }
-"""Functions that take a field from a request target, by the field's name."""
+"""Functions that return a field of a request target, by the name of the field."""
 
 
 def text(raw: bytes) -> str:
-    """The text that the client sent, from the server's bytes: see the module's docstring."""
+    """Return the text that the client sent, from the bytes in the log; the module's docstring has
+    the rules.
+    """
     if _BACKSLASH in raw:
         raw = _ESCAPE.sub(_unescaped, raw)
     return decoded(raw)
 
 
 def decoded(raw: bytes) -> str:
-    """The text of bytes without escapes; a byte that is no UTF-8 becomes ``%HH``."""
+    """Return the text of bytes that have no escapes; a byte that is no UTF-8 becomes ``%HH``."""
     return raw.decode("utf-8", PERCENT)
 
 
@@ -252,7 +259,7 @@ codecs.register_error(PERCENT, _percent)
 
 
 def minute_of(raw: bytes) -> int:
-    """Whole Unix minutes of ``17/May/2015:10:05+0000``; seconds do not matter.
+    """Return the whole Unix minute of a time without its seconds: ``17/May/2015:10:05+0000``.
 
     Raises:
         Malformed: the time does not exist, or lies before 1970 or more than 366 days ahead.
@@ -270,7 +277,12 @@ def minute_of(raw: bytes) -> int:
 
 @lru_cache(maxsize=4096)
 def _midnight(day: bytes, zone: bytes) -> int:
-    """The Unix minute at which ``17/May/2015`` begins at ``+0200``."""
+    """Return the Unix minute at which a day begins: ``17/May/2015`` in the zone ``+0200``.
+
+    Raises:
+        KeyError: there is no such month.
+        ValueError: there is no such day or zone.
+    """
     try:
         date = datetime(int(day[7:11]), _MONTHS[day[3:6]], int(day[:2]), tzinfo=UTC)
     except ValueError:
@@ -293,7 +305,7 @@ _NAMES: Final = re.compile(
 
 
 def diagnosis(line: bytes) -> str:
-    """The part of the format that a line lacks, for a line that does not match."""
+    """Return the reason for rejecting a line in neither format: the first part that it lacks."""
     opened = re.search(_TIME, line)
     if opened is None:
         return (

@@ -1,9 +1,10 @@
-"""Lines of access logs: from a log's bytes to numbered lines (longest line, also of backfill:
-``LONGEST``), from lines to keys and minutes or reasons of rejection (``Parser``), and the hits of
-``tail`` until they are stored (after ``ROWS_PER_STORE`` rows or ``LINES_PER_STORE`` lines).
+"""Lines of access logs: cuts bytes into numbered lines (longest line, also of backfill:
+``LONGEST``), parses lines to keys and minutes or rejects them (``Parser``), and collects the hits
+of ``tail`` until they are stored (after ``ROWS_PER_STORE`` rows or ``LINES_PER_STORE`` lines).
 
-A template gives a line's key: text with fields of the format in it, such as ``{host}{path}``.
-Conditions leave lines out. See ``formats/`` for the formats.
+A hit is a line that is counted. Its key is made by a template: a text with fields of the line in
+it, such as ``{host}{path}``. Lines that do not fulfil the conditions are left out. ``formats/`` has
+the formats of lines.
 """
 
 from collections.abc import Sequence
@@ -18,10 +19,10 @@ from countersink.logs.formats.detection import AUTO, MOST_LINES, detect, undetec
 from countersink.logs.formats.reader import (
     Keys,
     LineReader,
+    RecordBlock,
     RecordTally,
     Rejected,
     RejectingReader,
-    Window,
 )
 from countersink.logs.formats.records import JsonLines
 from countersink.logs.formats.w3c import W3cLog
@@ -31,24 +32,28 @@ from countersink.logs.times import Clock, no_day
 from countersink.runtime.dimensions import RowKey
 
 Counts = dict[tuple[RowKey, int], int]
-"""(key or dimensions, whole Unix minutes) to hits."""
+"""Number of hits by (key or dimensions, whole Unix minute)."""
 
 _HEAD: Final = 64 * 1024
-"""Bytes read at once to detect the format of a file."""
+"""Number of bytes that are read at once to detect the format of a file."""
 
 
 class Parser:
-    """Parser of lines for one key template. Remembers texts; not thread-safe.
+    """Parser of lines of access logs, for one key template. It remembers texts, and is not
+    thread-safe.
 
     Args:
-        key: the template, or the name of a field.
-        where: conditions, all of which must hold; other lines are left out.
-        dimensions: (name, field) pairs, instead of ``key``.
-        visitor: fields that together identify a visitor.
-        input_format: the name of a format; ``auto``: detected by the first lines.
-        log_format: the format in the server's notation; then ``input_format`` does not matter.
-        envelope: the envelope of each line; '': none, or detected by the first lines.
-        time_zone: IANA name for times without one; '': a format with such times is refused.
+        key: the key template, or the name of a field.
+        where: the conditions; a line is counted only if all of them hold.
+        dimensions: pairs of a dimension's name and the field with its value, in place of ``key``.
+        visitor: the fields that together identify a visitor; without any, no visitor is counted.
+        input_format: the name of the format; with ``auto`` the first lines show it.
+        log_format: the format in the notation of the server's configuration, in place of
+            ``input_format``.
+        envelope: the kind of text around each line, such as ``syslog``; '' where there is none, or
+            where the first lines show it.
+        time_zone: the IANA name of the zone of times that have none; '' refuses a format with
+            such times.
 
     Raises:
         ValueError: an argument cannot be used; the message says what to do.
@@ -85,11 +90,11 @@ class Parser:
             self._reader = self._reader_of(input_format, envelope=envelope)
 
     def begin(self, file: LogFile, offset: int) -> None:
-        """Prepare for a file of which nothing was read yet, from ``offset`` on.
+        """Prepare for the lines of ``file`` from ``offset`` on, before the first of them is parsed.
 
         Raises:
-            UnknownFormat: its first lines are of several formats, or the format lacks a requested
-                field or needs a time zone.
+            UnknownFormat: the file's first lines are in several formats, or their format lacks a
+                requested field or needs a time zone.
         """
         self._detected = not self._auto
         if isinstance(self._reader, W3cLog):
@@ -101,17 +106,22 @@ class Parser:
 
     @property
     def knows_format(self) -> bool:
-        """Whether a format is known, if only that of the file before."""
+        """Whether a format is known: the file's own, or, until it is detected, the last file's."""
         return self._detected or self._reader is not self._undetected
 
     def detect_format(self, lines: Sequence[bytes], *, all: bool = False) -> bool:
-        """Detect the format by the first lines of the source; whether it is known now.
+        """Detect the format by the first lines of the source, unless it is known.
 
         Args:
-            all: no more lines will come.
+            lines: the first lines, without their newlines.
+            all: whether these are all lines of the source.
+
+        Returns:
+            False where the lines do not show the format, but more lines may; else True.
 
         Raises:
-            UnknownFormat: as :meth:`begin`; or the format is not recognized.
+            UnknownFormat: as :meth:`begin`; or no line shows the format, and all lines or the first
+                :data:`MOST_LINES` were given.
         """
         if not self._detected:
             self._detect(lines)
@@ -124,30 +134,32 @@ class Parser:
         return True
 
     def count(self, lines: Sequence[bytes], first: int, counts: Counts) -> list[Rejected]:
-        """Add the hit of each line to ``counts``; returns the rejected lines.
+        """Add the hit of each line to ``counts``, and return the rejected lines.
 
-        Blank lines, directives and lines that the conditions leave out give neither. NULs before a
-        line, as in a truncated log, are ignored.
+        Blank lines, W3C directives such as ``#Fields:``, and lines that the conditions leave out
+        are neither counted nor rejected. NULs before a line, as in a truncated log, are ignored.
 
         Args:
-            lines: without their newlines.
-            first: the number of the first of them.
-            counts: added to.
+            lines: the lines, without their newlines.
+            first: the number of the first line in the source.
+            counts: the counts to which the hits are added.
 
         Raises:
-            UnknownFormat: as :meth:`begin`, for the first lines.
+            UnknownFormat: as :meth:`begin`, while the format is not detected yet.
         """
         if not self._detected:
             self._detect(lines)
         tally = RecordTally()
         bare = [line.lstrip(b"\0") for line in lines]
-        self._reader.count(Window(range(first, first + len(bare)), bare, []), tally)
+        self._reader.count(RecordBlock(range(first, first + len(bare)), bare, []), tally)
         for cell, amount in tally.counts.items():
             counts[cell] = counts.get(cell, 0) + amount
         return tally.rejected
 
     def _detect(self, lines: Sequence[bytes]) -> None:
-        """Detect the format by lines; until it is detected, lines are rejected."""
+        """Detect the format by ``lines``. Where no line shows it, the parser keeps its reader: that
+        of the last file, or one that rejects all lines.
+        """
         detected = detect(lines)
         if detected is None:
             return
@@ -160,8 +172,8 @@ class Parser:
 
 
 def _first_bytes(file: LogFile, end: int) -> bytes:
-    """The first bytes up to ``end``, as many lines as :func:`detect` reads, behind the NULs at the
-    beginning of a log that was truncated under its writer.
+    """Read the beginning of a file, up to the offset ``end``: as many lines as :func:`detect` looks
+    at. Leaves out NULs at the beginning, as a log has that was truncated under its writer.
     """
     at, data = 0, b""
     while data.count(b"\n") < MOST_LINES:
@@ -174,24 +186,26 @@ def _first_bytes(file: LogFile, end: int) -> bytes:
 
 
 LONGEST: Final = 1024 * 1024
-"""Bytes of the longest line (without its newline and NULs before it); longer ones are rejected."""
+"""Bytes of the longest line that is read, without its newline and NULs before it. A longer line is
+rejected.
+"""
 TOO_LONG: Final = "the line is longer than 1 MiB"
-WINDOW: Final = 256 * 1024
-"""Bytes cut together; more only for a longer line."""
+BLOCK_BYTES: Final = 256 * 1024
+"""Number of bytes that are read and cut into lines together; more only for a longer line."""
 ROWS_PER_STORE: Final = 20_000
-"""Distinct (key, minute) pairs from which on a batch is stored."""
+"""Number of distinct (key, minute) pairs at which hits are stored."""
 LINES_PER_STORE: Final = 200_000
-"""Lines from which on a batch is stored."""
+"""Number of lines after which hits are stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineBlock:
-    """Complete lines in order, with their numbers, and lines that are too long.
+    """Complete lines of a file, in order; a line that is too long stands apart.
 
     Attributes:
-        first: the number of the first of ``lines``.
-        lines: without their newlines.
-        rejected: lines before them that were too long to be read.
+        first: the number of the first of ``lines`` in the file, from 1.
+        lines: the lines, without their newlines.
+        rejected: the line before ``lines``, if it was too long to be read; else nothing.
     """
 
     first: int
@@ -200,11 +214,11 @@ class LineBlock:
 
 
 class Cutter:
-    """Cuts bytes into complete lines, with their numbers and offsets.
+    """Cutter of a file's bytes into complete lines.
 
     Attributes:
-        offset: of the first line that was not returned yet.
-        line: number of lines returned; numbers begin at 1.
+        offset: the offset in the file at which the next line to return begins.
+        line: the number of the last returned line, from 1; 0 before the first.
     """
 
     def __init__(self, offset: int = 0, line: int = 0) -> None:
@@ -216,16 +230,16 @@ class Cutter:
 
     @property
     def read_size(self) -> int:
-        """Bytes to read next."""
-        return WINDOW - len(self._buffer) % WINDOW
+        """Number of bytes to read next from the file."""
+        return BLOCK_BYTES - len(self._buffer) % BLOCK_BYTES
 
     @property
     def read_offset(self) -> int:
-        """The offset to read the next bytes from."""
+        """Offset in the file from which to read the next bytes."""
         return self.offset + self._passed + len(self._buffer)
 
     def feed(self, data: bytes) -> LineBlock:
-        """Take the next bytes; returns the lines that they complete."""
+        """Take the next bytes of the file, and return the lines that they complete."""
         buffer = self._buffer + data
         if self.offset == self._passed == 0 and buffer.startswith(BOM):
             self._passed = len(BOM)
@@ -257,7 +271,9 @@ class Cutter:
         return LineBlock(first, lines, rejected)
 
     def finish(self) -> LineBlock:
-        """The rest as the last line: no more bytes will come."""
+        """Return the bytes after the last newline as the last line, because no more bytes will
+        come; no line where there are none.
+        """
         if self.read_offset == self.offset:
             return LineBlock(self.line + 1, [], [])
         block = self.feed(b"\n")
@@ -267,14 +283,13 @@ class Cutter:
 
 @dataclass(slots=True)
 class Summary:
-    """Numbers of a run of ``tail``: lines counted, rejected, left for the next run; files not
-    found.
+    """Numbers of one run of ``tail``.
 
     Attributes:
-        counted: lines counted and stored.
-        rejected: lines that could not be counted.
-        left: 1 when a last line without newline was left for the next run, else 0.
-        lost: files that were not found again, whose last lines may be uncounted.
+        counted: number of lines that were counted and stored.
+        rejected: number of lines that could not be counted.
+        left: 1 where the last line has no newline yet and is left to the next run, else 0.
+        lost: number of files that were not found again; their last lines may be uncounted.
     """
 
     counted: int = 0
@@ -284,27 +299,27 @@ class Summary:
 
 
 class Reporter:
-    """Receiver of the notices and rejected lines of ``tail``; ignores both."""
+    """Receiver of the notices and rejected lines of ``tail``; this base class ignores both."""
 
     def notice(self, text: str) -> None:
-        """Report a notice for people, a sentence."""
+        """Report a notice to people; ``text`` is a sentence."""
 
     def rejected(self, path: str, rejected: Rejected) -> None:
-        """Report a line that was not counted."""
+        """Report a line of the file at ``path`` that could not be counted."""
 
 
 class Hits:
-    """Hits that were read from a log and are not stored yet.
+    """Hits (counted lines) of a log that are not stored yet.
 
     Args:
-        parser: for the kind of key wanted.
-        reporter: gets rejected lines here, and notices from others.
-        summary: updated while the run goes on.
+        parser: parses the lines.
+        reporter: receives the lines that are rejected here; other classes send it their notices.
+        summary: the numbers of the run, kept up to date here.
 
     Attributes:
         counts: the hits.
-        held: (path, lines) that were read and not counted, since their format is not known yet.
-        lines: number of counted lines.
+        held: (path, lines) pairs that are not parsed yet, because their format is not known.
+        lines: number of lines that were parsed since hits were stored last.
     """
 
     def __init__(self, parser: Parser, reporter: Reporter, summary: Summary) -> None:
@@ -317,20 +332,21 @@ class Hits:
 
     @property
     def full(self) -> bool:
-        """Whether the hits are to be stored now."""
+        """Whether there are so many hits that they should be stored now."""
         return len(self.counts) >= ROWS_PER_STORE or self.lines >= LINES_PER_STORE
 
     def count(self, path: str, block: LineBlock) -> None:
-        """Add the lines of ``block``, from the file at ``path``, once their format is known.
+        """Count the lines of ``block`` from the file at ``path``; hold them while their format is
+        not known yet.
 
         Raises:
-            UnknownFormat: the format is not recognized.
+            UnknownFormat: the format of the lines is not recognized.
         """
         self.held.append((path, block))
         self._count_held()
 
     def end(self) -> None:
-        """Count the held lines; no more will come.
+        """Count the lines that are still held, because no more lines will come.
 
         Raises:
             UnknownFormat: the format of the lines is not recognized.
@@ -352,7 +368,7 @@ class Hits:
         self.held.clear()
 
     def stored(self) -> None:
-        """Clear the hits: all of them are in Redis."""
+        """Add the hits to the numbers of the run and clear them: Redis has stored all of them."""
         self.summary.counted += sum(self.counts.values())
         self.counts.clear()
         self.lines = 0

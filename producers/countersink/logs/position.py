@@ -1,38 +1,40 @@
 """The position of ``tail``: which file of a log is being read and how far (``Position``), the
 position file on disk (``PositionFile``), and the mark in Redis (``LogMark``).
 
-**The position file** is authoritative. Each batch of entries is appended to it and synchronized to
-disk before it is sent, with the position after the batch. It holds lines of JSON::
+**The position file** is authoritative. A log batch is the entries of some lines, together with the
+position after these lines. Before the entries are sent, the batch is appended to the position file
+and synchronized to disk. The file holds lines of JSON, a head and then a batch each::
 
     {"v": 1, "source": "page_views path /var/log/nginx/access.log", "instead_of": ""}
     {"series": …, "file": 0, "offset": 8190, …, "at": 1764288000000, "entries": [[id, rows, 12], …]}
 
-**The mark** is one string in Redis, ``series file offset``, set by the script that adds a batch to
-the queue. Batches behind the mark are sent again from the file, with their ids and times: workers
-apply each id once. This covers a run that was killed between disk and Redis, and a Redis that lost
-its last moments. A mark ahead of the file, or of another series, means that another tail has read
-this log: :meth:`LogSender.resume` refuses. ``instead_of`` is the mark before ``--begin``.
+**The mark** is a string in Redis, ``series file offset`` of a position. The script that adds a
+batch to the queue sets it. Batches whose position is after the mark are sent again from the file,
+with their ids and times: workers apply each id once. So nothing is lost if a run is killed between
+disk and Redis, or if Redis loses its last moments. A mark after the file's last position, or of
+another series, shows that another tail has read this log: :meth:`LogSender.resume` refuses.
+``instead_of`` is the mark that Redis had before ``--begin``.
 
 ======================  ==========================================================================
 member of a batch       meaning
 ======================  ==========================================================================
-``series``              random, new when a log is begun anew (``--begin``)
-``file``                number of files of this log before this one, by rotation
-``device``, ``inode``   of the file
-``prefix_bytes``        how many of the file's first bytes ``prefix`` covers, up to 1,024 behind
-                        the directives of a W3C log, which are alike in several files
-``prefix``              their SHA-256 in hex; empty for none
-``offset``              uncompressed bytes that have been counted
-``line``                lines of this file that have been counted or rejected
+``series``              random; new when counting begins anew (``--begin``)
+``file``                number of files of this log that were read before this one, by rotation
+``device``, ``inode``   those of the file
+``prefix_bytes``        how many of the file's first bytes ``prefix`` covers: up to 1,024 behind
+                        the ``#`` lines of a W3C log, which begin several files alike
+``prefix``              SHA-256 of these bytes in hex; empty for none
+``offset``              number of uncompressed bytes of the file that have been counted
+``line``                number of lines of the file that have been counted or rejected
 ``older``               the newest rotated file older than this one, as ``rotation.py`` writes it;
                         ``-`` if there was none
-``older_at``            last write to that file or this one, on its disk's clock; Unix ns
+``older_at``            Unix ns of the last write to that file or this one, on their disk's clock
 ``at``                  Unix ms on Redis's clock, as in the entries
-``entries``             id, rows and number of increments of each
+``entries``             id, rows and number of increments of each entry
 ======================  ==========================================================================
 
-A file is recognized by its prefix: unlike an inode, it survives copying and compressing, and is not
-given to the next file. If a file was empty or does not exist any more, the files newer than
+A file is recognized by its prefix: unlike an inode, a prefix survives copying and compressing, and
+no later file gets it. If a file was empty or does not exist any more, the files newer than
 ``older`` are counted.
 """
 
@@ -60,21 +62,21 @@ PREFIX_BYTES: Final = 1024
 _HEAD: Final = 64 * 1024
 _DIRECTIVES: Final = re.compile(rb"(?:\xef\xbb\xbf)?(?>(?:#[^\n]*+\n)*)")
 NONE: Final = "-"
-"""As ``older``: there was no older file."""
+"""The value of ``older`` where there was no older file."""
 UNKNOWN: Final = "?"
-"""As ``older``: the older file could not be read."""
+"""The value of ``older`` where the older file could not be read."""
 FILE_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of a position file above which its newest half replaces it."""
+"""Bytes of a position file; a file that would grow larger is replaced by its newest half."""
 _SCRIPT: Final = (files("countersink.logs") / "scripts" / "store.lua").read_text("utf-8")
 
 Outcome = Literal["stored", "full", "other"]
-"""``stored`` (also: by an earlier call), ``full`` (the stream), ``other`` (another mark found)."""
+"""``stored`` (now or earlier), ``full`` (the stream is), ``other`` (Redis has another mark)."""
 _OUTCOMES: Final[dict[str, Outcome]] = {"stored": "stored", "full": "full", "other": "other"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Position:
-    """A place in a log; see the module's table for the fields."""
+    """A position in a file of a log; the module's docstring has a table of the fields."""
 
     series: str
     file: int = 0
@@ -89,20 +91,20 @@ class Position:
 
     @classmethod
     def first(cls) -> Self:
-        """The beginning of a log that was never read, or is read anew."""
+        """Make the position at the beginning of a log that was never read, or is read anew."""
         return cls(series=os.urandom(16).hex())
 
     @property
     def mark(self) -> str:
-        """The text of the mark in Redis."""
+        """The text of the mark in Redis for this position."""
         return f"{self.series} {self.file} {self.offset}"
 
     def is_covered_by(self, mark: str) -> bool:
-        """Whether ``mark`` is this position or a later one of the same series."""
+        """Return whether ``mark`` is that of this position, or of a later one in its series."""
         return mark.startswith(self.series) and _place(mark) >= (self.file, self.offset)
 
     def next_file(self) -> "Position":
-        """The beginning of the file after this one."""
+        """Make the position at the beginning of the log's next file."""
         return Position(series=self.series, file=self.file + 1)
 
 
@@ -113,7 +115,7 @@ def _place(mark: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """Entries, with the position after them; ``at`` is in Unix ms on Redis's clock."""
+    """Entries of some lines, and the position after them; ``at`` is Unix ms on Redis's clock."""
 
     position: Position
     at: int
@@ -121,8 +123,8 @@ class LogBatch:
 
 
 class LogMark:
-    """The mark of one source in Redis, and the stream of its entries. ``known`` is the mark's text
-    as last read or set, empty for none; ``source`` names the log and how it is counted.
+    """The mark in Redis up to which a source's entries are stored, and their stream. ``source``
+    names the log and how it is counted. ``known`` is the mark last read or set; '' for no mark.
 
     Raises:
         StreamError: Redis did not answer.
@@ -147,23 +149,23 @@ class LogMark:
         self.known = ""
 
     def read(self) -> str:
-        """The mark's text now, empty for none; StreamError: Redis did not answer."""
+        """Read the mark's text, '' for no mark. Raises StreamError if Redis did not answer."""
         with mapped():
             self.known = _text(self._client.get(self.key) or "")
         return self.known
 
     def store(self, batch: LogBatch, full: int) -> Outcome:
-        """Add a batch to the stream and set the mark, both or neither; the call may be repeated.
+        """Add a log batch to the stream and set the mark, or neither; repeated calls add nothing.
 
         Args:
-            batch: the lines read behind the known mark.
-            full: entries of a full stream.
+            batch: the entries of the lines after the known mark.
+            full: the number of entries at which a stream is full.
 
         Returns:
-            ``other``: neither was done, and :attr:`known` is the mark that was found.
+            ``full`` or ``other`` where neither was done; :attr:`known` is now the mark in Redis.
 
         Raises:
-            StreamError: Redis did not answer; the outcome is unknown.
+            StreamError: Redis did not answer, so that the outcome is unknown.
         """
         arguments: list[str | bytes | int] = [self.known, batch.position.mark, full]
         for entry in batch.entries:
@@ -178,16 +180,16 @@ class LogMark:
 
 
 class PositionFile:
-    """An open position file, locked for this process by a lock file beside it, since the position
-    file is replaced now and then.
+    """An open position file. A lock file beside it reserves it for this process: the position file
+    itself is replaced now and then, and a lock on it would be lost.
 
     Attributes:
-        position: the newest; None in a new file.
-        instead_of: the mark before the log was begun; empty: none.
+        position: the newest position in the file; None in a new file.
+        instead_of: the mark that Redis had before the file was begun; '' for no mark.
 
     Raises:
         OSError: the file cannot be opened, locked or written to.
-        PositionError: another tail uses it, it belongs to another source, or it is damaged.
+        PositionError: another tail uses the file, or it is damaged or of another source.
     """
 
     def __init__(self, path: str, source: str) -> None:
@@ -210,7 +212,7 @@ class PositionFile:
             raise
 
     def batches(self) -> Iterator[LogBatch]:
-        """Batches of the file, oldest first; PositionError: the file is damaged."""
+        """Read the log batches in the file, oldest first; PositionError where it is damaged."""
         with open(self.path, "rb") as file:
             file.readline()
             try:
@@ -223,8 +225,8 @@ class PositionFile:
                 ) from error
 
     def can_resend_from(self, mark: str) -> bool:
-        """Whether the file has all batches behind a mark: there is no mark, or it is of one of the
-        batches, or lies before them. A mark between two batches is another reader's.
+        """Return whether the file has all log batches after ``mark``: the mark is '', or that of a
+        batch, or before all of them. A mark between two batches is another reader's, so False.
         """
         if mark in ("", self.instead_of):
             return True
@@ -234,9 +236,9 @@ class PositionFile:
         )
 
     def append(self, batch: LogBatch, known: str) -> None:
-        """Write a batch to disk; a batch of another series begins the file anew.
+        """Append a log batch to the file on disk; one of another series begins the file anew.
 
-        ``known`` is the mark in Redis.
+        ``known`` is the text of the mark in Redis.
 
         Raises:
             PositionError: the batch cannot be written.
@@ -296,14 +298,14 @@ class PositionFile:
         return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
 
     def _newest(self, size: int) -> bytes:
-        """Complete lines of the last ``size`` bytes."""
+        """Read the complete lines in the last ``size`` bytes of the file."""
         with open(self.path, "rb") as file:
             file.seek(self._size - size)
             file.readline()
             return file.read()
 
     def _replace(self, lines: bytes) -> None:
-        """Put a new file with these lines in place of the file."""
+        """Replace the file by a new one with these lines."""
         head = {"v": VERSION, "source": self._source, "instead_of": self.instead_of}
         data = json.dumps(head).encode() + b"\n" + lines
         other = f"{self.path}.new"
@@ -323,8 +325,8 @@ class PositionFile:
 
 
 def default_path(source: str) -> str:
-    """The default path of the position file of ``source``, in the state directory of a systemd
-    service, else of the user (XDG); the directory is made if missing (OSError: it cannot be made).
+    """Return the default path of the position file for ``source``, in the state directory of the
+    systemd service, else of the user (XDG). Makes the directory; OSError where that fails.
     """
     service = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     state = os.environ.get("XDG_STATE_HOME", "")
@@ -336,7 +338,7 @@ def default_path(source: str) -> str:
 
 
 def file_name(source: str) -> str:
-    """The name of the position file of ``source`` in a directory of several."""
+    """Return the name of the position file for ``source``, different for each source."""
     return sha256(source.encode("utf-8", "surrogateescape")).hexdigest()[:32] + ".jsonl"
 
 
@@ -363,21 +365,21 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def shared_bytes(head: bytes) -> int:
-    """Bytes of the W3C directives at a file's beginning, which other files have as well."""
+    """Count the bytes of the W3C directives (``#`` lines) with which a log's files begin alike."""
     found = _DIRECTIVES.match(head)
     return found.end() if found else 0
 
 
 def known_head(data: bytes) -> bytes:
-    """The bytes that identify a file, of its first bytes."""
+    """Return the part of a file's first bytes, ``data``, that identifies the file."""
     return data[: shared_bytes(data) + PREFIX_BYTES]
 
 
 def head_of(file: LogFile) -> bytes:
-    """The bytes that identify a file.
+    """Read the bytes that identify a file: W3C directives, and up to 1,024 bytes after them.
 
     Raises:
-        LogError: the file cannot be read, or begins with too many directives.
+        LogError: the file cannot be read, or begins with about 64 KiB of directives.
     """
     data = file.read(_HEAD, 0)
     if shared_bytes(data) + PREFIX_BYTES > len(data) >= _HEAD:
@@ -389,7 +391,7 @@ def head_of(file: LogFile) -> bytes:
 
 
 def prefix_of(head: bytes) -> str:
-    """SHA-256, in hex, of the first bytes of a file; empty for none."""
+    """Return the SHA-256, in hex, of a file's first bytes; '' for no bytes."""
     return sha256(head).hexdigest() if head else ""
 
 

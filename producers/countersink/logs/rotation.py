@@ -1,12 +1,12 @@
-"""Rotated logs: which file names are rotated (``access.log.1``, dates, ``.gz``), their order, and
-finding the file of a position again.
+"""Rotated logs: recognizes rotated files by their names (``access.log.1``, dates, ``.gz``), sorts
+them by age, and finds the file of a position again.
 
-Rotated names are the log's own name with a number or a date behind it or before its extension,
-compressed or not: ``access.log.1``, ``access.log-20261121``, ``access.log.2.gz``,
+The name of a rotated file is the log's name with a number or a date behind it or before its
+extension, compressed or not: ``access.log.1``, ``access.log-20261121``, ``access.log.2.gz``,
 ``access-2026-11-21.log``. A higher number is older, a higher date is newer.
 
-If the log is a link, they are also searched in the target's directory, under the target's name; if
-that has a date (``2026-11-21.log``), the files of other dates are rotated files.
+If the log is a symbolic link, rotated files are also searched in the directory of its target, under
+the target's name. If that name has a date (``2026-11-21.log``), files with other dates are rotated.
 """
 
 import os
@@ -34,26 +34,26 @@ from countersink.logs.position import (
 _ATTEMPTS: Final = 20
 _NUMBERS: Final = r"\d+(?:[-._T:]\d+)*"
 _HIGHEST_NUMBER: Final = 100_000
-"""Digits behind the name that are less count rotations; others are a date."""
+"""A single number below this one behind a name counts rotations; other digits are a date."""
 _PACKED: Final = rf"(?P<packed>{'|'.join(map(re.escape, EXTENSIONS))})?"
 _DATE: Final = re.compile(r"(?<!\d)(?:20\d\d[-._]?[01]\d(?:[-._T:]?\d\d)*|1\d{9})(?!\d)")
-"""A date in a name, to the day or finer; or Unix seconds."""
+"""The pattern of a date in a name, to the day or finer, or of Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPath:
-    """A log's name, and the directories of its rotated files.
+    """The path of a log, which also tells the directories of its rotated files.
 
     Attributes:
-        path: the log's name, absolute.
-        rotated_in: another directory of rotated files, besides the log's; '': none.
+        path: the absolute path of the log.
+        rotated_in: a directory of rotated files besides the log's own; '' for none.
     """
 
     path: str
     rotated_in: str = ""
 
-    def places(self) -> dict[str, list[str]]:
-        """Directories of rotated files, each with the patterns of their names."""
+    def directories(self) -> dict[str, list[str]]:
+        """Return the directories of rotated files, each with patterns of the files' names."""
         directory, name = os.path.split(self.path)
         target_directory, target = os.path.split(os.path.realpath(self.path))
         names = [_rotated(name)]
@@ -65,7 +65,7 @@ class LogPath:
 
 
 def _rotated(name: str) -> str:
-    """The pattern of the names of a log's rotated files."""
+    """Return the pattern of the names of rotated files, for a log that is called ``name``."""
     stem, extension = os.path.splitext(name)
     return (
         rf"(?:{re.escape(name)}[-._](?P<behind>{_NUMBERS})"
@@ -74,7 +74,7 @@ def _rotated(name: str) -> str:
 
 
 def _dated(name: str) -> str:
-    """The pattern of file names with any date in the place of ``name``'s date; '': it has none."""
+    """Return the pattern of names that differ from ``name`` in its date; '' if it has no date."""
     date = _DATE.search(name)
     if date is None:
         return ""
@@ -84,22 +84,22 @@ def _dated(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """A rotated file.
+    """A rotated file of a log.
 
     Attributes:
-        path: of the file.
-        order: sorts the older before the newer.
+        path: the path of the file.
+        order: the sort key by which older files come before newer ones.
     """
 
     path: str
     order: tuple[int, ...]
 
 
-def siblings(log: LogPath) -> list[Rotated]:
-    """The rotated files of a log, oldest first; each once, plain before compressed."""
+def rotated_files(log: LogPath) -> list[Rotated]:
+    """Return a log's rotated files, oldest first; of a plain and a compressed form, the plain."""
     found: dict[object, Rotated] = {}
     seen = {_identity(log.path)}
-    for directory, patterns in log.places().items():
+    for directory, patterns in log.directories().items():
         for other in sorted(_names(directory)):  # "x.1" comes before "x.1.gz" and stays
             path = os.path.join(directory, other)
             matches = (re.fullmatch(pattern, other) for pattern in patterns)
@@ -115,7 +115,7 @@ def siblings(log: LogPath) -> list[Rotated]:
 def _order(
     *, date: str | None = None, behind: str | None = None, before: str | None = None, **_: object
 ) -> tuple[int, ...]:
-    """The sort key of a rotated file, by the numbers in its name."""
+    """Return the sort key of a rotated file, by the groups of numbers in its name."""
     numbers = [int(number) for number in re.findall(r"\d+", behind or before or "")]
     if len(numbers) == 1 and numbers[0] < _HIGHEST_NUMBER:
         numbers = [-numbers[0]]
@@ -129,7 +129,7 @@ def _order(
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Device and inode of a regular file; None: there is none."""
+    """Return the device and inode of the regular file at ``path``; None where there is none."""
     try:
         status = os.stat(path)
     except OSError:
@@ -138,20 +138,19 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def find(log: LogPath, position: Position) -> LogFile | None:
-    """The file that ``position`` was taken in, opened, under its present name; None: it was not
-    found.
+    """Open the file of ``position``, whatever its name is now; None where it was not found.
 
-    First the file with the same inode, then files with the same first bytes, since a copy or a
-    compressed file has another inode. A file without bytes cannot be recognized: its inode may
-    belong to another file by now.
+    The file must begin with the position's first bytes. The file with its inode is tried first,
+    then the log and its rotated files: a copy or a compressed file has another inode. For a
+    position without first bytes nothing is found: its inode may belong to another file by now.
 
     Raises:
-        LogError: the file was not found, and a file that may be it cannot be read.
+        LogError: the file was not found, but may be one that cannot be read.
     """
     if position.prefix_bytes == 0:
         return None
-    known = [log.path, *(each.path for each in reversed(siblings(log)))]
-    names = (os.path.join(place, name) for place in log.places() for name in _names(place))
+    known = [log.path, *(each.path for each in reversed(rotated_files(log)))]
+    names = (os.path.join(each, name) for each in log.directories() for name in _names(each))
     inode = position.device, position.inode
     same = (each for each in (*known, *names) if _identity(each) == inode)
     unread: LogError | None = None
@@ -170,8 +169,8 @@ def find(log: LogPath, position: Position) -> LogFile | None:
 
 
 def find_below(log: LogPath, position: Position) -> tuple[LogPath, LogFile] | None:
-    """The file of a position in a subdirectory of the log's directory, and the paths with that
-    subdirectory.
+    """Look for the file of a position in the subdirectories of the log's directory. Return the log
+    path with that subdirectory and the open file; None where it was not found.
     """
     directory = os.path.dirname(log.path)
     for place in (os.path.join(directory, name) for name in _names(directory)):
@@ -183,7 +182,7 @@ def find_below(log: LogPath, position: Position) -> tuple[LogPath, LogFile] | No
 
 
 def begins_as(file: LogFile, position: Position) -> bool:
-    """Whether ``file`` begins with the first bytes of ``position``; LogError: it cannot be read."""
+    """Return whether ``file`` has the position's first bytes; LogError where it is unreadable."""
     found = b""
     # A compressed file that is cut off gives the bytes before the cut, then the error.
     while more := file.read(position.prefix_bytes - len(found), len(found)):
@@ -192,11 +191,11 @@ def begins_as(file: LogFile, position: Position) -> bool:
 
 
 def older_fields(log: LogPath, file: LogFile | None) -> tuple[str, int]:
-    """The fields ``older`` and ``older_at`` of a position in ``file`` (None: the log does not exist
-    yet).
+    """Return the fields ``older`` and ``older_at`` (see ``position.py``) for a position in
+    ``file``; None stands for a log that does not exist yet.
     """
     newest, changed = NONE, file.changed_ns() if file else 0
-    rotated = siblings(log)
+    rotated = rotated_files(log)
     index = next(
         (i for i, each in enumerate(rotated) if file and is_name_of(each.path, file)), None
     )
@@ -213,8 +212,8 @@ def older_fields(log: LogPath, file: LogFile | None) -> tuple[str, int]:
 
 
 def open_newer(log: LogPath, position: Position) -> LogFile | None:
-    """The oldest of the rotated files newer than the file of ``position``, opened, or None. For
-    a position whose own file was not found.
+    """Open the oldest rotated file that is newer than the file of ``position``; None where there is
+    none. For a position whose own file was not found.
 
     Raises:
         LogError: the log is rotated faster than it can be read.
@@ -223,18 +222,19 @@ def open_newer(log: LogPath, position: Position) -> LogFile | None:
 
 
 def has_newer(log: LogPath, position: Position) -> bool:
-    """Whether a rotated file, even an empty one, is newer than the file of ``position``."""
+    """Return whether a rotated file, even an empty one, is newer than the file of ``position``."""
     return bool(_newer(log, position, empty=True))
 
 
 def _newer(log: LogPath, position: Position, *, empty: bool = False) -> list[str]:
-    """Rotated files newer than the file of ``position``, oldest first: those with data behind their
-    directives, the position's own, and, if ``empty``, the others.
+    """Return the paths of rotated files that are newer than the file of ``position``, oldest first.
+    Files without data behind their W3C directives are left out, unless ``empty`` is true or the
+    file is the position's own.
 
     Raises:
-        LogError: one of them cannot be read.
+        LogError: a newer file cannot be read.
     """
-    rotated = siblings(log)
+    rotated = rotated_files(log)
     known: tuple[int, ...] | None = None
     if position.older not in (NONE, UNKNOWN):
         size, _, prefix = position.older.partition(":")
@@ -263,7 +263,7 @@ def _newer(log: LogPath, position: Position, *, empty: bool = False) -> list[str
 
 
 def _head(path: str) -> bytes:
-    """The bytes that identify a file, none if it does not exist; LogError: it cannot be read."""
+    """Return the bytes that identify a file; b"" where there is no file at ``path``."""
     file = _open(path)
     if file is None:
         return b""
@@ -272,7 +272,9 @@ def _head(path: str) -> bytes:
 
 
 def _same_beginning(one: bytes, other: bytes) -> bool:
-    """Whether two heads are of a file and its copy: they share a line, or a whole prefix."""
+    """Return whether two files are a log and its copy, by their first bytes: these agree up to the
+    end of the shorter one, and have at least a line or 1,024 bytes behind W3C directives.
+    """
     common = one[: len(other)]
     data = common[shared_bytes(common) :]
     return other.startswith(common) and (b"\n" in data or len(data) == PREFIX_BYTES)
@@ -286,7 +288,7 @@ def _changed_ns(path: str) -> int:
 
 
 def open_following(log: LogPath, file: LogFile, position: Position) -> LogFile | None:
-    """The file that was begun after ``file``, opened; None when ``file`` is the log itself.
+    """Open the file that was begun after ``file``; None where ``file`` is the log itself.
 
     Args:
         position: a position in ``file``.
@@ -298,10 +300,10 @@ def open_following(log: LogPath, file: LogFile, position: Position) -> LogFile |
 
 
 def _opened(log: LogPath, find: Callable[[], str | None]) -> LogFile | None:
-    """The file that ``find`` names, opened; None: there is none.
+    """Open the file whose path ``find`` returns; None where it returns None.
 
-    Files may be renamed meanwhile: the opened file is right only if ``find`` still names it
-    afterwards.
+    Files may be renamed meanwhile: the open file is the right one only if ``find`` returns its path
+    again afterwards.
     """
     for _ in range(_ATTEMPTS):
         found = find()
@@ -322,7 +324,7 @@ def _opened(log: LogPath, find: Callable[[], str | None]) -> LogFile | None:
 def _path_after(log: LogPath, file: LogFile, position: Position) -> str | None:
     if is_name_of(log.path, file):
         return None
-    rotated = siblings(log)
+    rotated = rotated_files(log)
     place = next((i for i, each in enumerate(rotated) if is_name_of(each.path, file)), None)
     if place is None:
         place = _copy_of(file, rotated)
@@ -340,8 +342,8 @@ def _path_after(log: LogPath, file: LogFile, position: Position) -> str | None:
 
 
 def _copy_of(file: LogFile, rotated: list[Rotated]) -> int | None:
-    """The index of the newest of ``rotated`` that begins as ``file``, which was compressed or
-    copied and deleted while it was open; None if there is none.
+    """Return the index of the newest of ``rotated`` that begins as ``file``; None if none does. The
+    open ``file`` itself was deleted after it had been copied or compressed.
     """
     head = head_of(file)
     if not head[shared_bytes(head) :]:
@@ -354,12 +356,12 @@ def _copy_of(file: LogFile, rotated: list[Rotated]) -> int | None:
 
 
 def is_name_of(path: str, file: LogFile) -> bool:
-    """Whether ``path`` is the present name of ``file``."""
+    """Return whether ``path`` is the present name of ``file``."""
     return _identity(path) == (file.device, file.inode)
 
 
 def _open(path: str) -> LogFile | None:
-    """The file at ``path``, opened; None: there is none.
+    """Open the file at ``path``; return None where there is none.
 
     Raises:
         LogError: the file cannot be read.
@@ -373,7 +375,8 @@ def _open(path: str) -> LogFile | None:
 
 
 def _open_if(path: str, position: Position) -> LogFile | None:
-    """The file at ``path``, opened, if it begins as ``position`` says and is long enough.
+    """Open the file at ``path`` if it may be the file of ``position``: it has the first bytes, and
+    is long enough. Else return None.
 
     Raises:
         LogError: the file exists, but cannot be read.

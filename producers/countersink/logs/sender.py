@@ -1,6 +1,9 @@
-"""``LogSender``, which stores the hits of ``tail``: where a run begins (``--begin``) and when that
-is refused, the age up to which batches are sent again to a Redis without a mark (``RESEND_MS``),
-pauses and notices while Redis is away or the stream is full, attempts after a stop.
+"""``LogSender``, which stores the hits of ``tail``: decides where a run begins (``--begin``) or
+refuses, sends lost entries again (up to what age, if Redis has no mark: ``RESEND_MS``), waits with
+notices while Redis is away or the stream is full, and limits attempts after a stop.
+
+A hit is a counted line. The mark of a log is the position up to which Redis has got its entries;
+``position.py`` describes both.
 """
 
 import time
@@ -27,8 +30,8 @@ from countersink.stream.names import PartitionRoute, note_use, read_salts
 Begin = Literal["start", "end"]
 BEGINS: Final[tuple[Begin, ...]] = ("start", "end")
 RESEND_MS: Final = 2 * 24 * 3600 * 1000
-"""Greatest age in ms of a batch that is sent again to a Redis without a mark: guards, by which
-workers recognize applied entries, are kept for three days.
+"""Greatest age in ms of entries that are sent again to a Redis that has no mark of the log. It is
+less than the three days for which guards are kept, so that workers recognize applied entries.
 """
 _RESENT: Final = (
     "some batches of this log are missing in Redis (a tail was killed, or Redis was emptied or"
@@ -37,24 +40,24 @@ _RESENT: Final = (
 _FIRST_WAIT: Final = 0.2
 _LONGEST_WAIT: Final = 5.0
 _REMIND_EVERY: Final = 60.0
-"""Seconds between two notices of one trouble."""
+"""Seconds between two notices while the same wait lasts."""
 _LAST_ATTEMPTS: Final = 5.0
-"""Seconds after a stop was requested in which storing is still tried."""
+"""Seconds for which storing is still tried after a stop was requested."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class LogSender:
-    """Stores batches; waits while Redis is away or the stream is full.
+    """Sender of the hits of ``tail`` to Redis. It waits while Redis is away or the stream is full.
 
     Attributes:
-        client: from :func:`countersink.stream.connection.connect`.
-        counter: to count.
-        full: entries in the stream from which on to wait for the workers.
-        notice: called with a sentence while something is waited for.
-        stop: when set, storing is given up after 5 s.
-        entries: number of stored entries.
+        client: the client that :func:`countersink.stream.connection.connect` returns.
+        counter: the name of the counter.
+        full: the number of entries in the stream at which the sender waits for the workers.
+        notice: called with a sentence that says what the sender waits for, and when that ends.
+        stop: tells whether the process should stop; 5 s after that, the sender gives up waiting.
+        entries: number of entries stored so far.
     """
 
     client: redis.Redis
@@ -68,15 +71,15 @@ class LogSender:
     _stream: str | None = None
     """The stream whose Redis is asked for the time: each master of a cluster has its own clock."""
     _route: PartitionRoute | None = None
-    """The route of a pipe, which has no partition of its own."""
+    """The partition for the hits of a pipe. Those of a log go to the partition of its mark."""
 
     def resume(self, file: PositionFile, mark: LogMark, begin: Begin | None) -> Position:
-        """The position to go on from; without a device for a log to be counted from its start (or
-        end). Batches of the position file that are missing in Redis are sent again.
+        """Send entries in the position file again that Redis has lost, and return the position from
+        which to go on: a new one with ``begin``, and for a log that was never read before.
 
         Raises:
-            PositionError: a log that was read before has no position or an older one, and ``begin``
-                does not say where to go on.
+            PositionError: Redis knows that the log was read before, but its position is missing or
+                older, and ``begin`` does not say where to go on.
             TailError: a stop came while Redis was away.
             StreamError: Redis refuses for good.
         """
@@ -99,12 +102,12 @@ class LogSender:
         return position
 
     def store(self, file: PositionFile, mark: LogMark, position: Position, counts: Counts) -> None:
-        """Store the hits before a position of a log, and the position.
+        """Store hits (counted lines), and the position after these lines.
 
         Raises:
             PositionError: the position file cannot be written; nothing was sent.
-            TailError: another reader has set the mark, or a stop came while Redis was away; the
-                next run sends the batches of the file.
+            TailError: another reader has set the mark; or a stop came while Redis was away, and the
+                next run sends the entries that are in the position file.
             StreamError: Redis refuses for good.
         """
         at = self.now()
@@ -115,7 +118,9 @@ class LogSender:
             self._catch_up(file, mark)
 
     def _sent(self, file: PositionFile, mark: LogMark, batch: LogBatch) -> bool:
-        """Send a batch; False: a batch before it is missing in Redis."""
+        """Send the entries of ``batch`` and set the mark to its position. Send nothing and return
+        False where Redis has lost earlier entries, which are still in the position file.
+        """
         if self.retried(lambda: mark.store(batch, self.full)) == "other":
             if file.can_resend_from(mark.known):
                 return False
@@ -127,7 +132,7 @@ class LogSender:
         return True
 
     def _catch_up(self, file: PositionFile, mark: LogMark) -> None:
-        """Send the batches of the file that are behind the mark, unchanged."""
+        """Send the entries in the position file that come after the mark in Redis, unchanged."""
         oldest = 0 if mark.known else self.now() - RESEND_MS
         for batch in file.batches():
             if batch.at < oldest or batch.position.is_covered_by(mark.known):
@@ -137,7 +142,8 @@ class LogSender:
                 return
 
     def add(self, counts: Counts) -> None:
-        """Store hits of a source without a position; in a cluster on a master that serves.
+        """Store hits (counted lines) of a pipe, which has no position. On a Redis Cluster, they go
+        to a master that answers.
 
         Raises:
             TailError: a stop came while Redis was away.
@@ -173,7 +179,7 @@ class LogSender:
         ]
 
     def _rows(self, counts: Counts) -> list[Row]:
-        """The rows of hits; visitors are hashed.
+        """Make rows of hits (counted lines). A row has hashes of its visitors, not their texts.
 
         Raises:
             TailError: the counter does not count different visitors.
@@ -214,20 +220,22 @@ class LogSender:
         return salts
 
     def now(self) -> int:
-        """Unix ms on Redis's clock."""
+        """Return the time on Redis's clock, in Unix ms."""
         if self._clock.stale():
             self.retried(lambda: self._call(lambda stream: self._clock.learn(self.client, stream)))
         return self._clock.now_ms()
 
     def _call(self, work: Callable[[str], T]) -> T:
-        """The result of ``work`` on the stream of the route, else on the mark's stream."""
+        """Call ``work`` with the name of the stream to use, and return its result. The stream is
+        that of the route, or, without a route, that of the mark.
+        """
         if (route := self._route) is not None:
             return route.reach(self.client, lambda: work(route.stream))
         assert self._stream is not None
         return work(self._stream)
 
     def retried(self, call: Callable[[], T]) -> T:
-        """The result of ``call``, called again for as long as Redis is away or the stream is full.
+        """Repeat ``call`` while Redis is away or the stream is full, and return its result.
 
         Raises:
             TailError: a stop came, and Redis was still away 5 s later.

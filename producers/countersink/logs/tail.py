@@ -1,23 +1,21 @@
-"""``countersink tail``: reads a log to its end or follows it, stores the position (after
-``STORE_AFTER`` seconds at a pipe), and goes on after rotation and truncation.
+"""``countersink tail``: counts a log up to its end or follows it, stores the position (hits of a
+pipe after ``STORE_AFTER`` seconds), and goes on after rotation and truncation.
 
-Each batch of lines is written to the position file before it is sent, with the place behind it
-(``position.py``). A run that was killed continues from there: no line is skipped and none is
-counted twice. A second run over an unchanged log adds nothing.
+The entries of some lines are written to the position file before they are sent, with the position
+after these lines (``position.py``). A run that was killed goes on from there: no line is skipped,
+and none is counted twice. A second run over an unchanged log adds nothing.
 
-**Which file.** The position belongs to the counter, the kind of key and the absolute path. The
-file is recognized by its first bytes (``position.py``). If it had none, or does not exist any more,
-the oldest newer file is read. After a rotation, also during a pause of ``tail``, the rotated
-file is finished first, then the files between, then the new one. A server goes on writing to
-a renamed file for a moment: ``--follow`` waits until the file has not grown for some seconds; a run
-without it ends at a younger file, and the next run continues there. If the rotated file does not
-exist any more, a notice says so and the new file is read from its beginning.
+**Which file.** A position belongs to a counter, a kind of key and an absolute path. Its file is
+recognized by the first bytes (``position.py``). If the file was empty or does not exist any more,
+``tail`` reads the oldest file that is newer. After a rotation, also one between two runs, ``tail``
+finishes the rotated file first, then the files between, then the new log. A server goes on writing
+to a renamed file for a moment. So ``--follow`` waits until the file has not grown for some seconds;
+a run without it ends where the last write was less long ago, and the next run goes on there. If the
+rotated file is not found any more, a notice says so, and the new log is read from its beginning.
 
-**A last line without a newline** waits for the newline in a file that may still grow: the log
-itself, uncompressed. The last line of a rotated file, a compressed file or a pipe is counted or
-rejected like any other.
-
-A pipe (:func:`tail_pipe`) has no position. See ``cli/commands/tail.py`` for the flags.
+**A last line without a newline** waits for its newline in a file that may still grow: in the log
+itself, if it is not compressed. At the end of a rotated file, a compressed file or a pipe, such a
+line is counted or rejected like any other. A pipe (:func:`tail_pipe`) has no position.
 """
 
 import os
@@ -54,24 +52,24 @@ from countersink.logs.sender import Begin, LogSender
 POLL: Final = 0.25
 """Seconds between two reads of a file that does not grow."""
 STORE_AFTER: Final = 1.0
-"""Seconds after which the hits of a pipe are stored, however few."""
+"""Seconds after which the hits of a pipe are stored, even a single one."""
 
 
 class _Replaced(Exception):
-    """The open file was truncated: its bytes are not those that were read."""
+    """The open file was truncated: it does not have the bytes any more that were read before."""
 
 
 @dataclass
 class FileTail:
-    """One run over a log that is a file.
+    """One run of ``tail`` over a log that is a file.
 
     Attributes:
-        sender, file, mark: store rows and position.
-        hits: collect the counts; their reporter also gets notices of rotations and waits.
-        path: the log, absolute.
-        follow: go on at the end of the log.
+        sender, file, mark: store rows in Redis, the position on disk, and its mark in Redis.
+        hits: collects counted lines; its reporter also receives notices of rotations and waits.
+        path: the absolute path of the log.
+        follow: whether to wait for more lines at the end of the log.
         rotate_wait: seconds without growth after which a rotated file is finished.
-        rotated_in: another directory of rotated files, besides the log's; '': none.
+        rotated_in: a directory of rotated files besides that of the log; '' for none.
     """
 
     sender: LogSender
@@ -89,7 +87,7 @@ class FileTail:
         self._paths = LogPath(self.path, self.rotated_in)
 
     def run(self, *, begin: Begin | None = None) -> Summary:
-        """Count the new lines, from the stored position on, or from where ``begin`` says.
+        """Count new lines from the stored position, or from where ``begin`` says.
 
         Raises:
             LogError: the log cannot be read.
@@ -112,7 +110,7 @@ class FileTail:
         return self.hits.summary
 
     def _pass_over(self) -> None:
-        """Skip to the end of the last complete line."""
+        """Skip all complete lines of the file without counting them."""
         file, cutter = self._file, Cutter()
         while data := file.read(cutter.read_size, cutter.read_offset):
             cutter.feed(data)
@@ -141,8 +139,8 @@ class FileTail:
         self._grown_at = time.monotonic()
 
     def _step(self) -> bool:
-        """Read to the end of the file, then wait, change the file or end; False: the end of the
-        run.
+        """Read to the end of the file, then wait or go on to another file. Return False where the
+        run ends.
         """
         try:
             self._read_to_end()
@@ -190,7 +188,7 @@ class FileTail:
             raise _Replaced
 
     def _check_copies(self) -> None:
-        """Raise ``_Replaced`` if an empty log was copied and truncated before it was read."""
+        """Raise ``_Replaced`` if the empty log got lines that were copied and truncated unread."""
         changed = self._file.changed_ns()
         if changed != self._changed:
             self._changed = changed
@@ -201,13 +199,15 @@ class FileTail:
                 raise _Replaced
 
     def _reopen(self) -> bool:
-        """Go on after a truncation: in the copy that was made before it, else from the start."""
+        """Go on after a truncation: in the copy that was made before, else from the file's start.
+        Return False as :meth:`_go_on`.
+        """
         self._store()
         self._file.close()
         return self._go_on()
 
     def _leave(self) -> bool:
-        """Go on from a rotated file to the next, once the rotated file does not grow any more."""
+        """Go on from a rotated file to the next, once it stopped growing; False ends the run."""
         file = self._file
         if self.follow and time.monotonic() - self._grown_at < self.rotate_wait:
             self.sender.stop.wait(POLL)
@@ -238,7 +238,7 @@ class FileTail:
         self._store()
 
     def _take_rest(self) -> None:
-        """Count or report the last line, at the end of a run: see the module's docstring."""
+        """At the end of a run, count a last line without a newline, or report it as left."""
         cutter = self._cutter
         if self._file.compressed:
             self._finish()
@@ -252,8 +252,8 @@ class FileTail:
             )
 
     def _go_on(self) -> bool:
-        """Enter the file of the position, or the file after it, or the log; False: stopped while
-        waiting for it.
+        """Begin to read the file of the position, else the file after it, else the log. Return
+        False where a stop came while waiting for the log.
         """
         if not self._position.older:
             # Also before the first line: the log may be rotated while it is empty.
@@ -266,8 +266,8 @@ class FileTail:
         return file is not None
 
     def _find(self) -> LogFile | None:
-        """The file of the position; later files are found in its directory, too, if that is a
-        subdirectory.
+        """Open the file of the position, or return None. If it is in a subdirectory, later files
+        are looked for there, too.
         """
         file = find(self._paths, self._position)
         if file is None and (below := find_below(self._paths, self._position)):
@@ -275,11 +275,11 @@ class FileTail:
         return file
 
     def _begin_anew(self) -> LogFile | None:
-        """The oldest file after the lost file of the position, else the log, to be read from its
-        start; None: stopped while waiting for it.
+        """Open the oldest file after the lost file of the position, else the log, to read it from
+        its start. Return None where a stop came while waiting for the log.
 
         Raises:
-            TailError: it is the file of the position, but shorter.
+            TailError: the log is the file of the position, but has become shorter.
         """
         position = self._position
         file = self._open()
@@ -307,9 +307,10 @@ class FileTail:
         return file
 
     def _open(self) -> LogFile | None:
-        """The oldest rotated file after the position's, else the log; ``follow`` waits for it.
+        """Open the oldest rotated file after that of the position, else the log. With ``follow``,
+        wait until the log exists; return None where a stop came while waiting.
 
-        A missing log has a position, too: all files that come later are new.
+        For a missing log a position is stored, too, so that all files that come later are new.
 
         Raises:
             LogError: the log does not exist and is not followed, or it cannot be read.
@@ -365,11 +366,11 @@ class FileTail:
 def tail_pipe(sender: LogSender, fd: int, hits: Hits, *, name: str) -> Summary:
     """Count the lines of a pipe until it ends or the sender's stop is requested.
 
-    A pipe has no position: lines that another run reads are counted again.
+    A pipe has no position: lines that are piped into another run are counted again.
 
     Raises:
-        LogError: its data is compressed, or UTF-16 or UTF-32.
-        UnknownFormat: the format of its lines is not recognized.
+        LogError: the data is compressed, or UTF-16 or UTF-32.
+        UnknownFormat: the format of the lines is not recognized.
         TailError: a stop came while Redis was away.
         StreamError: Redis refuses for good.
     """

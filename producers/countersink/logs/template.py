@@ -1,9 +1,10 @@
-"""Key templates (``--key``) and conditions (``--where``): syntax, operators (``=``, ``!=``, ``~``,
-``!~``) and error messages.
+"""Key templates (``--key``) and conditions (``--where``): their syntax, operators (``=``, ``!=``,
+``~``, ``!~``) and error messages.
 
-A template is text with ``{field}`` in it, where ``{{`` and ``}}`` are braces. The name of a field
-alone is that field: ``status`` is ``{status}``. A template without a field, which would put all
-lines under one key, is refused. Conditions leave lines out.
+A template is a text that has fields of a line in braces: ``{host}{path}``. ``{{`` and ``}}`` stand
+for braces. The name of a field alone is a template, too: ``status`` means ``{status}``. A template
+without a field is refused, because it would put all lines under one key. A line that does not
+fulfil all conditions is left out.
 """
 
 import fnmatch
@@ -24,15 +25,15 @@ _PART: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field in a key template, such as ``{path}``."""
+    """A field in a key template, such as ``{path}``; it stands for that field of a line."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition on a field: its text is, is not, matches or does not match (shell pattern) a
-    value.
+    """A condition on the text of a field of a line. By the operator, the text must equal the value
+    (``=``), differ from it (``!=``), match it as a shell pattern (``~``), or not match it (``!~``).
     """
 
     field: str
@@ -44,10 +45,10 @@ class Condition:
 
 
 def parse(template: str) -> tuple[str | Field, ...]:
-    """The texts and fields of ``template``, in order; none if it is empty.
+    """Parse a key template into its texts and fields, in order; an empty template has none.
 
     Raises:
-        ValueError: a brace without its partner, a field without a name, or no field.
+        ValueError: a brace has no partner, a field has no name, or the template has no field.
     """
     parts: list[str | Field] = []
     template = canonical(template)
@@ -78,25 +79,25 @@ def parse(template: str) -> tuple[str | Field, ...]:
 
 
 def canonical(template: str) -> str:
-    """The template with braces: ``{status}`` for ``status``."""
+    """Return a template with braces: a field's name alone, ``status``, becomes ``{status}``."""
     if template.strip() and "{" not in template and "}" not in template:
         return "{" + template.strip() + "}"
     return template
 
 
 def fields(parts: Sequence[str | Field]) -> tuple[str, ...]:
-    """The names of the fields of a template, each once."""
+    """Return the names of the fields of a parsed template, each once."""
     return tuple(dict.fromkeys(part.name for part in parts if isinstance(part, Field)))
 
 
 def fill(
     parts: Sequence[str | Field], getter: Callable[[str], Callable[[R], str]]
 ) -> Callable[[R], str]:
-    """A function that makes the key of a record.
+    """Return a function that makes the key of a record by a template.
 
     Args:
-        parts: from :func:`parse`.
-        getter: returns the reader of a field of a record, by the field's name.
+        parts: the template, as :func:`parse` returns it.
+        getter: takes the name of a field, and returns a function that reads it from a record.
     """
     readers = [getter(part.name) if isinstance(part, Field) else part for part in parts]
     if len(readers) == 1 and not isinstance(readers[0], str):
@@ -112,7 +113,7 @@ def check_conditions(conditions: Sequence[Condition]) -> None:
     """Refuse conditions that no line can fulfil.
 
     Raises:
-        ValueError: a condition names no field, or one field is to be equal to two texts.
+        ValueError: a condition names no field, or two demand different texts of the same field.
     """
     equal: dict[str, str] = {}
     for each in conditions:
@@ -127,7 +128,7 @@ def check_conditions(conditions: Sequence[Condition]) -> None:
 
 
 def condition_test(condition: Condition) -> Callable[[str], bool]:
-    """A function that says whether ``condition`` holds for a field's text."""
+    """Return a function that says whether ``condition`` holds for the text of its field."""
     if condition.operator == "=":
         return partial(operator.eq, condition.value)
     if condition.operator == "!=":
@@ -139,9 +140,10 @@ def condition_test(condition: Condition) -> Callable[[str], bool]:
 
 
 def shell_pattern(glob: str) -> Callable[[str], bool]:
-    """A function that says whether a text matches a shell pattern; case matters.
+    """Return a function that says whether a text matches a shell pattern; case matters.
 
-    ``fnmatch`` makes a pattern that does not backtrack, however many stars it has.
+    ``fnmatch`` makes a regular expression that does not backtrack, however many stars the shell
+    pattern has.
     """
     match = re.compile(fnmatch.translate(glob)).match
     return lambda text: match(text) is not None

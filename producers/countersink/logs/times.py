@@ -1,20 +1,23 @@
-"""Times of logs, CSV and JSON, parsed into Unix minutes: ``auto``, ``unix``, ``unix-ms``,
-``unix-us``, ``unix-ns``, strptime patterns, time zones, and the reasons of rejected times.
+"""Parser of the times in logs, CSV and JSON, which become whole Unix minutes: time formats
+``auto``, ``unix``, ``unix-ms``, ``unix-us``, ``unix-ns`` and strptime patterns, time zones, and the
+reasons for rejecting a time.
 
-``auto`` takes
+``auto`` accepts
 
 - ISO 8601: ``2015-05-17T10:05:03Z``, ``2015-05-17 10:05:03.123+02:00`` (or ``,123``),
   ``2015-05-17``, also with an offset (``2015-05-17+02:00``, a date of XML Schema);
 - Unix seconds of ten digits (2001 to 2286), milliseconds of thirteen, microseconds of sixteen and
   nanoseconds of nineteen, with or without a fraction;
-- an access log's ``17/May/2015:10:05:03 +0000``.
+- the time of access logs, ``17/May/2015:10:05:03 +0000``.
 
-A time without a zone is in the recipe's time zone. A date without a time is that day of the
-counter, whatever its time zone and offset; if the counter is not known, midnight in the recipe's
-zone. A time that a clock change repeats is the first of the two; a time that it skips is as far
-after the last time before the change.
+A time without a zone is in the zone that the user gives by ``--time-zone``. A date without a time
+of day means that day of the counter, in the counter's own time zone: an offset behind the date does
+not matter. If the counter is not known, the date means midnight in the zone of ``--time-zone``.
+Where a clock change repeats a time, the first of the two is meant. A time that a clock change skips
+is read with the UTC offset from before the change.
 
-A number that is a time from 1990 to 2099 in another unit, but not in the given one, is rejected.
+With a format ``unix`` to ``unix-ns``, a number is rejected if only another one of these units makes
+it a time from 1990 to 2099: the unit is probably wrong.
 """
 
 import math
@@ -31,7 +34,7 @@ from countersink.logs.line import minute_of
 from countersink.runtime.limits import check_event_minute
 
 _LONGEST: Final = 64
-"""Characters of the longest time that is parsed."""
+"""Number of characters of the longest time that is parsed."""
 _REMEMBERED: Final = 20_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE: Final = timedelta(minutes=1)
@@ -39,11 +42,11 @@ _MINUTE: Final = timedelta(minutes=1)
 _NUMBER: Final = re.compile(r"([0-9]{1,19})(?:\.[0-9]{1,30})?")
 _UNIX: Final = re.compile(r"([0-9]{10}(?:[0-9]{3}){0,3})(?:\.[0-9]{1,30})?")
 UNITS: Final = {"unix": 1, "unix-ms": 10**3, "unix-us": 10**6, "unix-ns": 10**9}
-"""Units per second, by the name of a numeric time format."""
+"""How many units a second has, by the name of a numeric time format."""
 _OF_DIGITS: Final = dict(zip((10, 13, 16, 19), UNITS.values(), strict=True))
-"""The unit of a present-day time, by its number of digits."""
+"""How many units a second has, by the number of digits that a present-day time has in the unit."""
 LIKELY: Final = range(631_152_000, 4_102_444_800)
-"""The Unix seconds of 1990 to 2099."""
+"""The Unix seconds from 1990 to 2099."""
 _ACCESS_LOG: Final = re.compile(
     r"\[?([0-9]{2}/[A-Z][a-z]{2}/[0-9]{4}:[0-9]{2}:[0-9]{2}):(?:[0-5][0-9]|60) ([+-][0-9]{4})\]?"
 )
@@ -56,28 +59,34 @@ _DATE_ALONE: Final = re.compile(
 _HOURS: Final = re.compile(r"%[HIcXMSf]")
 _LEAP: Final = re.compile(r"([T ][0-9]{2}(:?)[0-9]{2}\2)60")
 _OFFSET: Final = re.compile(r"[+-][0-9]{2}(?::?[0-9]{2})?:?[6-9][0-9]\Z")
-"""An offset with 60 or more minutes or seconds, which Python accepts."""
+"""The pattern of a UTC offset with 60 or more minutes or seconds; Python would accept it."""
 
 
 def has_hours(time_format: str) -> bool:
-    """Whether a pattern of strptime has a time of day."""
+    """Return whether a strptime pattern reads a time of day."""
     return _HOURS.search(time_format.replace("%%", "")) is not None
 
 
 def no_day(day: date) -> int:
-    """Refuse a date without a time of day, which in a log is no counter's day."""
+    """Refuse a date without a time of day. Clocks for logs take this function as ``begins``: in a
+    log, a date alone is a mistake.
+
+    Raises:
+        ValueError: always.
+    """
     raise ValueError("it is a date without a time of day")
 
 
 class Clock:
-    """Parser of the times of one source. Remembers texts; not thread-safe.
+    """Parser of the times of one source. It remembers texts, and is not thread-safe.
 
     Args:
-        time_format: ``auto``, one of :data:`UNITS` or a pattern of strptime.
-        time_zone: IANA name for times without one; '': such times are refused.
-        begins: the first Unix minute of a day of the counter; None: a date alone is a time.
-        column: the column of the times, for reasons; '': none.
-        advises: the reasons name ``--time-format``, which the user may give.
+        time_format: ``auto``, a name from :data:`UNITS`, or a strptime pattern.
+        time_zone: the IANA name of the zone of times that have none; '' refuses such times.
+        begins: returns the first Unix minute of a day of the counter, for dates without a time of
+            day. With None, such a date means its midnight.
+        column: the name of the column that has the times, to begin reasons with; '' without one.
+        advises: whether reasons name ``--time-format``; false where the user cannot give it.
 
     Raises:
         ValueError: the time zone does not exist, or the format cannot be used.
@@ -106,10 +115,10 @@ class Clock:
         self._minutes: dict[str, int] = {}
 
     def minute(self, time: object) -> int:
-        """The whole Unix minute of ``time``, a text or a number.
+        """Return the whole Unix minute of ``time``, a text or a number.
 
         Raises:
-            Malformed: the text is no time of this format, has no zone where one is needed, or lies
+            Malformed: ``time`` does not fit the time format, has no zone though it needs one, or is
                 before 1970 or more than 366 days ahead.
         """
         text = time if type(time) is str else _digits(time, self._where)
@@ -200,9 +209,12 @@ class Clock:
 
 @lru_cache(maxsize=256)
 def _zone(name: str) -> ZoneInfo:
-    """The time zone of an IANA name.
+    """Return the time zone with an IANA name.
 
-    As ``countersink.counting.counters.buckets.zone``, which producers must not import.
+    ``countersink.counting.counters.buckets.zone`` does the same, but producers must not import it.
+
+    Raises:
+        ValueError: there is no such time zone.
     """
     if name not in available_timezones():
         raise ValueError(
@@ -213,7 +225,15 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def _digits(time: object, where: str) -> str:
-    """The text of a number of JSON; ``where`` begins the reason of an error."""
+    """Return the text of a time that JSON has as a number.
+
+    Args:
+        time: the JSON value.
+        where: the beginning of the reason of an error, such as ``column 'at': ``.
+
+    Raises:
+        Malformed: the value is null, no number, or out of range.
+    """
     if time is None:
         raise Malformed(f"{where}there is no time")
     if type(time) is int:
@@ -225,7 +245,15 @@ def _digits(time: object, where: str) -> str:
 
 
 def _check_pattern(pattern: str, *, zoned: bool) -> None:
-    """Check a strptime pattern by formatting a time and parsing it again."""
+    """Check a strptime pattern: format a sample time by the pattern and parse the result.
+
+    Args:
+        pattern: the pattern.
+        zoned: whether the pattern may read times without a zone.
+
+    Raises:
+        ValueError: the pattern is invalid, has ``%Z``, no year, or no zone though it needs one.
+    """
     if "%Z" in pattern.replace("%%", ""):
         raise ValueError(
             f"time format {pattern!r}: Python ignores the zone that %Z reads; write %z for +0200,"

@@ -24,9 +24,9 @@ from countersink.logs.formats.reader import (
     BLANK,
     Keys,
     LineReader,
+    RecordBlock,
     RecordTally,
-    Window,
-    note_window,
+    note_block,
 )
 from countersink.logs.formats.records import AmountFormat, RecordRule, shown
 from countersink.logs.line import PERCENT
@@ -88,11 +88,11 @@ class CsvRecords(LineReader):
                 amounts=AmountFormat(recipe.decimal_point, recipe.thousands),
             )
 
-    def count(self, window: Window, tally: RecordTally) -> None:
-        """Add the records of ``window`` to ``tally``: as counted, left out or rejected."""
-        note_window(window, tally)
-        rows = self._rows(window.lines)
-        for number, line, row in zip(window.numbers, window.lines, rows, strict=True):
+    def count(self, block: RecordBlock, tally: RecordTally) -> None:
+        """Add the records of ``block`` to ``tally``: as counted, left out or rejected."""
+        note_block(block, tally)
+        rows = self._rows(block.lines)
+        for number, line, row in zip(block.numbers, block.lines, rows, strict=True):
             if number == self._header_at or self._is_comment(line):
                 continue
             if (row is None or len(row) != self._width) and b"\n" in line:

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from countersink.backfill.csv_records import CsvRecords
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import INPUT_FORMATS, Recipe
-from countersink.backfill.spans import Quoting, SpanPiece, last_end, window_of
+from countersink.backfill.spans import Quoting, SpanPiece, block_of, last_end
 from countersink.logs.errors import UnknownFormat
 from countersink.logs.file import BOM, wide_text
 from countersink.logs.formats import line_reader
@@ -134,7 +134,7 @@ def check_head(recipe: Recipe, reader: Reader, head: bytes) -> None:
     stop = last_end(head, quoted=reader.quoted)
     tally = RecordTally()
     piece = SpanPiece(1, head, stop, head.count(b"\n", 0, stop))
-    reader.count(window_of(piece, reader.quoted), tally)
+    reader.count(block_of(piece, reader.quoted), tally)
     for each in tally.rejected:
         if each.misread:
             raise BackfillError(f"line {each.line}: {each.reason}")

@@ -1,5 +1,5 @@
 """Spans: ranges of a source's bytes that hold whole records. :class:`SpanReader` cuts a span into
-pieces, :func:`window_of` splits a piece into records, :func:`digest` hashes the bytes of a span
+pieces, :func:`block_of` splits a piece into records, :func:`digest` hashes the bytes of a span
 again. See ``logs/lines.py`` for the longest line.
 
 The bytes alone decide where a span ends: with the record that reaches ``max_lines`` (``LINES``)
@@ -24,8 +24,8 @@ from typing import Final
 from countersink.backfill.content import Content
 from countersink.backfill.errors import Unreadable
 from countersink.logs.file import BOM
-from countersink.logs.formats.reader import Rejected, Window
-from countersink.logs.lines import LONGEST, TOO_LONG, WINDOW
+from countersink.logs.formats.reader import RecordBlock, Rejected
+from countersink.logs.lines import BLOCK_BYTES, LONGEST, TOO_LONG
 
 LINES: Final = 65_536
 """Number of lines after which a span ends."""
@@ -310,7 +310,7 @@ class SpanReader:
         """Read the next 256 KiB or less. Returns the bytes, and True if the source or the span is
         known to end with them."""
         content, end = self.content, self.end
-        data = content.read(WINDOW if end is None else min(WINDOW, end - content.offset))
+        data = content.read(BLOCK_BYTES if end is None else min(BLOCK_BYTES, end - content.offset))
         if end is None or content.offset == end:
             return data, not data or end is not None
         if not data:
@@ -321,7 +321,7 @@ class SpanReader:
         return data, False
 
 
-def window_of(piece: SpanPiece, quoted: Quoting | None) -> Window:
+def block_of(piece: SpanPiece, quoted: Quoting | None) -> RecordBlock:
     """Return the records of a piece with their line numbers, as readers of formats take them.
 
     Args:
@@ -329,22 +329,22 @@ def window_of(piece: SpanPiece, quoted: Quoting | None) -> Window:
     """
     if piece.overlong:
         reason = _NOT_CLOSED if quoted is not None else TOO_LONG
-        return Window((), [], [Rejected(piece.line, reason)])
+        return RecordBlock((), [], [Rejected(piece.line, reason)])
     data = piece.data[: piece.stop]
     if piece.line == 1:
         data = data.removeprefix(BOM)
     if piece.open:
-        return Window(range(piece.line, piece.line + 1), [data], [])
+        return RecordBlock(range(piece.line, piece.line + 1), [data], [])
     numbers: Sequence[int] = range(piece.line, piece.line + piece.lines)
     if quoted is None and b"\0" not in data:
-        return Window(numbers, data, [])
+        return RecordBlock(numbers, data, [])
     lines = split(data, quoted=quoted)
     if piece.lines != len(lines):
         heights = [record.count(b"\n") + 1 for record in lines]
         numbers = list(accumulate(heights[:-1], initial=piece.line))
     if b"\0" in data:
         lines = [line.lstrip(b"\0") for line in lines]
-    return Window(numbers, lines, [])
+    return RecordBlock(numbers, lines, [])
 
 
 def digest(content: Content, start: int, end: int) -> bytes | None:
@@ -356,7 +356,7 @@ def digest(content: Content, start: int, end: int) -> bytes | None:
     found = hashlib.sha256()
     content.seek(start)
     while content.offset < end:
-        data = content.read(min(WINDOW, end - content.offset))
+        data = content.read(min(BLOCK_BYTES, end - content.offset))
         if not data:
             return None
         found.update(data)

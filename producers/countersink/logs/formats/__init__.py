@@ -1,6 +1,6 @@
-"""The formats of access logs by name (``LOG_FORMATS``), and ``line_reader``, which makes the reader
-of their lines for ``tail`` and backfill. See ``named.py`` for patterns, ``detection.py`` for
-detection.
+"""Formats of access logs by name (``LOG_FORMATS``), and ``line_reader``, which makes the reader of
+a format's lines for ``tail`` and backfill. ``named.py`` has patterns of formats; ``detection.py``
+detects the format of a log.
 """
 
 from collections.abc import Callable
@@ -26,19 +26,21 @@ def line_reader(
     envelope: str = "",
     time_zone: str = "",
 ) -> AccessLog | JsonLines | W3cLog | EnvelopeReader:
-    """The reader of lines of a format.
+    """Make the reader of lines in a format.
 
     Args:
-        input_format: one of :data:`LOG_FORMATS`, or ``ndjson``.
-        keys: keys of lines, and conditions.
-        json_lines: makes the reader of a format of JSON objects.
-        log_format: the format in the server's notation; then ``input_format`` does not matter.
-        envelope: the envelope of each line; '': none.
-        time_zone: IANA name for times without one.
+        input_format: a name from :data:`LOG_FORMATS`, or ``ndjson``.
+        keys: the rule that gives lines their keys, with conditions.
+        json_lines: makes the reader, if lines are JSON objects; takes ``input_format`` and
+            ``keys``.
+        log_format: the format in the notation of the server's configuration, in place of
+            ``input_format``.
+        envelope: the kind of text around each line, such as ``syslog``; '' for none.
+        time_zone: the IANA name of the zone of times that have none.
 
     Raises:
-        ValueError: the format lacks a requested field, needs a time zone, has its own, or allows
-            no envelope.
+        ValueError: the format lacks a requested field, needs a time zone, refuses the given one
+            because its times have a zone, or cannot be in an envelope.
     """
     reader: AccessLog | JsonLines | W3cLog
     if log_format or input_format == "log-format":

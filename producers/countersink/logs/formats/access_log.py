@@ -1,10 +1,11 @@
-"""Reader of access logs, many lines by one regular expression. See ``named.py`` and
-``log_format.py`` for the patterns of formats, ``line.py`` for reasons of rejection.
+"""Reader of access logs, which reads many lines by one call of a regular expression. ``named.py``
+and ``log_format.py`` have the patterns of formats, ``line.py`` the reasons for rejecting lines.
 
-One pattern matches all lines of a window and finds the fields that the recipe needs; tables turn
-the bytes into cells and remember the results. So Python handles no lines one by one, except lines
-that are malformed, too long, or unusual otherwise: those are read separately. Where most lines are
-of one period within one bucket, the pattern finds those, and their times need no work at all.
+One pattern matches all lines of a block, and captures the fields that keys and conditions need.
+Tables turn the captured bytes into keys and buckets, and remember the results. So Python handles no
+line by itself, unless it is malformed, too long, or otherwise unusual. If most lines of a block are
+of one day or hour, and one bucket holds all of that day or hour, a pattern finds the lines with
+such times, and no time has to be read.
 """
 
 import re
@@ -21,23 +22,26 @@ from countersink.logs.formats.reader import (
     BLANK,
     Keys,
     LineReader,
+    RecordBlock,
     RecordTally,
-    Window,
-    note_window,
+    note_block,
 )
 from countersink.logs.line import ESCAPED, line_pattern, minute_of
 from countersink.runtime.dimensions import RowKey
 
 _REMEMBERED: Final = 50_000
-"""Entries of a table; a full table is emptied."""
+"""Most results that a table remembers; a full table is emptied."""
 _LONGEST_REMEMBERED: Final = 500
-"""Bytes of the longest entry: clients do not decide how much memory is used."""
+"""Bytes of the longest text whose result is remembered, so that clients do not decide how much
+memory is used.
+"""
 _UNESCAPED: Final = rb'[^"]*+'
-"""Text between quotes where nothing is escaped. Faster than any set of bytes; may run over the end
-of the line if a quote is missing, which the number of matches shows.
+"""The pattern of a text between quotes in which nothing is escaped. It is faster than any set of
+bytes. Where a quote is missing, it runs over the end of the line; then there are fewer matches than
+lines.
 """
 _OTHERS: Final = 8
-"""One line in so many may be of another period than the first line."""
+"""A block is counted by its period if at most one line in so many has a time outside it."""
 _LINE: Final = re.compile(
     rb"[^ \n]++ [^ \n]++ [^ \n]++ \[(\d\d/[A-Z][a-z][a-z]/\d{4}:)(\d\d:)\d\d:\d\d ([+-]\d{4})\]"
 )
@@ -47,14 +51,15 @@ _PERIODS_REMEMBERED: Final = 1_000
 
 
 Found = bytes | tuple[bytes, ...]
-"""One group of a match, or several."""
+"""The bytes of one group of a match, or of several."""
 V = TypeVar("V", RowKey, int)
-_UNMATCHED: Final = Malformed("the line is not of the window's pattern")
+_UNMATCHED: Final = Malformed("the line is not of the block's pattern")
 
 
 class _Table(dict[Found, V | Exception | None]):
-    """Results by the groups of a line, computed when first seen; None: the line is left out; an
-    error: the line is rejected for it, or its bucket is unknown.
+    """Table from the captured bytes of a line to its key, or to the label of its bucket. A lookup
+    works out a result that is not there yet. The result is None for a line that the options leave
+    out, and an error for a line that is rejected, or whose bucket is unknown.
     """
 
     def __init__(self, work_out: Callable[[Found], V | None]) -> None:
@@ -77,11 +82,11 @@ class _Table(dict[Found, V | Exception | None]):
 
 
 class AccessLog(LineReader):
-    """Reader of access logs of one format.
+    """Reader of access logs in one format.
 
     Args:
-        keys: keys of lines, and conditions.
-        form: the format.
+        keys: the rule that gives lines their keys, with conditions.
+        form: the format of the lines.
 
     Raises:
         ValueError: the format lacks a requested field.
@@ -100,10 +105,10 @@ class AccessLog(LineReader):
         self._exception = (
             re.compile(form.exception(captured) + rb"\s*") if form.exception else self._line
         )
-        self._escaped = _windowed(source)
+        self._escaped = _linewise(source)
         self._combined = form.pattern is line_pattern
         self._unescaped = (
-            _windowed(line_pattern(captured, _UNESCAPED)) if self._combined else self._escaped
+            _linewise(line_pattern(captured, _UNESCAPED)) if self._combined else self._escaped
         )
 
         index = self._line.groupindex
@@ -124,26 +129,28 @@ class AccessLog(LineReader):
         self._by_period = self._combined and groups == ["request"]
         self._labels: _Table[int] = _Table(self._label_of)
 
-    def count(self, window: Window, tally: RecordTally) -> None:
-        """Add the counts and rejected lines of ``window``; each line counts 1."""
-        note_window(window, tally)
+    def count(self, block: RecordBlock, tally: RecordTally) -> None:
+        """Add the counts and rejected lines of ``block`` to ``tally``; each line counts 1."""
+        note_block(block, tally)
         if tally.bucket != self._bucket:
             self._bucket = tally.bucket
             self._periods = Periods(self._bucket, self._within)
             self._labels.clear()
         self._keys.failed = self._labels.failed = False
-        if self._by_period and self._count_period(window, tally):
+        if self._by_period and self._count_period(block, tally):
             return
-        rows = self._match(window)
+        rows = self._match(block)
         keys = list(map(self._keys.__getitem__, map(self._what, rows)))
         labels = list(map(self._labels.__getitem__, map(self._when, rows)))
         if self._leaves_out or self._keys.failed or self._labels.failed:
-            keys, labels = self._countable(keys, labels, window, tally)
+            keys, labels = self._countable(keys, labels, block, tally)
         _count(cast("list[RowKey]", keys), cast("list[int]", labels), tally)
 
-    def _count_period(self, window: Window, tally: RecordTally) -> bool:
-        """Count a window if most lines are of one period; False: nothing was done."""
-        data, lines = window.data, len(window.numbers)
+    def _count_period(self, block: RecordBlock, tally: RecordTally) -> bool:
+        """Count a block by its period: the day or hour of its first and last line, if one bucket
+        holds that period and most lines are of it. Else count nothing, and return False.
+        """
+        data, lines = block.data, len(block.numbers)
         period = self._periods.find(data)
         if period is None:
             return False
@@ -156,15 +163,17 @@ class AccessLog(LineReader):
         if others:
             keys = [key if row else _UNMATCHED for key, row in zip(keys, rows, strict=True)]
         if others or self._leaves_out or self._keys.failed:
-            keys, _ = self._countable(keys, [label] * lines, window, tally)
+            keys, _ = self._countable(keys, [label] * lines, block, tally)
         if keys:
             tally.amounts[label].update(cast("list[RowKey]", keys))
             tally.counted += len(keys)
         return True
 
-    def _match(self, window: Window) -> list[tuple[bytes, ...]]:
-        """The groups of each line; all empty for a malformed or blank line."""
-        data, lines = window.data, len(window.numbers)
+    def _match(self, block: RecordBlock) -> list[tuple[bytes, ...]]:
+        """Match all lines, and return the captured bytes of each; all are b"" for a malformed or
+        blank line.
+        """
+        data, lines = block.data, len(block.numbers)
         if b"\\" not in data:
             rows = self._unescaped.findall(data)
             if len(rows) == lines:  # so no match took two lines
@@ -177,18 +186,18 @@ class AccessLog(LineReader):
         self,
         keys: list[RowKey | Exception | None],
         labels: list[int | Exception | None],
-        window: Window,
+        block: RecordBlock,
         tally: RecordTally,
     ) -> tuple[list[RowKey | Exception | None], list[int | Exception | None]]:
-        """The keys and labels of lines that have both; the other lines are counted separately, or
-        left out.
+        """Return the keys and labels of lines that have both. Of the other lines, those with an
+        error are read again one by one, and the rest are left out.
         """
         places: list[int] = []
         for place, (key, label) in enumerate(zip(keys, labels, strict=True)):
             if isinstance(key, str | tuple) and isinstance(label, int):
                 places.append(place)
             elif isinstance(key, Exception) or isinstance(label, Exception):
-                self._count_line(window.lines[place], window.numbers[place], tally)
+                self._count_line(block.lines[place], block.numbers[place], tally)
             else:
                 tally.filtered += 1
         return [keys[place] for place in places], [labels[place] for place in places]
@@ -234,7 +243,7 @@ class AccessLog(LineReader):
 
 
 def _count(keys: list[RowKey], labels: list[int], tally: RecordTally) -> None:
-    """Add 1 for each line."""
+    """Add 1 to ``tally`` for each line, by its key and the label of its bucket."""
     amounts = tally.amounts
     different = set(labels)
     if len(different) == 1:
@@ -247,22 +256,30 @@ def _count(keys: list[RowKey], labels: list[int], tally: RecordTally) -> None:
 
 @lru_cache(maxsize=256)
 def _of_period(time: bytes, escaped: bool) -> re.Pattern[bytes]:
-    """The pattern that finds the requests of lines with these times; others give empty texts."""
-    return _windowed(line_pattern(("request",), ESCAPED if escaped else _UNESCAPED, only=time))
+    """Return the pattern that captures the request of each line with these times, and b"" for other
+    lines.
+
+    Args:
+        time: the pattern of the times.
+        escaped: whether quoted texts may have escapes.
+    """
+    return _linewise(line_pattern(("request",), ESCAPED if escaped else _UNESCAPED, only=time))
 
 
-def _windowed(line: bytes) -> re.Pattern[bytes]:
-    """The pattern that matches line by line; lines that do not match ``line`` give no groups."""
+def _linewise(line: bytes) -> re.Pattern[bytes]:
+    """Return the pattern for ``findall`` on a block: each match is a line with its newline, and
+    captures nothing where the line does not match ``line``.
+    """
     return re.compile(rb"(?:" + line + rb"(?:\n|[^\S\n]++\n)|.*\n)")
 
 
 class Periods:
-    """Periods of windows: the day or hour of the first and the last line, if one bucket holds all
-    of it.
+    """Finder of the period of a block. The period is the day, or else the hour, in which the first
+    and the last line lie, if one bucket holds all of it.
 
     Args:
-        bucket: the label of the bucket of a Unix minute.
-        within: whether a Unix minute is counted.
+        bucket: returns the label of the bucket that a Unix minute lies in.
+        within: returns whether events of a Unix minute are counted.
     """
 
     def __init__(self, bucket: Callable[[int], int], within: Callable[[int], bool]) -> None:
@@ -272,8 +289,11 @@ class Periods:
         self._period = lru_cache(maxsize=_PERIODS_REMEMBERED)(self._work_out)
 
     def find(self, data: bytes) -> tuple[bytes, int] | None:
-        """The pattern of the times of the period in which ``data``, complete lines, begins and
-        ends, and the label of its bucket; None: the times have to be read one by one.
+        """Return the pattern of the times in the block's period, and the label of its bucket; None
+        where there is no such period, so that times have to be read one by one.
+
+        Args:
+            data: the complete lines of the block.
         """
         first, last = _LINE.match(data), _LINE.match(data, data.rfind(b"\n", 0, -1) + 1)
         if first is None or last is None:
@@ -292,8 +312,9 @@ class Periods:
         return None
 
     def _only_label(self, first: bytes, last: bytes) -> int | None:
-        """The only label of the minutes from first to last, if all are counted; None also where a
-        label is unknown: the reader of such a line gets the error.
+        """Return the label of the bucket that holds all minutes from ``first`` to ``last``, if they
+        are all counted; else None. An unknown label also gives None: its error is raised when a
+        line of that time is read by itself.
         """
         try:
             minutes = range(minute_of(first), minute_of(last) + 1)

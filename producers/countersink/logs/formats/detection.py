@@ -1,20 +1,20 @@
-r"""Detection of a log's format and envelope (syslog, docker, CRI, quotes) by its first lines
-(``MOST_LINES``), removal of envelopes, errors for an unknown or ambiguous format.
+r"""Detection of a log's format and envelope (syslog, docker, CRI, quotes) by its first lines (how
+many: ``MOST_LINES``), removal of envelopes, and errors for an unknown or ambiguous format.
 
 An envelope is the text around each line:
 
 ``syslog``
-    RFC 3164, with the priority or without, the time also as ISO 8601 or as ``journalctl`` writes it
-    (``Mar  1 12:00:00 web nginx: …``, ``<190>Mar  1 12:00:00 web nginx[7]: …``), and RFC 5424
-    (``<165>1 2003-10-11T22:14:15.003Z web nginx 7 - - …``).
+    RFC 3164, with or without the priority (``Mar  1 12:00:00 web nginx: …``,
+    ``<190>Mar  1 12:00:00 web nginx[7]: …``); its time may also be as in ISO 8601 or as
+    ``journalctl`` writes it. RFC 5424 (``<165>1 2003-10-11T22:14:15.003Z web nginx 7 - - …``).
 ``compose``
-    ``web-1  | …``, as ``docker compose logs`` prints it, with colours or ``--timestamps``.
+    ``web-1  | …``, as ``docker compose logs`` prints it, also with colours or ``--timestamps``.
 ``docker``
-    ``{"log":"…\n","stream":"stdout","time":"…"}``, docker's files (``json-file``).
+    ``{"log":"…\n","stream":"stdout","time":"…"}``, as in docker's files (``json-file``).
 ``cri``
-    ``2016-10-06T00:17:09.669794202Z stdout F …``, files of Kubernetes.
+    ``2016-10-06T00:17:09.669794202Z stdout F …``, as in files of Kubernetes.
 ``quotes``
-    ``"…"`` around the line; quotes in it are unchanged, or written ``\"`` or ``""``.
+    ``"…"`` around the line; quotes inside are unchanged, or written as ``\"`` or ``""``.
 
 https://www.rfc-editor.org/rfc/rfc3164#section-4, https://www.rfc-editor.org/rfc/rfc5424#section-6,
 https://docs.docker.com/engine/logging/drivers/json-file/ and
@@ -35,7 +35,7 @@ from countersink.logs.line import diagnosis
 
 AUTO: Final = "auto"
 MOST_LINES: Final = 100
-"""Lines read to detect the format."""
+"""Number of first lines that are looked at to detect the format."""
 _BLANK: Final = b"\0 \t\r\n"
 
 EnvelopeName = Literal["docker", "cri", "syslog", "compose", "quotes"]
@@ -55,7 +55,7 @@ _COMPOSE: Final = re.compile(
     _COLOUR + rb"[A-Za-z0-9][\w.-]*+ *+\| ?" + _COLOUR + rb" ?(?:" + ISO + rb" )?"
 )
 _CRI: Final = re.compile(ISO + rb" std(?:out|err) F(?::[^ \n]*+)? ")
-"""The prefix of a complete line: parts of a longer line have P instead of F."""
+"""The pattern of the text before a complete line; parts of a longer line have P in place of F."""
 _PREFIXES: Final = {"syslog": _SYSLOG, "compose": _COMPOSE, "cri": _CRI}
 _W3C: Final = re.compile(rb"(?:\xef\xbb\xbf)?#Fields:(?:.*\s)?time(?!\S)", re.IGNORECASE)
 _ESCAPED: Final = re.compile(rb"\\([\"\\])")
@@ -63,11 +63,11 @@ _ESCAPED: Final = re.compile(rb"\\([\"\\])")
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """Format and envelope of a log's lines.
+    """The format of a log's lines, and their envelope: the text around each, such as syslog's.
 
     Attributes:
         input_format: the name of the format.
-        envelope: of each line; '': none.
+        envelope: the name of the envelope; '' for none.
     """
 
     input_format: str
@@ -78,19 +78,19 @@ class Detected:
 
     @property
     def options(self) -> str:
-        """The command line options of this format and envelope."""
+        """The command line options that choose this format and envelope."""
         envelope = f" --envelope {self.envelope}" if self.envelope else ""
         return f"--input-format {self.input_format}{envelope}"
 
 
 def detect(lines: Sequence[bytes]) -> Detected | None:
-    """The only format of the recognized lines; None: no line is recognized.
+    """Detect the format of lines; None where no line is in a known format.
 
-    Unrecognized lines do not matter: every log has some. Where lines are vhost_combined, lines that
-    are combined are read as vhost_combined, too.
+    Other lines do not matter: every log has some. Lines in vhost_combined and combined together are
+    taken for vhost_combined, which reads both.
 
     Raises:
-        UnknownFormat: the recognized lines are of two formats.
+        UnknownFormat: lines are in different formats.
     """
     found: dict[Detected, int] = {}
     for number, line in enumerate(lines[:MOST_LINES], 1):
@@ -109,7 +109,7 @@ def detect(lines: Sequence[bytes]) -> Detected | None:
 
 
 def undetected_reason(lines: Sequence[bytes]) -> str:
-    """Why :func:`detect` does not recognize the format of lines; '': all are blank."""
+    """Return why :func:`detect` finds no format in ``lines``; '' where all lines are blank."""
     for number, line in enumerate(lines, 1):
         if stripped := line.strip(_BLANK):
             return (
@@ -120,7 +120,9 @@ def undetected_reason(lines: Sequence[bytes]) -> str:
 
 
 def format_of(line: bytes) -> Detected | None:
-    """The format and envelope of one line; None: not recognized."""
+    """Detect the format of one line, and the envelope (such as syslog's) around it; None where no
+    format is recognized.
+    """
     plain = _plain_format_of(line)
     if plain is not None:
         return Detected(plain)
@@ -159,7 +161,9 @@ def _plain_format_of(line: bytes) -> str | None:
 
 
 def mismatch_reason(form: LineFormat, line: bytes) -> str:
-    """The reason why a line is not in a format, and the options of the format that it is in."""
+    """Return the reason for rejecting a line that is not in the format ``form``, together with the
+    options for the format that it is in, if that is known.
+    """
     reason = form.diagnosis(line)
     detected = format_of(line.strip(_BLANK))
     return reason if detected is None else f"{reason} ({detected.options} reads it)"
@@ -169,7 +173,9 @@ def mismatch_reason(form: LineFormat, line: bytes) -> str:
 
 
 def without_envelope(line: bytes, envelope: str) -> bytes | None:
-    """The text inside an envelope; None: the line has none."""
+    """Return a line without its envelope, such as the text that syslog puts before it; None where
+    the line has no complete envelope of that name.
+    """
     if envelope == "quotes":
         return _without_quotes(line)
     if envelope == "docker":
@@ -179,7 +185,7 @@ def without_envelope(line: bytes, envelope: str) -> bytes | None:
 
 
 def missing_envelope(envelope: str) -> str:
-    """The reason of rejecting a line without its envelope."""
+    """Return the reason for rejecting a line without its envelope (text such as syslog's)."""
     return f"the line has no complete {envelope} envelope (--envelope {envelope})"
 
 

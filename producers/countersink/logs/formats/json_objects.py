@@ -1,20 +1,20 @@
-r"""Log lines that are JSON objects: strict parsing with its errors, paths (``a.b.0``, ``/a/b/0``),
-and the fields of nginx, Caddy and Traefik that give status, path, host and time.
+r"""Log lines that are JSON objects: parses them strictly, reads members at paths (``a.b.0``,
+``/a/b/0``), and knows the members in which nginx, Caddy and Traefik have status, path, host, time.
 
-Objects are parsed strictly by RFC 8259, without ``NaN`` and ``Infinity``. Rejected are also escapes
+Objects are parsed by RFC 8259, without ``NaN`` and ``Infinity``. The parser also rejects an escape
 of half a character (``\ud800`` alone), which no text may contain, numbers out of a float's range,
 and nesting deeper than in any log.
 
 Paths are dotted (``a.b.0``) or JSON pointers (``/a/b/0``, https://www.rfc-editor.org/rfc/rfc6901).
 
-A name means the object's member; if it is missing, a field of the combined format is taken from
-other members (``_GETTERS``).
+The name of a field means the object's member at that path. If it is missing, a field of the
+combined format is read from other members (``_GETTERS``).
 
 ``ndjson``
     an object on every line: https://github.com/ndjson/ndjson-spec; also an array of such lines.
 ``nginx-json``
-    ``log_format NAME escape=json '{"…": "$…", …}'``: names of nginx's variables, or any others.
-    https://nginx.org/en/docs/varindex.html
+    ``log_format NAME escape=json '{"…": "$…", …}'``; members may be named like nginx's variables
+    or otherwise. https://nginx.org/en/docs/varindex.html
 ``caddy``
     https://caddyserver.com/docs/caddyfile/directives/log and
     https://caddyserver.com/docs/logging
@@ -37,7 +37,9 @@ Get = Callable[[object], object]
 
 _TIMES: Final = ("time_iso8601", "time_local", "msec", "timestamp", "@timestamp")
 _NGINX: Final = NGINX_ALIASES | {"time": _TIMES, "host": ("http_host", "server_name")}
-"""``host`` is the site here, as in nginx."""
+"""Field names, each with the variables of nginx that give the field, best first. ``host`` is the
+requested site, as nginx's ``$host``, and not the client as in other formats.
+"""
 _CADDY_REQUEST_LOGGER: Final = "http.log.access"
 
 
@@ -45,7 +47,7 @@ _CADDY_REQUEST_LOGGER: Final = "http.log.access"
 
 
 def json_object(line: bytes) -> dict[str, object]:
-    """The object on a line, without NULs around it.
+    """Parse the JSON object on a line.
 
     Raises:
         Malformed: the line is no JSON object.
@@ -70,7 +72,7 @@ _DECODE: Final = msgspec.json.Decoder().decode
 
 
 def path(text: str) -> tuple[str, ...]:
-    """The steps of a path; a dotted path is split at every dot.
+    """Split a path into the names or numbers of its steps; a dotted path is split at every dot.
 
     Raises:
         ValueError: a step has no name.
@@ -87,7 +89,9 @@ def path(text: str) -> tuple[str, ...]:
 
 
 def getter(text: str) -> Get:
-    """The reader of the value at a path; it returns None if there is none, as for null."""
+    """Return a function that reads the value at a path from an object; it returns None where there
+    is no value, or null.
+    """
     steps = path(text)
     if len(steps) == 1:
         (name,) = steps
@@ -112,7 +116,7 @@ def getter(text: str) -> Get:
 
 
 def as_text(value: object, name: str) -> str:
-    """A value as the text of a key.
+    """Return the text of a JSON value, to be used in a key; errors call the value ``name``.
 
     Raises:
         Malformed: the value is missing, null, an object or an array.
@@ -129,12 +133,12 @@ def as_text(value: object, name: str) -> str:
 
 
 def text_of(get: Get, name: str) -> Callable[[object], str]:
-    """The reader of a value as the text of a key: see :func:`as_text`."""
+    """Return a function that reads a value by ``get`` and makes a text of it by :func:`as_text`."""
     return lambda record: as_text(get(record), name)
 
 
 def optional_text_of(get: Get, name: str) -> Callable[[object], str]:
-    """The reader of a value as text for conditions: a missing value or null is an empty text."""
+    """Return a function as :func:`text_of`; its text is '' where the value is missing or null."""
     return lambda record: "" if (value := get(record)) is None else as_text(value, name)
 
 
@@ -142,7 +146,8 @@ def optional_text_of(get: Get, name: str) -> Callable[[object], str]:
 
 
 def json_getter(input_format: str, name: str) -> Get:
-    """The reader of the field ``name`` of a format's objects, or of the member that gives it.
+    """Return a function that reads the field ``name`` of a format's objects: the member at that
+    path, or, if it is missing, the member in which the format has the field.
 
     Raises:
         ValueError: the name is no path.
@@ -153,11 +158,12 @@ def json_getter(input_format: str, name: str) -> Get:
 
 
 def json_time(input_format: str, names: Sequence[str] = ()) -> Get | None:
-    """The reader of the times of a format's objects; raises ``Malformed`` for objects that are no
-    request. None: they have none.
+    """Return a function that reads the time from a format's objects; None where the format has no
+    time. The function raises ``Malformed`` for objects that are no request.
 
     Args:
-        names: fields to use instead; several are joined with spaces.
+        input_format: the name of the format.
+        names: the fields that have the time, joined by spaces; without any, the format's own.
 
     Raises:
         ValueError: a name is no path.
@@ -170,7 +176,9 @@ def json_time(input_format: str, names: Sequence[str] = ()) -> Get | None:
 
 
 def _caddy_request_getter(get: Get) -> Get:
-    """The reader for requests only: Caddy's other loggers repeat requests, or log other things."""
+    """Return a function that calls ``get``, but rejects objects that Caddy's request logger did not
+    write: Caddy's other loggers repeat requests, or log other things.
+    """
 
     def of_request(record: object) -> object:
         assert isinstance(record, dict)
@@ -186,7 +194,7 @@ def _caddy_request_getter(get: Get) -> Get:
 
 
 def json_format_of(record: object) -> str | None:
-    """The format of an object, by its members' names; None: unknown."""
+    """Detect the format of an object by the names of its members; None where it is unknown."""
     if not isinstance(record, dict):
         return None
     request = record.get("request")
@@ -202,7 +210,9 @@ def json_format_of(record: object) -> str | None:
 
 
 def _from_request(part: int) -> Get:
-    """The reader of method, target or version in nginx's ``$request``."""
+    """Return a function that reads the method (0), target (1) or version (2) in nginx's
+    ``$request``.
+    """
 
     def get(record: object) -> object:
         assert isinstance(record, dict)
@@ -215,7 +225,7 @@ def _from_request(part: int) -> Get:
 
 
 def _any_of(*paths: str) -> Get:
-    """The reader of the first value at these paths that is not missing or empty."""
+    """Return a function that reads the first value at these paths that is not missing or empty."""
     getters = [getter(path) for path in paths]
 
     def first(record: object) -> object:
@@ -233,7 +243,7 @@ _args: Final = _any_of(*_NGINX["query"])
 
 
 def _rewritten(record: object) -> object:
-    """The target after nginx's rewriting."""
+    """Return the request target as nginx rewrote it, from the path and the query in an object."""
     uri, args = _uri(record), _args(record)
     return f"{uri}?{args}" if isinstance(uri, str) and isinstance(args, str) else uri
 
@@ -247,7 +257,7 @@ def _or_else(first: Get, second: Get) -> Get:
 
 
 def _part_of(get: Get, cut: Callable[[str], str]) -> Get:
-    """The reader of a part of a text."""
+    """Return a function that reads a text by ``get``, and cuts a part out of it by ``cut``."""
 
     def part(record: object) -> object:
         value = get(record)
@@ -295,5 +305,5 @@ _GETTERS: Final[Mapping[str, Mapping[str, Get]]] = {
         "agent": getter("/request_User-Agent"),
     },
 }
-"""Readers of the combined format's fields, by JSON format and name."""
+"""Functions that read the fields of the combined format from objects, by JSON format and field."""
 JSON_FORMATS: Final = tuple(_GETTERS)

@@ -1,22 +1,22 @@
-"""``LineFormat``, the format of an access log's lines: a regular expression, named fields, the
-place of the time; and errors for unknown fields and ambiguous layouts.
+"""``LineFormat``, the format of an access log's lines: a regular expression with a group for each
+value, named fields, and the time; errors for unknown fields and ambiguous layouts.
 
-A :class:`Layout` is a line as a sequence of texts and values; :func:`format_of_notation` makes a
-format of the notation of a server's configuration.
+A :class:`Layout` describes a line as a sequence of fixed texts and values.
+:func:`format_of_notation` makes a format from the parsed notation of a server's configuration.
 
 Every format uses these names for its fields:
 
 ==============  ==================================================================
 ``host``        the client's address or name
 ``vhost``       the requested site
-``ident``       of the client, as RFC 1413
+``ident``       the client's identity by RFC 1413
 ``user``        the authenticated user
-``time``        as it is written
+``time``        the time as the line has it
 ``request``     ``method target protocol``
 ``target``      the requested URL; ``path`` and ``query`` are its parts
-``status``      three digits
+``status``      the status of the response, three digits
 ``size``        bytes of the response
-``referer``     and ``agent``: headers of the client
+``referer``     and ``agent``: headers that the client sent
 ==============  ==================================================================
 """
 
@@ -54,7 +54,9 @@ TIME_LOCAL: Final = rb"\d\d/[A-Z][a-z][a-z]/\d{4}:\d\d:\d\d:(?:[0-5]\d|60) [+-]\
 ISO: Final = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)"
 _PATTERNS: Final = {"client": CLIENT, "status": STATUS, "number": NUMBER, "decimal": DECIMAL}
 _GOES_ON: Final = re.compile(r"[\w.:%-]")
-"""Characters that may continue an address: before them, the end of the address is ambiguous."""
+"""The pattern of characters that may continue an address. Where one follows an address in a layout,
+the end of the address is ambiguous.
+"""
 _REQUEST: Final = rb"(?:[^ \n]++ [^ \n]++(?: HTTP/[\d.]++)?|-)"
 _LIST: Final = rb"[^ \n]++(?>(?:(?:(?<=,)| :) [^ \n]++)*)"
 _NO_OCTET: Final = re.compile(
@@ -64,18 +66,21 @@ _NO_OCTET: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class AccessField:
-    """A field of a format: the groups of the pattern that hold it, and how they are read.
+    """A field of a format: the groups of the line's pattern that hold it, and a function that reads
+    them.
 
     Attributes:
-        groups: of the line's pattern.
-        read: makes the field's text of the groups' bytes; raises ``Malformed``.
+        groups: the names of the groups.
+        read: takes the bytes of the groups, and returns the field's text; raises ``Malformed``.
     """
 
     groups: tuple[str, ...]
     read: Callable[..., str]
 
     def getter(self, groups: Sequence[str]) -> Callable[[Sequence[bytes]], str]:
-        """The reader of the field from the bytes of ``groups`` of the pattern, in their order."""
+        """Return a function that reads the field's text from the bytes of several groups, which it
+        gets in the order of ``groups``.
+        """
         read = self.read
         places = [groups.index(group) for group in self.groups]
         if len(places) == 1:
@@ -85,7 +90,7 @@ class AccessField:
 
 
 def client_of(address: str) -> str:
-    """The client's address without its port, or its name; the first of a list.
+    """Return a client's address without the port, or its name; of a list, the first.
 
     Raises:
         Malformed: the address has a number above 255.
@@ -101,25 +106,26 @@ def client_of(address: str) -> str:
 
 
 def client_text(raw: bytes) -> str:
-    """The client, as :func:`client_of`, from the server's bytes."""
+    """Return the client's address or name, as :func:`client_of`, from the bytes in the log."""
     return client_of(text(raw))
 
 
 def unquoted_text(raw: bytes) -> str:
-    """The text that the client sent, from the server's bytes with or without quotes."""
+    """Return the text that the client sent, from the bytes in the log, with or without quotes."""
     return text(raw[1:-1] if raw[:1] == b'"' else raw)
 
 
 def plain(group: str, undo: Undo = text) -> AccessField:
-    """The field of one group."""
+    """Make the field that one group holds; ``undo`` turns its bytes into the client's text."""
     return AccessField((group,), undo)
 
 
 def of_request(group: str, undo: Undo = text) -> dict[str, AccessField]:
-    """The fields of a request line.
+    """Make the fields of a request line, by their names.
 
     Args:
-        undo: makes the client's text of the server's bytes.
+        group: the group that holds the request line.
+        undo: makes the text that the client sent of the bytes in the log.
     """
 
     def part(cut: Callable[[tuple[str, str, str]], str]) -> AccessField:
@@ -149,22 +155,23 @@ COMBINED: Final = COMMON | {
     "referer": plain("referer", unquoted_text),
     "agent": plain("agent", unquoted_text),
 }
-"""Referer and agent are empty where the line ends before them."""
+"""The fields of a combined line. Referer and agent are empty where the line ends before them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineFormat:
-    """A format with one pattern for all lines.
+    """A format that has one pattern for all its lines.
 
     Attributes:
-        name: of the format, for people.
-        pattern: returns the pattern of a line, without its end, that captures the groups of these
-            names. No match goes over the end of a line.
-        fields: name to field.
-        times: the groups of the time, in their order.
-        minute: makes the whole Unix minute of their bytes; raises ``Malformed``.
-        diagnosis: says which part of the format a line lacks that does not match.
-        exception: the pattern of rare lines that ``pattern`` does not match.
+        name: the name of the format in messages.
+        pattern: takes the names of the groups to capture, and returns the pattern of a line up to
+            its end. No match goes over the end of a line.
+        fields: the fields by their names.
+        times: the groups that hold the time, in their order.
+        minute: takes the bytes of these groups, and returns the whole Unix minute; raises
+            ``Malformed``.
+        diagnosis: takes a line that does not match, and returns which part of the format it lacks.
+        exception: like ``pattern``, for rare lines that ``pattern`` does not match.
     """
 
     name: str
@@ -176,7 +183,7 @@ class LineFormat:
     exception: Callable[[Collection[str]], bytes] | None = None
 
     def field(self, name: str) -> AccessField:
-        """The field of that name; case does not matter.
+        """Return the field that is called ``name``; case does not matter.
 
         Raises:
             ValueError: the format has no such field; the message names all fields.
@@ -192,7 +199,9 @@ class LineFormat:
 
 
 def clock_minute(clock: Clock) -> Minute:
-    """The reader of a time in one group, or in several, joined by spaces."""
+    """Return a function that takes the bytes of a time's groups, joins them by spaces, and returns
+    the whole Unix minute.
+    """
 
     def minute(found: Sequence[bytes]) -> int:
         return clock.minute(b" ".join(found).decode("utf-8", PERCENT))
@@ -202,12 +211,12 @@ def clock_minute(clock: Clock) -> Minute:
 
 @dataclass(frozen=True, slots=True)
 class ValuePlace:
-    """The place of a value in a layout: its group, pattern and name.
+    """A value in the layout of a line.
 
     Attributes:
-        group: the name of the pattern's group.
-        pattern: of the value; it neither backtracks nor matches a newline.
-        shown: the value's name in a reason.
+        group: the name of the group that captures the value.
+        pattern: the pattern of the value; it neither backtracks nor matches a newline.
+        shown: the name of the value in the reason for rejecting a line.
     """
 
     group: str
@@ -217,22 +226,22 @@ class ValuePlace:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A line as a sequence of texts and values.
+    """The layout of a line: a sequence of fixed texts and values.
 
     Attributes:
-        parts: texts and values.
-        end: the pattern of a text that may follow.
+        parts: the fixed texts and the values, in their order.
+        end: the pattern of a text that may follow the last part.
     """
 
     parts: tuple[bytes | ValuePlace, ...]
     end: bytes = b""
 
     def pattern(self, captured: Collection[str]) -> bytes:
-        """The pattern of a line: see :class:`LineFormat`."""
+        """Return the pattern of a line that captures these groups: see :class:`LineFormat`."""
         return b"".join(self._piece(part, captured) for part in self.parts) + self.end
 
     def diagnosis(self, line: bytes) -> str:
-        """The first part that a line lacks."""
+        """Return the reason why a line does not match: it names the first part that is missing."""
         at, before = 0, "at the beginning"
         for part in self.parts:
             if isinstance(part, ValuePlace):
@@ -255,11 +264,12 @@ class Layout:
 
 
 def layout(text: str, patterns: Mapping[str, bytes], end: bytes = b"") -> Layout:
-    """The layout of ``text``: places by their names in braces, and the texts between.
+    """Make the layout of a line from a text in which names in braces stand for values.
 
     Args:
-        patterns: of places, by name; other places hold one word.
-        end: the pattern of a text that may follow.
+        text: the layout, such as ``{host} [{time}]``.
+        patterns: the patterns of values, by name; any other value is one word.
+        end: the pattern of a text that may follow the last part.
     """
     texts_and_names = re.split(r"\{(\w+)\}", text)
     parts: list[bytes | ValuePlace] = []
@@ -273,16 +283,16 @@ def layout(text: str, patterns: Mapping[str, bytes], end: bytes = b"") -> Layout
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A directive or variable of ``--log-format``, as it is written there.
+    """A directive of Apache, or variable of nginx, in ``--log-format``: it stands for a value.
 
     Attributes:
-        name: of the field, lower case.
-        shown: the text in the format.
-        at: its first character there, from 1.
-        kind: one of :data:`_PATTERNS`, or ``user``, ``request``, ``list``,
-            ``word`` (never with a blank), ``any``.
-        pattern: of a time, which needs no end; empty: by the kind.
-        time: ``auto`` or a pattern of strptime; '': no time.
+        name: the name of the field that the value is, in lower case.
+        shown: the directive or variable as the user wrote it.
+        at: the position of its first character in the format, from 1.
+        kind: the kind of the value, which decides its pattern: a name from :data:`_PATTERNS`, or
+            ``user``, ``request``, ``list``, ``word`` (never with a blank), ``any``.
+        pattern: the pattern of a time, whatever text follows it; b"" where the kind decides.
+        time: how the value is read as a time: ``auto`` or a strptime pattern; '' for other values.
     """
 
     name: str
@@ -301,17 +311,18 @@ def format_of_notation(
     time_zone: str,
     escaped: bool = True,
 ) -> LineFormat:
-    """The format of a line that consists of these parts.
+    """Make the format of lines that consist of these parts.
 
     Args:
-        parts: texts and values; no two texts follow each other.
-        aliases: field names of every format, each with the names of values that give it.
-        language: of the notation, for people.
-        time_zone: IANA name for times without one; '': none.
-        escaped: whether values have escapes for quotes and the like.
+        parts: fixed texts and values; no two texts follow each other.
+        aliases: the field names that every format uses, each with the names of values that it may
+            be read from.
+        language: the name of the notation in messages: Apache or nginx.
+        time_zone: the IANA name of the zone of times that have none; '' for none.
+        escaped: whether the server escapes quotes and the like in values.
 
     Raises:
-        ValueError: the format is invalid; the message says what is wrong where.
+        ValueError: the format is invalid; the message says what is wrong, and where.
     """
     undo = text if escaped else decoded
     layout = Layout(tuple(_place(parts, number, escaped) for number in range(len(parts))))
@@ -331,7 +342,7 @@ def format_of_notation(
 
 
 def _group(number: int) -> str:
-    """The group of the part with that number."""
+    """Return the name of the group for the part with this number."""
     return f"g{number}"
 
 
@@ -348,7 +359,12 @@ def _place(parts: Sequence[str | Term], number: int, escaped: bool) -> bytes | V
 
 
 def _opens_time(after: str | Term, then: Sequence[str | Term]) -> bool:
-    """Whether the value is followed by a time in brackets: `` [17/May/2015``."""
+    """Return whether a time in brackets follows a value, as in `` [17/May/2015``.
+
+    Args:
+        after: the part after the value.
+        then: the part after that, if there is one.
+    """
     if not then or not isinstance(then[0], Term):
         return False
     return then[0].time == "auto" and (
@@ -358,7 +374,11 @@ def _opens_time(after: str | Term, then: Sequence[str | Term]) -> bool:
 
 
 def _by_kind(value: Term, before: str | Term, after: str | Term, escaped: bool) -> bytes:
-    """The pattern of a value, by the texts around it."""
+    """Return the pattern of a value by its kind and by the parts before and after it.
+
+    Raises:
+        ValueError: another value follows at once, so that the end of this one is ambiguous.
+    """
     if isinstance(after, Term):
         if value.name == "path" and after.name == "query":
             return rb"[^? \n]++"
@@ -399,14 +419,15 @@ def common_names(
     undo: Undo,
     path: Callable[[str], str] = check_target,
 ) -> dict[str, AccessField]:
-    """The field names of every format, as far as the format has them. Parts of the request are as
-    the client sent them, before the server rewrote them.
+    """Return a format's fields by the names that every format uses, as far as it has them. Parts of
+    the request are read from what the client sent, or, if the format does not have that, from what
+    the server made of it.
 
     Args:
-        fields: name to field, in the format's own names.
-        aliases: common name to the own names that give it, the best first.
-        undo: makes the client's text of the server's bytes.
-        path: makes the path of the text that aliases call ``path``.
+        fields: the fields by the format's own names.
+        aliases: for each common name, the own names from which it may be read, the best first.
+        undo: makes the text that the client sent of the bytes in the log.
+        path: takes the text of the field that aliases call ``path``, and returns the path.
     """
     found = {
         name: fields[alias]
@@ -436,7 +457,7 @@ def _of_target(groups: tuple[str, ...], undo: Callable[..., str]) -> dict[str, A
 
 
 def _joined(undo: Undo, path: bytes, query: bytes = b"") -> str:
-    """The target of a path and a query, which some servers write with its question mark."""
+    """Join a path and a query to a request target; some servers write the query with its ``?``."""
     target, rest = undo(path), undo(query).removeprefix("?")
     return check_target(target) if rest in ("", "-") else f"{check_target(target)}?{rest}"
 
@@ -444,7 +465,11 @@ def _joined(undo: Undo, path: bytes, query: bytes = b"") -> str:
 def _time(
     values: Sequence[tuple[Term, str]], time_zone: str, language: str
 ) -> tuple[tuple[str, ...], Minute]:
-    """The groups of the time, and their reader."""
+    """Return the groups that hold the time, and the function that reads the Unix minute from them.
+
+    Raises:
+        ValueError: the format has no time of day, or both a time with its zone and ``time_zone``.
+    """
     times = [(value, group) for value, group in values if value.time]
     for value, group in times:
         if value.time == "auto":

@@ -1,5 +1,5 @@
-"""``--log-format``: parses Apache's directives (``%h %t``) and nginx's variables (``$remote_addr``)
-into a ``LineFormat``, with errors for unknown ones.
+"""``--log-format``: makes a ``LineFormat`` of Apache's directives (``%h %t``) or nginx's variables
+(``$remote_addr``), and refuses unknown ones.
 
 https://httpd.apache.org/docs/2.4/mod/mod_log_config.html#formats and
 https://nginx.org/en/docs/http/ngx_http_log_module.html#log_format
@@ -71,7 +71,7 @@ _APACHE_ALIASES: Final = {
 }
 _EPOCHS: Final = {"sec": rb"\d{10}", "msec": rb"\d{13}", "usec": rb"\d{16}"}
 _LONG: Final = {"%T": "%H:%M:%S", "%F": "%Y-%m-%d"}
-"""Directives of strftime that strptime lacks, in directives that it has."""
+"""Directives of strftime that strptime lacks, each with those of strptime that mean the same."""
 
 _VARIABLE: Final = re.compile(r"\$(?:\{([A-Za-z0-9_]+)\}|([A-Za-z0-9_]+))")
 
@@ -113,18 +113,19 @@ NGINX_ALIASES: Final = {
     "referer": ("http_referer",),
     "agent": ("http_user_agent",),
 }
-"""Names of the combined format, each with the variables that give it, the best first."""
+"""Field names of the combined format, each with the variables that give the field, best first."""
 
 
 def format_from_text(text: str, time_zone: str = "") -> LineFormat:
-    """The format of a ``--log-format``, in Apache's or nginx's notation; also a whole ``LogFormat``
-    or ``log_format`` line of a configuration.
+    """Make the format that the text of ``--log-format`` describes.
 
     Args:
-        time_zone: IANA name for times without one.
+        text: the format in Apache's or nginx's notation, or a whole ``LogFormat`` or ``log_format``
+            line of a configuration.
+        time_zone: the IANA name of the zone of times that have none; '' for none.
 
     Raises:
-        ValueError: the text is invalid; the message says what is wrong where.
+        ValueError: the text is invalid; the message says what is wrong, and where.
     """
     begin, *_ = text.lower().split(maxsplit=1) or [""]
     apache, nginx = _DIRECTIVE.search(text) is not None, _VARIABLE.search(text) is not None
@@ -162,14 +163,14 @@ def _parts(
     value: str,
     read: Callable[[re.Match[str]], Part],
 ) -> list[Part]:
-    """The texts and values of a format; no two texts follow each other.
+    """Split a format into fixed texts and values; no two texts follow each other.
 
     Args:
         text: the format.
-        mark: the character that begins values.
-        noun: of a value, for people.
-        value: the pattern of a value.
-        read: makes a part of a value.
+        mark: the character that begins a value.
+        noun: what a value is called in errors, such as ``variable of nginx``.
+        value: the pattern of a value in the format.
+        read: takes the match of a value, and returns the part that it stands for.
 
     Raises:
         ValueError: a value is invalid; the message says at which character.
@@ -239,8 +240,8 @@ def _variable(found: re.Match[str]) -> Term:
 
 
 def _unquoted(text: str) -> tuple[str, bool]:
-    """The format without quotes and the rest of a configuration's line, and whether nginx escapes
-    values.
+    """Take the format itself out of a line of nginx's configuration, without its quotes. Return the
+    format, and whether nginx escapes values.
     """
     if not re.match(r"\s*(?:log_format\s|escape=|')", text):
         return text, True

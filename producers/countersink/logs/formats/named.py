@@ -1,8 +1,8 @@
-"""Patterns of the named access log formats: combined, common, vhost_combined, AWS ALB (``alb``),
-HAProxy; and which of them need ``--time-zone``.
+"""Named access log formats, by a pattern for each: combined, common, vhost_combined, AWS ALB
+(``alb``) and HAProxy; tells which of them need ``--time-zone``.
 
-Documented at https://httpd.apache.org/docs/2.4/mod/mod_log_config.html (combined, common and
-vhost_combined), https://docs.aws.amazon.com/elasticloadbalancing/latest/application/
+The formats are documented at https://httpd.apache.org/docs/2.4/mod/mod_log_config.html (combined,
+common and vhost_combined), https://docs.aws.amazon.com/elasticloadbalancing/latest/application/
 load-balancer-access-logs.html and https://docs.haproxy.org/3.0/configuration.html#8.2.3.
 """
 
@@ -77,8 +77,8 @@ _HASHED: Final = re.compile(rb"#([0-9A-Fa-f]{2})")
 
 
 def _haproxy_text(raw: bytes) -> str:
-    """The text of HAProxy's bytes, which have ``"``, ``#`` and unprintable bytes as ``#hh``; a
-    backslash is a backslash.
+    """Return the text that the client sent, from the bytes in a log of HAProxy: they have ``"``,
+    ``#`` and unprintable bytes as ``#hh``, and a backslash stands for itself.
     """
     if b"#" in raw:
         raw = _HASHED.sub(lambda found: bytes.fromhex(found[1].decode()), raw)
@@ -86,7 +86,9 @@ def _haproxy_text(raw: bytes) -> str:
 
 
 def _haproxy_client(raw: bytes) -> str:
-    """The address before the port; an IPv6 address has no brackets there, a socket is ``unix``."""
+    """Return the client's address without its port. In a log of HAProxy, an IPv6 address has no
+    brackets, and a client on a Unix socket is ``unix``.
+    """
     return client_text(raw.rpartition(b":")[0] or raw)
 
 
@@ -117,7 +119,7 @@ def _apache_format(
     fields: Mapping[str, AccessField],
     pattern: Callable[..., bytes] = line_pattern,
 ) -> LineFormat:
-    """A format of Apache; its times have a zone."""
+    """Make a format that Apache's documentation names; its times have a zone."""
     return LineFormat(
         name=name,
         pattern=pattern,
@@ -131,7 +133,9 @@ def _apache_format(
 def _balancer_format(
     name: str, line: Layout, clock: Clock, fields: dict[str, AccessField]
 ) -> LineFormat:
-    """A load balancer's format; each place of its line is a field."""
+    """Make a load balancer's format. Each value in the layout ``line`` is a field; ``fields`` adds
+    others, or replaces some.
+    """
     places = {part.group: plain(part.group) for part in line.parts if isinstance(part, ValuePlace)}
     return LineFormat(
         name=name,
@@ -151,8 +155,9 @@ _ALB_FIELDS: Final = {
 
 
 def _request_field(name: str, field: AccessField) -> AccessField:
-    """A field of a request with the quote behind it. Without the quote, HAProxy has cut the line:
-    then the request is known up to the query.
+    """Make a field of a request line of HAProxy, whose bytes end with the closing quote. Where the
+    quote is missing, HAProxy has cut off the line: then only ``method`` and ``path`` can be read,
+    and only if the query has begun.
     """
 
     def read(raw: bytes) -> str:
@@ -186,16 +191,17 @@ _MAKERS: Final[dict[str, Callable[[str], LineFormat]]] = {
     ),
 }
 PATTERNED: Final = tuple(_MAKERS)
-"""Names of the formats of this module."""
+"""The names of the formats in this module."""
 ZONELESS: Final = ("haproxy",)
-"""Formats whose times have no zone."""
+"""The names of formats whose times have no zone."""
 
 
 def named_format(name: str, time_zone: str = "") -> LineFormat:
-    """The format of that name.
+    """Make the format with a name from :data:`PATTERNED`.
 
     Args:
-        time_zone: IANA name for times without one.
+        name: the name of the format.
+        time_zone: the IANA name of the zone of times that have none; '' for none.
 
     Raises:
         ValueError: the format needs a time zone and none is given, or the other way round.

@@ -1,5 +1,5 @@
 """Base of the readers of formats, for ``tail`` and backfill: ``LineReader``, ``RecordTally``,
-``Rejected`` (longest text and reason of a rejected line), keys, conditions,
+``Rejected`` (longest text and reason of a rejected line), keys of lines, conditions,
 ``--exclude-key-glob``, ``--strip-query``.
 """
 
@@ -17,25 +17,26 @@ from countersink.runtime.limits import check_key
 
 R = TypeVar("R")
 FoundKey = str | tuple[str, ...]
-"""The key of a line, a text, or the values of its dimensions."""
+"""The text of a line's key, or the texts of its dimensions and visitor, before they are checked."""
 ReadAt = Callable[[int, int], bytes]
-"""Function that returns up to so many bytes of a content from an offset on; none at its end."""
+"""Function of a size and an offset that reads up to so many bytes from there; b"" at the end."""
 LONGEST_TEXT: Final = 1_000
-"""Bytes kept of a rejected line."""
+"""Number of bytes that are kept of a rejected line."""
 LONGEST_REASON: Final = 255
-"""Characters kept of a reason."""
+"""Number of characters that are kept of the reason for rejecting a line."""
 BLANK: Final = b"\0 \t\r"
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A line that was not counted.
+    """A line that could not be counted.
 
     Attributes:
-        line: its number in its file, from 1.
-        reason: a phrase.
-        text: the line's beginning; empty where it was too long to be read, or is not needed.
-        misread: an option has to say how to read this and all other lines.
+        line: the number of the line in its file, from 1.
+        reason: a phrase that says why the line could not be counted.
+        text: the beginning of the line; empty where the line was too long to be read, or where the
+            text is not needed.
+        misread: true where an option has to say how to read this line and all others.
     """
 
     line: int
@@ -45,14 +46,15 @@ class Rejected:
 
 
 @dataclass(eq=False)
-class Window:
-    """Some records, in order.
+class RecordBlock:
+    """Successive records of a source, or a single line that is too long to be read.
 
     Attributes:
-        numbers: of their first lines, from 1; a range where every record is one line.
-        records: without their newlines (CSV records may hold others) and the NULs before them; or,
-            where every record is one line, all together with a newline after each.
-        rejected: lines that are too long to be read; then the window has no others.
+        numbers: the number of each record's first line in the source, from 1; a range where every
+            record is one line.
+        records: the records, without the newlines at their ends and the NULs before them; or, where
+            every record is one line, all records as one text with a newline after each.
+        rejected: the line that is too long; then the block has no records.
     """
 
     numbers: Sequence[int]
@@ -61,13 +63,13 @@ class Window:
 
     @cached_property
     def lines(self) -> list[bytes]:
-        """The records without their newlines."""
+        """The records, without the newlines at their ends."""
         found = self.records
         return found if isinstance(found, list) else found.split(b"\n")[:-1]
 
     @cached_property
     def data(self) -> bytes:
-        """The records with a newline after each."""
+        """All records as one text, with a newline after each."""
         found = self.records
         return found if isinstance(found, bytes) else b"".join([one + b"\n" for one in found])
 
@@ -81,13 +83,13 @@ class RecordTally:
     """Counts of the lines read so far: amounts by key and bucket, numbers of lines, rejected lines.
 
     Attributes:
-        bucket: the label of the bucket of a whole Unix minute; by default the minute itself.
-            Readers keep its results as long as they get an equal function.
-        amounts: label to key or dimensions to amount; a sum may exceed 64 bits.
-        lines: records read, blank lines and a header included.
-        counted: lines that gave an amount.
-        filtered: lines that the recipe leaves out.
-        rejected: lines that could not be counted.
+        bucket: takes a whole Unix minute, and returns the label (number) of its bucket; by default
+            the minute itself. Readers keep its results while tallies have an equal function.
+        amounts: the amounts by label, and then by key or dimensions; a sum may exceed 64 bits.
+        lines: number of records that were read, with blank lines and a header.
+        counted: number of lines that gave an amount.
+        filtered: number of lines that the options leave out.
+        rejected: the lines that could not be counted.
     """
 
     bucket: Callable[[int], int] = _itself
@@ -99,7 +101,7 @@ class RecordTally:
 
     @property
     def counts(self) -> dict[tuple[RowKey, int], int]:
-        """All amounts, by (key, label)."""
+        """All amounts, by (key or dimensions, label of the bucket)."""
         return {
             (key, label): amount
             for label, keys in self.amounts.items()
@@ -107,16 +109,16 @@ class RecordTally:
         }
 
     def count(self, key: RowKey, minute: int, amount: int) -> None:
-        """Add the amount of a line.
+        """Add the amount of a line to the bucket of its minute.
 
         Raises:
-            Exception: as ``bucket``.
+            Exception: any error that ``bucket`` raises.
         """
         self.amounts[self.bucket(minute)][key] += amount
         self.counted += 1
 
     def add(self, other: "RecordTally") -> None:
-        """Add the counts of other lines."""
+        """Add all counts of another tally."""
         for label, amounts in other.amounts.items():
             self.amounts[label].update(amounts)
         self.lines += other.lines
@@ -134,49 +136,49 @@ class RecordTally:
 
 
 class LineReader(Protocol):
-    """Reader of the lines of one source, in any order of windows once it knows the lines before.
-    Not thread-safe.
+    """Reader of the lines of one source. Not thread-safe.
 
-    All methods but ``count`` are for formats with directives, which say how the lines behind them
-    are read; in other formats, lines do not depend on other lines.
+    All methods but ``count`` are for formats with directives: lines such as ``#Fields:``, which say
+    how the lines after them are read. Blocks may be counted in any order, if the reader knows the
+    directives before them. In other formats, no line depends on another.
     """
 
-    def count(self, window: Window, tally: RecordTally) -> None:
-        """Add the counts and rejected lines of ``window``."""
+    def count(self, block: RecordBlock, tally: RecordTally) -> None:
+        """Add the counts and rejected lines of ``block`` to ``tally``."""
 
     def look_back(self, read: ReadAt, offset: int) -> None:
-        """Prepare for lines from ``offset`` on, by the directives before it.
+        """Read the directives (lines such as ``#Fields:``) that stand before ``offset``.
 
         Raises:
-            Exception: as ``read``.
+            Exception: any error that ``read`` raises.
         """
         return
 
     def note_directives(self, number: int, data: bytes, stop: int) -> None:
-        """Note the directives in ``data[:stop]``, whose first line has this number; another reader
-        counts the lines.
+        """Note the directives (lines such as ``#Fields:``) in the lines ``data[:stop]``, which
+        another reader counts; the first of them has the line number ``number``.
         """
         return
 
     def directives(self, number: int) -> object:
-        """Directives in force at a line, for :meth:`set_directives` of another reader of the
-        source; can be pickled.
+        """Return the directives that apply to the line ``number``, for :meth:`set_directives` of
+        another reader of the source. The result can be pickled.
         """
         return None
 
     def set_directives(self, number: int, directives: object) -> None:
-        """Prepare for lines from a number on, with the ``directives`` of another reader."""
+        """Take over what another reader's :meth:`directives` returned for the line ``number``."""
         return
 
     def day_of(self, number: int) -> bytes:
-        """The day that a directive gives a counted line; empty: the line has its date."""
+        """Return the day that a directive gives to a line; b"" where the line has its own date."""
         return b""
 
 
-def note_window(window: Window, tally: RecordTally) -> None:
-    """Count the window's lines, and reject its lines that are too long."""
-    tally.lines += len(window.numbers) + len(window.rejected)
-    for each in window.rejected:
+def note_block(block: RecordBlock, tally: RecordTally) -> None:
+    """Add a block's number of lines, and its line that is too long, to ``tally``."""
+    tally.lines += len(block.numbers) + len(block.rejected)
+    for each in block.rejected:
         tally.reject(each.line, each.reason)
 
 
@@ -184,26 +186,26 @@ class RejectingReader(LineReader):
     """Reader that rejects all lines that are not blank.
 
     Args:
-        reason: returns the reason for a line.
+        reason: takes a line, and returns the reason for rejecting it.
     """
 
     def __init__(self, reason: Callable[[bytes], str]) -> None:
         self.reason = reason
 
-    def count(self, window: Window, tally: RecordTally) -> None:
-        """Reject the lines of ``window``."""
-        note_window(window, tally)
-        for number, line in zip(window.numbers, window.lines, strict=True):
+    def count(self, block: RecordBlock, tally: RecordTally) -> None:
+        """Add the lines of ``block`` that are not blank to ``tally``, as rejected lines."""
+        note_block(block, tally)
+        for number, line in zip(block.numbers, block.lines, strict=True):
             if line.strip(BLANK):
                 tally.reject(number, self.reason(line), line)
 
 
 class EnvelopeReader(LineReader):
-    """Reader that takes lines out of their envelope for another reader.
+    """Reader that takes each line out of its envelope, and passes it to another reader.
 
     Args:
-        reader: of a format without directives.
-        envelope: its name.
+        reader: the other reader, of a format without directives.
+        envelope: the kind of text around each line, such as ``syslog``.
     """
 
     quoted = None
@@ -212,18 +214,18 @@ class EnvelopeReader(LineReader):
         self._reader = reader
         self._envelope = envelope
 
-    def count(self, window: Window, tally: RecordTally) -> None:
-        """Add the counts and rejected lines of ``window``."""
-        lines = window.lines
+    def count(self, block: RecordBlock, tally: RecordTally) -> None:
+        """Add the counts and rejected lines of ``block`` to ``tally``."""
+        lines = block.lines
         inner: list[bytes] = []
         rejected = len(tally.rejected)
-        for number, line in zip(window.numbers, lines, strict=True):
+        for number, line in zip(block.numbers, lines, strict=True):
             found = without_envelope(line.strip(BLANK), self._envelope)
             if found is None and line.strip(BLANK):
                 tally.reject(number, missing_envelope(self._envelope), line)
             inner.append((found or b"").replace(b"\n", b" "))
-        self._reader.count(Window(window.numbers, inner, window.rejected), tally)
-        texts = dict(zip(window.numbers, lines, strict=True))
+        self._reader.count(RecordBlock(block.numbers, inner, block.rejected), tally)
+        texts = dict(zip(block.numbers, lines, strict=True))
         tally.rejected[rejected:] = sorted(
             (
                 replace(each, text=texts.get(each.line, each.text)[:LONGEST_TEXT])
@@ -238,13 +240,13 @@ _VISITOR: Final = "\0visitor"
 
 
 def with_visitor(key: RowKey, visitor: str) -> RowKey:
-    """A key, or dimensions, together with a visitor."""
+    """Join a line's key or dimensions and its visitor to one key."""
     pairs = (("", key),) if isinstance(key, str) else key
     return (*pairs, (_VISITOR, visitor))
 
 
 def without_visitor(key: RowKey) -> tuple[RowKey, str | None]:
-    """The arguments of :func:`with_visitor`; None: no visitor."""
+    """Split what :func:`with_visitor` has joined; the visitor of any other key is None."""
     if isinstance(key, str) or key[-1][0] != _VISITOR:
         return key, None
     visitor = key[-1][1]
@@ -252,23 +254,23 @@ def without_visitor(key: RowKey) -> tuple[RowKey, str | None]:
 
 
 class Keys:
-    """Keys of lines, and the conditions that leave lines out.
+    """Rule that gives lines their keys, and says which lines are left out.
 
     Args:
-        key: the template, or the name of a field; '': the path.
-        where: conditions, all of which must hold.
-        exclude: shell patterns of keys that are left out.
-        strip_query: keys, and values of dimensions, end before their ``?``.
-        dimensions: (name, field) pairs; if any, lines have their values instead of a key.
+        key: the key template, or the name of a field; '' stands for ``path``.
+        where: the conditions; a line is counted only if all of them hold.
+        exclude: shell patterns; lines whose key matches one of them are left out.
+        strip_query: whether keys, and values of dimensions, end before their ``?``.
+        dimensions: pairs of a dimension's name and the field with its value, in place of a key.
         visitor: fields that together identify a visitor; if any, keys are of :func:`with_visitor`.
-        column: of records: the field that is the key; '': the template applies.
-        counter_column: of records: the field with the counter's name; '': all records count.
-        counter: the name that counts.
-        minutes: half-open range of Unix minutes; lines outside are left out. None: no limits.
+        column: the field of a record that is its key; with '', the template applies.
+        counter_column: the field of a record that names its counter; with '', all records count.
+        counter: the name in ``counter_column`` of the records that count.
+        minutes: half-open range of Unix minutes; lines outside it are left out. None for no limits.
 
     Attributes:
         leaves_out: whether some lines may be left out.
-        counter_column, counter, minutes: as given.
+        counter_column, counter, minutes: the arguments of these names.
 
     Raises:
         ValueError: an argument cannot be used; the message says what to do.
@@ -308,8 +310,8 @@ class Keys:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of the fields, each once, in their order, so that errors name the same missing
-        field every time.
+        """The names of the fields that keys and conditions read, each once. Their order is fixed,
+        so that an error names the same missing field every time.
         """
         names = [
             *template.fields(self._parts),
@@ -324,11 +326,11 @@ class Keys:
         getter: Callable[[str], Callable[[R], str]],
         optional: Callable[[str], Callable[[R], str]],
     ) -> Callable[[R], FoundKey]:
-        """The reader of the key of a record, or of the values of its dimensions.
+        """Return a function that reads the key of a record, or the values of its dimensions.
 
         Args:
-            getter: returns the reader of a field of a record, by the field's name.
-            optional: as ``getter``, for a field that may be missing.
+            getter: takes the name of a field, and returns a function that reads it from a record.
+            optional: the same for fields that may be missing.
         """
         readers = [optional(field) for _, field in self._dimensions]
         if not self._dimensions:
@@ -342,18 +344,20 @@ class Keys:
     def tests(
         self, getter: Callable[[str], Callable[[R], str]]
     ) -> list[tuple[Callable[[R], str], Callable[[str], bool]]]:
-        """For each condition, the reader of its field and the test of its text.
+        """Return two functions for each condition: the first reads the condition's field from a
+        record, the second says whether the condition holds for the text.
 
         Args:
-            getter: returns the reader of a field of a record, by the field's name.
+            getter: takes the name of a field, and returns a function that reads it from a record.
         """
         return [(getter(each.field), template.condition_test(each)) for each in self._where]
 
     def finished(self, found: FoundKey) -> RowKey | None:
-        """The checked key or dimensions; None where the recipe leaves the line out.
+        """Check the found key, or make dimensions of the found values; None where the key is
+        excluded.
 
         Raises:
-            Malformed: the text has no UTF-8 form.
+            Malformed: a text has no UTF-8 form.
         """
         try:
             if self._visitor and not isinstance(found, str):
@@ -380,7 +384,11 @@ class Keys:
 
 
 def _checked(dimensions: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
-    """Pairs of names and fields, checked: each name is there once."""
+    """Check dimensions and return them unchanged: each name must be valid and occur once.
+
+    Raises:
+        ValueError: they cannot be used; the message says why.
+    """
     names = [check_name(name) for name, _ in dimensions]
     check_dimensions(dict.fromkeys(names, ""))  # not too many
     for name, read in dimensions:

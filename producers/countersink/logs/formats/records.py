@@ -1,5 +1,5 @@
-"""Readers of records with named fields and of lines that are JSON objects: which amounts are whole
-numbers (decimal point, thousands), and the reasons of rejected records.
+"""Records with named fields, and lines that are JSON objects: which key, minute and amount a record
+gives, which texts and numbers are amounts (decimal point, thousands), and why a record is rejected.
 """
 
 import re
@@ -19,9 +19,9 @@ from countersink.logs.formats.reader import (
     BLANK,
     Keys,
     LineReader,
+    RecordBlock,
     RecordTally,
-    Window,
-    note_window,
+    note_block,
 )
 from countersink.logs.times import Clock
 from countersink.runtime.dimensions import RowKey
@@ -31,24 +31,27 @@ R = TypeVar("R")
 _GROUPED: Final = re.compile(
     "[+-]?[1-9][0-9]{0,2}(?:[.,' \u00a0\u202f][0-9]{3})+(?:[.,][0-9]*)?", re.ASCII
 )
-"""Amounts with thousands separators, which another country reads as a fraction."""
+"""The pattern of an amount with separators of thousands, such as ``1,234``; where the separator is
+a decimal point, the same text is a fraction.
+"""
 _EXACT: Final = 2.0**53
-"""Floats from here on may be rounded from another whole number."""
+"""A float of this size or more may have been rounded from another whole number."""
 _DIGITS: Final = 19
-"""Digits of the largest 64-bit number."""
+"""Number of digits of the largest 64-bit integer."""
 _SHOWN: Final = 40
 
 
 class RecordRule(Generic[R]):
-    """Rule that gives key, minute and amount of a record.
+    """Rule by which a record gives a key, a minute and an amount.
 
     Args:
-        keys: keys, conditions and excluded keys.
-        field: returns the reader of a field as text, by its name; the reader raises ``Malformed``.
-        optional: as ``field``, for dimensions and conditions: a missing field is an empty text.
-        minute: reads the minute; raises ``Malformed``.
-        amount: reads the amount, a text or a number. None: 1 each.
-        amounts: parses the amount.
+        keys: the rule that gives records their keys, with conditions and excluded keys.
+        field: takes the name of a field, and returns a function that reads its text from a record.
+            That function raises ``Malformed`` where the field is missing.
+        optional: the same for fields of dimensions and conditions; a missing field reads as ''.
+        minute: reads the Unix minute from a record; raises ``Malformed``.
+        amount: reads the amount from a record, a text or a number; with None, each record counts 1.
+        amounts: parses what ``amount`` reads.
     """
 
     def __init__(
@@ -72,9 +75,10 @@ class RecordRule(Generic[R]):
         self._whole = (amounts or AmountFormat()).read
 
     def cell(self, record: R) -> tuple[RowKey, int, int] | None:
-        """Key or dimensions, minute and amount; None where the recipe leaves the record out.
+        """Return the key or dimensions, the Unix minute and the amount of a record.
 
-        A record that its fields or time leave out is not rejected, whatever else is wrong with it.
+        Returns None for a record that the options leave out. A record that is left out because of
+        its counter, a condition or its time is not rejected, whatever else is wrong with it.
 
         Raises:
             Malformed: the record cannot be counted.
@@ -94,14 +98,14 @@ class RecordRule(Generic[R]):
 
 
 class AmountFormat:
-    """Parser of the amounts of one source.
+    """Parser of the amounts of one source. An amount is a whole number; a fraction must be zeros.
 
     Args:
-        decimal_point: the character before a fraction, which is zeros; '': a point, or a comma if
-            thousands have points.
-        thousands: the separator of groups of three digits; '': none.
+        decimal_point: the character before a fraction; '' stands for a point, or for a comma if
+            ``thousands`` is a point.
+        thousands: the separator of groups of three digits; '' for none.
 
-    Without either, a text such as ``1.000`` or ``1,234`` is ambiguous and rejected.
+    If both are '', a text such as ``1.000`` or ``1,234`` is ambiguous and rejected.
     """
 
     def __init__(self, decimal_point: str = "", thousands: str = "") -> None:
@@ -117,15 +121,15 @@ class AmountFormat:
         )
 
     def read(self, found: object) -> int:
-        """The amount in a field: a signed 64-bit integer.
+        """Return the amount that a field has as a text or a number: a signed 64-bit integer.
 
-        A text may have zeros behind a point, as in exports of columns with gaps, but no exponent,
-        which programs write for rounded numbers. JSON has no integers of its own: any spelling is
-        read that is exact.
+        A text may have zeros behind a decimal point, as exports write for columns with gaps. It may
+        have no exponent, because programs write exponents for rounded numbers. A JSON number may be
+        written in any way that is exact, because JSON does not tell integers from other numbers.
 
         Raises:
-            Misread: the text may mean two amounts.
-            Malformed: it is no amount.
+            Misread: the text may mean either of two amounts.
+            Malformed: the field has no amount.
         """
         if isinstance(found, str):
             plain = found.isdecimal() and found.isascii() and len(found) <= _DIGITS
@@ -158,7 +162,9 @@ class AmountFormat:
 
 
 def _element(line: bytes) -> bytes:
-    """A line without the brackets and commas of an array around its object."""
+    """Return the JSON object in a line of an array, without the array's brackets and commas; b""
+    for brackets alone, and the stripped line itself where it has no object.
+    """
     bare = line.strip(BLANK)
     if bare in (b"[", b"]", b"],"):
         return b""
@@ -168,7 +174,9 @@ def _element(line: bytes) -> bytes:
 
 
 def is_array(head: bytes) -> bool:
-    """Whether ``head`` begins a JSON array that does not have one object per line."""
+    """Return whether a source is a JSON array whose objects are not each on a line of their own.
+    ``head`` is the beginning of the source.
+    """
     if not head.lstrip(BLANK + b"\n").startswith(b"["):
         return False
     first = next(filter(None, map(_element, head.split(b"\n"))), b"")
@@ -181,19 +189,19 @@ def is_array(head: bytes) -> bool:
 
 
 def shown(text: str) -> str:
-    """``text``, quoted and shortened for a reason."""
+    """Return ``text`` in quotes and shortened, as reasons for rejecting a line show it."""
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
 
 
 class JsonLines(LineReader):
-    """Reader of lines that are JSON objects, or of an array with one object per line.
+    """Reader of lines that are JSON objects, or of a JSON array with one object on each line.
 
     Args:
         input_format: the name of the objects' format.
-        keys: keys, conditions and excluded keys.
+        keys: the rule that gives objects their keys, with conditions and excluded keys.
         clock: parses times.
-        times: the fields of the time, joined; none: the format's own.
-        amount_column: the field of the amount; '': each line counts 1.
+        times: the fields that make up the time, joined; without any, those of the format.
+        amount_column: the field that has the amount; with '', each line counts 1.
         amounts: parses amounts.
     """
 
@@ -221,10 +229,10 @@ class JsonLines(LineReader):
             amounts=amounts,
         )
 
-    def count(self, window: Window, tally: RecordTally) -> None:
-        """Add the counts and rejected lines of ``window``."""
-        note_window(window, tally)
-        for number, line in zip(window.numbers, window.lines, strict=True):
+    def count(self, block: RecordBlock, tally: RecordTally) -> None:
+        """Add the counts and rejected lines of ``block`` to ``tally``."""
+        note_block(block, tally)
+        for number, line in zip(block.numbers, block.lines, strict=True):
             record: dict[str, object] | None = None
             try:
                 record = _record(line)
@@ -244,7 +252,12 @@ class JsonLines(LineReader):
 
 
 def _record(line: bytes) -> dict[str, object] | None:
-    """The object on a line; None: only blanks, or brackets of an array."""
+    """Return the JSON object on a line, or in a line of an array; None where the line has only
+    blanks or brackets.
+
+    Raises:
+        Malformed: the line has no JSON object.
+    """
     try:
         return json_object(line)
     except Malformed:

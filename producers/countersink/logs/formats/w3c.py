@@ -1,8 +1,9 @@
-"""Reader of W3C extended logs (IIS, CloudFront), by the ``#Fields:`` and ``#Date:`` directives
-before each line: names of fields, spaces or tabs, errors where a date or time is missing.
+"""Reader of W3C extended logs (IIS, CloudFront): follows the directives ``#Fields:`` and ``#Date:``
+before each line, splits values at spaces or tabs, and refuses lines without a date or time.
 
-IIS separates values by spaces, CloudFront by tabs and URL-encodes them. Times are UTC by
-definition. https://www.w3.org/TR/WD-logfile.html,
+A directive is a line that says how the lines after it are read. IIS separates values by spaces;
+CloudFront separates them by tabs and URL-encodes them. Times are UTC by definition.
+https://www.w3.org/TR/WD-logfile.html,
 https://learn.microsoft.com/windows/win32/http/w3c-logging and
 https://docs.aws.amazon.com/AmazonCloudFront/latest/DeveloperGuide/standard-logs-reference.html
 """
@@ -31,10 +32,10 @@ from countersink.logs.formats.reader import (
     Keys,
     LineReader,
     ReadAt,
+    RecordBlock,
     RecordTally,
     RejectingReader,
-    Window,
-    note_window,
+    note_block,
 )
 from countersink.logs.line import CLIENT, decoded, path_of
 from countersink.logs.times import Clock, no_day
@@ -67,11 +68,13 @@ _PATTERNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Directives:
-    """Directives in force at a line.
+    """The directives (``#Fields:``, ``#Date:``) that apply to a line: the last of each before it.
 
     Attributes:
-        names: fields of ``#Fields:``, lower case; none: no such directive.
-        date: the day of ``#Date:``, for lines with a time only; '': no such directive.
+        names: the names of the line's fields by ``#Fields:``, in lower case; none without that
+            directive.
+        date: the day by ``#Date:``, for lines that have a time but no date; '' without that
+            directive.
     """
 
     names: tuple[str, ...] = ()
@@ -79,16 +82,16 @@ class Directives:
 
     @property
     def timed(self) -> bool:
-        """Whether date and time of a line are known."""
+        """Whether both the date and the time of the line are known."""
         return "time" in self.names and ("date" in self.names or bool(self.date))
 
     @property
     def shape(self) -> tuple[tuple[str, ...], str]:
-        """The directives that determine the format of lines."""
+        """The part that decides how lines are read: the names, and the date if lines have none."""
         return self.names, "" if "date" in self.names else self.date
 
     def after(self, line: bytes) -> "Directives":
-        """The directives in force after one more line, which need not be a directive."""
+        """Return the directives that apply after ``line``, which may be a directive or not."""
         line = line.removeprefix(b"\xef\xbb\xbf")
         if line[: len(_FIELDS)].lower() == _FIELDS.lower():
             names = decoded(line[len(_FIELDS) :]).lower().split()
@@ -101,7 +104,7 @@ _CLOUDFRONT: Final = Directives().after(
     b"#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status"
     b" cs(Referer) cs(User-Agent) cs-uri-query"
 )
-"""The first fields of CloudFront's lines, also where these have no directives."""
+"""The directives that are assumed for lines of CloudFront without any: their first fields."""
 
 _WHOLE: Final = rb"\0*+(?:\xef\xbb\xbf)?(#[^\n]*+)(?=\n)"
 _FIRST_DIRECTIVE: Final = re.compile(_WHOLE)
@@ -109,8 +112,8 @@ _LATER_DIRECTIVE: Final = re.compile(rb"\n" + _WHOLE)  # fast, as it begins with
 
 
 def _directives_in(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The complete directives in ``data``, which begins a line, with their offsets; without the
-    NULs before them, as in a truncated log.
+    """Find the directives (lines that begin with ``#``) in ``data``, which begins where a line
+    begins. Yield the offset and the bytes of each complete one, without NULs before it.
     """
     first = _FIRST_DIRECTIVE.match(data)
     for found in chain((first,) if first else (), _LATER_DIRECTIVE.finditer(data)):
@@ -118,26 +121,28 @@ def _directives_in(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 _TABBED: Final = re.compile(rb"[\0 \t\r]*+[^ \t]*+\t")
-"""A line whose first value ends with a tab; so each line shows its own separator."""
+"""The pattern of a line whose first value ends with a tab, which shows that its values are
+separated by tabs.
+"""
 
 
 def _has_tabs(line: bytes) -> bool | None:
-    """Whether tabs separate the values of a line; None: it is a directive."""
+    """Return whether tabs separate the values of a line; None for a directive (``#`` line)."""
     if line.startswith((b"#", b"\xef\xbb\xbf#")):
         return None
     return _TABBED.match(line) is not None
 
 
 def _w3c_format(directives: Directives, *, tabs: bool, time_zone: str = "") -> LineFormat:
-    """The format of the lines after directives.
+    """Make the format of lines by the directives (``#Fields:``, ``#Date:``) before them.
 
     Args:
-        directives: in force.
-        tabs: whether tabs separate values.
-        time_zone: IANA name; '': UTC, as the standard says.
+        directives: the directives that apply to the lines.
+        tabs: whether tabs separate the values of a line, not spaces.
+        time_zone: the IANA name of the zone of times; '' stands for UTC, as the standard says.
 
     Raises:
-        Malformed: the directives name no time, or no date.
+        Malformed: the directives tell no time, or no date.
     """
     names = directives.names
     if not directives.timed:
@@ -185,23 +190,27 @@ def _unquoted(raw: bytes) -> str:
 
 
 def _decoded(raw: bytes) -> str:
-    """The text of a value of CloudFront, URL-decoded once; the client's own escapes stay."""
+    """Return the text of a value that CloudFront has URL-encoded, decoded once: escapes that the
+    client sent stay.
+    """
     return decoded(unquote_to_bytes(raw))
 
 
 _READ: Final = 1024 * 1024
 _READERS: Final = 16
-"""Readers kept at once: a log without dates in its lines has one per #Date: directive."""
+"""Most readers kept at once. A log without dates in its lines needs one for each date of a
+``#Date:`` directive.
+"""
 _UNDIRECTED: Final = RejectingReader(lambda line: "there is no #Fields: directive before it")
 
 
 class W3cLog(LineReader):
-    """Reader of W3C extended logs. Directives are noted by line number, so that windows may come in
-    any order once the lines before them were seen.
+    """Reader of W3C extended logs. It notes the directives (``#Fields:``, ``#Date:``) with their
+    line numbers, so that blocks may be counted in any order, if the directives before are noted.
 
     Args:
-        keys: keys of lines, and conditions.
-        time_zone: IANA name; '': UTC, as the standard says.
+        keys: the rule that gives lines their keys, with conditions.
+        time_zone: the IANA name of the zone of times; '' stands for UTC, as the standard says.
     """
 
     quoted = None
@@ -214,10 +223,11 @@ class W3cLog(LineReader):
         self._readers: dict[tuple[object, bool], LineReader] = {}
 
     def begin(self, head: bytes) -> str:
-        """Note the directives at the beginning of the source.
+        """Note the directives (``#Fields:``, ``#Date:``) in ``head``, the beginning of the source.
 
         Returns:
-            Why lines after the first directives cannot be read; '': they can, or there are none.
+            The reason why lines after the first directives cannot be read; '' where they can be, or
+            where there are no directives.
         """
         self.note_directives(1, head, head.rfind(b"\n") + 1)
         named = [each for each in self._directives if each.names]
@@ -229,7 +239,7 @@ class W3cLog(LineReader):
         return found.reason(head) if isinstance(found, RejectingReader) else ""
 
     def look_back(self, read: ReadAt, offset: int) -> None:
-        """Note the directives before ``offset``."""
+        """Read the source up to ``offset``, and note its directives (``#Fields:``, ``#Date:``)."""
         at, number, data = 0, 1, b""
         while at < offset and (more := read(min(_READ, offset - at), at)):
             at += len(more)
@@ -240,21 +250,25 @@ class W3cLog(LineReader):
             data = data[stop:]
 
     def directives(self, number: int) -> Directives:
-        """Directives in force at a line."""
+        """Return the directives (``#Fields:``, ``#Date:``) that apply to the line ``number``."""
         place = bisect_left(self._at, number)
         return self._directives[place - 1] if place else Directives()
 
     def set_directives(self, number: int, directives: object) -> None:
-        """Set the only directives before the line."""
+        """Replace all noted directives by those that apply to the line ``number``, which another
+        reader has noted.
+        """
         assert isinstance(directives, Directives)
         self._at, self._directives = [number - 1], [directives]
 
     def day_of(self, number: int) -> bytes:
-        """The day of ``#Date:`` for a line, where ``#Fields:`` names no date."""
+        """Return the day that ``#Date:`` gives to the line; b"" where the line has its own date."""
         return self.directives(number).shape[1].encode()
 
     def note_directives(self, number: int, data: bytes, stop: int) -> None:
-        """Note the directives in the lines ``data[:stop]``, the first of which has this number."""
+        """Note the directives in the lines ``data[:stop]``; the first has the line number
+        ``number``.
+        """
         for at, line in _directives_in(data[:stop]):
             self._note(number + data.count(b"\n", 0, at), line)
 
@@ -265,23 +279,23 @@ class W3cLog(LineReader):
             self._at.insert(place, number)
             self._directives.insert(place, after)
 
-    def count(self, window: Window, tally: RecordTally) -> None:
-        """Add the counts and rejected lines of ``window``."""
-        if not window.numbers:
-            note_window(window, tally)
+    def count(self, block: RecordBlock, tally: RecordTally) -> None:
+        """Add the counts and rejected lines of ``block`` to ``tally``."""
+        if not block.numbers:
+            note_block(block, tally)
             return
-        data = window.data
+        data = block.data
         directed = data.startswith((b"#", b"\xef\xbb\xbf#")) or b"\n#" in data
         mixed = b"\t" in data and b" " in data
         if not (directed or mixed or b"\n\xef\xbb\xbf#" in data):
             # A line with neither has one value, so its separator does not matter.
-            self._count_separated(window, tally, tabs=b"\t" in data)
+            self._count_separated(block, tally, tabs=b"\t" in data)
             return
-        numbers, lines = window.numbers, window.lines
+        numbers, lines = block.numbers, block.lines
         first = 0
         for tabs, some in groupby(map(_has_tabs, lines)):
             end = first + len(list(some))
-            part = Window(numbers[first:end], lines[first:end], [])
+            part = RecordBlock(numbers[first:end], lines[first:end], [])
             if tabs is None:
                 for number, line in zip(part.numbers, part.lines, strict=True):
                     self._note(number, line)
@@ -290,16 +304,18 @@ class W3cLog(LineReader):
                 self._count_separated(part, tally, tabs=tabs)
             first = end
 
-    def _count_separated(self, window: Window, tally: RecordTally, *, tabs: bool) -> None:
-        """Count lines whose values are all separated by tabs, or all by spaces."""
-        directives = self.directives(window.numbers[0])
+    def _count_separated(self, block: RecordBlock, tally: RecordTally, *, tabs: bool) -> None:
+        """Count a block that has no directives; tabs separate all its values, or spaces do."""
+        directives = self.directives(block.numbers[0])
         if tabs and not directives.names:
             directives = _CLOUDFRONT
         reader = self._reader(directives, tabs=tabs) if directives.names else _UNDIRECTED
-        reader.count(window, tally)
+        reader.count(block, tally)
 
     def _reader(self, directives: Directives, *, tabs: bool) -> LineReader:
-        """The reader, perhaps a rejecting one, of the lines after directives."""
+        """Return the reader of lines by the directives before them. It rejects all lines if the
+        directives do not say enough, for example no date.
+        """
         known = directives if directives is _CLOUDFRONT else directives.shape, tabs
         if known not in self._readers:
             if len(self._readers) >= _READERS:

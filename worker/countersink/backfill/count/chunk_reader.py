@@ -14,13 +14,13 @@ from typing import Final
 from countersink.backfill.count.chunks import LineSamples, Samples
 from countersink.backfill.formats import Reader
 from countersink.backfill.history import LineCounts
-from countersink.backfill.spans import Span, SpanPiece, SpanReader, window_of
+from countersink.backfill.spans import Span, SpanPiece, SpanReader, block_of
 from countersink.counting.counters.buckets import date_at
 from countersink.counting.counters.catalog import Scheme
 from countersink.logs.formats.reader import (
+    RecordBlock,
     RecordTally,
     Rejected,
-    Window,
     without_visitor,
 )
 from countersink.runtime.dead_letter import RowRefusal
@@ -186,9 +186,9 @@ def read_chunk(
     lines = _LineCounter(reader, bucket, refused)
     samples = LineSamples(scope, reader, bucket)
     for piece in pieces:
-        window = window_of(piece, reader.quoted)
-        samples.add(window)
-        lines.count(window)
+        block = block_of(piece, reader.quoted)
+        samples.add(block)
+        lines.count(block)
     tally, span = lines.tally, span_of()
     if span is None:
         return None
@@ -227,35 +227,35 @@ class _LineCounter:
         self._bucket = bucket
         self._refused = refused
 
-    def count(self, window: Window) -> None:
+    def count(self, block: RecordBlock) -> None:
         """Count the lines of one piece."""
-        if self._refused or not self._count_all(window):
-            self._count_each(window)
+        if self._refused or not self._count_all(block):
+            self._count_each(block)
 
-    def _count_all(self, window: Window) -> bool:
+    def _count_all(self, block: RecordBlock) -> bool:
         """Count all lines of a piece at once. Returns False, and counts nothing, if one of the
         lines must be rejected.
         """
         if self._bucket.salts is None:
-            self._reader.count(window, self.tally)
+            self._reader.count(block, self.tally)
             return True
         tally = RecordTally(self._bucket)
-        self._reader.count(window, tally)
+        self._reader.count(block, tally)
         if any(self._bucket.decode(label)[2] for label in tally.amounts):
             return False
         self.tally.add(tally)
         return True
 
-    def _count_each(self, window: Window) -> None:
+    def _count_each(self, block: RecordBlock) -> None:
         """Count the lines one by one, which is slow, and reject those whose visitors cannot be
         counted.
         """
         tally = self.tally
-        if window.rejected:
-            self._reader.count(window, tally)
-        for number, line in zip(window.numbers, window.lines, strict=True):
+        if block.rejected:
+            self._reader.count(block, tally)
+        for number, line in zip(block.numbers, block.lines, strict=True):
             one = RecordTally(tally.bucket)
-            self._reader.count(Window([number], [line], []), one)
+            self._reader.count(RecordBlock([number], [line], []), one)
             if reason := next(filter(None, map(self._reject_reason, one.counts)), ""):
                 tally.lines += one.lines
                 tally.reject(number, reason, line)

@@ -22,7 +22,7 @@ from typing import Any, Final
 from countersink.backfill.history import LineCounts
 from countersink.backfill.spans import Span
 from countersink.database.session import Session
-from countersink.logs.formats.reader import LineReader, RecordTally, Window
+from countersink.logs.formats.reader import LineReader, RecordBlock, RecordTally
 
 _PAGE: Final = 1000
 _SAMPLES_PER_STATEMENT: Final = 1000
@@ -220,9 +220,9 @@ class LineSamples:
         self._candidates: list[NumberedLine] = []
         self._first: list[NumberedLine] | None = []
 
-    def add(self, window: Window) -> None:
+    def add(self, block: RecordBlock) -> None:
         """Add the lines of one piece of the chunk."""
-        numbers, lines = window.numbers, window.lines
+        numbers, lines = block.numbers, block.lines
         sums = array("I", map(zlib.adler32, lines))
         if sys.byteorder != "little":
             sums.byteswap()
@@ -259,7 +259,7 @@ def tally_of(
     """Read some lines of a source, and return the tally of their amounts."""
     tally = RecordTally(bucket)
     numbers, texts = [number for number, _ in lines], [text for _, text in lines]
-    reader.count(Window(numbers, texts, []), tally)
+    reader.count(RecordBlock(numbers, texts, []), tally)
     return tally
 
 

@@ -13,7 +13,7 @@ from countersink.backfill.count import targets
 from countersink.backfill.count.task import Work, open_source, reader_of
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import BackfillOptions, Progress
-from countersink.backfill.spans import SpanReader, window_of
+from countersink.backfill.spans import SpanReader, block_of
 from countersink.counting.apply import key_caps
 from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.counting.counters.buckets import (
@@ -285,5 +285,5 @@ def _minutes(work: Work, source: Input) -> set[int]:
             # Line numbers do not matter here, but must be greater than those of directives before.
             spans = SpanReader(content, offset, offset + 1, quoted=reader.quoted, max_bytes=_BYTES)
             for piece in spans.pieces():
-                reader.count(window_of(piece, reader.quoted), tally)
+                reader.count(block_of(piece, reader.quoted), tally)
     return set(tally.amounts)
