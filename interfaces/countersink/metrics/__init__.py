@@ -1,5 +1,5 @@
 """Prometheus metrics and health checks of all processes.
 
 One table (:mod:`~countersink.metrics.table`) defines all metrics. A process collects its values
-only when its metrics are requested, so they cost nothing on the path of increments.
+only when its metrics are requested. So metrics cost nothing while increments are counted.
 """

@@ -1,10 +1,11 @@
-"""The HTTP endpoint of processes without a web server, with ``/metrics``, ``/livez`` and
-``/readyz``; metrics as Prometheus or OpenMetrics text; samples of the installation and of a
-producer. See ``table.py`` for names and help texts.
+"""``Endpoint`` serves ``/metrics``, ``/livez`` and ``/readyz`` over HTTP, for processes without a
+web server; ``render`` writes metrics as Prometheus or OpenMetrics text; further functions return
+the samples of the installation and of a producer. See ``table.py`` for names and help texts.
 
-The endpoint has no keys: it listens at loopback by default, and no metric names a counter or a key.
-At loopback it refuses any Host header that is not a loopback name: a page on the internet can make
-its own name resolve to 127.0.0.1 (DNS rebinding), and its scripts could then read the answers.
+The endpoint asks for no key: it listens at loopback by default, and no metric names a counter or a
+key. At loopback it refuses any Host header that is not a loopback name. Otherwise a page on the
+internet could make its own name resolve to 127.0.0.1 (DNS rebinding), and its scripts could read
+the answers.
 """
 
 import os
@@ -38,12 +39,13 @@ from countersink.producers.spool.replay import used_bytes
 from countersink.runtime.process import header_host, is_loopback
 
 SILENT_S: Final = 5.0
-"""Seconds without a byte sent or received after which a connection is closed."""
+"""Seconds after which a connection is closed if it has sent and received nothing."""
 MAX_CONNECTIONS: Final = 32
-"""Connections at once; a further one waits for a place, for :data:`SILENT_S` at most."""
+"""Connections that are answered at the same time. A further one waits until one of them ends; it is
+closed if none ends within :data:`SILENT_S`."""
 TEXT: Final = "text/plain; charset=utf-8"
 _PROCESS_COLLECTORS: Final = (ProcessCollector(registry=None), PlatformCollector(registry=None))
-"""``process_…`` (CPU, memory, descriptors, start) and ``python_info``."""
+"""Collectors of ``process_…`` (CPU, memory, descriptors, start) and ``python_info``."""
 _Family = CounterMetricFamily | GaugeMetricFamily | SummaryMetricFamily
 _FAMILIES: Final[Mapping[Kind, Callable[..., _Family]]] = {
     "counter": CounterMetricFamily,
@@ -53,12 +55,12 @@ _FAMILIES: Final[Mapping[Kind, Callable[..., _Family]]] = {
 
 
 class Endpoint:
-    """The HTTP endpoint; serves until :meth:`close`. A context manager.
+    """An HTTP endpoint that serves in a thread until :meth:`close` is called. A context manager.
 
     Args:
         host: the address to listen at.
-        port: the TCP port; 0: any free one.
-        health: of the process.
+        port: the TCP port; 0 for any free one.
+        health: tells the health of the process, and its samples.
 
     Raises:
         OSError: the address is not available.
@@ -77,13 +79,13 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """The URL without a path."""
+        """The endpoint's URL, without a path."""
         host, port = self._server.server_address[:2]
         name = f"[{host!s}]" if self._server.address_family == socket.AF_INET6 else str(host)
         return f"http://{name}:{port}"
 
     def close(self) -> None:
-        """Stop serving. Idempotent."""
+        """Stop serving. Further calls do nothing."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -109,7 +111,8 @@ class _Server(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a new thread; close the connection if no place gets free in time."""
+        """Answer a connection in a new thread. If :data:`MAX_CONNECTIONS` are being answered, wait
+        until one of them ends; if none ends within :data:`SILENT_S`, close the new connection."""
         if not self._places.acquire(timeout=SILENT_S):
             self.shutdown_request(request)
             return
@@ -120,14 +123,14 @@ class _Server(ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, in the thread, and release the place."""
+        """Answer a connection in its thread, then let a waiting one be answered."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing: clients may disconnect at any time."""
+        """Log nothing about a failed connection: clients may disconnect at any time."""
 
     server_bind = TCPServer.server_bind  # without HTTPServer's name look-up, which may take long
 
@@ -161,17 +164,18 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer a request that the library refuses, with one line that quotes nothing of it."""
+        """Answer a request that the library refuses with one line that quotes nothing of the
+        request."""
         if code == HTTPStatus.NOT_IMPLEMENTED:
             code = HTTPStatus.METHOD_NOT_ALLOWED
         self._answer(code, f"{HTTPStatus(code).phrase}\n")
 
     def version_string(self) -> str:
-        """The value of the Server header."""
+        """Return the value of the Server header."""
         return "countersink"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing."""
+        """Log nothing about a request."""
 
     def _answer_health(self, trouble: str) -> None:
         status = HTTPStatus.SERVICE_UNAVAILABLE if trouble else HTTPStatus.OK
@@ -196,8 +200,8 @@ _open_servers: "weakref.WeakSet[_Server]" = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
-    """Close inherited sockets in a forked child, such as one that runs a job: it may outlive a
-    killed parent, whose successor needs the port."""
+    """Close inherited sockets in a forked child, such as a process that runs a job. If the parent
+    is killed, the child may outlive it, and the parent's successor needs the port."""
     for server in list(_open_servers):
         server.socket.close()
 
@@ -206,7 +210,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 class _SampleCollector(Collector):
-    """Collects samples grouped by metric, in the order of the table."""
+    """Gives prometheus_client samples grouped by metric, in the order of the table of metrics."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
@@ -219,17 +223,17 @@ class _SampleCollector(Collector):
 
 
 def render(samples: Samples, accept: str) -> tuple[bytes, str]:
-    """The samples as text, with those of the process (CPU, memory ...).
+    """Return samples as text, together with those of this process (CPU, memory ...).
 
     Args:
-        samples: in any order.
-        accept: the request's ``Accept`` header.
+        samples: the samples, in any order.
+        accept: the request's ``Accept`` header, which chooses the format.
 
     Returns:
         The text and its media type.
 
     Raises:
-        KeyError: the table lacks a sample's name, or a sample lacks a label.
+        KeyError: the table has no metric of a sample's name, or a sample lacks a label.
     """
     registry = CollectorRegistry(auto_describe=False)
     for collector in (_SampleCollector(samples), *_PROCESS_COLLECTORS):
@@ -251,7 +255,8 @@ def _family(name: str, samples: Iterable[Sample]) -> Metric:
 
 
 def installation_samples(document: Mapping[str, Any]) -> Samples:
-    """The samples of the document of ``countersink info``; an unknown value gets no sample."""
+    """Yield the samples of the installation, from the document of ``countersink info``. A value
+    that is unknown (None) gets no sample."""
     yield Sample("countersink_looked_timestamp_seconds", _seconds(document["at"]))
     yield Sample("countersink_queue_entries", document["backlog"])
     yield Sample("countersink_queue_pending_entries", document["pending"])
@@ -298,7 +303,7 @@ def _seconds(moment: str) -> float:
 
 
 def producer_samples(producer: Producer) -> Samples:
-    """The samples of a producer's stats, and of its spool's directory if it has one."""
+    """Yield the samples of a producer's statistics, and the size of its spool if it has one."""
     stats = producer.stats()
     for name in ("accepted", "stored", "resent", "spooled", "replayed", "dropped"):
         yield Sample(f"countersink_producer_increments_{name}_total", getattr(stats, name))

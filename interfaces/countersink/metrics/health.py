@@ -1,8 +1,9 @@
-"""``Health``: whether a process is alive and ready, and its samples; probes of Redis and MySQL;
-``CachedAnswer``, a call whose result many callers share.
+"""``Health``, the health of a process (alive, ready) and its samples; ``probes``, which ask Redis
+and MySQL whether they answer; ``CachedAnswer``, the result of one call for many callers.
 
-A server may hang: a probe has a timeout, and a result serves all requests of the next second. See
-``health()`` of each command in ``cli/commands/`` for the states in which it is not ready.
+A server may hang. So a probe has a timeout, and its result serves all requests of the next second.
+See ``health()`` of each command in ``cli/commands/`` for the states in which the process is not
+ready.
 """
 
 import threading
@@ -20,33 +21,35 @@ from countersink.stream.connection import cluster_of, mapped
 from countersink.stream.connection import connect as connect_redis
 
 STUCK_AFTER_S: Final = 300.0
-"""Seconds without progress of the main loop after which a process counts as stuck. A loop that
-waits for a server that is away makes progress every few seconds, and a call to a server that hangs
-has a time-out: a restart would help neither."""
+"""Seconds without progress of the main loop after which a process counts as stuck. A process that
+only waits for a server is not stuck, and a restart would not help it: its loop makes progress every
+few seconds while the server is away, and a call to a server that hangs has a timeout."""
 ANSWER_S: Final = 1.0
-"""Seconds that a server has to answer a probe."""
+"""Seconds within which a server must answer a probe."""
 WITHIN_S: Final = 1.5
-"""Seconds that a caller waits for a probe."""
+"""Seconds that a caller waits for the result of a probe."""
 KEPT_S: Final = 1.0
-"""Seconds for which the result of a probe is kept."""
+"""Seconds for which the result of a probe is kept for further callers."""
 LONGEST_S: Final = 60.0
-"""Default seconds that a caller waits, and that a slow result is kept, at most."""
+"""Default of two limits in seconds: how long a caller waits, and how long a slow result is kept."""
 Answer = TypeVar("Answer")
 
 
 class CachedAnswer(Generic[Answer]):
-    """The result of a function, kept for some time and shared by all callers; one call of the
-    function at a time, in a thread. Thread-safe.
+    """The result of a function, kept for some time and shared by all callers. The function runs in
+    a thread, and never twice at the same time. Thread-safe.
 
     Args:
         ask: the function; it may raise, and it may hang.
-        kept_s: seconds for which a result, or an error, is kept at least.
+        kept_s: minimum seconds for which a result, or an error, is kept.
         within_s: seconds after the start of a call at which callers stop waiting for it.
-        kept_factor: a result is kept for the duration of its call times this factor,
-        max_kept_s: but for so many seconds at most: the server may have paused just once.
+        kept_factor: a result is kept for the duration of its call times this factor, if that is
+            longer than ``kept_s``.
+        max_kept_s: maximum seconds for which ``kept_factor`` keeps a result: the server may have
+            been slow just once.
 
     Attributes:
-        last: the last call; None: there was none.
+        last: the last call, running or ended; None before the first call.
     """
 
     def __init__(
@@ -69,16 +72,18 @@ class CachedAnswer(Generic[Answer]):
         self._kept_until = 0.0
 
     def get(self) -> Answer:
-        """The kept result, or that of a call, for which it waits.
+        """Return the kept result; if there is none, wait for a call and return its result.
 
         Raises:
-            TimeoutError: the call takes too long; or as ``ask``.
+            TimeoutError: the call takes longer than ``within_s``.
+            Exception: whatever ``ask`` raises.
         """
         asked = self.start()
         return asked.result(max(0.0, self._asked_at + self._within_s - time.monotonic()))
 
     def start(self) -> Future[Answer]:
-        """The kept or running call, else a new one; does not wait for it."""
+        """Return the kept or running call; if there is none, start a new one. Never waits for its
+        result."""
         with self._lock:
             now = time.monotonic()
             if self.last is not None and not (self.last.done() and now >= self._kept_until):
@@ -109,22 +114,23 @@ class CachedAnswer(Generic[Answer]):
 
 Probe = CachedAnswer[bool]
 Probes = Mapping[str, Probe]
-"""By server: ``redis``, ``mysql``."""
+"""Probes by the name of their server, ``redis`` or ``mysql``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """The health of a process: its samples, whether it is alive, and why it is not ready. All is
-    computed on request.
+    """The health of a process: whether it is alive, why it is not ready, and its samples.
+    Everything is computed on request.
 
     Attributes:
-        process: the command, such as ``worker``.
-        samples: yields the samples of the process.
-        probes: of the servers that it uses.
-        needs: names of the servers without which it is not ready; None: all.
-        moved: the time of the last progress of its main loop, on :func:`time.monotonic`; None: it
-            has no loop that could be stuck.
-        busy: why it is not ready although its servers answer, such as ``starting``; empty: ready.
+        process: the command that the process runs, such as ``worker``.
+        samples: yields the samples that only this process has.
+        probes: a probe for each server that the process uses.
+        needs: names of the servers without which the process is not ready; None for all of them.
+        moved: returns the time at which the main loop last made progress, on
+            :func:`time.monotonic`; None where the process has no loop that could be stuck.
+        busy: returns why the process is not ready although its servers answer, such as
+            ``starting``; returns an empty text where it is ready.
     """
 
     process: str
@@ -135,16 +141,16 @@ class Health:
     busy: Callable[[], str] = lambda: ""
 
     def lives(self) -> bool:
-        """Whether its main loop makes progress."""
+        """Return whether the main loop of the process makes progress."""
         return self.moved is None or time.monotonic() - self.moved() < STUCK_AFTER_S
 
     def unready_reason(self) -> str:
-        """The reason why the process is not ready, as text; empty: it is ready."""
+        """Return why the process is not ready, as text; the text is empty where it is ready."""
         needed = {name: each for name, each in self.probes.items() if self._needs(name)}
         return self._unready_reason(probe_servers(needed))
 
     def all_samples(self) -> Samples:
-        """The samples that every process has, and those of this one."""
+        """Yield the samples that every process has, then those that only this process has."""
         up = probe_servers(self.probes)
         yield Sample(
             "countersink_build_info", 1, {"version": installed_version(), "process": self.process}
@@ -166,7 +172,7 @@ class Health:
 
 @cache
 def installed_version() -> str:
-    """The installed version of countersink; empty in a source tree that is not installed."""
+    """Return the installed version of countersink; empty in a source tree that is not installed."""
     try:
         return version("countersink")
     except PackageNotFoundError:
@@ -174,7 +180,7 @@ def installed_version() -> str:
 
 
 def probes(*, redis: str | None = None, mysql: str | None = None) -> Probes:
-    """Probes of the servers at the given URLs, by ``redis`` and ``mysql``.
+    """Return a probe for each server whose URL is given, by the names ``redis`` and ``mysql``.
 
     Raises:
         StreamMisconfigured: Redis's URL is not valid.
@@ -204,7 +210,7 @@ def _select_1(mysql: str) -> bool:
 
 
 def probe_servers(probes: Probes) -> dict[str, bool]:
-    """Whether each server answers; all are probed at the same time."""
+    """Return for each server whether it answers. All servers are probed at the same time."""
     for probe in probes.values():
         probe.start()
     return {name: _answers(probe) for name, probe in probes.items()}

@@ -1,8 +1,9 @@
-"""The table of all metrics: name, type, help text, labels and exposing process; and the values of
-the label ``state``.
+"""The table of all metrics: name, type, help text, labels and exposing process of each; and the
+values of the label ``state``.
 
 Names follow Prometheus' conventions (base units, ``_total`` for counters, ``_seconds``). No label
-has a counter's name or a key: their number is unbounded, and they are the application's data.
+has a counter's name or a key as its value: there may be any number of them, and they are the
+application's data.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,15 +26,15 @@ Where = Literal[
 
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """One metric.
+    """The description of one metric.
 
     Attributes:
-        name: the full name; of a summary without ``_sum`` and ``_count``.
-        kind: its type.
-        help: a sentence, with the unit.
+        name: the full name; for a summary without the endings ``_sum`` and ``_count``.
+        kind: the type in Prometheus.
+        help: a sentence about the metric, with the unit.
         labels: names of its labels.
-        where: the process that exposes it; ``producer``: web and statsd; ``installation``: web,
-            for all processes together.
+        where: the process that exposes the metric. ``producer`` stands for web and statsd.
+            ``installation`` stands for web, which exposes it for all processes together.
     """
 
     name: str
@@ -44,7 +45,8 @@ class MetricSpec:
 
 
 def _metric(name: str, help: str, *labels: str, kind: Kind | None = None) -> MetricSpec:
-    """A metric of type ``kind``; default: a counter if it ends in ``_total``, else a gauge."""
+    """Return the description of a metric. Without ``kind`` it is a counter if its name ends in
+    ``_total``, else a gauge."""
     return MetricSpec(
         name, kind or ("counter" if name.endswith("_total") else "gauge"), help, labels
     )
@@ -270,11 +272,12 @@ METRICS: Final[Mapping[str, MetricSpec]] = {
     for where, metrics in _TABLE.items()
     for metric in metrics
 }
-"""All metrics by name, in the order of the documentation."""
+"""All metrics by name, in the order in which the documentation lists them."""
 
 
 class Sample(NamedTuple):
-    """The current value of a metric; of a summary its sum, with the number of observations."""
+    """The current value of a metric. For a summary, ``value`` is the sum of its observations, and
+    ``observations`` is their number."""
 
     name: str
     value: float
@@ -290,6 +293,7 @@ RUN_STATES: Final = ("planned", "running", "done", "failed", "skipped")
 
 
 def one_of(name: str, states: Iterable[str], state: str) -> Samples:
-    """The samples of a metric with the label ``state``: 1 for the current state, else 0."""
+    """Yield a sample for each possible state of a metric with the label ``state``: 1 for the
+    current state, 0 for the others."""
     for each in states:
         yield Sample(name, float(each == state), {"state": each})

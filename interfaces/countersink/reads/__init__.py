@@ -1,9 +1,9 @@
-"""``Reads``: totals of one MySQL snapshot, with the pending rows of the queue on request, and the
-time up to which they are complete.
+"""``Reads`` answers queries for totals from one MySQL snapshot, and on request adds the rows that
+are still in the queue. Each answer has the time up to which it is complete.
 
-The streams are read before the MySQL snapshot begins, so that an entry applied meanwhile is counted
-once; the snapshot's guards tell which entries are pending. A counter whose rows are all pending
-exists for a read. See ``web/options.py`` for the limit over HTTP (``max_pending_entries``).
+The streams are read before the MySQL snapshot begins. If a worker applies an entry between the two,
+the snapshot has the entry's guard, and the entry is counted once. A counter whose rows are all
+pending exists for a read. ``max_pending_entries`` in ``web/options.py`` is the limit over HTTP.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,13 +39,13 @@ __all__ = ["ANYTHING", "Moment", "Reads"]
 T = TypeVar("T")
 
 ANYTHING: Final = Query(Selection(), by="counter")
-"""A query over all counters, which no breakdown answers."""
+"""A query for all counters and keys, without dimensions."""
 _ATTEMPTS: Final = 10
-"""Reads of the queue at most; each further one because a counter changed during the last one."""
+"""Maximum number of reads of the queue. A read is repeated if the catalog changed during it."""
 _PAGE: Final = 100
-"""Entries per page; our own producers write at most 1,000 rows into an entry."""
+"""Entries that one command reads. Our own producers write at most 1,000 rows into an entry."""
 Cell = tuple[str, int, str]
-"""(counter, label of the bucket, key)."""
+"""A cell: counter, bucket (by its label, a number) and key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +53,9 @@ class Bounds:
     """Limits of one read of the queue.
 
     Attributes:
-        entries: entries of all streams, at most; None: no limit.
-        rows: rows of these entries, at most; None: no limit.
-        stop: called before each page; True stops the read.
+        entries: maximum number of entries in all streams together; None for no limit.
+        rows: maximum number of rows in these entries; None for no limit.
+        stop: is called before each page of entries; the read stops if it returns True.
     """
 
     entries: int | None = None
@@ -63,7 +63,7 @@ class Bounds:
     stop: Callable[[], bool] = lambda: False
 
     def check(self, entries: int, rows: int = 0) -> None:
-        """Check the numbers of entries and rows read so far.
+        """Check the numbers of entries and rows that were read so far.
 
         Raises:
             QueueTooLong: a limit is exceeded.
@@ -79,13 +79,13 @@ UNBOUNDED: Final = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """The selected rows of one entry of a stream, without rows that no worker will count: bad rows,
-    and rows that a reconcile has included already.
+    """The selected rows of one entry of a stream, added up by cell. Rows that no worker will count
+    are left out: faulty rows, and rows that a reconcile has included already.
 
     Attributes:
-        sent_ms: Unix ms of the first attempt to send.
-        counters: the selected counters of its rows, whatever the keys and days.
-        cells: sums of the selected rows.
+        sent_ms: Unix ms at which the producer first tried to send the entry.
+        counters: the selected counters in its rows, whatever the rows' keys and days are.
+        cells: the sum of the selected rows of each cell.
     """
 
     sent_ms: int
@@ -99,8 +99,8 @@ class Queue:
 
     Attributes:
         read_at: Redis's time before the first stream was read.
-        oldest: time at which the oldest entry still in a stream arrived; None: all were empty.
-        entries: by entry id (16 bytes).
+        oldest: time at which the oldest entry still in a stream arrived; None if all were empty.
+        entries: the sums of each entry, by entry id (16 bytes).
     """
 
     read_at: datetime
@@ -109,16 +109,17 @@ class Queue:
 
     @property
     def applied_up_to(self) -> datetime:
-        """The time before which every entry that reached Redis is in MySQL."""
+        """A time such that every entry that reached Redis before it is in MySQL."""
         return self.read_at if self.oldest is None else min(self.oldest, self.read_at)
 
 
 class Folding:
-    """Adds up the selected rows of entries by the cells that workers would count them in.
+    """Adds up the selected rows of entries by cell. The buckets are those of the catalog.
 
     Args:
-        query: selects the rows by counter and keys; if a breakdown answers, all of the counter's.
-        catalog: gives the buckets.
+        query: selects rows by counter and keys. If it asks for dimensions, rows are added up for
+            the counter's breakdowns as well.
+        catalog: tells in which bucket a row is counted.
     """
 
     def __init__(self, query: Query, catalog: Catalog) -> None:
@@ -137,7 +138,7 @@ class Folding:
         self._counters: dict[frozenset[str], frozenset[str]] = {}
 
     def fold(self, entry: Decoded) -> Queued:
-        """The selected rows of an entry, added up by cell."""
+        """Return the selected rows of an entry, added up by cell."""
         counters: set[str] = set()
         cells: dict[Cell, int] = {}
         before = self.catalog.marked_before
@@ -160,9 +161,9 @@ class Folding:
         return Queued(entry.at, self._counters.setdefault(named, named), cells)
 
     def _counter_keys(self, counter: str, key: RowKey, minute: int) -> Iterator[tuple[str, str]]:
-        """The (counter, key) pairs that a row counts under: its counter's, and its breakdowns' if
-        one of them answers; none for a row with an undeclared dimension.
-        """
+        """Yield the (counter, key) pairs under which a row is counted: its counter, and the
+        counter's breakdowns if the query has dimensions. A row with an undeclared dimension has no
+        pairs."""
         dimensioned = self.catalog.dimensioned.get(counter)
         if isinstance(key, str):
             yield counter, key
@@ -176,8 +177,8 @@ class Folding:
 
 
 def read_oldest(client: redis.Redis) -> Queue:
-    """The queue with the arrival of its oldest entry, without its entries: one small read per
-    stream.
+    """Return the queue without its entries, but with the arrival time of the oldest one. This takes
+    one small read per stream.
 
     Raises:
         StreamError: Redis did not answer as expected.
@@ -190,12 +191,13 @@ def read_oldest(client: redis.Redis) -> Queue:
 
 
 def read_queue(client: redis.Redis, folding: Folding, bounds: Bounds = UNBOUNDED) -> Queue:
-    """All entries of all streams, folded to their selected cells.
+    """Read all entries of all streams, and add up the selected rows of each entry by cell.
 
-    Entries that arrive during the read may be missing. Memory grows with the selected cells.
+    Entries that arrive during the read may be missing. Memory grows with the number of cells.
 
     Raises:
-        QueueTooLong, QueueReadStopped: by ``bounds``.
+        QueueTooLong: ``bounds`` allows fewer entries or rows.
+        QueueReadStopped: ``bounds.stop`` returned True.
         StreamError: Redis did not answer as expected.
     """
     queue = Queue(_redis_time(client))
@@ -223,22 +225,22 @@ def read_queue(client: redis.Redis, folding: Folding, bounds: Bounds = UNBOUNDED
 
 
 def select_pending(session: Session, queue: Queue, catalog: Catalog) -> Pending:
-    """The cells of ``queue`` that are not applied in this session's snapshot.
+    """Return the pending cells of ``queue``: those of entries that are not applied in the snapshot.
 
-    The queue was read before the snapshot began. The snapshot has both the guard and the sums of an
-    entry applied before it, and neither of an entry applied later, so each entry counts once. Left
-    out are rows that no worker will count: of entries older than the watermark, whose guard may be
-    pruned; of tracked tables' counters; in strict mode of unknown counters. (:class:`Folding` left
-    out rows that a reconcile has included.)
+    The queue was read before the snapshot began. If an entry was applied before the snapshot, the
+    snapshot has its guard and its sums; if later, it has neither. So each entry counts once. Rows
+    that no worker will count are left out: rows of entries older than the pruning watermark (their
+    guards may be deleted), rows of tracked tables' counters, and in strict mode rows of unknown
+    counters. (:class:`Folding` left out rows that a reconcile has included.)
 
     Args:
-        session: in the snapshot.
-        queue: read before it.
+        session: reads in the snapshot.
+        queue: was read before the snapshot began.
         catalog: gave the buckets of the queue's rows.
 
     Raises:
         CatalogChanged: the snapshot has another version of the catalog.
-        StoreError: as any query.
+        StoreError: a query failed.
     """
     control = read_control(session, lock="")
     if control.catalog_version != catalog.version:
@@ -277,11 +279,11 @@ class Moment:
     """A MySQL snapshot, with pending cells on request, that answers any number of queries.
 
     Attributes:
-        snapshot: of MySQL, with the pending cells if the queue was read.
-        complete_up_to: everything that reached Redis before this time (UTC) is in it; None: there
-            is no Redis client, or Redis did not answer.
-        unknown_because: the error of a Redis that did not answer.
-        folded: the query that the queue was read for; None: the queue was not read.
+        snapshot: the MySQL snapshot; it includes the pending cells if the queue was read.
+        complete_up_to: everything that reached Redis before this time (UTC) is included; None where
+            there is no Redis client, or Redis did not answer.
+        unknown_because: the error if Redis did not answer.
+        folded: the query for which the queue was read; None where it was not read.
     """
 
     snapshot: Snapshot
@@ -290,10 +292,10 @@ class Moment:
     folded: Query | None = None
 
     def ask(self, query: Query) -> Answer:
-        """The answer to a query, with the pending rows if the queue was read.
+        """Return the answer to a query; it includes the pending rows if the queue was read.
 
         Raises:
-            ValueError: the queue was read for fewer rows than the query needs, or not at all.
+            ValueError: the queue was not read for all rows that the query needs.
             StoreError, ValueError: as :func:`countersink.counting.totals.answer.answer`.
         """
         if not self._covers(query):
@@ -304,7 +306,7 @@ class Moment:
         return found
 
     def _covers(self, query: Query) -> bool:
-        """Whether the queue was read for all that a query needs of it."""
+        """Return whether the queue was read for all rows that a query needs from it."""
         read, asked = self.folded, query.selection
         if read is None:
             return not query.include_pending
@@ -316,26 +318,28 @@ class Moment:
 
 
 class Reads:
-    """Totals, with the pending rows of the queue on request. As thread-safe as store and client.
+    """Answers queries for totals, with the pending rows of the queue on request. Thread-safe if the
+    store and the Redis client are.
 
-    Without ``include_pending`` an answer is MySQL's, and ``complete_up_to`` is the arrival of the
-    oldest entry still in a stream, or None if Redis does not answer. With it, entries without a
-    guard are added as :func:`select_pending` says, and ``complete_up_to`` is Redis's time before
-    the read; a new key counts under its name, though the worker may count it as ``__overflow__``
-    (``max_keys``): the sum over keys is the same. That costs time and memory in proportion to the
-    queue, up to ``bounds``.
+    Without ``include_pending``, an answer is MySQL's. Its ``complete_up_to`` is the time at which
+    the oldest entry still in a stream arrived (Redis's time if there is none), or None if Redis
+    does not answer.
+
+    With ``include_pending``, entries without a guard are added, see :func:`select_pending`, and
+    ``complete_up_to`` is Redis's time before the read. A new key is shown under its name; the
+    worker may count it as ``__overflow__`` (``max_keys``), but the sum over keys is the same. The
+    read takes time and memory in proportion to the queue, up to ``bounds``.
 
     Raises (every method):
         StoreError, ValueError: as :func:`countersink.counting.totals.answer.answer`.
         StreamError: Redis did not answer as expected, with ``include_pending``.
-        QueueTooLong, QueueReadStopped: by ``bounds``.
-        Conflict: counters changed during each attempt to read the queue.
-        ValueError: ``include_pending`` without a Redis client.
+        QueueTooLong, QueueReadStopped: ``bounds`` ended the read of the queue.
+        Conflict: the catalog changed during each attempt to read the queue.
+        ValueError: ``include_pending`` is set, and there is no Redis client.
 
     Args:
         store: holds the totals.
-        redis_client: holds the streams, from :func:`countersink.stream.connection.connect`; None:
-            there is no queue.
+        redis_client: from :func:`countersink.stream.connection.connect`; None without a queue.
         bounds: limits of a read of the queue.
     """
 
@@ -348,15 +352,15 @@ class Reads:
         self._catalog: Catalog | None = None
 
     def ask(self, query: Query) -> Answer:
-        """The answer to a query, of one moment."""
+        """Return the answer to a query; all its numbers are of one moment."""
         return self.read(lambda moment: moment.ask(query), query)
 
     def read(self, work: Callable[[Moment], T], query: Query = ANYTHING) -> T:
-        """The result of ``work`` at one moment.
+        """Call ``work`` with a :class:`Moment`, and return its result.
 
         Args:
-            work: asks queries; called again with a new moment if counters changed meanwhile.
-            query: tells whether the queue is read, for which counter and keys.
+            work: asks queries; is called again with a new Moment if the catalog changed meanwhile.
+            query: tells whether the queue is read, and for which counter and keys.
         """
         if query.include_pending:
             return self._with_pending(work, query)
@@ -367,9 +371,8 @@ class Reads:
         )
 
     def applied_up_to(self) -> tuple[datetime | None, StreamError | None]:
-        """The time before which everything that reached Redis is in MySQL, None if unknown; and
-        the error of a Redis that did not answer.
-        """
+        """Return the time before which everything that reached Redis is in MySQL, or None if it is
+        unknown; and the error if Redis did not answer."""
         if self._client is None:
             return None, None
         try:

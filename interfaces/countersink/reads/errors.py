@@ -1,4 +1,4 @@
-"""Errors of reads. See ``web/read_pool.py`` for their HTTP statuses.
+"""Errors of reads of totals. See ``web/read_pool.py`` for their HTTP statuses.
 
 ::
 
@@ -22,8 +22,9 @@ class QueueReadStopped(StreamError):
 
 
 class TotalTooLarge(ValueError):
-    """A total exceeds 64 bits."""
+    """A total does not fit into 64 bits: the file format cannot hold it."""
 
 
 class CatalogChanged(Exception):
-    """The queue was added up with another version of the catalog than the snapshot has."""
+    """The catalog changed between the read of the queue and the MySQL snapshot. Internal: ``Reads``
+    reads the queue again."""

@@ -1,10 +1,12 @@
-"""Formats of totals: CSV (safe for spreadsheets on request), NDJSON, Parquet, OpenMetrics text and
-pandas DataFrames; and a counter's settings as JSON. See ``counting/totals/query.py`` for columns.
+"""Writers of totals in file formats: CSV (safe for spreadsheets on request), NDJSON, Parquet,
+OpenMetrics text and pandas DataFrames; and a counter's settings as JSON. See
+``counting/totals/query.py`` for columns.
 
-https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md: label values are
-UTF-8 with backslash, quote and newline escaped; a counter's samples end in ``_total`` and are never
-below zero; the text ends with ``# EOF``. No two samples may have the same labels: the label
-``key_bytes`` tells keys apart that are not UTF-8 and are shown alike.
+OpenMetrics is specified in
+https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md. Label values are
+UTF-8 with backslash, quote and newline escaped. A counter's samples end in ``_total`` and are never
+below zero. The text ends with ``# EOF``. No two samples may have the same labels. Two keys that are
+not UTF-8 may be shown as the same text; the label ``key_bytes`` tells them apart.
 
 A Prometheus counter cannot be negative, but our totals can: a gauge has the totals below zero.
 
@@ -45,9 +47,9 @@ from countersink.runtime.texts import iso
 from countersink.store import Store
 
 _PART_ROWS: Final = 1000
-"""Rows of one part of CSV or NDJSON."""
+"""Rows in one part of CSV or NDJSON text."""
 _PARQUET_GROUP: Final = 50_000
-"""Rows of a row group of Parquet, which is kept in memory."""
+"""Rows in one row group of Parquet. A group is kept in memory until it is written."""
 _FORMULA: Final = tuple("=+-@\t\r\n＝＋－＠")
 _TEXT_MARK: Final = "'"
 CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -60,12 +62,14 @@ Rows = Iterable[Row]
 def csv_text(
     columns: Sequence[str], rows: Iterable[Mapping[str, object]], *, spreadsheet: bool = False
 ) -> Iterator[str]:
-    """CSV (RFC 4180) with a header line, in parts of up to :data:`_PART_ROWS` rows.
+    """Yield a table as CSV (RFC 4180) with a header line, in parts of up to :data:`_PART_ROWS`
+    rows.
 
     Args:
-        columns: names, in order.
-        rows: each with its values by column.
-        spreadsheet: passes texts through :func:`for_spreadsheet`; False: unchanged, for programs.
+        columns: names of the columns, in order.
+        rows: the values of each row, by column.
+        spreadsheet: True passes texts through :func:`for_spreadsheet`; False leaves them unchanged,
+            for programs.
     """
     buffer = io.StringIO(newline="")
     # Quotes: a spreadsheet that separates cells by semicolons would split a text at one.
@@ -86,8 +90,9 @@ def csv_text(
 
 
 def for_spreadsheet(text: str) -> str:
-    """``text`` with a leading ``'`` if a spreadsheet would run it as a formula (OWASP) or if it
-    begins with ``'``: removing one leading ``'`` restores every text."""
+    """Return ``text`` with a ``'`` in front if a spreadsheet would run it as a formula (OWASP). A
+    text that begins with ``'`` gets another one, so that removing one leading ``'`` restores every
+    text."""
     return f"{_TEXT_MARK}{text}" if text.startswith((*_FORMULA, _TEXT_MARK)) else text
 
 
@@ -96,30 +101,32 @@ def _cell(value: object) -> object:
 
 
 def csv_bytes(columns: Sequence[str], rows: Rows, *, spreadsheet: bool = False) -> Iterator[bytes]:
-    """CSV (RFC 4180) in UTF-8, as ``countersink totals --format csv``; keys that are not UTF-8 are
-    written as their bytes.
+    """Yield a table as CSV (RFC 4180) in UTF-8, as ``countersink totals --format csv`` prints it.
+    Keys that are not UTF-8 are written as their bytes.
 
     Args:
-        columns, rows: the table.
-        spreadsheet: passes texts through :func:`for_spreadsheet`.
+        columns: names of the columns, in order.
+        rows: the values of each row, in the same order.
+        spreadsheet: True passes texts through :func:`for_spreadsheet`.
     """
     for part in csv_text(columns, documents(columns, rows), spreadsheet=spreadsheet):
         yield part.encode("utf-8", "surrogateescape")
 
 
 def ndjson_bytes(columns: Sequence[str], rows: Rows) -> Iterator[bytes]:
-    """NDJSON: one JSON object a line, in ASCII, which keeps keys that are not UTF-8."""
+    """Yield a table as NDJSON: one JSON object per line, in ASCII. Keys that are not UTF-8 are
+    kept, with their bytes as escaped surrogates."""
     remaining = documents(columns, rows)
     while part := list(islice(remaining, _PART_ROWS)):
         yield "".join(f"{json.dumps(row)}\n" for row in part).encode()
 
 
 def parquet_writer() -> Callable[[BinaryIO, Sequence[str], Rows], int]:
-    """A function that writes rows to a file as Parquet and returns their number.
+    """Return a function that writes rows to a file as Parquet and returns their number.
 
-    A month is written as its first day, an hour as an instant without its offset. A byte of a key
-    that is not UTF-8 is written as ``\\xff``, with its value. The function raises TotalTooLarge for
-    a total beyond 64 bits.
+    A month is written as its first day, an hour or minute as its UTC time. A byte of a key that is
+    not UTF-8 is written as ``\\xff``, with its value in place of ``ff``. The function raises
+    TotalTooLarge for a total that does not fit into 64 bits.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -172,7 +179,7 @@ def parquet_writer() -> Callable[[BinaryIO, Sequence[str], Rows], int]:
 
 @dataclass(frozen=True, slots=True)
 class TotalSample:
-    """The total of a key of a counter; ``key`` is None for the counter's total."""
+    """The total of a counter or of one of its keys; ``key`` is None for the counter's total."""
 
     counter: str
     key: str | None
@@ -180,7 +187,8 @@ class TotalSample:
 
 
 def openmetrics_text(samples: Iterable[TotalSample], complete_up_to: datetime | None) -> str:
-    """The samples as OpenMetrics text; a metric has ``complete_up_to``, unless it is None."""
+    """Return the samples as OpenMetrics text. A metric of its own has the time ``complete_up_to``,
+    unless it is None."""
     positive: list[TotalSample] = []
     negative: list[TotalSample] = []
     for sample in samples:
@@ -226,7 +234,7 @@ def _escaped(value: str) -> str:
 
 
 def counter_document(counter: Counter) -> dict[str, object]:
-    """The settings of a counter, as a JSON document."""
+    """Return the settings of a counter as a JSON document."""
     return {
         "counter": counter.name,
         "time_zone": counter.time_zone,
@@ -248,7 +256,8 @@ def counter_document(counter: Counter) -> dict[str, object]:
 
 
 def breakdown_begins(breakdown: Breakdown) -> str | None:
-    """The UTC time of the first events in a breakdown; None: it has all events."""
+    """Return the UTC time from which on a breakdown has its counter's events; None where it has all
+    of them."""
     if not breakdown.since:
         return None
     return iso(datetime_of(breakdown.since * 60), "minutes")
@@ -256,10 +265,11 @@ def breakdown_begins(breakdown: Breakdown) -> str | None:
 
 @contextmanager
 def replaced_file(path: Path) -> Iterator[BinaryIO]:
-    """A new file that replaces the one at ``path`` when the block ends; if the block raises, the
-    new file is deleted and the old one stays.
+    """Open a new file that replaces the file at ``path`` when the block ends. If the block raises,
+    the new file is deleted, and the old file stays.
 
-    A path that is not a regular file, such as a pipe or /dev/stdout, is written directly.
+    If ``path`` exists and is not a regular file, such as a pipe or /dev/stdout, the block writes to
+    it directly.
 
     Raises:
         OSError: the file cannot be written.
@@ -284,7 +294,8 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _mode(target: Path) -> int:
-    """The permissions of the replaced file, or the default ones of a new file."""
+    """Return the permissions of the file that is replaced; if there is none, the default
+    permissions of a new file."""
     if target.exists():
         return target.stat().st_mode & 0o777
     mask = os.umask(0)
@@ -304,22 +315,22 @@ def frame(
     match: KeyMatch = ANY,
     where: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
-    """The totals of one or several counters from one snapshot, as a DataFrame in memory.
+    """Return the totals of one or several counters from one snapshot, as a DataFrame in memory.
 
     Args:
         store: holds the totals.
-        counter: a name, or several; with a single name there is no column ``counter``.
-        by: ``day``, ``hour``, ``minute``, ``month``, ``key``, ``key-day``, ``key-month`` or
-            ``total``, or dimensions, such as ``page,country``: the columns, as in ``countersink
-            export``. Days and months (their first days) are ``datetime64``, hours and minutes are
-            in UTC.
-        keys: only these keys.
-        match: only keys that match.
-        where: only events with these values of dimensions: ``{"country": "DE"}``.
-        start, end: days, both inclusive. By day, hour and key-day, a counter whose days retention
-            has rolled up to months needs a ``start``: RolledUp has the first possible one as
-            ``rolled_up_to``.
-        time_zone: of the days, hours and months; default: each counter's own.
+        counter: one name, or several; with one name there is no column ``counter``.
+        by: the columns, as in ``countersink export``: ``day``, ``hour``, ``minute``, ``month``,
+            ``key``, ``key-day``, ``key-month`` or ``total``, or dimensions, such as
+            ``page,country``. Days and months (their first days) are ``datetime64``, hours and
+            minutes are in UTC.
+        keys: the keys to include; None for all.
+        match: selects keys, for example by prefix.
+        where: includes only events with these values of dimensions: ``{"country": "DE"}``.
+        start, end: first and last day, both inclusive. By day, hour and key-day, a counter needs a
+            ``start`` if retention has rolled up its days to months: ``rolled_up_to`` of RolledUp is
+            the first possible one.
+        time_zone: time zone of the days, hours and months; default: each counter's own.
 
     Raises:
         UnknownCounter, InexactZone, RolledUp, IncompleteBreakdown, StoreError, ValueError: as

@@ -1,4 +1,4 @@
-"""The list of counters with their totals and last days: search, sorting and paging."""
+"""The list of counters with their totals and last days: search, sort orders and pages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -24,32 +24,35 @@ from countersink.database.sql import parts
 from countersink.runtime.limits import is_name
 
 MAX_DAYS: Final = 92
-"""Last days of each counter, at most."""
+"""Maximum number of last days that are shown of each counter."""
 WEEK: Final = 7
-"""Days of each period of a change: the last complete days against the days before. Today, which is
-incomplete, is in neither."""
+"""Days in each of the two periods that the sort order ``change`` compares: the last complete days,
+and the days before them. Today is incomplete, and belongs to neither."""
 SORTS: Final = ("counter", "today", "total", "change")
-"""Sort orders of counters: by name, or by a number of :func:`sort_values`."""
+"""Sort orders of counters: by name (``counter``), or by a number of :func:`sort_values`."""
 
 SortValues = Mapping[str, tuple[float, ...]]
-"""Numbers that counters are sorted by, by name, larger first; empty for a counter without one."""
+"""The numbers by which counters are sorted, by counter name. The counter with the largest first
+number comes first. A second number decides between counters with equal first numbers. A counter
+without a number has an empty tuple."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverviewQuery:
-    """A query of the list of counters: search, page, days, sorting.
+    """A query for a page of the list of counters.
 
     Attributes:
-        search: a part of the names; empty: all.
-        after: the counter before the page; empty: the page is the first.
-        limit: counters of the page, at most; 1 or more.
-        days: last days, today included, at most :data:`MAX_DAYS`, in each counter's time zone; 0:
-            none.
-        totals: whether the total of all time is wanted.
-        visible: tells whether a name may be listed.
-        sort_values: of all counters, from :func:`sort_values`; None: sorted by name, by bytes.
-        only: the names of existing counters to list; None: all.
-        reverse: reverses the order.
+        search: text that the names contain; empty for all counters.
+        after: the last counter of the previous page; empty for the first page.
+        limit: maximum number of counters on the page, 1 or more.
+        days: number of last days, today included, in each counter's time zone; at most
+            :data:`MAX_DAYS`, 0 for none.
+        totals: whether the page has the counters' totals of all time.
+        visible: returns whether a counter may be listed, by its name.
+        sort_values: the numbers of all counters, from :func:`sort_values`; None sorts by name, in
+            the order of bytes.
+        only: names of existing counters, which are the whole list; None for all counters.
+        reverse: whether the order is reversed.
     """
 
     search: str = ""
@@ -63,11 +66,11 @@ class OverviewQuery:
     reverse: bool = False
 
     def fits(self, name: str) -> bool:
-        """Whether the list includes a counter."""
+        """Return whether the list includes a counter."""
         return self.search in name and self.visible(name)
 
     def is_beyond(self, name: str) -> bool:
-        """Whether a counter's name sorts behind ``after``."""
+        """Return whether a counter's name comes after ``after`` in the order of names."""
         return not self.after or (name < self.after if self.reverse else name > self.after)
 
 
@@ -76,11 +79,11 @@ class OverviewLine:
     """One counter of the list, with its total and its last days.
 
     Attributes:
-        counter: the name.
-        time_zone, resolution: the counter's.
-        total: of all time; None: not asked for.
-        days: (day, total) of the last days, today last; None: the buckets are too wide for days,
-            or this machine does not know the time zone.
+        counter: the counter's name.
+        time_zone, resolution: settings of the counter.
+        total: the total of all time; None where the query does not ask for totals.
+        days: (day, total) of the last days, today last; None where the query asks for no days, the
+            buckets are wider than days, or this machine does not know the time zone.
     """
 
     counter: str
@@ -95,10 +98,9 @@ class Overview:
     """A page of the list of counters.
 
     Attributes:
-        lines: in the requested order.
-        counters: number of counters without regard to ``after`` and ``limit``; None: too many to
-            count for a page.
-        more: whether a page follows.
+        lines: the counters of the page, in the requested order.
+        counters: number of counters on all pages; None where there are too many to count them.
+        more: whether another page follows.
     """
 
     lines: list[OverviewLine]
@@ -107,12 +109,12 @@ class Overview:
 
 
 def overview(snapshot: Snapshot, query: OverviewQuery) -> Overview:
-    """Counters with their totals and last days.
+    """Return a page of the list of counters, with their totals and last days.
 
     Raises:
-        StoreError: as any query.
-        ValueError: ``after`` cannot be a counter's name; or, where the list is sorted by a number,
-            is not in the list.
+        StoreError: a query failed.
+        ValueError: ``after`` cannot be a counter's name; or the list is sorted by a number, and
+            does not include ``after``.
     """
     page: list[str]
     number: int | None
@@ -142,11 +144,11 @@ def overview(snapshot: Snapshot, query: OverviewQuery) -> Overview:
 
 
 def today(snapshot: Snapshot, wanted: Sequence[str]) -> tuple[list[str] | None, Overview]:
-    """All counters' names, None if one query does not return them all; and today's totals of the
-    ``wanted`` counters that exist.
+    """Return the names of all counters, and today's totals of the ``wanted`` counters that exist.
+    The names are None where one query does not return them all.
 
     Raises:
-        StoreError: as any query.
+        StoreError: a query failed.
     """
     names, *others = islice(names_in_parts(snapshot.session, ""), 2)
     known = sorted(known_names(snapshot.session, wanted))
@@ -155,11 +157,14 @@ def today(snapshot: Snapshot, wanted: Sequence[str]) -> tuple[list[str] | None, 
 
 
 def sort_values(snapshot: Snapshot, by: str) -> SortValues:
-    """The numbers that all counters are sorted by: ``today``, ``total``, or ``change`` relative to
-    the :data:`WEEK` before, infinite where that has nothing.
+    """Return the numbers by which all counters are sorted in the order ``by``: ``today``, ``total``
+    or ``change``.
+
+    The number of ``change`` is the total of the last :data:`WEEK` complete days relative to the
+    :data:`WEEK` days before them. It is infinite where the days before have no counts.
 
     Raises:
-        StoreError: as any query.
+        StoreError: a query failed.
     """
     names = counter_names(snapshot.session)
     if by == "total":
@@ -182,8 +187,9 @@ def sort_values(snapshot: Snapshot, by: str) -> SortValues:
 
 
 def _page_by_name(snapshot: Snapshot, query: OverviewQuery) -> tuple[list[str], int | None]:
-    """The counters after ``after``, one more than ``limit`` at least if a page follows; and the
-    number of all counters, None if one query does not return them all."""
+    """Return the counters after ``after``, sorted by name, and the number of counters on all pages.
+    If another page follows, at least ``limit`` + 1 counters are returned. The number is None where
+    one query does not return all names."""
     if query.after and not is_name(query.after):
         raise ValueError("`after` must be a counter's name: `next` of the previous page")
     session, pending = snapshot.session, snapshot.pending.cells
@@ -225,7 +231,8 @@ def _totals(snapshot: Snapshot, names: Sequence[str]) -> dict[str, int]:
 def _days(
     snapshot: Snapshot, names: Sequence[str], number: int
 ) -> dict[str, list[tuple[date, int]] | None]:
-    """The last days of each counter; None where its buckets are too wide, or ``number`` is 0."""
+    """Return the last ``number`` days of each counter with their totals. A counter has None where
+    its buckets are wider than days, its time zone is unknown, or ``number`` is 0."""
     found: dict[str, list[tuple[date, int]] | None] = dict.fromkeys(names)
     for part in parts(sorted(names) if number else [], SIZE):
         with snapshot.together(part):

@@ -1,5 +1,5 @@
 """The HTTP interface and the dashboard.
 
-A table of :class:`~countersink.web.http.Route` has each path with its handler, the required scope
-and its documentation; handlers use the same Producer and Store as all other parts.
+Each endpoint has a :class:`~countersink.web.http.Route`: its path, its handler, the required scope,
+and its documentation. Handlers use the same Producer and Store as all other parts.
 """

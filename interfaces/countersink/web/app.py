@@ -1,7 +1,6 @@
 """The ASGI application: all routes, opening and closing of the shared services, the checks of each
 request in their order, the answer to OPTIONS (no CORS), and the answers to errors: 503 for a server
-that is away, 500 for an unexpected exception. See ``read_pool.py`` for errors of reads.
-"""
+that is away, 500 for an unexpected exception. See ``read_pool.py`` for errors of reads."""
 
 import asyncio
 import logging
@@ -55,8 +54,8 @@ LOGIN_PATH: Final = "/login"
 RETRY_AFTER_S: Final = 2
 MINUTE_S: Final = 60.0
 PENDING_ROWS_PER_ENTRY: Final = 25
-"""Rows of the queue that one answer may read, per entry of ``max_pending_entries``: an entry may
-have thousands."""
+"""Rows of the queue that one answer may read for each entry of ``max_pending_entries``. One entry
+may have thousands of rows."""
 _BY_TAG: Final = {
     "sending": (*increments.ROUTES, *hits.ROUTES),
     "sequences": sequences.ROUTES,
@@ -78,13 +77,13 @@ class Application:
 
     Args:
         options: its settings.
-        producer: creates the producer at the start; the application closes it at the end.
+        producer: returns a new producer at the start; the application closes it at the end.
         system, schedule: see :class:`~countersink.web.services.Services`.
-        routes: all routes but that of their OpenAPI document.
+        routes: all routes except the one of their OpenAPI document.
 
     Attributes:
         services: objects that handlers share; set at the start.
-        complete: set at the end: whether all accepted increments are stored.
+        complete: whether all accepted increments are stored; set at the end.
     """
 
     services: Services
@@ -116,7 +115,7 @@ class Application:
         self._lifespan_app = Router(lifespan=self._lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or the lifespan (ASGI 3)."""
+        """Serve one request, or ASGI's lifespan, which starts and ends the application."""
         if scope["type"] != "http":
             await self._lifespan_app(scope, receive, send)
             return
@@ -221,8 +220,8 @@ class Application:
 
 
 def error_response(error: Exception) -> Response:
-    """The answer to a request that raised ``error``; an unexpected error is logged, and its answer
-    has only the number of the log line."""
+    """Return the answer to a request that raised ``error``. An unexpected error is logged; its
+    answer has only the number of the log line."""
     if isinstance(error, ClientDisconnect):
         return Response(status_code=400)  # nobody reads it
     return _problem_of(error).response()
@@ -256,7 +255,7 @@ def _problem_of(error: Exception) -> Problem:
 
 
 def _error_page(route: Route, error: Exception) -> str | None:
-    """The page that a browser is sent to after an error; None: there is none.
+    """Return the page to which a browser is sent after an error; None where there is none.
 
     A failed login leads back to the form, which explains the status.
     """
@@ -266,5 +265,5 @@ def _error_page(route: Route, error: Exception) -> str | None:
 
 
 def _is_browser(scope: Scope) -> bool:
-    """Whether a browser shows the answer as a page."""
+    """Return whether a browser will show the answer as a page."""
     return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])

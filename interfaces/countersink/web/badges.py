@@ -1,8 +1,9 @@
 """Badges of hit counters: the SVG (``badge``), and the numbers in it (``HitNumbers``).
 
-A number is read from MySQL every :data:`FRESH_S` seconds at most; in between, the visits that this
-process accepts are added. A read may or may not include a visit accepted during it. The badge does
-not add it, so that no visit is shown twice: it may be a few visits behind until the next read.
+A number is read from MySQL at most every :data:`FRESH_S` seconds. Between two reads, this process
+adds the visits that it accepts. A visit accepted during a read may be in the result or not; the
+badge does not add it, so that no visit is shown twice. So a badge may be a few visits behind until
+the next read.
 """
 
 import asyncio
@@ -28,32 +29,35 @@ from countersink.web.services import Acknowledgements, Services
 FRESH_S: Final = 2.0
 """Seconds for which a number from MySQL is kept."""
 PATIENCE_S: Final = 2.0
-"""Seconds that a visitor waits for a number at most."""
+"""Maximum seconds that a visitor waits for a number."""
 MAX_NUMBERS: Final = 10_000
+"""Maximum number of keys whose numbers are remembered."""
 MAX_READINGS: Final = 64
-"""Numbers being read or waiting to be; other badges show the last known number. Anybody may request
-badges of any number of keys."""
+"""Numbers that may be read, or wait to be read, at the same time; other badges show the last known
+number. There is a limit because anybody may request badges of any number of keys."""
 THREADS: Final = 2
-"""Threads for badges only, so that they do not hold up reads of clients with a key."""
+"""Threads that read numbers of badges only, so that badges do not hold up clients with a key."""
 MAX_QUEUE: Final = 500
-"""Entries of the queue up to which a badge includes pending rows: reading them takes time."""
+"""Entries of the queue up to which a badge includes pending rows; reading more takes too long."""
 HEIGHT: Final = 20
 PADDING: Final = 6
 MAX_LABEL_LENGTH: Final = 64
 _FONT_SIZE: Final = 11
 _CHARACTER: Final = 7
+"""Approximate width in pixels of a character in 11 px Verdana."""
 _WIDE_CHARACTER: Final = 11
 """Approximate width in pixels of a wide character, such as a Chinese one, in 11 px Verdana."""
 _UNPRINTABLE: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that an XML 1.0 document cannot hold (section 2.2, Char)."""
+"""Matches characters that an XML 1.0 document cannot hold (section 2.2, Char)."""
 
 
 def badge(label: str, number: int | None) -> bytes:
-    """A badge, as SVG in UTF-8.
+    """Return a badge, as SVG in UTF-8.
 
     Args:
         label: the text on the left.
-        number: the number on the right, its digits in groups of three; None: unknown.
+        number: the number on the right, shown with its digits in groups of three; None shows a
+            dash.
     """
     label = _UNPRINTABLE.sub("\ufffd", label)
     shown = "–" if number is None else f"{number:,}".replace(",", "\u202f")
@@ -80,7 +84,7 @@ def _text(text: str, middle: float, width: int) -> str:
 
 
 def _width(text: str) -> int:
-    """The width of a text with its padding, in pixels."""
+    """Return the width of a text with its padding, in pixels."""
     if not text:
         return 0
     # From U+2E80 on, most scripts have square characters.
@@ -90,13 +94,13 @@ def _width(text: str) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Number:
-    """The number of a key.
+    """The number that the badge of one key shows.
 
     Attributes:
-        base: the total by the last read; None: there was no successful read.
-        visits: visits that this process has accepted since.
-        read_at: monotonic seconds at the end of the last read.
-        reading: the running read.
+        base: the total by the last read; None before the first successful read.
+        visits: number of visits that this process has accepted since that read.
+        read_at: time of the end of the last read, in seconds on :func:`time.monotonic`.
+        reading: the running read; None where none is running.
     """
 
     base: int | None = None
@@ -106,7 +110,12 @@ class _Number:
 
 
 class HitNumbers:
-    """The totals of keys, with the visits that this process has accepted since the last read."""
+    """The totals of keys for badges: the total in the last read, and the visits that this process
+    has accepted since.
+
+    Args:
+        services: the objects that endpoints share.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -115,10 +124,10 @@ class HitNumbers:
         self._threads = anyio.CapacityLimiter(THREADS)
 
     async def number(self, counter: str, key: str, visits: int) -> int | None:
-        """The total of a key; None: it could not be read.
+        """Return the total of a key; None where it could not be read.
 
         Args:
-            counter, key: of the badge.
+            counter, key: the counter and the key that the badge shows.
             visits: number of visits that the producer has just accepted.
         """
         number = self._numbers.pop((counter, key), None) or _Number()
@@ -152,7 +161,8 @@ class HitNumbers:
             self._readings -= 1
 
     def _total(self, counter: str, key: str) -> tuple[int, bool] | None:
-        """The total, and whether it includes all stored visits; None: it could not be read."""
+        """Return the total of a key, and whether it includes all stored visits; return None where
+        the total could not be read."""
         services = self._services
         spooled = services.producer.mark() is None
         queued: int | None = None

@@ -22,12 +22,13 @@ class Problem(Exception):
 
     Attributes:
         status: the HTTP status.
-        detail: the sentence: what is wrong and what to do; no internal details.
+        detail: the sentence: what is wrong and what to do, without internal details.
         headers: further headers of the answer.
-        extra: further members of the document, such as ``errors``.
+        extra: further members of the problem document, such as ``errors``.
 
     Args:
-        retry_after: seconds until the next attempt, rounded up for the header ``Retry-After``.
+        retry_after: seconds to wait before the next attempt; they are rounded up in the header
+            ``Retry-After``.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Problem(Exception):
         self.extra = dict(extra or {})
 
     def response(self) -> "Response":
-        """The problem document as a response."""
+        """Return the answer to the request: the problem document as JSON."""
         document = {"status": self.status, "detail": self.detail, **self.extra}
         from starlette.responses import JSONResponse  # noqa: PLC0415 (an extra)
 
@@ -58,5 +59,5 @@ class Problem(Exception):
 
 
 class CannotServe(Exception):
-    """The server cannot start: no key is valid and there is no terminal to show a new one on; or
-    its address is in use, or not an address of this machine."""
+    """The server cannot start: no key is valid, and there is no terminal on which a new key could
+    be shown; or its address is in use, or not an address of this machine."""

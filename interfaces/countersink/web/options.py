@@ -24,38 +24,39 @@ class WebOptions:
     """The settings of the HTTP interface.
 
     Attributes:
-        redis_url, mysql_url: URLs of the queue and of the tables; not in ``repr``, as they hold
-            passwords.
-        mysql_read_url: URL of replicas for reads of totals; None: there are none.
+        redis_url, mysql_url: URLs of the queue and of the tables. They are not in ``repr``, because
+            they hold passwords.
+        mysql_read_url: URL of replicas for reads of totals; None where there are none.
         host: the address to listen at.
-        port: the TCP port; 0: any free one.
-        without_keys: requests without a key may do everything.
-        allowed_hosts: names that the ``Host`` header may have besides loopback's and ``host``;
-            ``*``: any.
-        public_counters: counters that anybody may add 1 to, without a key and from any page: for
-            pixels, badges and beacons. Names, or shell patterns for existing counters.
-        hit_visitors: names or shell patterns of counters whose hits count different visitors, told
-            apart by address and user agent, if the counter counts different members.
-        trusted_proxies: addresses or networks whose ``X-Forwarded-For`` and ``-Proto`` are
-            trusted.
-        max_body_bytes: of a request, before and after decompression.
-        max_items: increments of one request.
-        max_counters: names of counters that one key, or all requests without a key, may use in the
-            life of a process; and as many names of sequences.
+        port: the TCP port; 0 for any free one.
+        without_keys: True lets requests without a key do everything.
+        allowed_hosts: names that the ``Host`` header may have besides ``host`` and the names of
+            loopback; ``*`` for any name.
+        public_counters: counters to which anybody may add 1, without a key and from any page: for
+            pixels, badges and beacons. They are names, or shell patterns for existing counters.
+        hit_visitors: names or shell patterns of counters whose hits count different visitors, if
+            the counter counts different members. Visitors are told apart by address and user agent.
+        trusted_proxies: addresses or networks of proxies whose ``X-Forwarded-For`` and
+            ``X-Forwarded-Proto`` are trusted.
+        max_body_bytes: maximum bytes of a request's body, before and after decompression.
+        max_items: maximum number of increments in one request.
+        max_counters: how many names of counters one key may use in the life of a process, and as
+            many names of sequences. All requests without a key count together.
         max_amount: the largest absolute amount of an increment by HTTP.
         max_ahead_s: seconds that an increment's time may be ahead of the server's clock.
-        max_age_days: days that an increment's time may be in the past; 0: no limit.
-        rate_per_key: requests per second of one API key on average, with bursts of 2 seconds'
-            worth; 0: no limit. Per address if no key is needed.
+        max_age_days: days that an increment's time may be in the past; 0 for no limit.
+        rate_per_key: average requests per second of one API key, with bursts of 2 seconds' worth; 0
+            for no limit. It is per address if the server needs no key.
         rate_per_address: the same for requests without a key from one address (IPv6: one /64).
         failures_per_minute: wrong keys that one address may send per minute.
-        max_connections: open connections; further ones get 503.
+        max_connections: maximum number of open connections; further ones get 503.
         request_timeout_s: seconds in which a request's head and body must arrive.
         read_timeout_s: seconds that a read may take, including its wait for a thread.
-        wait_s: seconds that ``?wait=`` waits at most.
-        max_pending_entries: entries of the queue, and 25 times as many rows, up to which
-            ``include_pending`` is answered: reading them takes time and memory.
-        threads: threads for reads of totals; and as many for each kind of short blocking work.
+        wait_s: maximum seconds that a request with ``?wait=`` waits.
+        max_pending_entries: maximum number of entries in the queue with which ``include_pending``
+            is answered, and for each 25 rows: reading them takes time and memory.
+        threads: number of threads for reads of totals, and as many for each kind of short blocking
+            work.
         session_hours: hours that a login to the dashboard lasts.
     """
 

@@ -1,5 +1,5 @@
-"""``ReadPool``: reads of totals in threads, with limits of their number (429) and duration (503);
-and the HTTP problem (404, 422, 500, 503) for each error of a read.
+"""``ReadPool`` runs reads of totals in threads, with limits of their number (429) and duration
+(503). ``read_problems`` raises the HTTP problem (404, 422, 500, 503) for each error of a read.
 
 A read ends with its result, at its time limit, or when its client disconnects.
 """
@@ -32,26 +32,28 @@ from countersink.web.errors import Problem
 
 LOGGER: Final = logging.getLogger("countersink.web")
 MAX_READS: Final = 32
-"""Reads, running or waiting, of one key, or of one address without a key."""
+"""Maximum number of reads, running or waiting, of one key, or of one address without a key."""
 MAX_PENDING_READS: Final = 8
-"""Reads of these that also read the queue; one of them runs at a time."""
+"""Maximum number of reads of one key or address that also read the queue. They are counted apart
+from :data:`MAX_READS`. Of all keys together, one such read runs at a time."""
 RETRY_AFTER_S: Final = 5
 
 T = TypeVar("T")
 
 
 class ReadPool:
-    """Runs reads in threads. Only for the event loop's thread.
+    """Runs reads in threads. Use it only in the event loop's thread.
 
-    The reads of one key use half of the threads at most, so that others find a free one. One read
-    at a time reads the queue: that takes memory, and the interpreter lock from all others.
+    The reads of one key use at most half of the threads, so that the reads of others find a free
+    one. Only one read at a time reads the queue: it takes memory, and holds the interpreter lock
+    for long.
 
     Args:
         threads: number of threads.
         seconds: time limit of a read, including its wait for a thread.
 
     Attributes:
-        queue: limits reads of the queue to one.
+        queue: the limiter that admits one read of the queue at a time.
     """
 
     def __init__(self, threads: int, seconds: float) -> None:
@@ -65,7 +67,7 @@ class ReadPool:
 
     @property
     def taken(self) -> int:
-        """The number of running and waiting reads."""
+        """The number of reads that are running or waiting."""
         return sum(map(_reads, self._holders.values()))
 
     async def run(
@@ -76,19 +78,21 @@ class ReadPool:
         *args: Any,
         pending: bool = False,
     ) -> T:
-        """The result of ``work``, called in a thread of the pool and cancelled at the time limit or
-        when the client disconnects.
+        """Call ``work`` in a thread of the pool, and return its result. The call is cancelled at
+        the time limit, or when the client disconnects.
 
         Args:
             request: the request.
-            who: its sender.
-            work: the read; blocks.
-            args: its arguments.
-            pending: whether it reads the queue.
+            who: identity of the request; each identity has a limit of reads.
+            work: the read, which may block.
+            args: arguments of ``work``.
+            pending: whether ``work`` reads the queue.
 
         Raises:
-            Problem: 429 too many reads of the sender; 503 the time limit; as ``work``.
+            Problem: 429 this key or address has too many reads; 503 the read reached the time
+                limit.
             ClientDisconnect: the client has disconnected.
+            Exception: whatever ``work`` raises.
         """
         holder = who.key_id or request.scope["countersink.client"], pending
         most = MAX_PENDING_READS if pending else MAX_READS
@@ -137,7 +141,7 @@ class ReadPool:
 
 
 def _reads(limiter: anyio.CapacityLimiter) -> int:
-    """The number of running and waiting reads of a holder."""
+    """Return the number of running and waiting reads of one key or address."""
     return limiter.borrowed_tokens + limiter.statistics().tasks_waiting
 
 
@@ -157,14 +161,15 @@ def _too_slow(seconds: float) -> Problem:
 
 @contextmanager
 def read_problems(*, without_pending: bool = False) -> Iterator[None]:
-    """Turn errors of a read into problems.
+    """Turn the errors that a read raises within the block into problems.
 
     Args:
-        without_pending: the request could have set ``include_pending``, and has not.
+        without_pending: True where the request could have set ``include_pending``, and has not; the
+            text of 404 mentions it then.
 
     Raises:
         Problem: 404 unknown counter; 422 an invalid query, or one that the stored buckets cannot
-            answer; 500 damaged data; 503 the queue is too long or the server is stopping.
+            answer; 500 damaged data; 503 the queue is too long, or the server is stopping.
     """
     try:
         yield

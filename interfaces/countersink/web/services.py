@@ -1,8 +1,9 @@
 """``Services``, the objects that endpoints share (options, producer, store, reads, threads), and
-``Acknowledgements``, which waits for increments to be stored or applied (``?wait=``).
+``Acknowledgements``, which waits until increments are stored or applied (``?wait=``).
 
-One thread per state works for all waiting requests: a request that arrives during a flush or a poll
-is included in the next one. See ``wait_s`` in ``options.py`` for the longest wait.
+Requests that wait for the same state share one thread. A request that arrives while the thread
+flushes or polls is included in its next flush or poll. See ``wait_s`` in ``options.py`` for the
+longest wait.
 """
 
 import asyncio
@@ -29,18 +30,18 @@ from countersink.web.read_pool import ReadPool
 
 LOGGER: Final = logging.getLogger("countersink.web")
 ROUND_S: Final = 2.0
-"""Seconds of one flush at most; the next one includes requests that arrived since."""
+"""Maximum seconds of one flush. The next flush includes the requests that arrived during it."""
 POLL_S: Final = 0.025
-"""Seconds between two polls of the queue while a request waits for it."""
+"""Seconds between two polls of the queue while requests wait for it."""
 Waiter = asyncio.Future[bool | None]
 
 
 class Acknowledgements:
-    """Waits for increments of this process to be stored or applied. Only for the event loop's
+    """Waits until increments of this process are stored or applied. Use it only in the event loop's
     thread.
 
     Args:
-        services: of the process.
+        services: the objects that endpoints share.
     """
 
     def __init__(self, services: "Services") -> None:
@@ -52,9 +53,8 @@ class Acknowledgements:
         self._polling: asyncio.Task[None] | None = None
 
     async def stored(self, seconds: float) -> bool:
-        """Wait until all increments accepted so far are in Redis, or fsynced in the spool; False
-        after ``seconds``.
-        """
+        """Wait until all increments accepted so far are in Redis, or fsynced in the spool. Return
+        True then, or False if that takes longer than ``seconds``."""
         asked = time.monotonic()
         try:
             async with asyncio.timeout(seconds), self._flushing:
@@ -71,11 +71,12 @@ class Acknowledgements:
         return True
 
     async def applied(self, seconds: float) -> bool | None:
-        """Wait until all increments accepted so far are in MySQL, counted or as dead letters; False
-        after ``seconds``, None if Redis has lost entries, so that it cannot be known.
+        """Wait until all increments accepted so far are in MySQL, counted or as dead letters.
+        Return True then, or False if that takes longer than ``seconds``. Return None if Redis has
+        lost entries, because nobody can know then whether they were applied.
 
-        A request waits for entries stored up to its own, not for later ones, however far behind
-        the workers are.
+        A request waits only for entries that were stored before its own, and for its own. Later
+        entries do not prolong the wait, however far behind the workers are.
         """
         waiter: Waiter = asyncio.get_running_loop().create_future()
         since = self._producer.trail.breaks
@@ -123,25 +124,26 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Services:
-    """Objects that endpoints share, opened at the start and closed at the end.
+    """The objects that endpoints share. They are opened at the start of the process and closed at
+    its end.
 
     Attributes:
         options: the settings.
         producer: takes increments.
-        store: totals, counters, sequences.
-        reads: totals with the time up to which they are complete.
+        store: has totals, counters and sequences.
+        reads: answers queries for totals, with the time up to which they are complete.
         redis: the client of the queue.
         system: returns the state of the installation, the document of ``countersink info``; blocks.
-        schedule: pauses, resumes or runs a scheduled job: ``schedule(what, job)``; blocks, and
-            raises LookupError for an unknown job.
+        schedule: pauses, resumes or runs a scheduled job, called as ``schedule(what, job)``;
+            blocks, and raises LookupError for an unknown job.
         read_pool: runs reads of totals, which may take long, in threads of their own.
-        register: the valid keys, logins and links.
-        cookie: of the logins to this installation.
+        register: has the valid keys, logins and links.
+        cookie: finds the login of a request.
         failures: limits wrong keys per address.
         places: limits requests that wait for a server.
         quotas: limits names of counters and sequences per key.
-        stopping: set when the process is asked to end; endless answers end then.
-        answers: number of answers by status.
+        stopping: is set when the process is asked to end; endless answers end then.
+        answers: number of answers so far, by HTTP status.
     """
 
     options: WebOptions
@@ -163,21 +165,23 @@ class Services:
     _places: dict[str, anyio.CapacityLimiter] = field(default_factory=dict, repr=False)
 
     def single(self, kind: Callable[["Services"], T]) -> T:
-        """The process's object of ``kind``, made on first use. Only for the event loop's thread."""
+        """Return this process's only object of ``kind``; it is made on first use. Only for the
+        event loop's thread."""
         found: T | None = self._made.get(kind)
         if found is None:
             found = self._made[kind] = kind(self)
         return found
 
     async def run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run ``work``, which blocks for a moment, in a thread. The functions of each module have
-        threads of their own, so that waiting for a lock does not hold up other modules.
-        """
+        """Call ``work``, which blocks for a moment, in a thread, and return its result. The
+        functions of each module have threads of their own: if those of one module wait for a lock,
+        the others are not held up."""
         kind = getattr(work, "func", work).__module__  # of a partial: its function's
         return await self._run(kind, partial(work, *args, **kwargs))
 
     async def run_in_session(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run ``work`` in a thread, as :meth:`run` does, with a new session as first argument."""
+        """Call ``work`` in a thread, as :meth:`run` does, with a new session as its first
+        argument."""
 
         def opened() -> T:
             with open_tables(self.options.mysql_url) as session:

@@ -1,5 +1,6 @@
-"""``Authenticator``: the identity of a request, and its refusal: 401 (key missing or wrong), 403
-(scope, link, origin) and 429 (rate limits). See ``web/options.py`` for the rates."""
+"""``Authenticator`` finds the key, login or link of a request, and refuses requests: 401 (the key
+is missing or wrong), 403 (scope, link, origin) and 429 (rate limits). See ``web/options.py`` for
+the rates."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,16 +16,16 @@ from countersink.web.http import Route
 from countersink.web.services import Services
 
 BURST_S: Final = 2.0
-"""Seconds of the allowed rate that may arrive at once."""
+"""As many requests as the rate allows in so many seconds may arrive at once."""
 _READING: Final = ("GET", "HEAD")
 _CHALLENGE: Final = 'Bearer realm="countersink"'
 
 
 class Authenticator:
-    """Finds the identity of a request and checks that it may use its route.
+    """Finds the identity of a request, and checks that it may use its route.
 
     Args:
-        services: have the settings and the valid keys and logins.
+        services: have the settings, and the valid keys and logins.
     """
 
     def __init__(self, services: Services) -> None:
@@ -40,17 +41,18 @@ class Authenticator:
     async def admit(
         self, route: Route, headers: Mapping[bytes, bytes], client: str, scope: Scope
     ) -> Identity:
-        """The identity of a request that may use its route.
+        """Return the identity of a request if it may use its route.
 
         Args:
-            route: of the request.
-            headers: from :func:`~countersink.web.http.answers.read_headers`.
-            client: the address that limits count by.
-            scope: of the request.
+            route: the route of the request.
+            headers: headers of the request, from
+                :func:`~countersink.web.http.answers.read_headers`.
+            client: address of the client, by which limits count.
+            scope: the ASGI scope of the request.
 
         Raises:
-            Problem: 401 no valid key; 403 not permitted; 429 too many requests; 503 an unknown key
-                while MySQL is away.
+            Problem: 401 there is no valid key; 403 the identity may not do this; 429 there are too
+                many requests; 503 the key is unknown, and MySQL is away.
         """
         if route.scope is None and not route.public:
             self.limit_address(client)
@@ -88,17 +90,18 @@ class Authenticator:
         return who
 
     def limit_address(self, client: str) -> None:
-        """Count a request without a key from an address.
+        """Count a request without a key for the rate limit of its address.
 
         Raises:
-            Problem: 429 the address has sent too many.
+            Problem: 429 the address has sent too many requests.
         """
         _take(self._per_address, client)
 
     def _without_key(
         self, route: Route, headers: Mapping[bytes, bytes], client: str, scope: Scope
     ) -> Identity:
-        """The identity of a request without a key: a login's, EVERYBODY or NOBODY."""
+        """Return the identity of a request without a key: that of its login, or :data:`EVERYBODY`,
+        or :data:`NOBODY`."""
         scheme = scope["scheme"]
         login = self._cookie.login(headers, scheme, self._register)
         if login is not None:

@@ -1,7 +1,7 @@
-"""Credentials and quotas of requests: the key, link or login cookie of a request, with 429 for too
-many wrong keys and 503 while keys cannot be read; ``TokenBuckets``, the arithmetic of rate limits;
-``WaitingPlaces``, limits of requests that wait for a server (503); ``NameQuotas``, limits of names
-per key (403). See ``web/options.py`` for the settings."""
+"""The key, link or login cookie of a request, and limits per key and address: 429 for too many
+wrong keys, 503 while keys cannot be read. ``TokenBuckets`` computes rate limits. ``WaitingPlaces``
+limits requests that wait for a server (503). ``NameQuotas`` limits the names that a key uses (403).
+See ``web/options.py`` for the settings."""
 
 import hashlib
 import hmac
@@ -18,33 +18,38 @@ from countersink.web.errors import Problem
 COOKIE: Final = "countersink"
 """Beginning of the cookie's name."""
 SECURE: Final = "__Host-"
-"""Prefix of the cookie's name over https: other hosts and plain connections cannot set it."""
+"""Prefix of the cookie's name over https. Browsers let neither other hosts nor plain connections
+set a cookie with this prefix."""
 KEPT: Final = 50_000
-"""Names that a :class:`TokenBuckets` remembers at least; it forgets some at twice as many."""
+"""Minimum number of names that a :class:`TokenBuckets` remembers. It forgets the least recently
+used ones when it has twice as many."""
 WAITING_PART: Final = 2
-"""One in so many connections may have a request that waits for MySQL or for the queue; the others
-are left to increments."""
+"""One connection in so many may have a request that waits for MySQL or for the queue. The other
+connections are left to increments."""
 HOLDER_PART: Final = 10
-"""One in so many connections may wait with the same key, or without a key from the same address."""
+"""One connection in so many may have a waiting request (see :data:`WAITING_PART`) with the same
+key, or without a key from the same address."""
 LEAST_PLACES: Final = 8
-"""Places for a key or address at least: a browser sends six requests at once."""
+"""Minimum of the limits by :data:`WAITING_PART` and :data:`HOLDER_PART`, in requests: a browser
+sends six requests at once."""
 RETRY_AFTER_S: Final = 2
 _ROUNDING_S: Final = 1e-6
 _NO_HASH: Final = bytes(32)
-"""Compared with if a key is unknown, for the same duration. No secret has this hash."""
+"""A hash to compare with where a key is unknown, so that the check takes as long as for a known
+key. No secret has this hash."""
 
 
 class TokenBuckets:
     """Rate limits: a token bucket for each name, such as an address or a key.
 
-    A bucket is one number: the time at which it is full again if nothing is taken (the generic cell
-    rate algorithm, ITU-T I.371). A forgotten name has a full bucket.
+    A bucket is stored as one number: the time at which it will be full if nothing more is taken
+    (the generic cell rate algorithm, ITU-T I.371). A name that is not remembered has a full bucket.
 
     Args:
-        rate: tokens added per second; 0 or less: no limit.
-        burst: tokens of a full bucket.
-        kept: names that are remembered at least.
-        clock: returns seconds.
+        rate: tokens added per second; 0 or less for no limit.
+        burst: number of tokens in a full bucket.
+        kept: minimum number of names that are remembered.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -68,7 +73,8 @@ class TokenBuckets:
         return len(self._young) + len(self._old)
 
     def take(self, name: str) -> float:
-        """Take a token and return 0.0; or take none and return the seconds until there is one."""
+        """Take a token and return 0.0. If there is none, take none, and return the seconds until
+        there is one."""
         now = self._clock()
         full_at = self._full_at(name, now)
         wait = full_at - now - self._room
@@ -82,7 +88,7 @@ class TokenBuckets:
         return wait
 
     def wait(self, name: str) -> float:
-        """The seconds until there is a token, 0.0 if there is one; takes none."""
+        """Return the seconds until there is a token, 0.0 if there is one. Takes no token."""
         now = self._clock()
         wait = self._full_at(name, now) - now - self._room
         return wait if wait > _ROUNDING_S else 0.0
@@ -95,8 +101,11 @@ class TokenBuckets:
 
 
 class WaitingPlaces:
-    """Places of requests that wait for a server, fewer than connections: when MySQL is away and all
-    places are taken, increments still find connections. Only for the event loop's thread.
+    """Limits how many requests wait for MySQL or Redis at the same time. Use it only in the event
+    loop's thread.
+
+    Each waiting request holds a place. There are fewer places than connections: if MySQL is away,
+    waiting requests take all places, but increments still find connections.
 
     Args:
         connections: the limit of connections.
@@ -109,10 +118,11 @@ class WaitingPlaces:
 
     @contextmanager
     def taken(self, holder: str) -> Iterator[bool]:
-        """Hold a place until the end of the block; False: the key or address gets none.
+        """Hold a place until the end of the block, and yield True. Yield False, without a place,
+        where the key or address has too many places already, or no place is free.
 
         Args:
-            holder: id of the key, or the address of a request without a key.
+            holder: id of the key; for a request without a key, its address.
         """
         if self._taken[holder] >= self._most_of_one or self._taken.total() >= self._most:
             yield False
@@ -129,8 +139,11 @@ class WaitingPlaces:
     def needed(self, holder: str) -> Iterator[None]:
         """Hold a place until the end of the block.
 
+        Args:
+            holder: as for :meth:`taken`.
+
         Raises:
-            Problem: 503 the key or address gets none.
+            Problem: 503 there is no place for this key or address.
         """
         with self.taken(holder) as has_place:
             if not has_place:
@@ -140,11 +153,11 @@ class WaitingPlaces:
 
 
 class NameQuotas:
-    """Limits of the names of counters and sequences that each key uses in the life of the process.
-    Only for the event loop's thread.
+    """Limits how many names of counters and sequences each key uses in the life of the process.
+    Use it only in the event loop's thread.
 
     Args:
-        most: names that a key without a limit of its own may use.
+        most: number of names that a key may use if it has no limit of its own.
     """
 
     def __init__(self, most: int) -> None:
@@ -152,16 +165,18 @@ class NameQuotas:
         self._used: dict[str, set[str]] = {}
 
     def check(self, who: Identity, kind: str, names: Set[str]) -> set[str]:
-        """Check that a key may use names.
+        """Check that a key may use the names in a request.
 
         Args:
-            who: the key's identity; all requests without a key share a quota. A public identity
-                has none, as it cannot create counters.
-            kind: of the names, such as ``counters``; each kind has a quota.
-            names: of one request.
+            who: identity of the key. All requests without a key share a quota. A public identity
+                has no quota: it cannot create counters.
+            kind: the kind of things with these names, such as ``counters``; each kind has its own
+                quota.
+            names: the names in the request.
 
         Returns:
-            The names that the key has used; the caller adds accepted ones.
+            The set of names that the key has used. The caller adds those of the request once they
+            are accepted.
 
         Raises:
             Problem: 403 the key would exceed its quota.
@@ -180,9 +195,10 @@ class NameQuotas:
 
 
 def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
-    """The key in ``Authorization: Bearer`` or ``X-API-Key``; None without either.
+    """Return the key in ``Authorization: Bearer`` or ``X-API-Key``; None where a request has
+    neither.
 
-    Other schemes of ``Authorization`` are for a proxy before us, and ignored.
+    Other schemes of ``Authorization`` are ignored: they are for a proxy in front of this server.
     """
     authorization = headers.get(b"authorization")
     if authorization is not None:
@@ -194,7 +210,8 @@ def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
 
 
 def key_of(text: str, register: Register) -> Credential | None:
-    """The valid key, or link, with the id and secret in ``text``; None: there is none."""
+    """Return the valid key or link whose id and secret are in ``text``; None where there is
+    none."""
     parts = api_keys.parse(text)
     id, shown = parts or ("", _NO_HASH)
     known = register.key(id)
@@ -205,15 +222,15 @@ def key_of(text: str, register: Register) -> Credential | None:
 async def find_credential(
     text: str, client: str, register: Register, failures: TokenBuckets, places: WaitingPlaces
 ) -> Credential | None:
-    """The valid key, or link, in ``text``; the register is read again for an unknown one, which may
-    be new. None: there is none.
+    """Return the valid key or link in ``text``; None where it is not valid. An unknown key may be
+    new: the register is read again before the key is refused.
 
-    A known key is accepted however many wrong keys its address has sent, so that they do not lock
-    out its neighbours; a secret of 256 bits cannot be guessed.
+    A known key is accepted however many wrong keys its address has sent: other clients at an
+    address must not lock it out. This helps nobody to guess a key, because a secret has 256 bits.
 
     Raises:
-        Problem: 429 ``client`` has sent too many wrong keys; 503 the key is unknown and MySQL does
-            not answer, or too many requests wait already.
+        Problem: 429 ``client`` has sent too many wrong keys; 503 the key is unknown, and MySQL does
+            not answer or too many requests wait already.
     """
     known = key_of(text, register)
     if known is not None:
@@ -246,11 +263,11 @@ async def find_credential(
 class LoginCookie:
     """The cookie of a login to this installation.
 
-    Its name has a hash of the installation: browsers share cookies between the ports of a host, so
-    that two installations on one host would overwrite each other's.
+    Browsers share cookies between all ports of a host. So that two installations on one host do not
+    overwrite each other's cookie, its name has a hash of the installation.
 
     Args:
-        installation: identifies the installation.
+        installation: a text that identifies the installation.
     """
 
     def __init__(self, installation: str) -> None:
@@ -258,11 +275,12 @@ class LoginCookie:
         self._name = f"{COOKIE}-{digest.hexdigest()[:12]}"
 
     def name(self, scheme: str) -> str:
-        """The cookie's name for the scheme of a request, ``http`` or ``https``."""
+        """Return the cookie's name for the scheme of a request, ``http`` or ``https``."""
         return SECURE + self._name if scheme == "https" else self._name
 
     def shown(self, headers: Mapping[bytes, bytes], scheme: str) -> str | None:
-        """The token in the first cookie of this name; None: there is none."""
+        """Return the token in the request's first cookie of this name; None where there is no such
+        cookie."""
         for pair in headers.get(b"cookie", b"").decode("latin-1").split(";"):
             name, _, value = pair.strip().partition("=")
             if name == self.name(scheme):
@@ -272,6 +290,6 @@ class LoginCookie:
     def login(
         self, headers: Mapping[bytes, bytes], scheme: str, register: Register
     ) -> Credential | None:
-        """The valid login of a request's cookie; None: there is none."""
+        """Return the valid login whose cookie a request has; None where there is none."""
         shown = self.shown(headers, scheme)
         return None if shown is None else register.login(api_keys.hash_of(shown))

@@ -1,14 +1,15 @@
-"""Checks of the Host header (400, 421) and of a request's origin against CSRF (403); the address of
-a client behind trusted proxies (IPv6: its /64). See ``web/app.py`` for CORS.
+"""Checks of the Host header (400, 421), and of a request's origin against CSRF (403); the address
+of a client behind trusted proxies (for IPv6 its /64). See ``web/app.py`` for CORS.
 
 Host: a page on the internet can make its own name resolve to 127.0.0.1 (DNS rebinding), and its
-scripts could then read and write here; its name in the Host header tells it apart. An address as
-host needs no check, except 0.0.0.0 and ::, which lead to this machine without browsers knowing it:
-they are refused.
+scripts could then read and write here. The Host header then has the page's name, so requests with
+unknown names are refused. An address in place of a name is always allowed, except 0.0.0.0 and ::.
+These lead to this machine too, but browsers do not treat them as local.
 
-Origin: a browser sends the cookie, or reaches a server without keys, for pages of other origins as
-well. It names the page's origin in ``Sec-Fetch-Site``, older ones in ``Origin`` or ``Referer``.
-Programs send none of these; nor does a browser that loads a picture over plain HTTP.
+Origin: a browser sends requests for pages of other origins as well. Such a request may have the
+login's cookie, or reach a server that needs no key. A browser names the page's origin in
+``Sec-Fetch-Site``; older ones name it in ``Origin`` or ``Referer``. Programs send none of these
+headers. A browser that loads a picture over plain HTTP sends none of them either.
 """
 
 import ipaddress
@@ -23,9 +24,10 @@ from countersink.web.errors import Problem
 
 _WITH_PORT: Final = re.compile(r"\[(?P<v6>[0-9A-Fa-f:.%]+)\](?::[0-9]*)?|(?P<v4>[0-9.]+):[0-9]*")
 UNKNOWN: Final = "unknown"
-"""The client's name if it uses a unix socket, or a proxy sends an invalid address."""
+"""Address of a client that uses a unix socket, or whose address in a proxy's header is invalid."""
 _IPV6_PREFIX: Final = 64
-"""Bits of the network that one customer has: limits count per /64."""
+"""Leading bits of an IPv6 address that name the network of one customer. Limits count by
+network."""
 _REMEMBERED_HOSTS: Final = 1_000
 _REMEMBERED_PEERS: Final = 10_000
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -38,7 +40,7 @@ class Hosts:
 
     Args:
         host: the address at which the server listens.
-        allowed: further names; ``*``: any name, ``*.example.com``: any subdomain.
+        allowed: further names; ``*`` allows any name, ``*.example.com`` any subdomain.
     """
 
     def __init__(self, host: str, allowed: Iterable[str] = ()) -> None:
@@ -48,10 +50,10 @@ class Hosts:
         self.check = lru_cache(_REMEMBERED_HOSTS)(self._check)
 
     def _check(self, host: str) -> None:
-        """Check a Host header.
+        """Check the value of a Host header.
 
         Raises:
-            Problem: 400 it is malformed; 421 it has a name that is not allowed.
+            Problem: 400 the header is malformed; 421 it has a name that is not allowed.
         """
         name = header_host(host)
         if not name:
@@ -70,7 +72,7 @@ class Hosts:
 
 
 class Addresses:
-    """Finds the client address that limits count by.
+    """Finds the address of a client, by which limits count.
 
     Args:
         trusted: addresses and networks of proxies whose ``X-Forwarded-For`` and
@@ -86,19 +88,19 @@ class Addresses:
         )
 
     def is_trusted(self, peer: str | None) -> bool:
-        """Whether the peer of a connection is a trusted proxy."""
+        """Return whether the peer of a connection is a trusted proxy."""
         if not self._trusted or peer is None:
             return False
         address = _unmapped(peer)
         return address is not None and any(address in network for network in self._trusted)
 
     def find(self, peer: str | None, forwarded_for: str | None) -> str:
-        """The client's address; its /64 for IPv6.
+        """Return the address of a client; for IPv6 its /64 network.
 
         Args:
-            peer: the address of the connection.
-            forwarded_for: ``X-Forwarded-For``; its addresses count from the right, as long as a
-                trusted proxy has written them.
+            peer: the address at the other end of the connection.
+            forwarded_for: the header ``X-Forwarded-For``. Its addresses are read from the right, as
+                long as a trusted proxy has written them.
         """
         if forwarded_for is not None and self.is_trusted(peer):
             for hop in reversed(forwarded_for.split(",")):
@@ -117,19 +119,20 @@ def _name(peer: str) -> str:
 
 
 def _without_port(hop: str) -> str:
-    """The address in ``192.0.2.1:4711`` or ``[2001:db8::1]:4711``, as some proxies write it."""
+    """Return the address in ``192.0.2.1:4711`` or ``[2001:db8::1]:4711``, as some proxies write
+    it."""
     match = _WITH_PORT.fullmatch(hop)
     return hop if match is None else match["v6"] or match["v4"]
 
 
 def is_same_origin(headers: Mapping[bytes, bytes], scheme: str, *, default: bool) -> bool:
-    """Whether a request comes from a page of this server, or from no page.
+    """Return whether a request comes from a page of this server, or from no page.
 
     Args:
         headers: the request's headers, by lower-case name.
         scheme: ``http`` or ``https``, as the browser sees it.
-        default: the result without any header about it: True for a writing request without a
-            cookie, since every browser sends such a header with it.
+        default: the result if no header names the page's origin. It is True for a writing request
+            without a cookie: a browser would have sent such a header, so the sender is a program.
     """
     site = headers.get(b"sec-fetch-site")
     if site is not None:
@@ -145,7 +148,7 @@ def is_same_origin(headers: Mapping[bytes, bytes], scheme: str, *, default: bool
 
 
 def cross_origin_problem() -> Problem:
-    """The problem of a request from a page of another origin."""
+    """Return the problem (403) of a request from a page of another origin."""
     return Problem(
         403,
         "The request came from a page of another origin: send it from this server's dashboard, or"
@@ -166,7 +169,7 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _address(name: str) -> _Address | None:
-    """The address in a host; None: the host is a name."""
+    """Return ``name`` as an IP address; None where it is not one."""
     try:
         return ipaddress.ip_address(name)
     except ValueError:
@@ -174,7 +177,8 @@ def _address(name: str) -> _Address | None:
 
 
 def _unmapped(name: str) -> _Address | None:
-    """The address in a host, without its zone; an IPv4-mapped IPv6 address as IPv4."""
+    """Return ``name`` as an IP address without its zone; None where it is not one. An IPv4-mapped
+    IPv6 address is returned as IPv4."""
     address = _address(name.partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address):
         return address.ipv4_mapped or address

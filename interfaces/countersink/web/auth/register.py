@@ -1,8 +1,9 @@
-"""``Register``: the valid keys, logins and links in memory, read from MySQL every ``REFRESH_S``
-seconds; ``Identity``, their scopes and counters; and the times of last use of keys.
+"""``Register`` has the valid keys, logins and links in memory, and reads them from MySQL every
+``REFRESH_S`` seconds; it also writes when keys were last used. ``Identity`` has the scopes and
+counters of a key, login or link.
 
 A request with a known key does not wait for MySQL. While MySQL is away, known keys stay valid until
-they expire; they cannot be revoked then.
+they expire, and cannot be revoked.
 """
 
 import asyncio
@@ -24,29 +25,30 @@ from countersink.store.api_keys import SCOPES, Scope
 
 LOGGER: Final = logging.getLogger("countersink.web")
 REFRESH_S: Final = 2.0
-"""Seconds after which a revoked key is refused, and a new login is known to other processes."""
+"""Seconds between two reads. After this time at most, a revoked key is refused, and a new login is
+known to other processes."""
 READ_PAUSE_S: Final = 0.25
-"""Seconds between two reads at least, however many unknown keys are sent."""
+"""Minimum seconds between two reads, however many unknown keys are sent."""
 READ_WAIT_S: Final = 1.0
-"""Seconds that a request with an unknown key waits for a read at most."""
+"""Maximum seconds that a request with an unknown key waits for a read."""
 USE_S: Final = 60.0
-"""Seconds between two writes of the times of last use."""
+"""Seconds between two writes of the times at which keys were last used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The key, login or link of a request, and its rights.
+    """The identity of a request: its key, login or link, and what it may do.
 
     Attributes:
-        key_id: the public part of the API key or the link; empty: there is none.
-        name: the key's name.
+        key_id: id of the API key or the link (its public part); empty where there is none.
+        name: name of the key.
         scopes: permitted scopes; ``admin`` includes the others.
-        counters: shell patterns of the counters that it may name; empty: all.
-        max_counters: number of counters that it may use; None: the server's setting.
-        public: it may only add 1 to public counters: a request without a key, or with one that
+        counters: shell patterns of the counters that it may name; empty for all.
+        max_counters: number of counters that it may use; None for the server's setting.
+        public: True where it may only add 1 to public counters: the request has no key, or its key
             lacks the scope.
-        session: hash of the login's cookie; empty: no login.
-        link: id of the link, which may read one counter; empty: no link.
+        session: hash of the login's cookie; empty where there is no login.
+        link: id of the link, which may read one counter; empty where it is no link.
     """
 
     key_id: str = ""
@@ -59,19 +61,21 @@ class Identity:
     link: str = ""
 
     def may(self, scope: Scope) -> bool:
-        """Whether it has ``scope``."""
+        """Return whether the identity has ``scope``, or has ``admin``, which includes all
+        scopes."""
         return scope in self.scopes or "admin" in self.scopes
 
     def may_name(self, counter: str) -> bool:
-        """Whether it may name a counter or sequence."""
+        """Return whether the identity may name a counter or sequence."""
         return not self.counters or any(fnmatchcase(counter, each) for each in self.counters)
 
 
 EVERYBODY: Final = Identity(name="everybody", scopes=frozenset(SCOPES))
-"""The identity of requests without a key to a server ``--without-keys``; it has all rights."""
+"""The identity of requests without a key if the server runs ``--without-keys``. It has all
+rights."""
 
 NOBODY: Final = Identity(name="nobody", public=True)
-"""The identity of requests without a key on routes that need none, or are public."""
+"""The identity of requests without a key on routes that are public or need no key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +83,9 @@ class Credential:
     """A valid key, login or link.
 
     Attributes:
-        identity: its identity.
+        identity: what its holder may do.
         hash: SHA-256 of its secret.
-        ends: the time at which it expires, on the register's clock.
+        ends: the time at which it expires, on the register's clock; infinite where it never does.
     """
 
     identity: Identity
@@ -93,9 +97,9 @@ class Register:
     """The valid keys, logins and links, in memory.
 
     Args:
-        store: reads them.
-        mysql_url: the database in which times of last use are written.
-        clock: returns seconds.
+        store: reads them from MySQL.
+        mysql_url: the database in which the times of last use are written.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -114,16 +118,18 @@ class Register:
         self._late = False  # a read has taken longer than READ_WAIT_S
 
     def key(self, id: str) -> Credential | None:
-        """The valid key, or link, with an id; None: there is none."""
+        """Return the valid key or link with an id; None where there is none."""
         return self._valid(self._keys.get(id))
 
     def login(self, token_hash: bytes) -> Credential | None:
-        """The login of a cookie, if it and its key are valid; None: there is none."""
+        """Return the login with this hash of its cookie, if the login and its key are valid;
+        otherwise None."""
         found = self._valid(self._logins.get(token_hash))
         return None if found is None or self.key(found.identity.key_id) is None else found
 
     def is_valid(self, who: Identity) -> bool:
-        """Whether the login or key of ``who`` is still valid, for endless answers."""
+        """Return whether the login or key of ``who`` is still valid. Endless answers check this
+        repeatedly."""
         if who.session:
             return self.login(who.session) is not None
         if who.key_id:
@@ -131,14 +137,14 @@ class Register:
         return True
 
     def note_use(self, id: str) -> None:
-        """Remember the use of a key for :meth:`write_uses`."""
+        """Remember that a key was used, until :meth:`write_uses` writes it."""
         self._used.add(id)
 
     async def read(self) -> None:
         """Read all keys, logins and links.
 
         Raises:
-            StoreError: as any query; the known ones stay.
+            StoreError: the read failed; the keys, logins and links known before stay.
         """
         began = self._clock()
         keys, logins = await anyio.to_thread.run_sync(
@@ -157,11 +163,12 @@ class Register:
         }
 
     async def refresh(self) -> bool:
-        """Read again now: for an unknown key, which may be new, and after the end of a login or
-        link. All calls during a read share the next one. Never raises.
+        """Read again now, before the next regular read: for an unknown key, which may be new, and
+        after a login or link has ended. All calls during a read share the next read. Never raises.
 
         Returns:
-            Whether it was read; False at once while MySQL is away or does not answer.
+            True if the register was read, False if MySQL does not answer in time. If MySQL did not
+            answer the last read, False is returned without another one.
         """
         if self._away or self._late:
             return False
@@ -179,7 +186,8 @@ class Register:
             await self._try_read()
 
     async def keep_fresh(self) -> None:
-        """Read every :data:`REFRESH_S` seconds, and write uses, until cancelled."""
+        """Read every :data:`REFRESH_S` seconds, and write the uses of keys, until the task is
+        cancelled."""
         noted = self._clock()
         while True:
             await asyncio.sleep(REFRESH_S)
@@ -190,7 +198,8 @@ class Register:
                 await self.write_uses()
 
     async def write_uses(self) -> None:
-        """Write the last use of the keys that were used since the last write. Never raises."""
+        """Write the time of last use of each key that was used since the last write. Never
+        raises."""
         used, self._used = self._used, set()
         if not used:
             return

@@ -1,6 +1,6 @@
-"""``/v1/counters`` and ``/v1/counters/{counter}``: the list of counters, and settings of one;
-``/v1/counters/{counter}/notes`` and ``/v1/notes``: notes on days. See ``store/notes.py`` for limits
-of notes."""
+"""The endpoints ``/v1/counters`` and ``/v1/counters/{counter}``, the list of counters and settings
+of one; ``/v1/counters/{counter}/notes`` and ``/v1/notes``, notes on days. See ``store/notes.py``
+for limits of notes."""
 
 from dataclasses import asdict, replace
 from datetime import date
@@ -52,11 +52,12 @@ from countersink.web.read_pool import read_problems
 from countersink.web.services import Services
 
 MAX_COUNTERS: Final = 1_000
-"""Counters in one answer."""
+"""Maximum number of counters in one answer."""
 KEPT_S: Final = 2.0
-"""Seconds for which the numbers that counters are sorted by are kept, at least."""
+"""Minimum seconds for which the numbers by which counters are sorted are kept."""
 KEPT_FACTOR: Final = 20.0
-"""They are kept for the duration of their read times this factor, if that is longer."""
+"""The numbers by which counters are sorted are kept for the duration of their read times this
+factor, if that is longer."""
 _DEFAULT_COUNTERS: Final = 100
 _DEFAULT_DAYS: Final = 14
 _part_of_name: Final = partial(short_text, whose="a counter's name", most=MAX_COUNTER_LENGTH)
@@ -87,7 +88,7 @@ _PARAMETERS: Final = (
 
 
 async def counters(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /v1/counters``: counters with their totals and last days."""
+    """Answer ``GET /v1/counters`` with counters, their totals and last days."""
     given = request.scope["countersink.given"]
     sort, pending = given["sort"], given["include_pending"]
     values = None if sort == SORTS[0] else services.single(cached_sort_values)[sort]
@@ -132,7 +133,8 @@ def _row(line: OverviewLine) -> dict[str, Any]:
 
 
 def cached_sort_values(services: Services) -> dict[str, CachedAnswer[SortValues]]:
-    """The numbers that counters are sorted by, kept so that many pages need one read."""
+    """Return the numbers by which counters are sorted, as a cached answer for each sort order: many
+    pages need one read."""
 
     def ask(by: str) -> SortValues:
         return services.reads.read(lambda moment: sort_values(moment.snapshot, by))
@@ -145,7 +147,7 @@ def cached_sort_values(services: Services) -> dict[str, CachedAnswer[SortValues]
 
 
 async def counter(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /v1/counters/{counter}``: the settings of a counter."""
+    """Answer ``GET /v1/counters/{counter}`` with the settings of a counter."""
     found = await require_counter(request, services, who, permitted_counter(request, who))
     return json_answer(request, counter_document(found), {}, {}, pending=False)
 
@@ -153,10 +155,10 @@ async def counter(request: Request, services: Services, who: Identity) -> Respon
 async def require_counter(
     request: Request, services: Services, who: Identity, name: str
 ) -> Counter:
-    """The counter with a name.
+    """Return the counter with the name ``name``.
 
     Raises:
-        Problem: 404 it does not exist; 503 MySQL does not answer.
+        Problem: 404 the counter does not exist; 503 MySQL does not answer.
     """
 
     def read() -> Counter:
@@ -200,7 +202,7 @@ class CounterList(Closed):
 
 
 class CounterBreakdown(Closed):
-    """The dimensions of a breakdown."""
+    """A breakdown of a counter: its dimensions, and since when it counts events."""
 
     dimensions: list[str]
     since: Annotated[Time | None, doc("It has the events from then on; null: all events.")]
@@ -281,13 +283,13 @@ class Note(Closed):
 
 
 class NoteList(Closed):
-    """Notes, by day."""
+    """Notes, sorted by day."""
 
     rows: list[Note]
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
-    """The notes of a counter, with those of all counters."""
+    """Answer ``GET …/notes`` with the notes on a counter, and those on all counters."""
     given = request.scope["countersink.given"]
     counter = await _existing_counter(request, services, who)
     # A link gives access to its counter's own notes only.
@@ -303,7 +305,7 @@ async def listed(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def write(request: Request, services: Services, who: Identity) -> Response:
-    """Write the note of a day, replacing an older one."""
+    """Answer ``PUT …/notes/{day}``: write the note on a day, in place of an older one."""
     day = _day(request)
     # First the body: the read pool, which finds the counter, would consume it.
     asked = await read_object(request, services, NoteText)
@@ -319,7 +321,7 @@ async def write(request: Request, services: Services, who: Identity) -> Response
 
 
 async def delete(request: Request, services: Services, who: Identity) -> Response:
-    """Delete the note of a day."""
+    """Answer ``DELETE …/notes/{day}``: delete the note on a day."""
     counter = _counter(request, who)
     day = _day(request)
     if not await services.run_in_session(notes.delete, counter, day):
@@ -357,7 +359,8 @@ def _document(note: DayNote) -> dict[str, Any]:
 
 
 def _routes(path: str, *, of_counter: bool) -> tuple[Route, ...]:
-    """The routes of the notes of one counter, or of all counters."""
+    """Return the routes of notes: on one counter if ``of_counter`` is True, else on all
+    counters."""
     prefix, name, owner = (
         ("counter", "Note", "a counter") if of_counter else ("common", "CommonNote", "all counters")
     )

@@ -1,5 +1,5 @@
-"""``/v1/dead``, ``/v1/dead/retry`` and ``/v1/dead/drop``: list, retry and drop dead letters. See
-``runtime/dead_letter.py`` for texts of reasons."""
+"""The endpoints ``/v1/dead``, ``/v1/dead/retry`` and ``/v1/dead/drop``, which list, retry and drop
+dead letters. See ``runtime/dead_letter.py`` for texts of reasons."""
 
 from dataclasses import asdict
 from functools import partial
@@ -27,13 +27,13 @@ from countersink.web.http.parameters import Parameter, number
 from countersink.web.services import Services
 
 MAX_ROWS: Final = 500
-"""Dead letters in one answer."""
+"""Maximum number of dead letters in one answer."""
 MAX_REFS: Final = 1_000
-"""Dead letters that one request may name."""
+"""Maximum number of dead letters that one request may name."""
 MAX_BODY_BYTES: Final = 64 * 1024
-"""Bytes of the body of a request that names them."""
+"""Maximum bytes of the body of a request that chooses dead letters."""
 SHOWN_CHARACTERS: Final = 2_000
-"""Characters of a payload in a list; ``countersink dead list`` has all."""
+"""Maximum characters of a payload in a list. ``countersink dead list`` has all."""
 _Reason = Annotated[str, Meta(pattern="^[ -~]{1,64}$")]
 _REASON_SCHEMA: Final = msgspec.json.schema(_Reason)
 _Ref = Annotated[str, Meta(pattern="^[0-9a-fA-F]{32}(:(-1|[0-9]{1,9}))?$")]
@@ -49,13 +49,13 @@ _Most = Annotated[
 
 
 class Choice(msgspec.Struct, forbid_unknown_fields=True):
-    """The selection of dead letters in a body, by exactly one of the first three members.
+    """The dead letters that a request chooses, by exactly one of ``refs``, ``reason`` and ``all``.
 
     Attributes:
-        refs: their names.
-        reason: the reason of all of them.
-        all: True: all; a retry leaves out those that may be counted already.
-        most: with ``reason`` or ``all``: if more match, none is changed.
+        refs: the names of dead letters.
+        reason: chooses all dead letters with this reason.
+        all: True chooses all dead letters; a retry leaves out those that may be counted already.
+        most: with ``reason`` or ``all``: if more dead letters match, none is changed.
     """
 
     refs: _Refs | UnsetType = UNSET
@@ -76,20 +76,20 @@ _PARAMETERS: Final = (
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /v1/dead``."""
+    """Answer ``GET /v1/dead`` with dead letters, newest first."""
     given = request.scope["countersink.given"]
     return JSONResponse(await services.run_in_session(_list, given["reason"], given["limit"]))
 
 
 async def retried(request: Request, services: Services, who: Identity) -> Response:
-    """``POST /v1/dead/retry``."""
+    """Answer ``POST /v1/dead/retry``: retry the dead letters that the body chooses."""
     choice = await _choice(request, services)
     done = await services.run_in_session(_retry, choice)
     return JSONResponse(asdict(done))
 
 
 async def dropped(request: Request, services: Services, who: Identity) -> Response:
-    """``POST /v1/dead/drop``."""
+    """Answer ``POST /v1/dead/drop``: delete the dead letters that the body chooses."""
     choice = await _choice(request, services)
     number = await services.run_in_session(_drop, choice)
     return JSONResponse({"dropped": number})
@@ -122,8 +122,8 @@ def _drop(session: Session, choice: Choice) -> int:
 
 
 def _chosen(session: Session, choice: Choice) -> dict[str, Any]:
-    """The choice as arguments of the store (neither refs nor reason: all), without dead letters
-    that are added from now on.
+    """Return a choice as arguments of ``retry`` and ``drop``; without refs and reason these take
+    all dead letters. Dead letters that are added later are left out.
 
     Raises:
         Problem: 409 more than ``most`` match.
@@ -142,7 +142,11 @@ def _shortened(row: dict[str, object]) -> dict[str, object]:
 
 
 async def _choice(request: Request, services: Services) -> Choice:
-    """The selection in a request's body."""
+    """Return the choice in a request's body.
+
+    Raises:
+        Problem: as :func:`~countersink.web.http.bodies.read_object`; 422 the choice is not valid.
+    """
     choice = await read_object(request, services, Choice, limit=MAX_BODY_BYTES)
     try:
         for ref in choice.refs or ():
@@ -172,7 +176,7 @@ class DeadLetter(msgspec.Struct):
 
 
 class DeadReasonWords(msgspec.Struct):
-    """The texts of a reason."""
+    """What a reason of dead letters means, in words for people."""
 
     headline: Annotated[str, doc("what happened, in a few words")]
     explanation: Annotated[str, doc("what happened, as a sentence")]
@@ -199,7 +203,7 @@ class DeadList(msgspec.Struct):
 
 
 class DeadRetried(msgspec.Struct):
-    """The result of a retry."""
+    """The result of a retry of dead letters."""
 
     retried: Count
     failed: Count
@@ -225,7 +229,8 @@ _CHOICE: Final = {
 
 
 def _on_choice(what: str, handler: Handler, done: type, **texts: Any) -> Route:
-    """A route that changes the dead letters that the body selects."""
+    """Return the route ``POST /v1/dead/{what}``, which changes the dead letters that the body
+    chooses."""
     return Route(
         "POST",
         f"/v1/dead/{what}",
@@ -268,4 +273,5 @@ ROUTES: Final[tuple[Route, ...]] = (
         " `not_kept` are deleted as well.",
     ),
 )
-"""The routes of dead letters, which may have any counter, or none."""
+"""The routes of dead letters. They need a key for all counters, because a dead letter may have any
+counter, or none."""

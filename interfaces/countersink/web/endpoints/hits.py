@@ -1,5 +1,6 @@
-"""``/hit/...``: pixel, badge and beacon, which count a visit of a public counter, or with a key;
-prefetches and HEAD are not counted. See ``web/badges.py`` for the SVG."""
+"""The endpoints ``/hit/...``: a pixel, a badge and a beacon. Each request counts a visit, except
+prefetches and HEAD requests. It needs a key unless the counter is public. See ``web/badges.py`` for
+the SVG."""
 
 import asyncio
 import re
@@ -33,24 +34,26 @@ GIF: Final = bytes.fromhex(
     "2c00000000010001000002024401003b"  # the one pixel, and the end
 )
 MAX_BEACON_BYTES: Final = 64 * 1024
-"""Bytes of a beacon's body, which is ignored: browsers send no more."""
+"""Maximum bytes of a beacon's body, which is ignored: browsers send no more."""
 FRESH_S: Final = 2.0
-"""Seconds for which the names of counters are kept."""
+"""Minimum seconds for which the names of existing counters are kept."""
 KEPT_FACTOR: Final = 4.0
-"""The names are kept for the duration of their read times this factor, if that is longer."""
+"""The names of counters are kept for the duration of their read times this factor, if that is
+longer."""
 PATIENCE_S: Final = 2.0
-"""Seconds that a visitor waits for the names at most."""
+"""Maximum seconds that a visitor waits for the names of counters."""
 SALT_WAIT_S: Final = 2.0
-"""Seconds that a hit waits until the producer knows whether its counter has a salt."""
+"""Maximum seconds that a hit waits until the producer knows whether its counter counts different
+members."""
 _HEADERS: Final[Mapping[str, str]] = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "cross-origin",
 }
 _PREFETCH_HEADERS: Final = frozenset((b"sec-purpose", b"purpose", b"x-moz"))
-"""Headers in which browsers say that they prefetch a page, which may never be shown."""
+"""Headers in which browsers say that they prefetch a page. The page may never be shown."""
 _WILD: Final = frozenset("*?[")
 _NOTHING: Final = "(?!)"
-"""A pattern that matches nothing."""
+"""A regular expression that matches nothing."""
 
 
 _LABEL: Final = short_text(
@@ -60,8 +63,8 @@ _COUNT: Final = choice("count", ("0", "1"), "`0` shows the number and counts not
 
 
 async def pixel(request: Request, services: Services, who: Identity) -> Response:
-    """Count a visit, and answer with a transparent pixel. The query is ignored: a page may use it
-    to bypass caches."""
+    """Count a visit, and answer with a transparent pixel. The query is ignored: a page may change
+    it to bypass caches."""
     counter, key = _counter_and_key(request)
     await _require_ingest(request, services, who, counter)
     await _count_visit(request, services, who, counter, key)
@@ -69,7 +72,8 @@ async def pixel(request: Request, services: Services, who: Identity) -> Response
 
 
 async def number(request: Request, services: Services, who: Identity) -> Response:
-    """Count a visit, and answer with a badge of the number."""
+    """Count a visit, unless ``count`` is 0, and answer with a badge that shows the number of
+    visits."""
     given = request.scope["countersink.given"]
     counter, key = _counter_and_key(request)
     visits, total = 0, None
@@ -91,7 +95,7 @@ async def number(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def beacon(request: Request, services: Services, who: Identity) -> Response:
-    """Count a visit of ``navigator.sendBeacon``."""
+    """Count a visit that a page reports with ``navigator.sendBeacon``."""
     counter, key = _counter_and_key(request)
     await _require_ingest(request, services, who, counter)
     await bodies.read(request, services, MAX_BEACON_BYTES)
@@ -100,10 +104,10 @@ async def beacon(request: Request, services: Services, who: Identity) -> Respons
 
 
 def _counter_and_key(request: Request) -> tuple[str, str]:
-    """The counter and the key in the path.
+    """Return the counter and the key in the path of a request.
 
     Raises:
-        Problem: 422 the name or the key is not valid.
+        Problem: 422 the counter's name or the key is not valid.
     """
     counter, key = counter_of_path(request), request.path_params["key"]
     try:
@@ -113,10 +117,11 @@ def _counter_and_key(request: Request) -> tuple[str, str]:
 
 
 async def _may_see(request: Request, services: Services, who: Identity, counter: str) -> bool:
-    """Whether ``who`` may see a counter's number: it is public, or the key has the scope read.
+    """Return whether ``who`` may see a counter's number: the key has the scope read, or the counter
+    is public.
 
     Raises:
-        Problem: 503 MySQL cannot tell whether it is public.
+        Problem: 503 MySQL cannot tell whether the counter is public.
     """
     if who.may("read") and who.may_name(counter):
         return True
@@ -129,7 +134,7 @@ async def _require_ingest(
     """Check that ``who`` may add to a counter.
 
     Raises:
-        Problem: 403 ``who`` may not name it, and it is not public; 503 MySQL cannot tell.
+        Problem: 403 ``who`` may not name the counter, and it is not public; 503 MySQL cannot tell.
     """
     if not who.public and who.may_name(counter):
         return
@@ -147,7 +152,8 @@ async def _require_ingest(
 async def _count_visit(
     request: Request, services: Services, who: Identity, counter: str, key: str
 ) -> int:
-    """Count a visit unless the request is a HEAD or a prefetch; returns the number counted."""
+    """Count a visit, unless the request is a HEAD or a prefetch. Return the number of counted
+    visits, 1 or 0."""
     if request.method == "HEAD" or _is_prefetch(request):
         return 0
     if services.single(visitor_counters)(counter) and await _has_visitors(
@@ -162,7 +168,8 @@ async def _count_visit(
 
 
 async def _has_visitors(request: Request, services: Services, counter: str) -> bool:
-    """Whether a counter counts different members; False while that is unknown."""
+    """Return whether a counter counts different members. Wait until the producer knows it; return
+    False if it is still unknown after :data:`SALT_WAIT_S`."""
     counts_members = services.producer.counts_members
     await wait_until(request, services, lambda: counts_members(counter) is not None, SALT_WAIT_S)
     return bool(counts_members(counter))
@@ -180,12 +187,13 @@ def _matcher(patterns: Sequence[str]) -> Callable[[str], re.Match[str] | None]:
 
 
 def visitor_counters(services: Services) -> Callable[[str], re.Match[str] | None]:
-    """A matcher of the counters whose hits count different visitors (``hit_visitors``)."""
+    """Return a function that matches the names of counters whose hits count different visitors
+    (``hit_visitors``)."""
     return _matcher(services.options.hit_visitors)
 
 
 class PublicCounters:
-    """The public counters of a process. Only for the event loop's thread.
+    """Tells whether a counter is public. Use it only in the event loop's thread.
 
     Args:
         services: have the patterns and the store.
@@ -203,11 +211,12 @@ class PublicCounters:
         )
 
     async def has(self, counter: str, holder: str) -> bool:
-        """Whether a counter is public.
+        """Return whether a counter is public.
 
         Args:
-            counter: its name.
-            holder: takes a place while MySQL is asked.
+            counter: name of the counter.
+            holder: id of the key or address of the client, which holds a waiting place while MySQL
+                is asked.
 
         Raises:
             Problem: 503 MySQL does not answer whether the counter exists.

@@ -1,7 +1,7 @@
-"""``POST /v1/increments``: the body's members with their bounds and errors, Idempotency-Key,
-``?wait=``, and 503 while the producer accepts no more.
+"""The endpoint ``POST /v1/increments``: the body's members with their bounds and errors, the header
+Idempotency-Key, ``?wait=``, and 503 while the producer accepts no more.
 
-The body is strict JSON; each error names the position of its increment.
+The body is strict JSON. Each error in it is answered with the position of its increment.
 """
 
 import time
@@ -33,13 +33,14 @@ from countersink.web.services import Acknowledgements, Services
 State = Literal["accepted", "stored", "applied", "unknown"]
 RETRY_AFTER_S: Final = 1
 SALT_WAIT_S: Final = SALT_SECONDS + 2.0
-"""Seconds that a request with visitors waits until the producer knows the counter's salt: the first
-request, one right after ``--unique``, or one before a worker has made the current salt."""
+"""Maximum seconds that a request with visitors waits until the producer knows the salt with which
+the counter's visitors are hashed. It waits if it is the first such request, comes right after
+``--unique``, or comes before a worker has made the current salt."""
 SALT_POLL_S: Final = 0.02
 MAX_ERRORS: Final = 20
-"""Errors in one answer."""
+"""Maximum number of errors in one answer."""
 MAX_ID_LENGTH: Final = 255
-"""Characters in the ``id`` of an increment and in an ``Idempotency-Key``."""
+"""Maximum characters of the ``id`` of an increment and of an ``Idempotency-Key``."""
 _WAIT: Final = choice(
     "wait",
     ("stored", "applied"),
@@ -51,7 +52,7 @@ _WAIT: Final = choice(
 
 
 async def add(request: Request, services: Services, who: Identity) -> Response:
-    """``POST /v1/increments``: accept all increments of the body, or none."""
+    """Answer ``POST /v1/increments``: accept all increments of the body, or none."""
     wait: State | None = request.scope["countersink.given"]["wait"]
     media_type, name = _headers(request)
     bodies.check_json(media_type)
@@ -71,7 +72,8 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
 
 
 def _have_salts(services: Services, waiting: set[str]) -> bool:
-    """Whether no counter of ``waiting`` awaits its salt; removes those that do not."""
+    """Remove from ``waiting`` the counters whose salt the producer does not await any more, and
+    return whether no counter is left."""
     waiting -= {each for each in waiting if not services.producer.awaits_salt(each)}
     return not waiting
 
@@ -79,8 +81,8 @@ def _have_salts(services: Services, waiting: set[str]) -> bool:
 async def wait_until(
     request: Request, services: Services, is_known: Callable[[], bool], within_s: float
 ) -> None:
-    """Wait until ``is_known`` returns True, for ``within_s`` seconds at most; not at all without a
-    place to wait."""
+    """Wait until ``is_known`` returns True, at most ``within_s`` seconds. Do not wait where too
+    many requests wait already (see WaitingPlaces)."""
     if is_known():
         return
     deadline = time.monotonic() + within_s
@@ -96,6 +98,12 @@ def accept(
     id: str | None = None,
 ) -> None:
     """Pass all increments to the producer, or none.
+
+    Args:
+        services: have the producer.
+        who: identity of the sender.
+        increments: the increments.
+        id: names the batch, which is counted once however often it is sent; None for no name.
 
     Raises:
         Problem: 403 the key has used too many counters; 422 some increments are not valid; 413 a
@@ -122,7 +130,8 @@ def accept(
 
 
 def answer(accepted: int, state: State | None) -> Response:
-    """The answer to accepted increments."""
+    """Return the answer to a request whose increments were accepted. Without ``wait`` their state
+    is None."""
     if state is None:
         body, status = b'{"accepted":%d}' % accepted, 202
     else:
@@ -132,7 +141,12 @@ def answer(accepted: int, state: State | None) -> Response:
 
 
 def _headers(request: Request) -> tuple[str, str | None]:
-    """The media type, empty without Content-Type, and the Idempotency-Key."""
+    """Return the media type of a request and its Idempotency-Key. Without the header Content-Type
+    the first is empty; without the header Idempotency-Key the second is None.
+
+    Raises:
+        Problem: 422 the Idempotency-Key is not valid.
+    """
     found: Mapping[bytes, bytes] = request.scope["countersink.headers"]
     media_type = found.get(b"content-type", b"").decode("latin-1")
     name = found.get(b"idempotency-key")
@@ -152,15 +166,15 @@ def read_increments(
     who: Identity,
     clock: Callable[[], float] = time.time,
 ) -> list[IncrementTuple | Increment]:
-    """The increments of a body, which is a JSON object or an array of objects.
+    """Return the increments in a body, which is a JSON object or an array of objects.
 
     The producer checks counters, keys and the 64-bit range.
 
     Args:
         body: the decompressed body.
-        options: limits of amounts, times and the number of increments.
-        who: the sender.
-        clock: returns Unix seconds; called once, if an increment has a time.
+        options: has the limits of amounts, of times and of the number of increments.
+        who: identity of the sender.
+        clock: returns Unix seconds; it is called once, and only if an increment has a time.
 
     Raises:
         Problem: 400 the body is not JSON; 413 too many increments; 422 some are not valid; 403
@@ -204,10 +218,10 @@ def read_increments(
 
 
 def _check_time(when: datetime, now: float, options: WebOptions) -> None:
-    """Check that an increment's time is within its limits, inclusive.
+    """Check that the time of an increment is within the limits of the options, inclusive.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the time is too far ahead of ``now``, or too long ago.
     """
     seconds = when.timestamp()
     if seconds > now + options.max_ahead_s:
@@ -223,12 +237,12 @@ def _check_time(when: datetime, now: float, options: WebOptions) -> None:
 
 
 def scoped(who: Identity, id: str) -> str:
-    """``id`` with the key's id in front: equal ids of two keys are different events."""
+    """Return ``id`` with the key's id in front: equal ids of two keys are different events."""
     return f"http:{who.key_id}/{id}"
 
 
 def read_time(at: str | float) -> datetime:
-    """The time in ISO 8601 with a time zone, or in Unix seconds.
+    """Return the time in ``at``: ISO 8601 with a time zone, or Unix seconds.
 
     Raises:
         ValueError: ``at`` is neither.
@@ -340,9 +354,9 @@ def _items(body: bytes, most: int) -> Sequence[IncrementAsked]:
 
 
 def _has_unique_members(body: bytes, items: Sequence[IncrementAsked]) -> bool:
-    """Whether ``body`` has as many strings as ``items``, so that no member is repeated; False: it
-    has to be read by :func:`read_json`, which takes three times as long as all other steps.
-    """
+    """Return whether ``body`` has exactly as many strings as ``items`` need: then no member of an
+    object is repeated. Otherwise :func:`read_json` has to read the body, which takes three times as
+    long as all other steps."""
     strings = 2 * len(items)
     for item in items:
         if isinstance(item.key, str):
@@ -361,8 +375,8 @@ def _has_unique_members(body: bytes, items: Sequence[IncrementAsked]) -> bool:
 
 
 def _items_one_by_one(body: bytes, most: int) -> Sequence[IncrementAsked]:
-    """The items of a body that the fast decoder refused: finds the invalid ones, and accepts whole
-    numbers written as floats."""
+    """Return the items of a body that the fast decoder refused. This decoder finds the invalid
+    items, and accepts whole numbers that are written as floats."""
     try:
         found = read_json(body)
     except msgspec.ValidationError as error:  # a number that is too large or too long
@@ -391,7 +405,8 @@ def _check_number(items: int, most: int) -> None:
 
 
 def invalid(errors: Sequence[tuple[int, str]]) -> Problem:
-    """The problem (422) of invalid increments, given as (position from 0, error)."""
+    """Return the problem (422) of invalid increments. ``errors`` has their positions, from 0, and
+    the error of each."""
     return Problem(
         422,
         "Some increments are not valid; nothing was counted",

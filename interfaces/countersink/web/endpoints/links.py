@@ -1,8 +1,8 @@
-"""``/v1/links``: create, list and revoke links to a counter; and the page ``/shared``. See
-``store/api_keys.py`` for the form of tokens, ``store/links.py`` for limits.
+"""The endpoints ``/v1/links``, which create, list and revoke links to a counter; and the page
+``/shared``. See ``store/api_keys.py`` for the form of tokens, ``store/links.py`` for limits.
 
-The token is in the fragment of the URL (behind ``#``), which browsers do not send: neither a
-proxy's log nor the header Referer has it. The page sends it as ``Authorization: Bearer``.
+A link's token is in the fragment of its URL (behind ``#``), which browsers do not send. So neither
+a proxy's log nor the header Referer has the token. The page sends it as ``Authorization: Bearer``.
 """
 
 from contextlib import suppress
@@ -48,7 +48,7 @@ class Link(Closed):
 
 
 class NewLink(Link):
-    """A new link."""
+    """A new link, with its token."""
 
     token: Annotated[str, doc("shown once; sent as a Bearer key")]
     path: Annotated[str, doc("the link's path and fragment on this server")]
@@ -61,7 +61,7 @@ class LinkList(Closed):
 
 
 async def create(request: Request, services: Services, who: Identity) -> Response:
-    """``POST /v1/links``."""
+    """Answer ``POST /v1/links``: create a link, and return it with its token."""
     asked = await read_object(request, services, LinkAsked)
     counter = require_permitted(asked.counter, who)
     await require_counter(request, services, who, counter)
@@ -77,13 +77,13 @@ async def create(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /v1/links``."""
+    """Answer ``GET /v1/links`` with the valid links that the key may revoke."""
     found = await services.run_in_session(links.list_links)
     return JSONResponse({"rows": [_document(link) for link in found if _may_manage(who, link)]})
 
 
 async def revoke(request: Request, services: Services, who: Identity) -> Response:
-    """``DELETE /v1/links/{id}``."""
+    """Answer ``DELETE /v1/links/{id}``: end a link."""
     id = request.path_params["id"]
     found = await services.run_in_session(links.list_links)
     if not any(link.id == id and _may_manage(who, link) for link in found):
@@ -95,7 +95,7 @@ async def revoke(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def shared_page(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /shared``: the dashboard's page, for links."""
+    """Answer ``GET /shared`` with the dashboard's page, which shows the counter of a link."""
     answer = page(request, "index.html")
     answer.headers["Referrer-Policy"] = "no-referrer"
     answer.headers["X-Robots-Tag"] = "noindex"

@@ -1,6 +1,7 @@
-"""``GET /v1/live``: live numbers as server-sent events, with limits of streams per key and address.
+"""The endpoint ``GET /v1/live``: live numbers as server-sent events, with limits of open event
+streams per key and address.
 
-One read of MySQL and Redis a second serves all streams.
+One read of MySQL and Redis a second serves all event streams.
 """
 
 import asyncio
@@ -38,27 +39,30 @@ from countersink.web.services import Services
 LOGGER: Final = logging.getLogger("countersink.web")
 MEDIA_TYPE: Final = "text/event-stream"
 MAX_COUNTERS: Final = 100
-"""Counters that one listener may name."""
+"""Maximum number of counters that one listener may name."""
 LIFE_S: Final = 300.0
-"""Seconds until a stream ends; the browser opens a new one, and the key is checked again."""
+"""Seconds after which a stream of events ends. The browser opens a new one, and the key is checked
+again."""
 HEARTBEAT_S: Final = 15.0
 """Seconds without an event after which a comment is sent, so that no proxy closes the stream."""
 SEND_S: Final = 10.0
-"""Seconds that a listener has to take an event."""
+"""Seconds within which a listener must take an event."""
 RECONNECT_MS: Final = 2_000
 EVERY_S: Final = 1.0
-"""Seconds between two reads, at least."""
+"""Minimum seconds between two reads."""
 POLL_S: Final = 0.2
-"""Seconds between two checks of a stream for new numbers, and for the validity of its key."""
+"""Seconds after which a stream looks again for new numbers, and whether its key is valid."""
 KEPT_FACTOR: Final = 4.0
-"""The pause after a read is its duration times this factor, if that is longer,"""
+"""The pause after a read is the read's duration times this factor, if that is longer than
+``EVERY_S``."""
 MAX_KEPT_S: Final = 10.0
-"""but this many seconds at most: a server may have paused just once."""
+"""Maximum seconds of the pause after a read: the server may have been slow just once."""
 MAX_LISTENERS: Final = 100
+"""Maximum number of listeners."""
 MAX_PER_KEY: Final = 25
-"""Listeners with one key, or with logins of it."""
+"""Maximum number of listeners with one key, or with logins of this key."""
 MAX_PER_ADDRESS: Final = 50
-"""Listeners from one address, with any keys."""
+"""Maximum number of listeners from one address, with any keys."""
 COUNTER: Final = Parameter(
     "counter",
     check_counter,
@@ -70,7 +74,7 @@ COUNTER: Final = Parameter(
 
 
 async def live(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /v1/live``."""
+    """Answer ``GET /v1/live`` with a stream of events."""
     counters = frozenset(request.scope["countersink.given"][COUNTER.name])
     if not all(map(who.may_name, counters)):
         raise Problem(403, "This key may not name one of these counters")
@@ -91,9 +95,11 @@ class SentNumbers:
     """The numbers of one read of MySQL and Redis.
 
     Attributes:
-        visible: number of counters that match the patterns of a listener, by the patterns of all
-            listeners at the start of the read; None: too many to read each second.
-        today: (day in the counter's time zone, its total), by name of a wanted counter.
+        visible: for the patterns of each listener, the number of existing counters that match one
+            of them; None where there are too many counters to read each second. Patterns of
+            listeners that joined during the read are missing.
+        today: the day in the counter's time zone and its total, by name of a counter that a
+            listener wants.
         complete_up_to: see :class:`countersink.reads.Moment`.
     """
 
@@ -104,13 +110,13 @@ class SentNumbers:
 
 @dataclass(eq=False, slots=True)
 class Listener:
-    """An open stream.
+    """The client of an open stream of events.
 
     Attributes:
         counters: names of the counters whose totals of today are sent.
-        patterns: shell patterns of the counters that its key may name; empty: all.
-        key: the id of its key; empty: no key.
-        address: of the client.
+        patterns: shell patterns of the counters that its key may name; empty for all.
+        key: the id of its key; empty where there is no key.
+        address: the client's address.
         last: the last read that was sent, or that had ended before the stream was opened.
     """
 
@@ -122,9 +128,9 @@ class Listener:
     _sent: dict[str, tuple[date, int]] = field(default_factory=dict)
 
     def news(self, read: Future[SentNumbers]) -> dict[str, Any] | None:
-        """The document of an event with the numbers that changed since the last one; None if the
-        read is running, was sent already, or began before this listener joined.
-        """
+        """Return the document of an event, with the numbers of ``read`` that changed since the last
+        event. Return None if the read is running, was sent already, or began before this listener
+        joined."""
         if read is self.last or not read.done():
             return None
         if read.exception() is not None:
@@ -151,15 +157,15 @@ class Listener:
 
 
 class Feed:
-    """Live numbers, read while a stream is open, and the limits of streams. Only for the event
-    loop's thread.
+    """Reads live numbers while there are listeners, and limits the number of listeners. Use it only
+    in the event loop's thread.
 
     Args:
-        services: read the numbers.
+        services: have ``reads``, which read the numbers.
 
     Attributes:
-        numbers: the last read; raises if a server did not answer.
-        listeners: the open streams.
+        numbers: the cached answer of the last read; it raises where a server did not answer.
+        listeners: the listeners of all open streams.
     """
 
     def __init__(self, services: Services) -> None:
@@ -170,10 +176,11 @@ class Feed:
         self._reads = services.reads
 
     def require_room(self, listener: Listener) -> None:
-        """Check that another stream may be opened.
+        """Check that one more listener may join.
 
         Raises:
-            Problem: 429 too many streams of the key or address; 503 too many streams.
+            Problem: 429 the key or address has too many listeners; 503 there are too many
+                listeners.
         """
         of_key = sum(each.key == listener.key for each in self.listeners)
         of_address = sum(each.address == listener.address for each in self.listeners)
@@ -188,14 +195,14 @@ class Feed:
             raise Problem(503, "Too many streams are open: try again later", retry_after=30)
 
     def join(self, listener: Listener) -> None:
-        """Add a listener, which is sent the reads that end from now on."""
+        """Add a listener. It is sent the reads that end from now on."""
         self.listeners.add(listener)
         last = self.numbers.last
         if last is not None and last.done():
             listener.last = last
 
     def _read(self) -> SentNumbers:
-        """Read MySQL and Redis once."""
+        """Read the numbers of all listeners from MySQL and Redis."""
         listeners = list(self.listeners)
         wanted = sorted({name for each in listeners for name in each.counters})
         try:
@@ -216,8 +223,8 @@ class Feed:
 
 
 def _visible(names: list[str] | None, patterns: tuple[str, ...]) -> int | None:
-    """The number of names that match a pattern, or of all names without patterns; None without
-    names, which are too many to count."""
+    """Return how many names match a pattern; without patterns, how many names there are. Return
+    None if ``names`` is None: they are too many to count."""
     if names is None:
         return None
     if not patterns:
@@ -227,12 +234,13 @@ def _visible(names: list[str] | None, patterns: tuple[str, ...]) -> int | None:
 
 
 class LiveStream(StreamingResponse):
-    """Sends events to a listener until it disconnects or stops reading, or its time is over.
+    """Sends events to a listener until it disconnects, stops reading, or has listened for
+    :data:`LIFE_S`.
 
     Args:
-        feed: has the numbers.
-        listener: the stream.
-        is_admitted: tells whether the stream may go on.
+        feed: reads the numbers.
+        listener: receives the events.
+        is_admitted: returns whether the stream may go on.
     """
 
     def __init__(self, feed: Feed, listener: Listener, is_admitted: Callable[[], bool]) -> None:
@@ -247,7 +255,8 @@ class LiveStream(StreamingResponse):
         self._is_admitted = is_admitted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; the listener joins at once, so that later requests count it."""
+        """Send the answer. The listener joins at once, so that the limits of later requests count
+        it."""
         self._feed.join(self._listener)
         try:
             await super().__call__(scope, receive, send)
@@ -255,7 +264,7 @@ class LiveStream(StreamingResponse):
             self._feed.listeners.discard(self._listener)
 
     async def stream_response(self, send: Send) -> None:
-        """Send the head and the events (called by Starlette)."""
+        """Send the head and the events. Starlette calls this."""
         sent_at = time.monotonic()
         ends = sent_at + LIFE_S
         with suppress(TimeoutError):  # the listener stopped reading: the server disconnects it
@@ -278,7 +287,7 @@ async def _send(send: Send, text: str) -> None:
 
 
 class News(Closed):
-    """New numbers; ``today`` has only counters that changed."""
+    """An event with new numbers; ``today`` has only the counters whose total changed."""
 
     counters: Annotated[int, Meta(ge=0)] | None
     complete_up_to: Time | None
@@ -286,7 +295,7 @@ class News(Closed):
 
 
 class Trouble(Closed):
-    """MySQL or Redis is away."""
+    """An event that tells that MySQL or Redis is away."""
 
     trouble: Annotated[bool, Meta(extra_json_schema={"const": True})]
 

@@ -1,13 +1,13 @@
 """Pages and files of the dashboard; login and logout. See ``static/login.html`` and ``js/login.js``
 for the texts of the login page.
 
-The login's cookie is hidden from scripts, is sent by pages of this server only, and has 256 random
-bits; MySQL has their hash. A login ends after ``session_hours``, or with its key.
+The login's cookie is hidden from scripts, and browsers send it for pages of this server only. It
+has 256 random bits; MySQL has their hash. A login ends after ``session_hours``, or with its key.
 
-All scripts are sent as one file, and all styles as one; scripts that a page runs first are inline:
-on a slow line, the number of answers that wait for one another decides.
+All scripts are sent as one file, and all styles as one; scripts that a page runs first are inline.
+So few answers wait for one another, which decides how fast a page is on a slow line.
 
-The modules are joined without a JavaScript tool: each stands behind those that it imports. They are
+The JavaScript modules are joined without a tool: each stands behind those that it imports. They are
 all ours, use one form of import, and no two define the same name.
 """
 
@@ -34,9 +34,9 @@ from countersink.web.http.answers import accepts_gzip, policy
 from countersink.web.services import Services
 
 FOREVER: Final = "public, max-age=31536000, immutable"
-"""Cache-Control of files whose URL has their hash."""
+"""Cache-Control of files whose URL has the hash of all files."""
 ASK_FIRST: Final = "no-cache"
-"""Cache-Control of pages: the browser asks, with the ETag, before each use of its copy."""
+"""Cache-Control of pages: before each use of its copy, the browser asks with the copy's ETag."""
 MEDIA_TYPES: Final[Mapping[str, str]] = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -44,17 +44,18 @@ MEDIA_TYPES: Final[Mapping[str, str]] = {
     "svg": "image/svg+xml",
     "txt": "text/plain; charset=utf-8",
 }
-"""By the extension of a file's name; other files are not served."""
+"""Media types by the extension of a file's name. Files with other extensions are not served."""
 PLACEHOLDER: Final = b"/static/0/"
-"""The folder of files in the source of pages; replaced by one with the hash of all files."""
+"""The folder of files in the source of pages. In answers, a folder named by the hash of all files
+takes its place."""
 SCRIPT: Final = "js/dashboard.js"
-"""The joined modules of the dashboard."""
+"""Path of the joined modules of the dashboard."""
 STYLE: Final = "css/dashboard.css"
-"""The joined styles, in their order."""
+"""Path of the joined styles of the dashboard."""
 MAX_FORM_BYTES: Final = 4_096
 FORM: Final = "application/x-www-form-urlencoded"
 WRONG: Final = "/login?wrong=1"
-"""The page after a wrong key, for a form without scripts."""
+"""URL of the page to which a form without scripts leads after a wrong key."""
 HOUR_S: Final = 3_600.0
 _STATIC: Final = Path(__file__).parents[1] / "static"
 _STYLES: Final = (
@@ -70,17 +71,17 @@ _LEFT_OUT: Final = re.compile(f"^(?:import .*\n|export |{_COMMENT})", re.MULTILI
 
 
 async def html(request: Request, services: Services, who: Identity, name: str) -> Response:
-    """``GET /`` and ``GET /login``."""
+    """Answer ``GET /`` or ``GET /login`` with the page ``name``."""
     return page(request, name)
 
 
 async def icon(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /favicon.ico``, which browsers request for any page."""
+    """Answer ``GET /favicon.ico``, which browsers request for any page."""
     return _answer(request, load()[1]["icon.svg"], "public, max-age=86400")
 
 
 async def static(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /static/{version}/{file}``."""
+    """Answer ``GET /static/{version}/{file}`` with a file of the dashboard."""
     version, files = load()
     found = files.get(request.path_params["file"])
     if found is None or request.path_params["version"] != version:
@@ -89,7 +90,7 @@ async def static(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def login(request: Request, services: Services, who: Identity) -> Response:
-    """``POST /login``: a form with a key."""
+    """Answer ``POST /login``: begin a login with the key in the form."""
     text = await _form_key(request, services)
     client: str = request.scope["countersink.client"]
     known = await find_credential(
@@ -109,7 +110,7 @@ async def login(request: Request, services: Services, who: Identity) -> Response
 
 
 async def logout(request: Request, services: Services, who: Identity) -> Response:
-    """``POST /logout``: end the login of the cookie."""
+    """Answer ``POST /logout``: end the login of the request's cookie."""
     scheme = request.scope["scheme"]
     shown = services.cookie.shown(request.scope["countersink.headers"], scheme)
     if shown is not None:
@@ -150,7 +151,7 @@ def _redirect(request: Request, path: str, name: str, token: str, seconds: int) 
 
 
 def page(request: Request, name: str) -> Response:
-    """A page, which browsers revalidate before each use."""
+    """Return a page as an answer. Browsers ask before each use of their copy."""
     return _answer(request, load()[1][name], ASK_FIRST)
 
 
@@ -162,8 +163,8 @@ class Asset:
         body: its bytes.
         packed: its bytes, compressed with gzip.
         media_type: its Content-Type.
-        etag: its ETag; changes with the bytes.
-        scripts: hashes of a page's inline scripts, for its content security policy.
+        etag: its ETag, which changes with the bytes.
+        scripts: hashes of the inline scripts of a page, for its content security policy.
     """
 
     body: bytes
@@ -175,7 +176,8 @@ class Asset:
 
 @cache
 def load() -> tuple[str, Mapping[str, Asset]]:
-    """The hash of all files of the dashboard, and the files by path, such as ``js/app.js``."""
+    """Return the hash of all files of the dashboard, and the files by path, such as
+    ``js/app.js``."""
     found = {
         path.relative_to(_STATIC).as_posix(): path.read_bytes()
         for path in _STATIC.rglob("*.*")
@@ -214,7 +216,7 @@ def _answer(request: Request, asset: Asset, kept: str) -> Response:
 
 
 def _page(body: bytes, found: Mapping[str, bytes], version: str) -> Asset:
-    """A page with its marked scripts inline."""
+    """Return a page in which each script with the mark ``data-inline`` is replaced by its text."""
     hashes: list[str] = []
 
     def inline(match: re.Match[bytes]) -> bytes:
@@ -234,11 +236,11 @@ def _asset(path: str, body: bytes, scripts: tuple[str, ...] = ()) -> Asset:
 
 
 def script(modules: Mapping[str, str], entry: str) -> str:
-    """The module ``entry`` and its imports, joined into one script.
+    """Return one script: the module ``entry`` and the modules that it imports, joined.
 
     Args:
-        modules: texts by file name; no two may define the same name.
-        entry: the file name of the first module.
+        modules: texts of the modules by file name; no two may define the same name.
+        entry: file name of the module that imports the others.
 
     Raises:
         KeyError: a module is missing.

@@ -1,4 +1,4 @@
-"""``/v1/sequences/...``: hand out values of sequences, and read the last one."""
+"""The endpoints ``/v1/sequences/...``, which hand out values of sequences and read the last one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -27,15 +27,16 @@ from countersink.web.http.openapi import (
 from countersink.web.services import Services
 
 MAX_BLOCK: Final = 1_000_000
-"""Values in one block."""
+"""Maximum number of values in one block."""
 LOCK_WAIT_S: Final = 1
-"""Seconds that a statement waits for a lock of a sequence."""
+"""Maximum seconds that a statement waits for the lock of a sequence."""
 THREADS: Final = 64
-"""Requests in MySQL at once: with half as many locked sequences, all other requests wait."""
+"""Maximum number of requests that use MySQL at the same time. If half as many sequences are locked,
+requests for them take all threads, and requests for other sequences wait."""
 PLACES: Final = 2
-"""Requests in MySQL at once for the same sequence."""
+"""Maximum number of requests for the same sequence that use MySQL at the same time."""
 PLACE_WAIT_S: Final = 5.0
-"""Seconds that further requests wait for a place."""
+"""Maximum seconds that a further request for the same sequence waits until another one ends."""
 
 
 T = TypeVar("T")
@@ -43,7 +44,7 @@ _Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class ValueAsked(Closed):
-    """The value or block to hand out."""
+    """What a request asks a sequence for: one value, or a block of values."""
 
     step: Annotated[
         _Int64 | None,
@@ -59,8 +60,12 @@ class ValueAsked(Closed):
 
 
 class SequencePlaces:
-    """The sequences, and places of requests for each: a sequence that a transaction has locked does
-    not hold up others. Only for the event loop's thread.
+    """Runs requests for sequences in threads, a few at a time for each sequence: requests for a
+    sequence that a transaction has locked do not hold up others. Use it only in the event loop's
+    thread.
+
+    Args:
+        services: have the store.
     """
 
     def __init__(self, services: Services) -> None:
@@ -70,15 +75,16 @@ class SequencePlaces:
         self._threads = anyio.CapacityLimiter(THREADS)
 
     async def run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run ``work``, which may wait for a lock, in a thread."""
+        """Call ``work``, which may wait for a lock, in a thread, and return its result."""
         return await anyio.to_thread.run_sync(partial(work, *args, **kwargs), limiter=self._threads)
 
     @asynccontextmanager
     async def place(self, name: str) -> AsyncIterator[None]:
-        """Hold a place of a sequence until the end of the block.
+        """Wait until fewer than :data:`PLACES` other requests for the sequence are in the block,
+        then enter it.
 
         Raises:
-            Problem: 503 no place got free in time.
+            Problem: 503 this took longer than :data:`PLACE_WAIT_S`.
         """
         places = self._places.setdefault(name, asyncio.Semaphore(PLACES))
         try:
@@ -95,7 +101,7 @@ class SequencePlaces:
 
 
 async def take(request: Request, services: Services, who: Identity) -> Response:
-    """Hand out the next value, or a block of them."""
+    """Hand out the next value of a sequence, or a block of its next values."""
     name = _name(request, who)
     asked = await bodies.read_object(request, services, ValueAsked, optional=True)
     used = services.quotas.check(who, "sequences", {name})
@@ -127,7 +133,7 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
 
 
 async def peek(request: Request, services: Services, who: Identity) -> Response:
-    """The last value handed out."""
+    """Answer with the value that a sequence has handed out last."""
     name = _name(request, who)
     try:
         value = await services.read_pool.run(request, who, services.store.sequences.peek, name)

@@ -1,6 +1,9 @@
-"""``/v1/system``, ``/v1/schedules/...`` and ``/v1/whoami``; ``/livez``, ``/readyz`` and
-``/metrics`` of the web process. A scrape of ``/metrics`` waits ``SYSTEM_WITHIN_S`` seconds for the
-state of the installation, then answers without it."""
+"""The endpoints ``/v1/system``, ``/v1/schedules/...`` and ``/v1/whoami``; ``/livez``, ``/readyz``
+and ``/metrics`` of the web process.
+
+A scrape of ``/metrics`` waits ``SYSTEM_WITHIN_S`` seconds at most for the state of the
+installation. Then it is answered without it.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -26,24 +29,25 @@ from countersink.web.services import Services
 SYSTEM_KEPT_S: Final = 1.0
 """Seconds for which the state of the installation is kept for all requests."""
 SYSTEM_WITHIN_S: Final = 3.0
-"""Seconds that a scrape waits for the state: well below Prometheus' timeout of 10 s."""
+"""Maximum seconds that a scrape waits for the state. Prometheus' timeout is 10 s."""
 THREADS: Final = 4
 T = TypeVar("T")
 
 
 def system_state(services: Services) -> CachedAnswer[Mapping[str, Any]]:
-    """The document of ``countersink info``, shared by all requests of a second."""
+    """Return a cached answer with the document of ``countersink info``. All requests of a second
+    share it."""
     return CachedAnswer(services.system, kept_s=SYSTEM_KEPT_S, within_s=SYSTEM_WITHIN_S)
 
 
 async def system(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /v1/system``."""
+    """Answer ``GET /v1/system`` with the state of the installation."""
     state = await asyncio.wrap_future(services.single(system_state).start())
     return JSONResponse(dict(state))
 
 
 async def schedule(request: Request, services: Services, who: Identity, what: str) -> Response:
-    """``POST /v1/schedules/{job}/pause``, ``resume`` and ``run``."""
+    """Answer ``POST /v1/schedules/{job}/{what}``: pause, resume or run a scheduled job."""
     job = request.path_params["job"]
     await read(request, services, MAX_OBJECT_BYTES)
     try:
@@ -54,7 +58,7 @@ async def schedule(request: Request, services: Services, who: Identity, what: st
 
 
 async def whoami(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /v1/whoami``."""
+    """Answer ``GET /v1/whoami`` with the key of the request and its rights."""
     return JSONResponse(
         {
             "key": (not who.link and who.key_id) or None,
@@ -68,7 +72,7 @@ async def whoami(request: Request, services: Services, who: Identity) -> Respons
 
 
 class JobState(msgspec.Struct):
-    """A scheduled job as it is now."""
+    """The current state of a scheduled job."""
 
     job: str
     at: Annotated[str | None, doc("ISO 8601: the next run; null: the job is paused or off")]
@@ -110,7 +114,7 @@ class InstallationState(msgspec.Struct):
 
 
 class WhoAmI(msgspec.Struct):
-    """The key of the request; nulls without one."""
+    """The key of the request, and its rights. Members are null without a key."""
 
     key: Annotated[str | None, doc("the public part of the key")]
     name: str | None
@@ -166,13 +170,13 @@ ROUTES: Final = (
 
 
 async def livez(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /livez``: 200; answering shows that the process is alive."""
+    """Answer ``GET /livez`` with 200: a process that answers is alive."""
     return PlainTextResponse("ok\n")
 
 
 async def readyz(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /readyz``: whether the process can accept increments, without the reason, which is in
-    the log and in /metrics."""
+    """Answer ``GET /readyz`` with 200 if the process can accept increments, else with 503. The
+    reason is not in the answer, but in the log and in /metrics."""
     reason = await _monitored(services, services.single(health).unready_reason)
     if reason or services.stopping.is_set():
         return PlainTextResponse("not ready\n", 503)
@@ -180,7 +184,7 @@ async def readyz(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def metrics(request: Request, services: Services, who: Identity) -> Response:
-    """``GET /metrics``: metrics of the process and of the installation."""
+    """Answer ``GET /metrics`` with metrics of the process and of the installation."""
     accept = request.headers.get("accept", "")
     all_samples = services.single(health).all_samples
     body, media_type = await _monitored(services, lambda: render(all_samples(), accept))
@@ -189,7 +193,8 @@ async def metrics(request: Request, services: Services, who: Identity) -> Respon
 
 
 def monitor_threads(services: Services) -> anyio.CapacityLimiter:
-    """The threads of health checks and metrics, which answer while all other threads are in use."""
+    """Return the limit of threads for health checks and metrics. They have threads of their own, so
+    that they answer while all other threads are in use."""
     return anyio.CapacityLimiter(THREADS)
 
 
@@ -198,9 +203,8 @@ async def _monitored(services: Services, work: Callable[[], T]) -> T:
 
 
 def health(services: Services) -> Health:
-    """The health of the web process: it is ready if it can accept increments, which needs Redis
-    unless it has a spool, and does not need MySQL.
-    """
+    """Return the health of the web process. It is ready if it can accept increments: this needs
+    Redis or a spool, but not MySQL."""
     state = services.single(system_state)
 
     def samples() -> Samples:

@@ -1,5 +1,5 @@
-"""``/v1/counters/{counter}/totals, daily, hourly, minutely, top``, ``/v1/totals``, and
-``/v1/export/openmetrics``, totals of chosen counters for Prometheus.
+"""The endpoints ``/v1/counters/{counter}/totals, daily, hourly, minutely, top``, ``/v1/totals``,
+and ``/v1/export/openmetrics``, which has totals of chosen counters for Prometheus.
 
 Options, rows and errors are those of ``countersink totals``. See ``counting/totals/query.py`` for
 names of columns, ``web/read_pool.py`` for statuses of errors.
@@ -60,14 +60,16 @@ from countersink.web.read_pool import read_problems
 from countersink.web.services import Services
 
 MAX_NAMES: Final = 10_000
-"""Keys or counters of one answer, the largest totals; ``countersink export`` has no limit."""
+"""Maximum number of keys or counters in one answer, those with the largest totals. ``countersink
+export`` has no limit."""
 MAX_ROWS: Final = 100_000
-"""Rows of one answer."""
+"""Maximum number of rows in one answer."""
 DEFAULT_TOP: Final = 10
 MAX_COUNTERS: Final = 100
-"""Counters of one scrape."""
+"""Maximum number of counters in one scrape."""
 MAX_SAMPLES: Final = 10_000
-"""Samples of one scrape: the number of keys is unbounded, and each becomes a time series."""
+"""Maximum number of samples in one scrape: a counter may have any number of keys, and each becomes
+a time series in Prometheus."""
 
 _NAME: Final = "[a-z][a-z0-9_]{0,31}"
 _NAMES: Final = f"{_NAME}(,{_NAME}){{0,{MAX_DIMENSIONS - 1}}}"
@@ -133,7 +135,8 @@ _TOP: Final = (N, BY, *PICKED, WHERE, *_RANGE, UNIQUE, ALSO, AGAINST, *_REST)
 async def totals(
     request: Request, services: Services, who: Identity, by: str | None = None
 ) -> Response:
-    """Totals of a counter or of all counters, by ``by``, else by the query's parameter."""
+    """Answer with totals of a counter or of all counters. ``by`` chooses the rows, such as ``day``;
+    if it is None, the request's parameter ``by`` chooses them."""
     given = request.scope["countersink.given"]
     counter = permitted_counter(request, who) if "counter" in request.path_params else None
     query = _query(counter, who, given if by is None else {**given, "by": (by, ())})
@@ -194,12 +197,12 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
 
 
 def _limit(name: str) -> Meta:
-    """The description of a member that is also a header."""
+    """Return the description of a member of the answer that is also a header."""
     return doc(FRESHNESS[name][1])
 
 
 class TotalRow(msgspec.Struct):
-    """A total, with its counter, key, bucket, or values of dimensions (by their names)."""
+    """A total, and what it is the total of: counter, key, bucket, or values of dimensions."""
 
     total: int
     counter: str | UnsetType = UNSET
@@ -255,7 +258,8 @@ _SCRAPE: Final = (_SCRAPE_COUNTERS, KEYS, _SCRAPE_TOP, INCLUDE_PENDING)
 
 
 async def openmetrics(request: Request, services: Services, who: Identity) -> Response:
-    """Totals as ``countersink_events_total{counter="…"}``."""
+    """Answer ``GET /v1/export/openmetrics`` with totals as
+    ``countersink_events_total{counter="…"}``."""
     given = request.scope["countersink.given"]
     names = list(dict.fromkeys(given["counter"]))
     if not names:

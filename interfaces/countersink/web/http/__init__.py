@@ -1,6 +1,6 @@
 """Routes, headers, bodies, parameters and answers of HTTP, and the OpenAPI document. This module
-has ``Route`` and ``RouteTable``, which finds the route of a request (404, 405). See ``web/app.py``
-for the list of routes."""
+has ``Route``, the description of an endpoint, and ``RouteTable``, which finds the route of a
+request (404, 405). See ``web/app.py`` for the list of routes."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -19,36 +19,40 @@ from countersink.web.http.parameters import Parameter
 from countersink.web.services import Services
 
 Handler = Callable[[Request, Services, Identity], Awaitable[Response]]
-"""Returns the answer to a request, or raises :class:`~countersink.web.errors.Problem`."""
+"""A function that returns the answer to a request, or raises
+:class:`~countersink.web.errors.Problem`."""
 
 
 Described = str | type[msgspec.Struct] | Mapping[str, Any]
-"""A response in a route: the text of a problem; the struct of a JSON body, whose docstring is the
-description; or the response object of OpenAPI."""
+"""What a route says about one response: a text, for a problem; the struct of a JSON body, whose
+docstring is the description; or the response object of OpenAPI."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """An endpoint: a method on a path.
+    """An endpoint: a method on a path, with its handler, its rights and its documentation.
 
     Attributes:
-        method: ``GET``, ``POST``, ``PUT`` or ``DELETE``; GET also answers HEAD.
-        path: in Starlette's syntax, such as ``/v1/counters/{counter}/daily``.
-        handler: answers requests.
-        scope: the scope that a key must have; None: no key is needed.
-        public: a request without a key, or with a key that lacks the scope, is admitted as a public
+        method: ``GET``, ``POST``, ``PUT`` or ``DELETE``; a GET route also answers HEAD.
+        path: the path in Starlette's syntax, such as ``/v1/counters/{counter}/daily``.
+        handler: answers the requests.
+        scope: the scope that a key must have; None where no key is needed.
+        public: True admits a request without a key, or whose key lacks the scope, as a public
             :class:`Identity`; the handler checks whether the counter is public.
-        installation_wide: it concerns the whole installation: keys for some counters are refused.
-        shared: links are admitted; the handler checks whether the link is to the counter.
-        waits: it may wait for a server, so that a request takes one of the places for that.
-        parameters: of its query, which may have no others; their values are in
-            ``scope["countersink.given"]``, by name; None: the query is ignored.
-        hidden: not in the document, and its query is ignored: pages and their files.
-        name, summary, description: of its operation in the OpenAPI document (3.1).
-        tag: of its operation, set in :mod:`countersink.web.app`.
+        installation_wide: True where the endpoint concerns the whole installation: keys for some
+            counters are refused.
+        shared: True admits links; the handler checks whether the link is to the counter.
+        waits: True where the handler may wait for MySQL or Redis: each request holds one of the
+            :class:`~countersink.web.auth.credentials.WaitingPlaces`.
+        parameters: the parameters that the query may have. The handler finds their values, by name,
+            in ``scope["countersink.given"]``. None ignores the query.
+        hidden: True leaves the route out of the OpenAPI document and ignores its query: for pages
+            and their files.
+        name, summary, description: texts of its operation in the OpenAPI document (3.1).
+        tag: tag of its operation, set in :mod:`countersink.web.app`.
         headers: its request headers in OpenAPI.
-        body: its request body in OpenAPI; None: it takes none.
-        responses: by status; those of every route (401, 403, 429, …) are added.
+        body: its request body in OpenAPI; None where it takes no body.
+        responses: its responses by status. Those of every route (401, 403, 429, …) are added.
     """
 
     method: str
@@ -74,11 +78,12 @@ class Route:
 class RouteTable:
     """All routes by path and method.
 
-    A parameter ``{name}`` matches one or more characters but ``/``; ``{name:path}`` any text, also
-    an empty one. The first matching path with the method is taken.
+    A path may have parameters. ``{name}`` matches one or more characters but ``/``; ``{name:path}``
+    matches any text, also an empty one. Paths without parameters are tried first. The first path
+    that matches and has the method is taken.
 
     Args:
-        routes: in the order in which their paths are tried.
+        routes: the routes, in the order in which their paths are tried.
 
     Raises:
         ValueError: two routes have the same method and path.
@@ -99,10 +104,10 @@ class RouteTable:
             found[route.method] = route
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        """The route of a request, and the parameters in its path.
+        """Return the route of a request, and the values of the parameters in its path.
 
         Raises:
-            Problem: 404, or 405 with the header Allow.
+            Problem: 404 no route has the path; 405 a route has the path, but not with this method.
         """
         asked = "GET" if method == "HEAD" else method
         plain = self._plain.get(path)
@@ -115,7 +120,7 @@ class RouteTable:
         raise Problem(405, f"This path allows {allowed}", headers={"Allow": allowed})
 
     def allowed(self, path: str) -> str:
-        """The value of the header Allow for a path.
+        """Return the value of the header Allow for a path: the methods that the path has.
 
         Raises:
             Problem: 404 no route has the path.

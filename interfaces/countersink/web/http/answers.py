@@ -1,15 +1,19 @@
-"""Headers of requests (repeated ones get 400), their path and query as UTF-8, and the headers of
-every answer (Content-Security-Policy, Cache-Control, nosniff); answers of the read API as JSON or
-CSV (``format``, Accept), with headers for freshness, ETag and 304, Cache-Control; and gzip.
+"""Headers of requests and of answers, and answers of the read API.
 
-The ETag is weak and depends on the numbers, not on the time: a page that polls gets 304 until a
-number changes. The time up to which the answer is complete is in a header, too, which a 304 renews.
+Requests: a repeated header gets 400, and path and query must be UTF-8. Answers: the headers of
+every answer (Content-Security-Policy, Cache-Control, nosniff), JSON or CSV (``format``, Accept),
+headers for freshness, ETag and 304, Cache-Control, and gzip.
 
-Answers are compressed with gzip if the client accepts it and they are large enough. An attacker who
-sees the lengths of compressed answers, and makes a browser send requests whose text comes back in
-them, could guess the rest of the answer (BREACH). So an answer is not compressed if a page of
-another origin may have made a browser request it: a request with Sec-Fetch-Site must come from a
-page of this server or from no page, and a request without it must have no cookie.
+The ETag is weak. It depends on the numbers, not on the time: a page that polls gets 304 until a
+number changes. The time up to which the answer is complete is in a header too, and every 304 has
+the current one.
+
+Answers are compressed with gzip if the client accepts it and they are large enough. There is a
+risk, BREACH: an attacker makes a browser send requests whose text comes back in the answers, sees
+the lengths of the compressed answers, and guesses the rest of them. So an answer is not compressed
+if a page of another origin may have made a browser request it. A request with Sec-Fetch-Site must
+come from a page of this server or from no page. A request without Sec-Fetch-Site must have no
+cookie.
 """
 
 import json
@@ -28,6 +32,7 @@ from countersink.web.errors import Problem
 from countersink.web.services import Services
 
 MAX_HEADERS: Final = 100
+"""Maximum number of headers of a request."""
 _SINGLE: Final = frozenset(
     (
         b"host",
@@ -43,12 +48,14 @@ _SINGLE: Final = frozenset(
         b"idempotency-key",
     )
 )
-"""Headers that may occur once: a proxy before us may have read the other one of two."""
+"""Headers that may occur only once. Otherwise a proxy in front of this server might use one value,
+and this server another."""
 _JOINED: Final = {
     b"cookie": b"; ",
     b"x-forwarded-for": b", ",
     b"user-agent": b" ",
 }
+"""Headers that may occur several times, with the separator between their joined values."""
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none';"
     " form-action 'self'; frame-ancestors 'none'"
@@ -70,12 +77,13 @@ DATA: Final[tuple[tuple[bytes, bytes], ...]] = (
     _NEVER_GUESSED,
     _NEVER_KEPT,
 )
-"""Headers of all other answers, which no browser shows as a page; few, as each takes time."""
+"""Headers of all answers that are not HTML. No browser shows these as a page. There are few headers
+because each takes time."""
 _NOT_MODIFIED: Final = 304
 
 
 def read_headers(scope: Scope) -> dict[bytes, bytes]:
-    """The values of the headers that this server reads, by lower-case name.
+    """Return the values of the headers that this server reads, by lower-case name.
 
     Raises:
         Problem: 400 a header of :data:`_SINGLE` is repeated.
@@ -92,9 +100,10 @@ def read_headers(scope: Scope) -> dict[bytes, bytes]:
 
 
 def decode_target(scope: Scope) -> None:
-    """Set ``scope["path"]`` to the path, decoded strictly, and check that the query is UTF-8.
+    """Decode the path of a request strictly into ``scope["path"]``, and check that its query is
+    UTF-8.
 
-    uvicorn would decode invalid bytes as replacement characters, which may be another key's name.
+    uvicorn would decode invalid bytes as replacement characters, and the result may be another key.
 
     Raises:
         Problem: 400 the path or the query is not UTF-8.
@@ -111,7 +120,8 @@ def decode_target(scope: Scope) -> None:
 
 
 def add_headers(response: Response) -> Response:
-    """``response`` with the headers that every answer has, where it did not set its own."""
+    """Return ``response`` with the headers that every answer has; a header that it already has
+    stays."""
     raw = response.raw_headers
     present = dict(raw)
     if present.get(b"content-type", b"").startswith(b"text/html"):
@@ -125,7 +135,7 @@ def add_headers(response: Response) -> Response:
 
 
 def policy(scripts: Sequence[str]) -> str:
-    """The content security policy of a page with inline scripts of the given hashes."""
+    """Return the content security policy of a page whose inline scripts have the given hashes."""
     return f"{CONTENT_SECURITY_POLICY}; script-src 'self' {' '.join(scripts)}"
 
 
@@ -158,23 +168,27 @@ FRESHNESS: Final[Mapping[str, tuple[str, str, Mapping[str, Any]]]] = {
         {"type": "string", "enum": ["true"]},
     ),
 }
-"""By the member of an answer: the header with the same value, its meaning, and its schema."""
+"""Headers that tell how complete an answer is: the name, meaning and schema of each, by the member
+of the answer that has the same value."""
 FRESH_S: Final = 1
-"""Seconds for which a browser may use its copy without a request."""
+"""Seconds for which a browser may use its copy of an answer without a request."""
 CSV: Final = "text/csv"
 LEAST_BYTES: Final = 1_024
-"""Smallest compressed body: a smaller one fits into one packet uncompressed."""
+"""Minimum bytes of a body that is compressed: a smaller one fits into one packet uncompressed."""
 IN_THREAD_BYTES: Final = 64 << 10
-"""Bytes of a body from which on a thread compresses it, not the event loop."""
+"""Minimum bytes of a body that is compressed in a thread; smaller ones are compressed in the event
+loop."""
 _TYPES: Final = frozenset(
     ("application/json", "text/csv", "text/plain", "application/openmetrics-text")
 )
 _LEVEL: Final = 1
-"""Compresses JSON to a tenth; higher levels take several times as long and save little more."""
+"""Level of compression: JSON becomes a tenth. Higher levels take several times as long and save
+little more."""
 
 
 def wants_csv(request: Request, format: str | None) -> bool:
-    """Whether the request asks for CSV, by the parameter ``format``, else by the header Accept."""
+    """Return whether a request asks for CSV: by the parameter ``format`` if given, else by the
+    header Accept."""
     if format is not None:
         return format == "csv"
     accept = request.headers.get("accept", "")
@@ -182,10 +196,11 @@ def wants_csv(request: Request, format: str | None) -> bool:
 
 
 def freshness(limits: dict[str, Any]) -> dict[str, str]:
-    """The headers of :data:`FRESHNESS` for an answer, in JSON and CSV alike.
+    """Return the headers of :data:`FRESHNESS` for an answer. They are the same in JSON and CSV.
 
     Args:
-        limits: all or some of :meth:`countersink.counting.totals.query.Answer.limits`.
+        limits: all or some of :meth:`countersink.counting.totals.query.Answer.limits`; always with
+            ``complete_up_to``.
     """
     values = limits | {"complete_up_to": limits["complete_up_to"] or "unknown"}
     return {
@@ -203,14 +218,16 @@ def json_answer(
     *,
     pending: bool,
 ) -> Response:
-    """A JSON document, in ASCII, which keeps keys that are not UTF-8.
+    """Return a JSON document as an answer. It is in ASCII: bytes of keys that are not UTF-8 are
+    escaped.
 
     Args:
         request: the request.
-        content: the members that the ETag depends on.
+        content: the members of the document on which the ETag depends.
         fresh: further members, which may change while the numbers do not.
-        headers: from :func:`freshness`.
-        pending: the answer includes pending rows: browsers must ask before they use a copy.
+        headers: further headers, from :func:`freshness`.
+        pending: True where the answer includes pending rows; browsers must ask before they use a
+            copy.
     """
     known = json.dumps(content)
     body = f"{known[:-1]}, {json.dumps(fresh)[1:]}" if fresh else known
@@ -220,7 +237,8 @@ def json_answer(
 def csv_answer(
     request: Request, text: str, headers: Mapping[str, str], *, name: str, pending: bool
 ) -> Response:
-    """A text in CSV (RFC 4180) with the file name ``name``."""
+    """Return a text in CSV (RFC 4180) as an answer, with the file name ``name``. The other
+    arguments are as for :func:`json_answer`."""
     named = {**headers, "Content-Disposition": f'inline; filename="{name}"'}
     return _answer(request, text, text, f"{CSV}; charset=utf-8; header=present", named, pending)
 
@@ -251,7 +269,7 @@ def _answer(
 
 
 def _matches(condition: str | None, tag: str) -> bool:
-    """Whether If-None-Match has a tag, by weak comparison (RFC 9110, 8.8.3.2)."""
+    """Return whether If-None-Match has a tag, by weak comparison (RFC 9110, 8.8.3.2)."""
     if condition is None:
         return False
     bare = tag.removeprefix("W/")
@@ -259,7 +277,7 @@ def _matches(condition: str | None, tag: str) -> bool:
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Whether a client accepts gzip (RFC 9110, 12.5.3)."""
+    """Return whether a client accepts gzip (RFC 9110, 12.5.3)."""
     for part in accept_encoding.lower().split(","):
         coding, *parameters = (each.strip() for each in part.split(";"))
         if coding in ("gzip", "x-gzip"):
@@ -269,9 +287,8 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 
 async def compress(scope: Scope, response: Response, services: Services) -> None:
-    """Compress the body of ``response`` with gzip, if it is large enough and the client accepts it
-    and BREACH is no risk. Streamed bodies (server-sent events) stay uncompressed.
-    """
+    """Compress the body of ``response`` with gzip if it is large enough, the client accepts gzip,
+    and BREACH is no risk. Streamed bodies (server-sent events) stay uncompressed."""
     body = getattr(response, "body", b"")
     if len(body) < LEAST_BYTES:
         return
@@ -292,7 +309,8 @@ async def compress(scope: Scope, response: Response, services: Services) -> None
 
 
 def _is_same_origin(asked: Headers) -> bool:
-    """Whether no page of another origin can have made a browser send the request."""
+    """Return whether it is certain that no page of another origin made a browser send the
+    request."""
     site = asked.get("sec-fetch-site")
     return "cookie" not in asked if site is None else site in ("same-origin", "none")
 

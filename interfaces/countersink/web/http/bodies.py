@@ -19,16 +19,17 @@ from countersink.web.services import Services
 LOGGER: Final = logging.getLogger("countersink.web")
 MAX_OBJECT_BYTES: Final = 16 * 1024
 _JSON_TYPES: Final = frozenset(("", "application/json", "text/plain"))
-"""Media types of JSON; navigator.sendBeacon sends a text as ``text/plain``, without a preflight
-request."""
-_WINDOWS: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": 15}
-"""Content codings, and the ``wbits`` of zlib that decompress them (RFC 9110, 8.4.1)."""
+"""Media types of bodies that may be JSON. navigator.sendBeacon sends a text as ``text/plain``, and
+browsers send no preflight request for that."""
+_WBITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": 15}
+"""zlib's ``wbits`` to decompress each content coding (RFC 9110, 8.4.1)."""
 _EXACT: Final = 2**53 - 1
-"""The largest float whose whole numbers are all exact."""
+"""The largest whole number up to which a float represents all whole numbers exactly."""
 _DIGITS: Final = 20
-"""Characters of a 64-bit integer, its sign included."""
+"""Maximum characters of a 64-bit integer, with its sign."""
 _ITEM_PARTS: Final = 50
-"""Strings, commas and brackets of an increment, at most: six members, one an object of eight."""
+"""Maximum strings, commas and brackets of one increment: it has six members, and one of them may be
+an object with eight."""
 # An atomic group, as possessive groups are wrong before Python 3.11.5 (python/cpython#106052). An
 # unclosed string matches up to the end: else the search would start again at each of its quotes.
 _PART: Final = re.compile(rb'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"?|[,{\[]', re.DOTALL)
@@ -36,17 +37,17 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 async def read(request: Request, services: Services, limit: int | None = None) -> bytes:
-    """The body of a request, decompressed.
+    """Return the body of a request, decompressed.
 
     Args:
-        request: its body must not have been read.
+        request: a request whose body was not read yet.
         services: have the settings.
-        limit: bytes, before and after decompression; default: ``max_body_bytes``.
+        limit: maximum bytes, before and after decompression; default: ``max_body_bytes``.
 
     Raises:
         Problem: 413 the body is too large; 415 its content coding is unknown; 400 it cannot be
             decompressed.
-        ClientDisconnect: the client disconnected before its end.
+        ClientDisconnect: the client disconnected before the end of the body.
     """
     limit = services.options.max_body_bytes if limit is None else limit
     headers: Mapping[bytes, bytes] = request.scope["countersink.headers"]
@@ -74,16 +75,16 @@ async def read_object(
     limit: int = MAX_OBJECT_BYTES,
     optional: bool = False,
 ) -> T:
-    """The JSON object of a body, as a ``kind``.
+    """Return the JSON object in a body, as an instance of ``kind``.
 
     Args:
         request, services, limit: as for :func:`read`.
-        kind: the struct; it should forbid unknown members.
-        optional: returns ``kind()`` for an empty body.
+        kind: the struct of the object; it should forbid unknown members.
+        optional: True returns ``kind()`` for an empty body.
 
     Raises:
-        Problem: 400 the body is not JSON; 413 too large; 415 another media type or unknown coding;
-            422 not a valid ``kind``.
+        Problem: 400 the body is not JSON; 413 it is too large; 415 its media type or content coding
+            is not supported; 422 it is not a valid ``kind``.
     """
     check_json(request.headers.get("content-type", ""))
     body = await read(request, services, limit)
@@ -101,10 +102,10 @@ def check_json(media_type: str) -> None:
     """Check that a body of this media type may be JSON.
 
     Args:
-        media_type: the header Content-Type; empty: there is none.
+        media_type: value of the header Content-Type; empty where there is none.
 
     Raises:
-        Problem: 415 it is not.
+        Problem: 415 the media type is another one.
     """
     if media_type.partition(";")[0].strip().lower() not in _JSON_TYPES:
         raise Problem(
@@ -115,11 +116,11 @@ def check_json(media_type: str) -> None:
 
 
 def check_parts(body: bytes, items: int) -> None:
-    """Check that a JSON body has no more parts (strings, commas, brackets) than ``items`` items may
-    have, before it is decoded: a megabyte of ``{},{},…`` would block the event loop.
+    """Check that a JSON body has no more strings, commas and brackets than ``items`` increments may
+    have. The check comes before decoding: a megabyte of ``{},{},…`` would block the event loop.
 
     Raises:
-        Problem: 413 it has more.
+        Problem: 413 the body has more.
     """
     most = items * _ITEM_PARTS
     if body.count(b",") + body.count(b"{") + body.count(b"[") <= most:
@@ -132,13 +133,13 @@ def check_parts(body: bytes, items: int) -> None:
 
 
 def read_json(body: bytes) -> Any:
-    """The value of a JSON body; whole numbers are ints, also if written as ``743.0``.
+    """Return the value of a JSON body. Whole numbers are ints, even if written as ``743.0``.
 
-    An object with a repeated member is refused, at any depth: programs do not agree which of the
-    two counts, and a proxy before us may have checked the other one (RFC 8259, 4).
+    An object that has a member twice is refused, at any depth: programs do not agree which of the
+    two counts, and a proxy in front of this server may have checked the other one (RFC 8259, 4).
 
     Raises:
-        Problem: 422 a member is repeated.
+        Problem: 422 an object has a member twice.
         msgspec.DecodeError, UnicodeDecodeError, RecursionError: the body is not JSON.
     """
     msgspec.json.decode(body)  # refuses NaN and lone surrogates, which json.loads takes
@@ -164,7 +165,7 @@ def _number(text: str) -> int | float:
 
 
 def decompress(body: bytes, coding: str, limit: int) -> bytes:
-    """``body`` without its content coding.
+    """Return ``body``, decompressed by its content coding.
 
     Raises:
         Problem: as :func:`read`.
@@ -172,14 +173,14 @@ def decompress(body: bytes, coding: str, limit: int) -> bytes:
     coding = coding.strip().lower()
     if coding in ("", "identity"):
         return body
-    window = _WINDOWS.get(coding)
-    if window is None:
+    wbits = _WBITS.get(coding)
+    if wbits is None:
         raise Problem(
             415,
             "The body's Content-Encoding is unknown: send it uncompressed, or as gzip or deflate",
             headers={"Accept-Encoding": "gzip, deflate"},
         )
-    decompressor = zlib.decompressobj(window)
+    decompressor = zlib.decompressobj(wbits)
     try:
         found = decompressor.decompress(body, limit + 1)
     except zlib.error:
@@ -192,7 +193,8 @@ def decompress(body: bytes, coding: str, limit: int) -> bytes:
 
 
 def too_large(limit: int) -> Problem:
-    """The problem of a body of more than ``limit`` bytes; its answer ends the connection."""
+    """Return the problem (413) of a body of more than ``limit`` bytes. Its answer ends the
+    connection."""
     return Problem(
         413,
         f"The body is larger than {limit:,} bytes: send several requests",

@@ -1,7 +1,7 @@
 """The OpenAPI document: its introduction, the texts and headers of the statuses that every route
 has, and the schema of problems. See an endpoint's module for its texts.
 
-The document has every route but those of pages and their files.
+The document describes every route except those of pages and their files.
 """
 
 import json
@@ -61,20 +61,20 @@ Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Day = Annotated[str, Meta(extra_json_schema={"format": "date"})]
 Count = Annotated[int, Meta(ge=0)]
 _SCHEMAS: Final[dict[str, Any]] = {}
-"""Schemas of all structs given to :func:`schema_of`, by name."""
+"""Schemas of all structs that :func:`schema_of` was called with, by name."""
 
 
 def doc(description: str) -> Meta:
-    """The description of a struct's member, for annotations."""
+    """Return the description of a struct's member, for use in its annotation."""
     return Meta(description=description)
 
 
 class Closed(msgspec.Struct, forbid_unknown_fields=True):
-    """An object that has no other members."""
+    """A JSON object that may have no members besides its declared ones."""
 
 
 class ItemError(msgspec.Struct):
-    """The error of an item or a parameter."""
+    """What is wrong with an item or a parameter."""
 
     detail: str
     index: Annotated[int, Meta(ge=0, description="The item's, from 0.")] | UnsetType = UNSET
@@ -82,7 +82,7 @@ class ItemError(msgspec.Struct):
 
 
 class ProblemDocument(msgspec.Struct):
-    """The error, and what to do (RFC 9457)."""
+    """An error, and what to do about it (RFC 9457)."""
 
     status: Annotated[int, Meta(ge=400, le=599)]
     detail: str
@@ -97,9 +97,8 @@ class ProblemDocument(msgspec.Struct):
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
-    """The schema of a struct, or of a type with structs, which become components of the document;
-    a schema is returned unchanged.
-    """
+    """Return the JSON schema of a struct, or of a type that includes structs. The structs become
+    components of the document. Where ``kind`` is a schema already, it is returned unchanged."""
     if isinstance(kind, Mapping):
         return dict(kind)
     template = "#/components/schemas/{name}"
@@ -115,10 +114,10 @@ _INTRODUCTION: Final = (
 
 
 def document(routes: Iterable[Route], *, keys: bool = True) -> dict[str, Any]:
-    """The OpenAPI document of ``routes``.
+    """Return the OpenAPI document of ``routes``.
 
     Args:
-        routes: all routes.
+        routes: the routes to describe.
         keys: whether the server requires keys.
     """
     paths: dict[str, dict[str, Any]] = {}
@@ -147,7 +146,7 @@ def document(routes: Iterable[Route], *, keys: bool = True) -> dict[str, Any]:
 
 
 def operation(route: Route, *, keys: bool = True) -> dict[str, Any]:
-    """The operation object of a route, with the responses that every route has."""
+    """Return OpenAPI's operation object of a route, with the responses that every route has."""
     scope = route.scope and f"Scope: `{route.scope}`."
     made: dict[str, Any] = {
         "operationId": route.name or route.path.strip("/"),
@@ -168,7 +167,7 @@ def operation(route: Route, *, keys: bool = True) -> dict[str, Any]:
 
 
 def _response(status: str, declared: Described) -> Mapping[str, Any]:
-    """The response object of an entry of :attr:`Route.responses`."""
+    """Return OpenAPI's response object for one entry of :attr:`Route.responses`."""
     if isinstance(declared, type):
         return response(declared.__doc__ or "", declared)
     if not isinstance(declared, str):
@@ -178,25 +177,26 @@ def _response(status: str, declared: Described) -> Mapping[str, Any]:
 
 
 def response(description: str, body: Any, *media_types: str) -> dict[str, Any]:
-    """The response object of a body with a schema or a type; default media type: JSON."""
+    """Return OpenAPI's response object for a body, which is given as a schema or a type. Its media
+    type is JSON unless others are given."""
     schema = schema_of(body)
     types = media_types or ("application/json",)
     return {"description": description, "content": {each: {"schema": schema} for each in types}}
 
 
 def json_body(kind: Any, *, required: bool = True) -> dict[str, Any]:
-    """The request body object of JSON that is read as a type."""
+    """Return OpenAPI's request body object for a JSON body; ``kind`` is its schema or type."""
     return {"required": required, "content": {"application/json": {"schema": schema_of(kind)}}}
 
 
 def closed_object(
     properties: Mapping[str, Any], required: Iterable[str] | None = None
 ) -> dict[str, Any]:
-    """The schema of an object without other members.
+    """Return the schema of an object that may have no members besides ``properties``.
 
     Args:
         properties: the schemas of its members, by name.
-        required: names of required members; default: all.
+        required: names of the required members; default: all.
     """
     return {
         "type": "object",
@@ -207,13 +207,14 @@ def closed_object(
 
 
 def _time_zone() -> dict[str, Any]:
-    """The schema of a time zone: the names in this machine's, or package tzdata's, database."""
+    """Return the schema of a time zone: any name in the time zone database of this machine or of
+    the package tzdata."""
     names = sorted(available_timezones())
     return {"type": "string", "enum": names, "examples": ["UTC", "Europe/Berlin"]}
 
 
 def problem(status: int) -> dict[str, Any]:
-    """The response object of a problem document."""
+    """Return OpenAPI's response object for a problem with the HTTP status ``status``."""
     text = _PROBLEM_TEXTS.get(status, HTTPStatus(status).phrase)
     made = response(text, ProblemDocument, MEDIA_TYPE)
     if status in _HEADERS:
@@ -222,7 +223,7 @@ def problem(status: int) -> dict[str, Any]:
 
 
 def openapi_route(routes: Iterable[Route]) -> Route:
-    """The route of the OpenAPI document, which describes ``routes`` and itself."""
+    """Return the route of the OpenAPI document, which describes ``routes`` and itself."""
     others = tuple(routes)
 
     @cache
@@ -272,7 +273,13 @@ def _parameters(route: Route) -> list[Mapping[str, Any]]:
 
 
 def read_responses(document: Any, *, csv: bool = True, of_counter: bool = False) -> dict[str, Any]:
-    """The responses of a read's operation, besides those that every route has."""
+    """Return the responses of a route that reads totals, without those that every route has.
+
+    Args:
+        document: the type of the JSON answer.
+        csv: whether the route also answers in CSV.
+        of_counter: whether its path names a counter, which may not exist (404).
+    """
     headers: dict[str, Any] = {
         "ETag": {"description": "Changes with the numbers.", "schema": {"type": "string"}},
         "Cache-Control": {"schema": {"type": "string"}},

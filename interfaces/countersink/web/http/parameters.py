@@ -1,4 +1,4 @@
-"""Parameters of queries (``from``, ``to``, ``key``, ``prefix``, ``format`` ...) and paths: their
+"""Parameters of queries (``from``, ``to``, ``key``, ``prefix``, ``format`` ...) and of paths: their
 descriptions and checks; and the check that a key may name a counter (403).
 
 An unknown or repeated parameter, or an invalid value, ends the request with 422 and a sentence for
@@ -28,19 +28,20 @@ from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 
 MAX_PARAMETERS: Final = 600
-"""Parameters of one request."""
+"""Maximum number of parameters of one request."""
 MAX_VALUES: Final = 400
-"""Default number of values of one parameter, at most."""
+"""Default of how many times a repeatable parameter may be given."""
 COUNTER_NAME: Final[Mapping[str, Any]] = {
     "type": "string",
     "pattern": f"^[A-Za-z0-9_.:-]{{1,{MAX_COUNTER_LENGTH}}}$",
 }
-"""The schema of counters' names (:func:`countersink.runtime.limits.check_counter`)."""
+"""The JSON schema of counters' names. It agrees with
+:func:`countersink.runtime.limits.check_counter`."""
 MAX_SEQUENCE_BYTES: Final = 255
-"""Bytes of a sequence's name."""
+"""Maximum bytes of a sequence's name."""
 TEXT: Final[Mapping[str, Any]] = {"type": "string"}
 _MAX_ERRORS: Final = 20
-"""Errors in one answer."""
+"""Maximum number of errors in one answer."""
 _DAY_SCHEMA: Final = {"type": "string", "format": "date", "examples": ["2026-11-21"]}
 _KEY_SCHEMA: Final[Mapping[str, Any]] = {"type": "string", "maxLength": MAX_KEY_BYTES}
 
@@ -50,14 +51,16 @@ class Parameter:
     """A parameter of a query.
 
     Attributes:
-        name: as in the URL.
-        read: returns the value of a text; its ValueError tells which texts are allowed.
-        description: one sentence.
-        schema: of a value (JSON Schema).
-        default: the value without the parameter; of a repeatable one the empty tuple.
-        repeatable: it may be given several times, and its value is a tuple.
+        name: its name in the URL.
+        read: returns the value that a text stands for; its ValueError tells which texts are
+            allowed.
+        description: one sentence for the OpenAPI document.
+        schema: the JSON schema of one value.
+        default: the value where the parameter is not given. A repeatable one has the empty tuple
+            then.
+        repeatable: True where it may be given several times; then its value is a tuple.
         most: how many times it may be given.
-        required: marks it as required in the document; the handler checks it.
+        required: True marks it as required in the OpenAPI document; the handler checks it.
     """
 
     name: str
@@ -71,7 +74,7 @@ class Parameter:
     required: bool = False
 
     def document(self) -> dict[str, Any]:
-        """The parameter in OpenAPI 3.1."""
+        """Return the parameter as OpenAPI 3.1 describes it."""
         schema = dict(self.schema)
         if self.repeatable:
             schema = {"type": "array", "items": schema, "maxItems": self.most}
@@ -91,7 +94,7 @@ class Parameter:
 def number(
     name: str, least: int, most: int, description: str, *, default: int | None = None
 ) -> Parameter:
-    """A parameter with a whole number of a range."""
+    """Return a parameter whose value is a whole number from ``least`` to ``most``."""
 
     def read_number(text: str) -> int:
         digits = text.isascii() and text.isdigit() and len(text) <= len(str(most))
@@ -104,7 +107,7 @@ def number(
 
 
 def flag(name: str, description: str, *, default: bool = False) -> Parameter:
-    """A parameter with the value ``true`` or ``false``."""
+    """Return a parameter whose value is ``true`` or ``false``."""
 
     def read_flag(text: str) -> bool:
         if text not in ("true", "false"):
@@ -117,7 +120,7 @@ def flag(name: str, description: str, *, default: bool = False) -> Parameter:
 def choice(
     name: str, choices: Iterable[str], description: str, *, default: str | None = None
 ) -> Parameter:
-    """A parameter with one of the given values."""
+    """Return a parameter whose value is one of ``choices``."""
     values = list(choices)
 
     def read_choice(text: str) -> str:
@@ -130,7 +133,8 @@ def choice(
 
 
 def short_text(name: str, whose: str, most: int, description: str, default: str = "") -> Parameter:
-    """A parameter with any text of up to ``most`` characters; ``whose`` names it in the error."""
+    """Return a parameter whose value is any text of up to ``most`` characters. Its error begins
+    with ``whose``, such as ``a label``."""
 
     def read_text(text: str) -> str:
         if len(text) > most:
@@ -144,12 +148,12 @@ def short_text(name: str, whose: str, most: int, description: str, default: str 
 def several(
     name: str, read: Callable[[str], Any], description: str, schema: Mapping[str, Any] = TEXT
 ) -> Parameter:
-    """A parameter that may be given several times."""
+    """Return a parameter that may be given several times."""
     return Parameter(name, read, description, schema, repeatable=True)
 
 
 def read_parameters(scope: Scope, known: Sequence[Parameter]) -> dict[str, Any]:
-    """The values of all ``known`` parameters of a request's query, by name.
+    """Return the values of all ``known`` parameters of a request's query, by name.
 
     Bytes that are not UTF-8 become lone surrogates, as in all keys.
 
@@ -198,7 +202,7 @@ def _pairs(query: str) -> list[tuple[str, str]]:
 
 
 def refuse(name: str, why: str) -> Problem:
-    """The problem (422) of one parameter."""
+    """Return the problem (422) of one parameter that is not valid."""
     return Problem(422, "Some parameters are not valid", extra={"errors": [_error(name, why)]})
 
 
@@ -211,7 +215,11 @@ def _error(name: str, detail: str) -> dict[str, str]:
 
 
 def _edge(text: str) -> date:
-    """The day, or the aware time, in a text; ValueError: it is neither."""
+    """Return the day, or the time with its UTC offset, that a text stands for.
+
+    Raises:
+        ValueError: the text is neither.
+    """
     edge = read_edge(text.replace(" ", "+"))  # an unencoded `+` of a query is decoded as a space
     check_range(edge, None)
     return edge
@@ -316,7 +324,7 @@ EXCLUDE_PREFIX: Final = several(
     {**_KEY_SCHEMA, "minLength": 1},
 )
 PICKED: Final = (KEYS, PREFIX, SEARCH, EXCLUDE_KEYS, EXCLUDE_PREFIX)
-"""Parameters that select keys; :func:`picked_keys` reads their values."""
+"""Parameters that select keys. :func:`picked_keys` makes a selection of their values."""
 IN_PATH: Final[Mapping[str, Mapping[str, Any]]] = {
     "counter": {
         "description": "The counter's name. Write `.` and `..` as `~.` and `~..`: clients remove"
@@ -331,11 +339,12 @@ IN_PATH: Final[Mapping[str, Mapping[str, Any]]] = {
         "schema": {"type": "string", "maxLength": MAX_SEQUENCE_BYTES},
     },
 }
-"""Parameters of paths, in OpenAPI; others are any text."""
+"""Descriptions and schemas of parameters of paths, for the OpenAPI document. A parameter that is
+not listed may be any text."""
 
 
 def picked_keys(given: Mapping[str, Any]) -> Keys:
-    """The selection of keys by the values of :data:`PICKED`."""
+    """Return the selection of keys that the values of :data:`PICKED` describe."""
     match = KeyMatch(
         keys=given["key"],
         prefix=given["prefix"],
@@ -347,16 +356,16 @@ def picked_keys(given: Mapping[str, Any]) -> Keys:
 
 
 def permitted_counter(request: Request, who: Identity) -> str:
-    """The counter's name in the path of a request, if ``who`` may name it.
+    """Return the counter's name in the path of a request, if ``who`` may name this counter.
 
     Raises:
-        Problem: 404 no counter can have the name; 403 ``who`` may not name it.
+        Problem: 404 no counter can have the name; 403 ``who`` may not name the counter.
     """
     return require_permitted(counter_of_path(request), who)
 
 
 def require_permitted(name: str, who: Identity) -> str:
-    """The name of a counter, if ``who`` may name it.
+    """Return ``name``, the name of a counter, if ``who`` may name this counter.
 
     Raises:
         Problem: as :func:`permitted_counter`.
@@ -371,9 +380,10 @@ def require_permitted(name: str, who: Identity) -> str:
 
 
 def counter_of_path(request: Request) -> str:
-    """The counter's name in the path of a request, which may be invalid.
+    """Return the counter's name in the path of a request. It may be invalid.
 
-    A leading ``~`` is removed; no name begins with it. The counters ``.`` and ``..`` need it, since
-    clients remove them from paths (RFC 3986, 5.2.4), however encoded.
+    A leading ``~`` is removed: no name begins with it. The counters ``.`` and ``..`` are written
+    with it, because clients remove these two from paths (RFC 3986, 5.2.4), however they are
+    encoded.
     """
     return str(request.path_params["counter"]).removeprefix("~")

@@ -1,5 +1,5 @@
-"""The web process: starts and stops uvicorn, creates the first key on a terminal or refuses to
-start without one, logs, and returns the exit status."""
+"""The web process: starts and stops uvicorn, writes the log, and returns the exit status. Where no
+key is valid, it creates the first key on a terminal, or refuses to start."""
 
 import asyncio
 import ctypes
@@ -31,21 +31,23 @@ LOG: Final = Log(logging.getLogger("countersink.web"))
 DONE: Final = 0
 FAILED: Final = 1
 KEEP_ALIVE_S: Final = 65
-"""Seconds that a connection may be idle: longer than a proxy in front of the server keeps it."""
+"""Seconds that a connection may be idle. Proxies in front of the server close idle connections
+earlier."""
 STOP_WITHIN_S: Final = 15
-"""Seconds that running requests have after SIGTERM."""
+"""Seconds after SIGTERM within which running requests must end."""
 BACKLOG: Final = 1024
-"""Connections that the kernel queues until they are accepted."""
+"""Maximum number of connections that the kernel queues until the server accepts them."""
 OTHER_FILES: Final = 256
-"""File descriptors for Redis, MySQL, logs and the spool."""
+"""File descriptors that are reserved for Redis, MySQL, logs and the spool."""
 _TICKS: Final = 10
-"""Ticks of uvicorn's clock, of 0.1 s, between two checks for slow connections."""
+"""Ticks of uvicorn's clock between two checks for slow connections. A tick is 0.1 s."""
 _TRIM_TICKS: Final = 100
 """Ticks between two calls of :data:`_trim`."""
 _trim: Final = getattr(ctypes.CDLL(None), "malloc_trim", None)
-"""glibc's malloc_trim(3), which returns freed memory to the kernel."""
+"""malloc_trim(3) of glibc, which returns freed memory to the kernel; None with other C
+libraries."""
 _FIRST_KEY: Final = "first key"
-"""Name of the key that is created on a terminal."""
+"""Name of the key that this process creates on a terminal."""
 _UVICORN: Final = logging.getLogger("uvicorn.error")
 
 
@@ -58,19 +60,21 @@ def run(
     announce: Callable[[str], object],
     terminal: bool = False,
 ) -> int:
-    """Serve until SIGTERM or SIGINT; then answer running requests and store accepted increments.
+    """Serve until SIGTERM or SIGINT; then answer the running requests, and store accepted
+    increments.
 
     Args:
         options: the settings.
         producer, system, schedule: see :class:`countersink.web.app.Application`.
-        announce: shows a text: a new key, and the URL once connections are accepted.
-        terminal: whether a person reads announcements, so that a first key may be created.
+        announce: is called with each text to show: a new key, and the URL once connections are
+            accepted.
+        terminal: whether a person reads the announced texts; only then a first key may be created.
 
     Returns:
-        The exit status: 0; 1 if some accepted increments could not be stored, which is logged.
+        The exit status: 0, or 1 if some accepted increments could not be stored, which is logged.
 
     Raises:
-        CannotServe: no key is valid; or the address is in use, or not this machine's.
+        CannotServe: no key is valid; or the address is in use, or is no address of this machine.
         StoreError: MySQL is away, or lacks the tables of this version.
     """
     with open_tables(options.mysql_url) as session:
@@ -109,10 +113,11 @@ def run(
 
 
 def first_key(session: Session, *, terminal: bool) -> str | None:
-    """The text of a new key with all rights if no key is valid; None if one is.
+    """Create a key with all rights if there is no valid key, and return its text. Return None if
+    there is a valid key.
 
     Raises:
-        CannotServe: no key is valid, and there is no terminal to show a new one on.
+        CannotServe: no key is valid, and there is no terminal on which a new key could be shown.
     """
     if api_keys.any_valid(session):
         return None
@@ -125,7 +130,7 @@ def first_key(session: Session, *, terminal: bool) -> str | None:
 
 
 def listen(options: WebOptions) -> socket.socket:
-    """A listening socket at ``host`` and ``port``.
+    """Return a listening socket at the options' ``host`` and ``port``.
 
     Raises:
         OSError: the address is not available.
@@ -139,12 +144,14 @@ def listen(options: WebOptions) -> socket.socket:
 
 
 def allow_files(connections: int) -> int:
-    """Raise the soft limit of open files for ``connections``, up to the hard limit.
+    """Raise this process's soft limit of open files so that it can have ``connections``
+    connections. The new limit is not above the hard limit.
 
-    Many systems set it to 1,024: clients could use all descriptors, with none left for Redis.
+    Many systems set the soft limit to 1,024. Clients could then use all descriptors, and none would
+    be left for Redis.
 
     Returns:
-        The number of connections that the limit allows, ``connections`` at most.
+        The number of connections that the new limit allows, ``connections`` at most.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + OTHER_FILES
@@ -155,20 +162,20 @@ def allow_files(connections: int) -> int:
 
 
 def url_of(listener: socket.socket) -> str:
-    """The URL of a listening socket, without a path."""
+    """Return the URL of a listening socket, without a path."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class WebServer(uvicorn.Server):
-    """uvicorn's server; serves until ``should_exit`` is set, and leaves signals to its caller.
+    """uvicorn's server; it serves until ``should_exit`` is set, and installs no signal handlers.
 
     Args:
-        config: uvicorn's.
-        application: the application that it serves.
+        config: the configuration of uvicorn.
+        application: the application to serve.
 
     Attributes:
-        on_started: called once connections are accepted.
+        on_started: is called once connections are accepted.
     """
 
     on_started: Callable[[], object]
@@ -179,14 +186,14 @@ class WebServer(uvicorn.Server):
         self._application = application
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and call ``on_started``."""
+        """Start to serve, then call ``on_started``."""
         await super().startup(sockets)
         if self.started:
             self.on_started()
 
     async def on_tick(self, counter: int) -> bool:
-        """Close slow connections and return memory, every :data:`_TICKS` and :data:`_TRIM_TICKS`
-        ticks."""
+        """Close slow connections every :data:`_TICKS` ticks, and return freed memory to the kernel
+        every :data:`_TRIM_TICKS` ticks."""
         if counter % _TICKS == 0:
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
@@ -197,18 +204,18 @@ class WebServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop endless answers, then wait for the others."""
+        """End the endless answers (``/v1/live``), then wait for the other answers."""
         self._application.stop()
         await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install no handlers: uvicorn's raise the signals again at the end."""
+        """Install no signal handlers: those of uvicorn raise the signals again at the end."""
         yield
 
 
 def make_server(application: Application, options: WebOptions) -> WebServer:
-    """The server of an application; its ``run(sockets=[…])`` serves."""
+    """Return the server of an application. Its ``run(sockets=[…])`` serves."""
     _UVICORN.handlers = [_Forwarded()]
     _UVICORN.propagate = False
     config = uvicorn.Config(
@@ -232,7 +239,7 @@ def make_server(application: Application, options: WebOptions) -> WebServer:
 
 
 class _Forwarded(logging.Handler):
-    """Logs uvicorn's warnings in our format, without tracebacks, which can quote data."""
+    """Logs uvicorn's warnings in our format, without their tracebacks, which can quote data."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -244,7 +251,8 @@ class _Forwarded(logging.Handler):
 
 @contextmanager
 def _signals(server: WebServer) -> Iterator[None]:
-    """Make SIGTERM and SIGINT end ``server`` within the block; restores the handlers after it."""
+    """Make SIGTERM and SIGINT end ``server`` within the block, and restore the signal handlers
+    after it."""
 
     def end(number: int, frame: FrameType | None) -> None:
         server.should_exit = True

@@ -1,7 +1,6 @@
-"""Limits of connections, which uvicorn lacks: size of a request's head and body (413, 431), time to
-arrive (408), number of connections and their memory (503). See ``request_parser.py`` for the
-framing of requests.
-"""
+"""``BoundedProtocol``, a connection with limits that uvicorn lacks: size of a request's head (431)
+and body (413), time for it to arrive (408), number of connections and their memory (503). See
+``request_parser.py`` for how requests are parsed."""
 
 import asyncio
 from collections import deque
@@ -20,32 +19,34 @@ from countersink.web.options import WebOptions
 from countersink.web.server.request_parser import FramedProtocol, malformed_request
 
 MAX_HEAD_BYTES: Final = 65_536
-"""Bytes of the request line and all headers."""
+"""Maximum bytes of the request line and all headers."""
 FREE_BYTES: Final = 64 << 10
-"""Bytes of each body that do not count for :data:`MAX_HELD`, so that large bodies of some clients
-do not keep out small ones: the number of connections limits them."""
+"""Bytes of each body that do not count for :data:`MAX_HELD`. So small bodies are limited by the
+number of connections only, and large bodies of other clients do not keep them out."""
 MAX_HELD: Final = 32 << 20
-"""Bytes, on all connections together, of bodies that have not reached their handlers and of
-pipelined requests; or of one body, where ``max_body_bytes`` is larger."""
+"""Bytes that all connections together may hold in memory: bodies that have not reached their
+handlers, and pipelined requests. If ``max_body_bytes`` is larger, it is the limit instead."""
 WAITING_BYTES: Final = 6 << 10
-"""Bytes of memory of a pipelined request, besides its own bytes."""
+"""Bytes of memory that a pipelined request takes besides its own bytes."""
 HEADER_BYTES: Final = 160
-"""Bytes of memory of each of its headers, besides its own bytes."""
+"""Bytes of memory that each header of a pipelined request takes besides its own bytes."""
 MAX_PIPELINED: Final = 100
-"""Requests that may wait on one connection for earlier answers."""
+"""Requests that may wait on one connection until earlier requests are answered."""
 WIRE_FACTOR: Final = 8
-"""Bytes on the wire per byte of a body, which may come in chunks of one byte."""
+"""Bytes on the wire that are allowed for each byte of a body: it may come in chunks of one byte."""
 SMALL_PARTS: Final = 16_384
-"""Chunks of a body, besides one for every :data:`PART_BYTES` of it: each costs as much processor
-time as some hundred bytes, in which no other request is answered."""
+"""Maximum number of chunks of a body, besides one chunk for every :data:`PART_BYTES` bytes of it.
+Each chunk costs as much processor time as some hundred bytes, and no other request is answered in
+that time."""
 PART_BYTES: Final = 64
 ROOM_AFTER_S: Final = 0.1
-"""Seconds from a connection beyond the limit to closing one: until then, clients that have just
-connected can send a request, which keeps their connection."""
+"""Seconds between the arrival of a connection beyond the limit and the closing of a connection. In
+this time, clients that have just connected can send a request; then their connections are kept."""
 MOST_OVER: Final = 128
-"""Connections beyond the limit in this time: half of ``OTHER_FILES``."""
+"""Connections beyond the limit that may be open for :data:`ROOM_AFTER_S`: half of the spare file
+descriptors, ``OTHER_FILES``."""
 DROP_S: Final = 0.01
-"""Seconds between two reads of dropped bytes."""
+"""Seconds between two reads of bytes that are received only to be dropped."""
 _CONTINUE: Final = b"HTTP/1.1 100"
 
 
@@ -53,10 +54,10 @@ class ConnectionLimits:
     """The limits of a server's connections.
 
     Args:
-        options: the settings.
+        options: the settings of the HTTP interface.
 
     Attributes:
-        held: bytes that all connections hold now and that count for ``max_held``.
+        held: bytes that all connections hold in memory now and that count for ``max_held``.
     """
 
     def __init__(self, options: WebOptions) -> None:
@@ -68,11 +69,11 @@ class ConnectionLimits:
 
 
 class BoundedProtocol(FramedProtocol):
-    """A connection with limits on size and time of its requests.
+    """A connection whose requests have limits of size and of time.
 
     Args:
-        limits: shared by all connections.
-        config, server_state, app_state, _loop: uvicorn's.
+        limits: the limits, shared by all connections.
+        config, server_state, app_state, _loop: arguments of uvicorn's protocol.
     """
 
     def __init__(
@@ -102,7 +103,8 @@ class BoundedProtocol(FramedProtocol):
         self._unsent_since = 0.0  # since when the client has not taken any of them
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin; beyond the limit of connections, an idle one is closed soon."""
+        """Begin a new connection. If there are too many connections then, one is closed soon, see
+        :meth:`_make_room`."""
         super().connection_made(transport)
         self._answers = AnswerWriter(transport, self._hang_up)
         self._since = self.loop.time()
@@ -113,7 +115,7 @@ class BoundedProtocol(FramedProtocol):
             self.loop.call_later(ROOM_AFTER_S, self._make_room)
 
     def data_received(self, data: bytes) -> None:
-        """Take received bytes."""
+        """Parse received bytes; end the connection if they exceed a limit or are not HTTP."""
         if self.transport.is_closing():
             return
         if self._ending:
@@ -139,7 +141,7 @@ class BoundedProtocol(FramedProtocol):
             self._hold()
 
     def on_many_headers(self) -> NoReturn:
-        """Refuse a request with too many headers or trailers.
+        """Refuse a request that has too many headers or trailers.
 
         Raises:
             Problem: always.
@@ -149,7 +151,7 @@ class BoundedProtocol(FramedProtocol):
         raise _large()
 
     def on_head(self) -> None:
-        """Take the complete head of a request.
+        """Process the head of a request. It is called when the head is complete.
 
         Raises:
             Problem: the head is too large, or too many requests are pipelined.
@@ -171,7 +173,7 @@ class BoundedProtocol(FramedProtocol):
         self.headers = []
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a request's body.
+        """Process a part of a request's body.
 
         Raises:
             Problem: the body has too many small parts.
@@ -185,14 +187,15 @@ class BoundedProtocol(FramedProtocol):
         super().on_body(body)
 
     def on_end(self) -> None:
-        """Take the complete request."""
+        """Note that a request has arrived completely."""
         self._since = None
         self._received = 0
         self._in_head = True
         super().on_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the running handler, which uvicorn does not if further requests wait."""
+        """Tell the running handler that its client has disconnected. uvicorn does not tell it if
+        further requests wait on the connection."""
         self._drop_waiting()
         self._body_bytes = 0
         self._abandon()
@@ -209,7 +212,7 @@ class BoundedProtocol(FramedProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        """Note the end of an answer."""
+        """Note the time at which an answer ended, and send its head if that is still kept."""
         self._idle_since = self.loop.time()
         self._answers.flush()
         super().on_response_complete()
@@ -217,10 +220,11 @@ class BoundedProtocol(FramedProtocol):
             self._count()
 
     def end_if_late(self, now: float) -> None:
-        """End the connection if a request arrives, or the client takes an answer, too slowly.
+        """End the connection if its request arrives too slowly, or if its client takes an answer
+        too slowly.
 
         Args:
-            now: the event loop's time.
+            now: the event loop's time in seconds.
         """
         unsent = self.transport.get_write_buffer_size()
         if unsent != self._unsent:
@@ -239,7 +243,8 @@ class BoundedProtocol(FramedProtocol):
         self._end(Problem(408, f"The request did not arrive within {self._limits.seconds:g} s"))
 
     def _hold(self) -> None:
-        """End this connection if all connections together hold too many bytes."""
+        """Update ``limits.held``; end this connection if all connections together hold too many
+        bytes."""
         if self.pipeline:
             self.flow.pause_reading()  # even if a handler has resumed reading
         self._count()
@@ -257,7 +262,7 @@ class BoundedProtocol(FramedProtocol):
                     self._end(Problem(503, why, retry_after=2))
 
     def _count(self) -> None:
-        """Update ``limits.held``."""
+        """Update this connection's share of ``limits.held``."""
         working = self._working
         if working is None or working.response_complete:
             body = 0
@@ -274,15 +279,15 @@ class BoundedProtocol(FramedProtocol):
         self._waiting.clear()
 
     def _head_bytes(self) -> int:
-        """Bytes of the head that has been parsed, without separators."""
+        """Return the number of bytes of the parsed head, without separators."""
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def _make_room(self) -> None:
-        """If there are still too many connections, end the one that has waited longest for its
-        client, or this one if none waits.
+        """End a connection if there are still too many: the one that has waited longest for its
+        client, or this one if none waits for its client.
 
-        So connections whose clients send nothing, or incomplete requests, or take no answers, do
-        not keep other clients out.
+        So clients that send nothing, send incomplete requests, or do not take their answers do not
+        keep other clients out.
         """
         open_ones = [
             each
@@ -304,7 +309,8 @@ class BoundedProtocol(FramedProtocol):
             longest.transport.close()
 
     def _waits_for_client(self) -> bool:
-        """Whether the client has to act: send a request, or the rest of one, or take an answer."""
+        """Return whether the client has to act next: send a request, send its rest, or take an
+        answer."""
         if self.transport.is_closing():
             return False
         if self._is_stalled():
@@ -322,13 +328,14 @@ class BoundedProtocol(FramedProtocol):
         return self._idle_since if self._since is None else self._since
 
     def _is_stalled(self) -> bool:
-        """Whether the client has taken no byte of an answer since the last check."""
+        """Return whether an answer is not sent completely, and the client has taken no byte of it
+        since the last check."""
         return 0 < self._unsent == self.transport.get_write_buffer_size()
 
     def _end(self, problem: Problem) -> None:
-        """Answer with ``problem`` unless an answer has begun, and close the connection. If a
-        handler works for an earlier request, close after its answer, without sending the problem.
-        """
+        """Answer with ``problem``, and close the connection. If an answer has begun, close without
+        sending the problem. If a handler works for an earlier request, close after its answer,
+        without sending the problem."""
         if self.transport.is_closing() or self._ending:
             return
         working = self._working
@@ -353,7 +360,7 @@ class BoundedProtocol(FramedProtocol):
         self._answers.close()
 
     def _hang_up(self) -> None:
-        """Close the connection; while a request is arriving, only its sending half, and drop the
+        """Close the connection. If a request is arriving, close only the sending half, and drop the
         rest of the request.
 
         A close with unread bytes would send a reset, and the client might not get the answer.
@@ -385,17 +392,17 @@ class BoundedProtocol(FramedProtocol):
 
 
 class AnswerWriter:
-    """Writes the head and the body of an answer in one packet, and in one system call.
+    """Writes the head and the body of an answer in one packet, with one system call.
 
-    uvicorn writes the head of an answer, and then the body; uvloop sends each write at once. So
-    the head is kept until the body is written, or the answer ends without one.
+    uvicorn writes the head of an answer first, and then the body; uvloop sends each write at once.
+    So this class keeps the head until the body is written, or until the answer ends without a body.
 
     Args:
         transport: sends the bytes.
-        hang_up: ends the connection, after the last answer.
+        hang_up: closes the connection, after the last answer.
 
     Attributes:
-        is_closing: as the transport's.
+        is_closing: returns whether the transport is closing.
     """
 
     def __init__(self, transport: asyncio.Transport, hang_up: Callable[[], object]) -> None:
@@ -406,11 +413,11 @@ class AnswerWriter:
         self.is_closing = transport.is_closing
 
     def begin(self) -> None:
-        """Expect the head of an answer as the next write."""
+        """Expect that the next write is the head of an answer."""
         self._head_is_due = True
 
     def write(self, data: bytes) -> None:
-        """Keep a head; send other bytes, after the kept head."""
+        """Keep ``data`` if it is the head of an answer; otherwise send it, after the kept head."""
         if self._head_is_due and not data.startswith(_CONTINUE):
             self._head_is_due, self._head = False, data
         else:
@@ -418,12 +425,12 @@ class AnswerWriter:
             self._transport.write(head + data)
 
     def flush(self) -> None:
-        """Send a kept head."""
+        """Send the head if one is kept."""
         if self._head:
             self.write(b"")
 
     def close(self) -> None:
-        """Send a kept head, and end the connection."""
+        """Send the head if one is kept, then close the connection."""
         self.flush()
         self._hang_up()
 

@@ -1,8 +1,9 @@
-"""The framing of requests on a connection (RFC 9112): ambiguous framing gets 400; HTTP/1.0, Upgrade
-and Expect. See ``protocol.py`` for limits of size and time.
+"""``FramedProtocol``, a connection that finds the beginning and end of each request strictly by RFC
+9112: an ambiguous request gets 400. It also handles HTTP/1.0, Upgrade and Expect. See
+``protocol.py`` for limits of size and time.
 
-A proxy before us may send the requests of many clients on one connection. If proxy and server saw
-the end of a request at different places, a part of one client's body would run as another client's
+A proxy in front of this server may send the requests of many clients on one connection. If proxy
+and server disagreed where a request ends, a part of one client's body would run as another client's
 request (request smuggling). So an ambiguous request is refused, and the connection ends.
 """
 
@@ -19,18 +20,19 @@ _OLD: Final = "1.0"
 
 
 class FramedProtocol(HttpToolsProtocol):
-    """uvicorn's connection with strict framing, HTTP/1.0, and bodies of requests that offer an
-    Upgrade."""
+    """uvicorn's connection, which also refuses ambiguous requests, speaks HTTP/1.0, and reads the
+    bodies of requests that offer an Upgrade."""
 
     def feed(self, data: bytes) -> None:
-        """Parse bytes of requests.
+        """Parse received bytes of requests.
 
         The parser stops after the head of a request that offers an Upgrade. We ignore the offer
-        (RFC 9110, 7.8): a new parser reads the head without it, and then the remaining bytes.
+        (RFC 9110, 7.8): a new parser reads the head without the offer, and then the remaining
+        bytes.
 
         Raises:
-            httptools.HttpParserError: the bytes are not HTTP; its context is the exception that a
-                callback raised.
+            httptools.HttpParserError: the bytes are not HTTP, or a callback raised an exception,
+                which is the error's ``__context__``.
         """
         try:
             self.parser.feed_data(data)
@@ -49,10 +51,11 @@ class FramedProtocol(HttpToolsProtocol):
                 rest = rest[offer.args[0] :]
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or a trailer of a chunked body.
+        """Process a header of a request, or a trailer of its chunked body.
 
         Raises:
-            Problem: there are too many headers, or the header makes the framing ambiguous.
+            Problem: there are too many headers, or the header makes the end of the request
+                ambiguous.
         """
         if len(self.headers) >= MAX_HEADERS:
             self.on_many_headers()
@@ -64,10 +67,10 @@ class FramedProtocol(HttpToolsProtocol):
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Take the complete head.
+        """Process the head of a request. It is called when the head is complete.
 
         Raises:
-            Problem: the framing or the host is ambiguous.
+            Problem: the end of the request, or its host, is ambiguous.
         """
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
@@ -85,11 +88,12 @@ class FramedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
-        """Take the complete request, unless it offers an Upgrade, and is parsed again.
+        """Process the end of a request. Do nothing for a request that offers an Upgrade: it is
+        parsed again.
 
         Raises:
-            Problem: its trailers close the connection, unlike its head: the parser would stop, and
-                the next request would get no answer.
+            Problem: the trailers ask to close the connection, and the head does not. The parser
+                would stop, and the next request would get no answer.
         """
         if self.parser.should_upgrade():
             return
@@ -102,7 +106,7 @@ class FramedProtocol(HttpToolsProtocol):
     on_end = HttpToolsProtocol.on_message_complete
 
     def on_many_headers(self) -> NoReturn:
-        """Refuse a request with too many headers.
+        """Refuse a request that has too many headers.
 
         Raises:
             Problem: always.
@@ -121,8 +125,8 @@ class FramedProtocol(HttpToolsProtocol):
         return b"\r\n".join([*lines, b"", b""])
 
     def _check_authority(self) -> None:
-        """Check that the host of an absolute URL, which counts (RFC 9112, 3.2.2), is also the
-        value of the only Host header."""
+        """Check that the Host header has the host of the URL, where the request has an absolute
+        URL. The URL's host counts (RFC 9112, 3.2.2), so another Host header would be ambiguous."""
         authority = self.url.partition(b"://")[2].partition(b"/")[0]
         if [authority.lower()] != [
             value.lower() for name, value in self.headers if name == b"host"
@@ -131,11 +135,11 @@ class FramedProtocol(HttpToolsProtocol):
 
 
 class _ConnectionEnd:
-    """Wraps the application, and ends the connection after answers that require it.
+    """Wraps the application, and ends the connection after the answers that require it.
 
     Args:
         app: the application.
-        cycle: uvicorn's, of the request.
+        cycle: uvicorn's object for one request and its answer.
     """
 
     def __init__(self, app: ASGIApp, cycle: RequestResponseCycle) -> None:
@@ -168,5 +172,6 @@ class _ConnectionEnd:
 
 
 def malformed_request() -> Problem:
-    """The problem of a request that is not HTTP or ambiguous; the connection ends after it."""
+    """Return the problem (400) of a request that is ambiguous or not HTTP. The connection ends
+    after its answer."""
     return Problem(400, "The bytes are not a valid HTTP request")
