@@ -242,7 +242,7 @@ ESCAPES = st.sampled_from([b"\n", b'"', b',"', b'",', b'\\"', b"\\", b",", b"a"]
 
 @given(data=st.lists(ESCAPES, max_size=40), sizes=SIZES, limits=LIMITS)
 @examples(few=50, many=1000)
-def test_a_backslash_before_a_quote_is_read_alike_wherever_blocks_and_found_spansend(
+def test_a_backslash_before_a_quote_is_read_alike_wherever_blocks_and_spans_end(
     data: list[bytes], sizes: list[int], limits: tuple[int, int]
 ) -> None:
     whole = b"".join(data)

@@ -69,7 +69,7 @@ PACKINGS: Final = tuple(
 
 
 def packing(first: bytes) -> Packing | None:
-    """Recognize the compression of data by its ``first`` 16 bytes; None where none is known."""
+    """Recognize the compression of data by its first 16 bytes; None where it is no known one."""
     return next((one for one in PACKINGS if one.magic.match(first)), None)
 
 

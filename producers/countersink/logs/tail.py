@@ -188,7 +188,7 @@ class FileTail:
             raise _Replaced
 
     def _check_copies(self) -> None:
-        """Raise ``_Replaced`` if the empty log got lines that were copied and truncated unread."""
+        """Raise ``_Replaced`` if the log's first lines were moved to a copy before being read."""
         changed = self._file.changed_ns()
         if changed != self._changed:
             self._changed = changed
@@ -200,7 +200,7 @@ class FileTail:
 
     def _reopen(self) -> bool:
         """Go on after a truncation: in the copy that was made before, else from the file's start.
-        Return False as :meth:`_go_on`.
+        Return False where a stop came while waiting for the log.
         """
         self._store()
         self._file.close()
@@ -266,8 +266,8 @@ class FileTail:
         return file is not None
 
     def _find(self) -> LogFile | None:
-        """Open the file of the position, or return None. If it is in a subdirectory, later files
-        are looked for there, too.
+        """Open the file of the position; return None where it was not found. If the file is in a
+        subdirectory, later files are looked for there, too.
         """
         file = find(self._paths, self._position)
         if file is None and (below := find_below(self._paths, self._position)):

@@ -275,7 +275,7 @@ def _linewise(line: bytes) -> re.Pattern[bytes]:
 
 class Periods:
     """Finder of the period of a block. The period is the day, or else the hour, in which the first
-    and the last line lie, if one bucket holds all of it.
+    and the last line lie, if one bucket holds all of that day or hour.
 
     Args:
         bucket: returns the label of the bucket that a Unix minute lies in.

@@ -125,7 +125,7 @@ def of_request(group: str, undo: Undo = text) -> dict[str, AccessField]:
 
     Args:
         group: the group that holds the request line.
-        undo: makes the text that the client sent of the bytes in the log.
+        undo: turns the bytes in the log into the text that the client sent.
     """
 
     def part(cut: Callable[[tuple[str, str, str]], str]) -> AccessField:
@@ -311,7 +311,7 @@ def format_of_notation(
     time_zone: str,
     escaped: bool = True,
 ) -> LineFormat:
-    """Make the format of lines that consist of these parts.
+    """Make the format of lines from the parts of a ``--log-format``.
 
     Args:
         parts: fixed texts and values; no two texts follow each other.
@@ -426,7 +426,7 @@ def common_names(
     Args:
         fields: the fields by the format's own names.
         aliases: for each common name, the own names from which it may be read, the best first.
-        undo: makes the text that the client sent of the bytes in the log.
+        undo: turns the bytes in the log into the text that the client sent.
         path: takes the text of the field that aliases call ``path``, and returns the path.
     """
     found = {
