@@ -2,13 +2,14 @@
 
 import os
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import redis
 
 from countersink.logs import position, sender
 from countersink.logs.errors import PositionError
-from countersink.logs.position import LogBatch, LogMark, Outcome, PositionFile
+from countersink.logs.position import LogBatch, LogMark, Outcome, Position, PositionFile
 from countersink.stream.decode import decode
 from countersink.stream.entry import pages
 from countersink.stream.names import stream_key, stream_keys
@@ -199,6 +200,38 @@ def test_the_file_is_of_one_tail_of_one_log_and_counter(tailing: Tailing) -> Non
         with pytest.raises(PositionError, match="damaged"):
             tailing.run()
     assert counted(tailing.client) == {"/a": 1}
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "key"])
+def test_what_is_no_position_file_is_left_alone(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / kind
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.write_text("secret-key")
+    before = path.lstat()
+    with pytest.raises(PositionError, match=r"regular file|not the position"):
+        PositionFile(str(path), "a source")
+    assert (path.lstat().st_mode, path.lstat().st_ino) == (before.st_mode, before.st_ino)
+    assert list(tmp_path.glob("*.lock")) in ([], [tmp_path / "key.lock"])
+    assert kind != "key" or path.read_text() == "secret-key"
+
+
+def test_a_link_stays_and_nothing_is_written_through_another(tmp_path: Path) -> None:
+    target, link, victim = tmp_path / "target", tmp_path / "link", tmp_path / "victim"
+    link.symlink_to(target)
+    victim.write_text("precious")
+    (tmp_path / "target.new").symlink_to(victim)
+    opened = PositionFile(str(link), "a source")
+    opened.append(LogBatch(Position.first(), 1, []), "")
+    opened.close()
+    assert link.is_symlink()
+    assert victim.read_text() == "precious"
+    again = PositionFile(str(target), "a source")
+    assert again.position is not None
+    again.close()
 
 
 def test_a_long_file_is_replaced_by_its_end(

@@ -33,9 +33,8 @@ member of a batch       meaning
 ``entries``             id, rows and number of increments of each entry
 ======================  ==========================================================================
 
-A file is recognized by its prefix: unlike an inode, a prefix survives copying and compressing, and
-no later file gets it. If a file was empty or does not exist any more, the files newer than
-``older`` are counted.
+A file is recognized by its prefix, which copying and compressing keep, and no later file gets. If a
+file was empty or does not exist any more, the files newer than ``older`` are counted.
 """
 
 import fcntl
@@ -43,6 +42,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
@@ -180,8 +180,7 @@ class LogMark:
 
 
 class PositionFile:
-    """An open position file. A lock file beside it reserves it for this process: the position file
-    itself is replaced now and then, and a lock on it would be lost.
+    """An open position file. A lock on the file beside it reserves it for this process.
 
     Attributes:
         position: the newest position in the file; None in a new file.
@@ -193,20 +192,22 @@ class PositionFile:
     """
 
     def __init__(self, path: str, source: str) -> None:
-        self.path = path
+        self.path = path = os.path.realpath(path)  # a link stays one
         self.position: Position | None = None
         self.instead_of = ""
         self._source = source
         self._fd = -1
-        self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise PositionError(f"{path} is not a regular file: name another position file")
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._lock = os.open(f"{path}.lock", flags, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._open()
         except BlockingIOError:
             self.close()
-            raise PositionError(
-                f"another countersink tail uses the position file {path}; stop one of them"
-            ) from None
+            message = f"another countersink tail uses the position file {path}; stop one of them"
+            raise PositionError(message) from None
         except BaseException:
             self.close()
             raise
@@ -273,7 +274,7 @@ class PositionFile:
         self._fd = self._opened()
         with open(self.path, "rb") as file:
             head = file.readline()
-            if not head.endswith(b"\n"):
+            if not head:
                 self._replace(b"")
                 return
             try:
@@ -309,7 +310,9 @@ class PositionFile:
         head = {"v": VERSION, "source": self._source, "instead_of": self.instead_of}
         data = json.dumps(head).encode() + b"\n" + lines
         other = f"{self.path}.new"
-        with open(other, "wb", opener=partial(os.open, mode=0o600)) as file:
+        with suppress(FileNotFoundError):
+            os.unlink(other)
+        with open(other, "xb", opener=partial(os.open, mode=0o600)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -325,9 +328,8 @@ class PositionFile:
 
 
 def default_path(source: str) -> str:
-    """Return the default path of the position file for ``source``, in the state directory of the
-    systemd service, else of the user (XDG). Makes the directory; OSError where that fails.
-    """
+    """Return the default path of the position file for ``source``; make its directory: that of the
+    systemd service's state, else of the user's (XDG). Raises OSError."""
     service = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     state = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):
@@ -344,9 +346,8 @@ def file_name(source: str) -> str:
 
 def _line(batch: LogBatch) -> bytes:
     entries = [[each.id, each.rows.decode(), each.increments] for each in batch.entries]
-    return (
-        json.dumps({**asdict(batch.position), "at": batch.at, "entries": entries}).encode() + b"\n"
-    )
+    members = {**asdict(batch.position), "at": batch.at, "entries": entries}
+    return json.dumps(members).encode() + b"\n"
 
 
 def _batch(line: bytes) -> LogBatch:
