@@ -117,6 +117,25 @@ def test_connections_that_say_nothing_are_ended_and_keep_nobody_out_for_long(
         assert all(each.recv(1) == b"" for each in silent)  # closed, without an answer
 
 
+def test_a_request_that_comes_byte_by_byte_is_ended(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HEAD_S", 0.5)
+    with connected(endpoint.url) as client:
+        client.settimeout(0.01)
+        ended = time.monotonic() + 60
+        while time.monotonic() < ended:
+            try:
+                client.send(b"G")
+                if client.recv(1) == b"":
+                    return
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+        pytest.fail("the connection was kept")
+
+
 def test_at_loopback_it_answers_to_names_of_loopback_alone(endpoint: Endpoint) -> None:
     known = "127.0.0.1 127.0.0.1:9100 localhost:9100 LOCALHOST. worker.localhost [::1]:9100"
     unknown = (

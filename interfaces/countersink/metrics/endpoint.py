@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,6 +41,8 @@ from countersink.runtime.process import header_host, is_loopback
 
 SILENT_S: Final = 5.0
 """Seconds after which a connection is closed if it has sent and received nothing."""
+HEAD_S: Final = 10.0
+"""Seconds within which a request must arrive as a whole."""
 MAX_CONNECTIONS: Final = 32
 """Connections that are answered at the same time. A further one waits until one of them ends; it is
 closed if none ends within :data:`SILENT_S`."""
@@ -124,15 +127,25 @@ class _Server(ThreadingHTTPServer):
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer a connection in its thread, then let a waiting one be answered."""
+        head = threading.Timer(HEAD_S, _end_reading, (request,))
+        head.daemon = True
+        head.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            head.cancel()
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log nothing about a failed connection: clients may disconnect at any time."""
 
     server_bind = TCPServer.server_bind  # without HTTPServer's name look-up, which may take long
+
+
+def _end_reading(connection: socket.socket) -> None:
+    """Have the connection read as ended; its answer can still be sent."""
+    with suppress(OSError):  # it is closed already
+        connection.shutdown(socket.SHUT_RD)
 
 
 class _Handler(BaseHTTPRequestHandler):
