@@ -26,6 +26,7 @@ from countersink.counting.counters.catalog import load
 from countersink.counting.visitors import SketchUnion
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
+from countersink.database.sql import BACKFILL_SLOTS
 from countersink.schedules.jobs.compaction import CompactOptions, compact
 from countersink.schedules.jobs.move import open_tables as open_mover
 from countersink.schedules.jobs.retention import roll_up
@@ -177,7 +178,7 @@ def logs(logs: Logs, days: int) -> Visitors:
 @pytest.fixture
 def first_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """All chunks are counted in one slot, so that they meet each other's sketches."""
-    monkeypatch.setattr(cells, "slot_of", lambda session: cells.FIRST_SLOT)
+    monkeypatch.setattr(cells, "slot_of", lambda session: BACKFILL_SLOTS.start)
 
 
 @pytest.mark.random

@@ -18,6 +18,7 @@ from typing import Final
 
 from countersink.database.session import Session
 from countersink.database.sql import marks
+from countersink.runtime.limits import MAX_AMOUNT
 
 FAILING_AFTER: Final = 3
 """Failed attempts in a row from which on a job counts as failing."""
@@ -31,7 +32,7 @@ STALE_S: Final = 3600
 """Seconds after which a run that never began is skipped if its job has later runs."""
 STALE: Final = "it waited for more than an hour, and later runs of this job are planned"
 EXHAUSTED: Final = "its process died before the run was over, in the last of {} attempts"
-_MAX_ROWS: Final = 2**63 - 1
+_MAX_ROWS: Final = MAX_AMOUNT
 _JOB: Final = "name, cron, time_zone, paused, next_at"
 _RUN: Final = "job, planned_at, state, attempts, started_at, ended_at, row_count, detail"
 

@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from countersink.database.sql import PRIVATE_SLOTS, SHARED_SLOTS
+
 SAVEPOINT: Final = "countersink_all_or_nothing"
 """Name of our savepoint. It replaces a savepoint of the application that has the same name, so it
 is a name that an application is unlikely to use."""
@@ -173,24 +175,14 @@ def signed(insert_id: int) -> int:
     return insert_id - 2**64 if insert_id >= 2**63 else insert_id
 
 
-FIRST_SHARED: Final = 256
-"""Number of the first slot that the application's connections share."""
-FIRST_PRIVATE: Final = 1024
-"""Number of the first slot that one connection has to itself."""
-PRIVATE_SLOTS: Final = 2**16 - FIRST_PRIVATE
-"""Number of slots from :data:`FIRST_PRIVATE` on, up to the largest number that the column ``slot``
-holds. Two connections get the same private slot only if their connection numbers differ by a
-multiple of this."""
-
-
 def private_slot() -> str:
     """Return SQL for the number of a slot that practically no other open connection has."""
-    return f"{FIRST_PRIVATE} + CONNECTION_ID() MOD {PRIVATE_SLOTS}"
+    return f"{PRIVATE_SLOTS.start} + CONNECTION_ID() MOD {len(PRIVATE_SLOTS)}"
 
 
 def shared_slot(app_slots: int) -> str:
     """Return SQL for the number of one of the ``app_slots`` slots that all connections share."""
-    return f"{FIRST_SHARED} + CONNECTION_ID() MOD {app_slots:d}"
+    return f"{SHARED_SLOTS.start} + CONNECTION_ID() MOD {app_slots:d}"
 
 
 def slot(app_slots: int, snapshot_isolation: bool) -> str:

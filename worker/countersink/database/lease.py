@@ -10,10 +10,8 @@ from typing import Final
 
 from countersink.database.errors import Conflict, DuplicateKey
 from countersink.database.session import Session
-from countersink.database.sql import NOW_MS
+from countersink.database.sql import NOW_MS, WORKER_SLOTS
 
-FIRST_WORKER_SLOT: Final = 1
-LAST_WORKER_SLOT: Final = 255
 _TRIES: Final = 8
 
 
@@ -50,8 +48,7 @@ def lease_worker_slot(session: Session, holder: str, seconds: float) -> int:
     """
     found = session.query(f"SELECT name FROM lease WHERE expires_at > {NOW_MS}")
     taken = {name for (name,) in found}
-    slots = range(FIRST_WORKER_SLOT, LAST_WORKER_SLOT + 1)
-    free = [slot for slot in slots if _name(slot) not in taken]
+    free = [slot for slot in WORKER_SLOTS if _name(slot) not in taken]
     # At random, so that workers that start together do not all ask for the same slot.
     for slot in random.sample(free, min(len(free), _TRIES)):
         if lease_slot(session, slot, holder, seconds):
@@ -63,7 +60,7 @@ def any_slot() -> int:
     """Return the number of a random slot from 1 to 255. Another worker may have leased it: then
     both wait for each other, and counts stay exact.
     """
-    return random.randint(FIRST_WORKER_SLOT, LAST_WORKER_SLOT)
+    return random.choice(WORKER_SLOTS)
 
 
 def renew_worker_slot(session: Session, slot: int, holder: str, seconds: float) -> bool:

@@ -23,6 +23,16 @@ NOW_MS: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 
 EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 (naive, as DATETIME is)
 COMPACTED: Final = 0
 """The slot in which compaction adds up rows."""
+WORKER_SLOTS: Final = range(1, 256)
+"""Slots that workers lease, one each."""
+SHARED_SLOTS: Final = range(256, 512)
+"""Slots that all connections of the application share."""
+BACKFILL_SLOTS: Final = range(512, 1024)
+"""Slots to which backfills and undo add."""
+PRIVATE_SLOTS: Final = range(1024, 2**16)
+"""Slots that one connection of the application has to itself, up to the largest number that the
+column ``slot`` holds. Two connections get the same one only if their connection numbers differ by a
+multiple of their number."""
 _DAY_S: Final = 86_400
 CELLS_PER_STATEMENT: Final = 1000
 """Maximum of cells in an INSERT. A cell with the longest counter and key takes less than 800

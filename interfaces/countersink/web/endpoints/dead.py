@@ -16,6 +16,7 @@ from countersink.counting.apply.dead_retry import Retried, retry
 from countersink.database.lease import any_slot
 from countersink.database.session import Session
 from countersink.runtime.dead_letter import DeadReason
+from countersink.runtime.limits import MAX_AMOUNT
 from countersink.runtime.texts import plural
 from countersink.stream.decode import decode_payload
 from countersink.web.auth.register import Identity
@@ -42,7 +43,7 @@ _Most = Annotated[
     int,
     Meta(
         ge=0,
-        le=2**63 - 1,
+        le=MAX_AMOUNT,
         description="If more dead letters match, none is changed (409).",
     ),
 ]

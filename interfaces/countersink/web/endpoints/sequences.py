@@ -13,6 +13,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from countersink.runtime.limits import MAX_AMOUNT, MIN_AMOUNT
 from countersink.sequences.errors import SequenceExhausted, SequenceUncertain
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
@@ -40,7 +41,7 @@ PLACE_WAIT_S: Final = 5.0
 
 
 T = TypeVar("T")
-_Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_Int64 = Annotated[int, Meta(ge=MIN_AMOUNT, le=MAX_AMOUNT)]
 
 
 class ValueAsked(Closed):

@@ -25,10 +25,6 @@ from countersink.database.session import Session
 from countersink.runtime.dead_letter import RowRefusal
 from countersink.runtime.limits import text_bytes
 
-FIRST_SLOT: Final = 512
-SLOTS: Final = 512
-"""Number of slots, from :data:`FIRST_SLOT` on, to which backfills and undo add."""
-
 _INSERT: Final = (
     "INSERT INTO counter_slot (counter, bucket, counter_key, width, slot, amount) VALUES "
 )
@@ -109,7 +105,7 @@ def slot_of(session: Session) -> int:
     """Return the slot to which a backfill on this connection adds. Two backfills rarely have the
     same.
     """
-    return FIRST_SLOT + session.connection_id % SLOTS
+    return sql.BACKFILL_SLOTS.start + session.connection_id % len(sql.BACKFILL_SLOTS)
 
 
 def add(

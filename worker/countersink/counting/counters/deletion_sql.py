@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from countersink.counting.apply.cells import FIRST_SLOT
 from countersink.counting.ledger import BucketSums, Posting, post
 from countersink.counting.visitors import rows as sketches
 from countersink.database.errors import Conflict
 from countersink.database.session import Session
-from countersink.database.sql import LABEL, label_time
+from countersink.database.sql import BACKFILL_SLOTS, LABEL, label_time
 
 Position = tuple[datetime, bytes]
 """(bucket, key) of a row of ``counter_slot``."""
@@ -240,4 +239,4 @@ def delete_chunks(session: Session, counter: str, size: int) -> bool:
 def _to_slot_0(session: Session, counter: str, amount: int) -> None:
     # From one row of the ledger to another: checksums over all slots stay equal.
     post(session, 0, [(counter, Posting(amount))])
-    post(session, FIRST_SLOT, [(counter, Posting(-amount))])
+    post(session, BACKFILL_SLOTS.start, [(counter, Posting(-amount))])

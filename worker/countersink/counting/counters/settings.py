@@ -30,7 +30,7 @@ from countersink.counting.counters.catalog import (
 from countersink.counting.counters.keep_steps import Steps
 from countersink.database.errors import Refused
 from countersink.database.session import Session
-from countersink.database.sql import LABEL, NOW_MS, datetime_of, label_time
+from countersink.database.sql import LABEL, NOW_MS, SHARED_SLOTS, datetime_of, label_time
 from countersink.runtime.limits import is_name
 
 DEFAULT_APP_SLOTS: Final = 16
@@ -292,7 +292,7 @@ def _check_steps(session: Session, name: str, now_ms: int) -> None:
         _check_hours(scheme.time_zone, "hour", now_ms // 1000, advice)
 
 
-MAX_APP_SLOTS: Final = 256
+MAX_APP_SLOTS: Final = len(SHARED_SLOTS)
 NO_CAP: Final = "none"
 """Value of ``max_keys`` for no cap of its own: the default cap applies."""
 MaxKeys = int | Literal["none"]

@@ -29,9 +29,9 @@ from operator import itemgetter
 from typing import Final, Literal
 from zlib import crc32
 
-from countersink.database.app_connection import FIRST_PRIVATE, AppConnection, execute, private_slot
+from countersink.database.app_connection import AppConnection, execute, private_slot
 from countersink.database.session import Session
-from countersink.database.sql import label_text, width_number
+from countersink.database.sql import PRIVATE_SLOTS, label_text, width_number
 
 Problem = Literal[
     "sum",
@@ -81,7 +81,9 @@ _ROWS_PER_STATEMENT: Final = 500
 
 ROWS_PER_FOLD: Final = 100
 """Number of rows of a counter that one transaction folds."""
-_UNCHANGED: Final = f"slot >= {FIRST_PRIVATE:d} AND posted_at < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
+_UNCHANGED: Final = (
+    f"slot >= {PRIVATE_SLOTS.start:d} AND posted_at < UTC_TIMESTAMP(3) - INTERVAL 1 HOUR"
+)
 """SQL condition for the rows to fold: hardly any open transaction is idle for an hour."""
 
 

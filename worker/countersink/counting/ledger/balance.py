@@ -16,12 +16,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from countersink.counting.apply.cells import FIRST_SLOT
 from countersink.counting.counters.all_counters import is_breakdown
 from countersink.counting.ledger import CHECKSUM, MODULUS, Difference, Posting
-from countersink.database.app_connection import FIRST_PRIVATE
 from countersink.database.session import Session
-from countersink.database.sql import marks
+from countersink.database.sql import BACKFILL_SLOTS, marks
 from countersink.runtime.texts import plural
 
 _ORDER: Final = {
@@ -155,7 +153,7 @@ def mismatches(session: Session, where: str, args: Sequence[object]) -> Iterator
     ledger = session.query(
         "SELECT counter, SUM(amount) FROM counter_ledger"
         f" WHERE counter IN ({marks(names)}) AND slot BETWEEN %s AND %s GROUP BY counter",
-        (*names, FIRST_SLOT, FIRST_PRIVATE - 1),
+        (*names, BACKFILL_SLOTS[0], BACKFILL_SLOTS[-1]),
     )
     in_ledger: dict[str, Any] = dict(ledger)
     uncovered = _broken_sources(session, names)
@@ -164,7 +162,7 @@ def mismatches(session: Session, where: str, args: Sequence[object]) -> Iterator
         details = []
         if total != held:
             details.append(
-                f"the ledger of slots {FIRST_SLOT} to {FIRST_PRIVATE - 1} differs by"
+                f"the ledger of slots {BACKFILL_SLOTS[0]} to {BACKFILL_SLOTS[-1]} differs by"
                 f" {held - total:+,} from the records of backfills"
             )
         if sources := uncovered.get(name):
