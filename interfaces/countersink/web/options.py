@@ -1,4 +1,4 @@
-"""``WebOptions``: the settings of ``countersink web`` with their defaults, bounds and errors."""
+"""Class ``WebOptions``: the settings of ``countersink web`` with defaults, bounds and errors."""
 
 import math
 from dataclasses import dataclass, field, fields
@@ -14,7 +14,9 @@ T = TypeVar("T", int, float)
 
 
 def _number(default: T, least: float, most: float) -> T:
-    """A setting with a number from ``least`` to ``most``, inclusive."""
+    """Return a dataclass field for a setting that is a number from ``least`` to ``most``, both
+    allowed.
+    """
     made: T = field(default=default, metadata={"range": (least, most)})
     return made
 
@@ -34,27 +36,33 @@ class WebOptions:
             loopback; ``*`` for any name.
         public_counters: counters to which anybody may add 1, without a key and from any page: for
             pixels, badges and beacons. They are names, or shell patterns for existing counters.
-        hit_visitors: names or shell patterns of counters whose hits count different visitors, if
-            the counter counts different members. Visitors are told apart by address and user agent.
+        hit_visitors: counters, as names or shell patterns, whose hits are counted by visitor: if
+            such a counter counts different members, each hit counts its visitor as a member.
+            Visitors are told apart by address and user agent.
         trusted_proxies: addresses or networks of proxies whose ``X-Forwarded-For`` and
             ``X-Forwarded-Proto`` are trusted.
         max_body_bytes: maximum bytes of a request's body, before and after decompression.
         max_items: maximum number of increments in one request.
-        max_counters: how many names of counters one key may use in the life of a process, and as
-            many names of sequences. All requests without a key count together.
+        max_counters: maximum number of different counters that one API key may name while the
+            server runs. The maximum for sequences is the same, and is counted apart. All requests
+            without a key count as one key.
         max_amount: the largest absolute amount of an increment by HTTP.
         max_ahead_s: seconds that an increment's time may be ahead of the server's clock.
         max_age_days: days that an increment's time may be in the past; 0 for no limit.
-        rate_per_key: average requests per second of one API key, with bursts of 2 seconds' worth; 0
-            for no limit. It is per address if the server needs no key.
-        rate_per_address: the same for requests without a key from one address (IPv6: one /64).
+        rate_per_key: average number of requests per second that one API key may send, in bursts of
+            up to 2 seconds' worth; 0 for no limit. If the server needs no key, this is the limit of
+            each address.
+        rate_per_address: the same limit for requests without a key from one address (for IPv6, from
+            one /64 network).
         failures_per_minute: wrong keys that one address may send per minute.
         max_connections: maximum number of open connections; further ones get 503.
         request_timeout_s: seconds in which a request's head and body must arrive.
         read_timeout_s: seconds that a read may take, including its wait for a thread.
-        wait_s: maximum seconds that a request with ``?wait=`` waits.
-        max_pending_entries: maximum number of entries in the queue with which ``include_pending``
-            is answered, and for each 25 rows: reading them takes time and memory.
+        wait_s: maximum seconds that a request with ``?wait=`` waits until its increments are stored
+            or counted.
+        max_pending_entries: maximum number of entries in the queue for a request with
+            ``include_pending``, which reads all of them. If there are more entries, or more than 25
+            times as many rows in them, the request is refused: reading takes time and memory.
         threads: number of threads for reads of totals, and as many for each kind of short blocking
             work.
         session_hours: hours that a login to the dashboard lasts.

@@ -57,8 +57,9 @@ class Options:
         id_scope: namespace of the ids given to ``increment(id=…)``: give each application its own.
         socket_timeout: seconds to wait for an answer of Redis.
         exit_timeout: seconds that a flush at exit or on SIGTERM may take.
-        handle_sigterm: whether to flush on SIGTERM, in addition to the application's own handler,
-            and before SIGTERM, SIGHUP, SIGQUIT or SIGINT end the process by their default action.
+        handle_sigterm: whether to flush before SIGTERM, SIGHUP, SIGQUIT or SIGINT ends the process
+            by its default action. Where the application has its own handler of SIGTERM, a flush is
+            made as well.
         handle_os_exit: whether to flush before ``os._exit()`` ends the process or ``os.exec…()``
             replaces its program.
     """
@@ -149,8 +150,11 @@ def _read(env: Mapping[str, str], variable: str) -> str | None:
 
 
 def _parse(variable: str, text: str, kind: type[Any]) -> Any:
-    """Convert ``text`` to ``kind``, the type of the option's default. If this is not bool, int or
-    float, return the text itself, as for the path of the spool (its default is ``None``).
+    """Return ``text`` converted to ``kind``, the type of an option. If ``kind`` is not bool, int or
+    float, return the text itself: the path of the spool is an example.
+
+    Raises:
+        ValueError: the text is not valid for this type; the message names ``variable``.
     """
     try:
         if kind is bool:

@@ -1,7 +1,10 @@
-r"""Settings of the StatsD listener (``StatsdOptions``): sockets, and limits of amounts, counters,
-times and connections, with defaults and checks; ``addresses`` refuses hosts that are not loopback.
-Also the map from StatsD names to counters and keys, a TOML file (``--map``, ``Rules``), with its
-rules, patterns and placeholders, and the counter names for names that no rule matches.
+r"""Settings of the StatsD listener (``StatsdOptions``), and the map from StatsD names to counters
+and keys (``Rules``).
+
+The settings are sockets, and limits of amounts, counters, times and connections; they have defaults
+and checks. ``addresses`` refuses hosts that are not loopback. The map is a TOML file (``--map``)
+with rules, which have patterns and placeholders. ``counter_name`` returns the counter of a name
+that no rule matches.
 
 The first rule that matches a name decides how the name is counted::
 
@@ -85,10 +88,10 @@ def fill_template(text: str, name: str, captured: tuple[str, ...], tags: Mapping
 
 
 def _check_template(text: str, captures: int) -> None:
-    """Check a template.
+    """Check the placeholders of a template.
 
     Args:
-        text: the template.
+        text: the template: a rule's counter or key, or the value of a dimension.
         captures: the number of ``*`` or groups in the rule's pattern.
 
     Raises:
@@ -275,15 +278,15 @@ def counter_name(name: str) -> str:
 
 PORT: Final = 8125
 MAX_AMOUNT_LIMIT: Final = 10**12
-"""The largest ``max_amount``. Times the number of lines in one receive, it still fits into 64
-bits.
+"""The largest value of ``max_amount``. Even if all lines of one receive have this amount, their sum
+fits into 64 bits.
 """
 
 MAX_SECONDS: Final = 1e12
 """The largest number of seconds or days in an option; it is beyond the range of any clock."""
 DRAIN_SECONDS: Final = 1.0
-"""Most seconds for which the listener goes on receiving after a stop request, if more keeps
-coming.
+"""Maximum seconds for which the listener continues to receive after a stop request, while more
+lines arrive.
 """
 
 
@@ -298,13 +301,13 @@ class StatsdOptions:
         socket: the path of a unix datagram socket, or ``None`` to have no such socket.
         stream_socket: the path of a unix stream socket, or ``None`` to have no such socket.
         socket_mode: the permissions of the unix sockets.
-        anyone: whether hosts other than loopback are allowed. Then every machine that can send to
+        anyone: whether ``host`` may be other than loopback. If so, every machine that can send to
             the port can count anything.
         map: the path of the map's file, or ``None`` to use each name as a counter.
         receive_buffer: bytes of kernel memory for datagrams that wait to be received.
         max_amount: the largest absolute amount of a line, after its sample rate.
-        max_counters: the most counters that the listener makes of names since its start. Lines with
-            further names are counted in ``__overflow__``.
+        max_counters: maximum number of counters that the listener makes from names since its start.
+            Lines with further names are counted in ``__overflow__``.
         max_ahead_s: seconds that a line's time may be ahead of this machine's clock.
         max_age_days: days that a line's time may be in the past; 0 for no limit.
         max_connections: the most open stream connections. A new one closes the connection that has

@@ -1,12 +1,17 @@
-"""Options of scheduler, job process and jobs, with defaults and checks; cron expressions in a time
-zone, with their next times and errors. See ``jobs/__init__.py`` for the jobs' default crons.
+"""Options of the scheduler, of job processes and of jobs, with their defaults and checks. Also
+``Cron``, the class of cron expressions in a time zone, which finds the next planned time. See
+``jobs/__init__.py`` for the default expression of each job.
 
-cronsim reads the expressions: crontab(5), and Debian's cron where clocks are set. Five fields
+The library cronsim reads the expressions, by the rules of crontab(5). An expression has five fields
 (minute, hour, day of month, month, day of week), or six with seconds first. Sunday is 0 and 7.
-Where minutes and hours are both named, a time that a clock change skips comes at the first instant
-after it, and a time that it repeats comes once. (Not APScheduler's trigger: 0 is its Monday, it
-loses the day whose midnight is skipped, and stands still in a repeated hour.) On Lord Howe Island,
-whose clocks are set by half an hour, a time within hours of a clock change may be skipped.
+
+Changes of the clocks are treated as by Debian's cron. If neither the minute nor the hour begins
+with ``*``, a time that a clock change skips comes at the first instant after the change, and a time
+that the change repeats comes once. On Lord Howe Island, where clocks change by half an hour, a time
+within hours of a clock change may be skipped.
+
+APScheduler's cron trigger is not used: its 0 is Monday, it loses a day whose midnight is skipped,
+and it stands still in an hour that is repeated.
 """
 
 import math
@@ -21,7 +26,7 @@ from cronsim import CronSim, CronSimError
 from countersink.counting.counters.buckets import zone
 
 OFF: Final = "off"
-"""The expression of a job without planned times."""
+"""The text that a job without planned times has in place of a cron expression."""
 MAX_LENGTH: Final = 255
 _MACROS: Final = {
     "@yearly": "0 0 1 1 *",
@@ -35,14 +40,18 @@ _MACROS: Final = {
 
 
 class Cron:
-    """A cron expression in a time zone. All times are aware, in UTC, in whole seconds.
+    """A cron expression in a time zone. All times are aware, in UTC, and in whole seconds.
+
+    Args:
+        text: the expression.
+        time_zone: IANA name of the time zone in which the expression's fields are read.
 
     Attributes:
         text: the expression as given.
-        time_zone: the IANA name.
 
     Raises:
-        ValueError: the text is no expression; the message says why.
+        ValueError: the text is no cron expression, or the time zone is unknown; the message says
+            why.
     """
 
     def __init__(self, text: str, time_zone: str = "UTC") -> None:
@@ -61,7 +70,7 @@ class Cron:
             ) from None
 
     def after(self, moment: datetime) -> datetime | None:
-        """The first time after ``moment``; None if there is none."""
+        """Return the first planned time after ``moment``; None if there is none."""
         for found in CronSim(self._fields, moment.astimezone(self._zone)):
             # In a repeated hour, cronsim returns past times first.
             if (at := found.astimezone(UTC)) > moment:
@@ -70,10 +79,14 @@ class Cron:
 
 
 def parse(text: str, time_zone: str = "UTC") -> Cron | None:
-    """The expression; None for ``off``.
+    """Return the cron expression in ``text``; None if ``text`` is ``off``.
+
+    Args:
+        text: a cron expression, or ``off``.
+        time_zone: IANA name of the expression's time zone. It is checked for ``off``, too.
 
     Raises:
-        ValueError: the text is neither.
+        ValueError: the text is neither an expression nor ``off``, or the time zone is unknown.
     """
     cleaned = " ".join(text.split())
     if cleaned.lower() == OFF:
@@ -83,19 +96,24 @@ def parse(text: str, time_zone: str = "UTC") -> Cron | None:
 
 
 SILENT_S: Final = 20.0
-"""Seconds without a sign of life after which a run is taken over: schedulers that watched it for so
-long give it back, and its own process stops before its next transaction.
+"""Seconds without a sign of life after which another process takes over a run. A sign of life is a
+time that the run's process writes into the run's row. A scheduler that has seen no new one for this
+long lets the run be started again. The run's own process, if it is still there, stops before its
+next transaction.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Times of a job, and its time limit.
+    """The planned times of a job, and its time limit.
 
     Attributes:
-        cron: the expression in its time zone; None: off.
-        time_zone: the IANA name, also of a job that is off.
-        limit_s: seconds that a run may take; it is asked to end a little earlier.
+        cron: cron expression of the planned times; None if the job is ``off``.
+        time_zone: IANA name of the expression's time zone. A job that is ``off`` has one, too.
+        limit_s: seconds that a run of the job may take. A run is asked to stop a little earlier.
+
+    Raises:
+        ValueError: the limit is out of range.
     """
 
     cron: Cron | None
@@ -103,7 +121,7 @@ class Times:
     limit_s: int = 3600
 
     def __post_init__(self) -> None:
-        """Refuse an impossible limit."""
+        """Check the time limit."""
         if not 1 <= self.limit_s <= 7 * 86_400:
             raise ValueError(f"limit_s is {self.limit_s}: 1 second to 7 days are allowed")
 
@@ -113,12 +131,15 @@ class SchedulerOptions:
     """Options of one scheduler process.
 
     Attributes:
-        mysql_url: of the runs; not in ``repr``.
-        redis_url: of RQ's queue; not in ``repr`` either.
-        jobs: the times of every job, by name.
-        look_every_s: seconds between two passes over jobs and runs, at most.
-        silent_s: seconds without a sign of life after which a run is given to another process.
-        stop_within_s: seconds after a signal at which the process ends in any case.
+        mysql_url: URL of the database that has the runs; not in ``repr``, because it has a
+            password.
+        redis_url: URL of the Redis that has RQ's queue; not in ``repr``, for the same reason.
+        jobs: planned times of each job, by the job's name.
+        look_every_s: maximum seconds between two passes. In each pass the scheduler reads the jobs
+            and the runs.
+        silent_s: seconds without a sign of life after which a run is given to another process: see
+            :data:`SILENT_S`.
+        stop_within_s: seconds after a stop signal at which the process ends in any case.
 
     Raises:
         ValueError: a number is out of range, or a job's name is invalid.
@@ -132,7 +153,7 @@ class SchedulerOptions:
     stop_within_s: float = 8.0
 
     def __post_init__(self) -> None:
-        """Refuse invalid numbers and names."""
+        """Check the numbers and the names of jobs."""
         _check(self)
         for name in self.jobs:
             # RQ's rule for ids; the column has 64 characters.
@@ -145,16 +166,22 @@ class JobOptions:
     """Options of the jobs.
 
     Attributes:
-        compact_grace_s: seconds after a bucket's end before it counts as closed: late events.
-        compact_threshold: slot rows per key above which an open bucket is compacted as well.
-        compact_rows: slot rows that one transaction of compaction or retention moves, up to eight
-            times as many without conflicts.
-        compact_share: share of the time spent working, above 0 and at most 1; the rest is pause.
-        ledger_days: days that guard rows are kept; may be a fraction.
-        alarm_lag_s: seconds that the oldest event may wait in the queue before an alarm.
-        alarm_dead: dead rows that may exist before an alarm.
-        runs_days: days that ended runs stay in ``job_run``.
-        dead_days: days that dead letters are kept; 0: until they are retried or dropped.
+        compact_grace_s: seconds that must have passed since the end of a bucket before it counts as
+            closed. Until then, late events are expected.
+        compact_threshold: number of slot rows, without slot 0, that a key may have in an open
+            bucket. Only keys with more are compacted there; in closed buckets, all keys are.
+        compact_rows: number of slot rows that a transaction of compaction or retention moves at
+            first. Without conflicts with writers the number grows, up to eight times this value;
+            after conflicts it shrinks.
+        compact_share: share of the time in which compaction, retention and pruning work, above 0
+            and at most 1. In the rest of the time they pause.
+        ledger_days: days for which guard rows are kept, with or without a fraction.
+        alarm_lag_s: seconds that the oldest entry may have waited in the queue. If it has waited
+            longer, an alarm is raised.
+        alarm_dead: number of dead letters that may exist. If there are more, an alarm is raised.
+        runs_days: days for which ended runs are kept in the table ``job_run``.
+        dead_days: days for which dead letters are kept. With 0 they are kept until somebody retries
+            or drops them.
 
     Raises:
         ValueError: a number is out of range; the message says what is allowed.
@@ -171,7 +198,7 @@ class JobOptions:
     dead_days: float = 90.0
 
     def __post_init__(self) -> None:
-        """Refuse invalid numbers."""
+        """Check the numbers."""
         for one in fields(self):
             value = getattr(self, one.name)
             if not 0 <= value < 2**53:  # refuses NaN, too
@@ -190,17 +217,22 @@ class JobProcessOptions:
     """Options of one job process.
 
     Attributes:
-        mysql_url: of the tables; not in ``repr``.
-        redis_url: of the streams; not in ``repr`` either.
-        jobs_redis_url: of RQ's queue; not in ``repr`` either.
+        mysql_url: URL of the database with the tables; not in ``repr``, because it has a password.
+        redis_url: URL of the Redis with the streams; not in ``repr``, for the same reason.
+        jobs_redis_url: URL of the Redis that has RQ's queue; not in ``repr``, for the same reason.
         jobs: options of the jobs.
-        attempts: starts of a run at most, including those whose process died.
-        retry_after_s: seconds from the first failed attempt to the second; doubled each time.
+        attempts: maximum number of attempts of a run. An attempt whose process died counts; an
+            attempt that was stopped, because its process was to end, does not count.
+        retry_after_s: seconds between the first failed attempt and the second attempt. After each
+            further failure the pause is twice as long.
         beat_every_s: seconds between two signs of life of a run.
-        silent_s: seconds without a sign of life after which a run is given to another process.
-        wait_s: seconds that a run waits for the run before it of its job; longer than it takes to
-            detect a dead process, so that a dead process makes no run be skipped.
-        stop_within_s: seconds after a signal at which the process ends in any case.
+        silent_s: seconds without a sign of life after which a run is given to another process: see
+            :data:`SILENT_S`.
+        wait_s: seconds that a run waits for the end of its job's previous run. If the previous run
+            is still at work then, the waiting run is skipped. The default is longer than
+            ``silent_s``: within the wait, a dead process of the previous run is detected, so that
+            no run is skipped because of it.
+        stop_within_s: seconds after a stop signal at which the process ends in any case.
 
     Raises:
         ValueError: a number is out of range.
@@ -218,13 +250,18 @@ class JobProcessOptions:
     stop_within_s: float = 8.0
 
     def __post_init__(self) -> None:
-        """Refuse invalid numbers."""
+        """Check the numbers."""
         _check(self)
         if self.attempts < 1:
             raise ValueError(f"attempts is {self.attempts}: at least 1 is needed")
 
 
 def _check(options: SchedulerOptions | JobProcessOptions) -> None:
+    """Check those options that are numbers of seconds, whose names end with ``_s``.
+
+    Raises:
+        ValueError: an option is not above 0, or is infinite.
+    """
     for one in fields(options):
         value = getattr(options, one.name)
         if one.name.endswith("_s") and not (value > 0 and math.isfinite(value)):

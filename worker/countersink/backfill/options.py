@@ -52,15 +52,16 @@ class Recipe:
         columns: column names of a CSV file that has no header.
         comment: text with which comment lines of a CSV begin; '' if there are no comments.
         delimiter: the one character between fields of a CSV.
-        decimal_point, thousands: characters in amounts that are texts: before a fraction, and
-            between groups of three digits. With '', ambiguous amounts are rejected.
+        decimal_point, thousands: characters before a fraction, and between groups of three digits,
+            in amounts that are written as text. If both are '', amounts that could be read in two
+            ways are rejected.
         time_format: ``auto``, ``unix``, ``unix-ms``, ``unix-us``, ``unix-ns``, or a strptime
             pattern.
         time_zone: IANA name of the zone for times that name no zone. With '', lines with such times
             are rejected.
         where: conditions. A line that does not meet all of them is left out.
         exclude_keys: shell patterns. A line whose key matches one of them is left out.
-        strip_query: True to cut keys, and values of dimensions, before their ``?``.
+        strip_query: True to remove ``?`` and all after it from keys and from values of dimensions.
         start, end: first and last day, in the counter's time zone. Lines of other days are left
             out.
     """
@@ -148,7 +149,9 @@ _OPTIONS: Final = {
     "start": "--from",
     "end": "--to",
 }
-"""Attributes whose option has another name → this option."""
+"""Names of options on the command line, by attribute of :class:`Recipe`, for those attributes whose
+names differ from the option's name.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +164,10 @@ class BackfillOptions:
         recipe: options for reading the lines of the sources.
         mode: ``add`` if the sources have events that were never counted; ``reconcile`` if they have
             all events of their days.
-        name: name that distinguishes sources with the same content.
+        name: text by which sources with the same content are told apart.
         delete_missing: True if a reconcile sets keys that no source has to 0.
-        grace_s: seconds after the end of a day from which a reconcile can set the day.
+        grace_s: seconds that must have passed since the end of a day before a reconcile sets the
+            day's buckets.
         wait_s: maximum of seconds that a reconcile waits for entries in the streams.
         jobs: number of child processes that read big sources.
         rate: maximum of lines per second; None for no maximum.
@@ -225,8 +229,8 @@ class SourceReport:
 
     Attributes:
         source: name of the source.
-        outcome: ``counted``, ``known`` (no new lines), ``rejected`` (all new lines), ``empty`` or
-            ``failed``.
+        outcome: ``counted``, ``known`` (the source has no new lines), ``rejected`` (all new lines
+            were rejected), ``empty`` or ``failed``.
         detail: text for users: how many lines were counted before, or the error.
         lines, counted, filtered, rejected: numbers of lines that this run has read, counted, left
             out and rejected.

@@ -1,8 +1,8 @@
-"""Options of a sequence (start, step, minimum, maximum, cycle, period, time zone): their checks,
-the periods' beginnings, and the next values by them.
+"""Options of a sequence (start, step, minimum, maximum, cycle, period, time zone) and their checks.
+Also functions that compute periods and the next values from the options.
 
-A period is identified by its first day, a local date; the column ``period`` has that day's
-midnight.
+The first day of a period, a local date, identifies the period. The column ``period`` of the table
+``sequence`` has midnight of that day.
 """
 
 from collections.abc import Mapping
@@ -22,21 +22,25 @@ MAX_NAME_BYTES: Final = 255
 PeriodLength = Literal["none", "day", "month", "year"]
 PERIODS: Final[tuple[PeriodLength, ...]] = get_args(PeriodLength)
 ALL_TIME: Final = date(1970, 1, 1)
-"""The period of every sequence's base row. A sequence without periods has no other."""
+"""The day in the column ``period`` of each sequence's base row, which has the sequence's options. A
+sequence without periods has only this row.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceOptions:
-    """The options of a sequence. The defaults are those of a sequence that was never configured.
+    """The options of a sequence. A sequence that was never configured has the defaults.
 
     Attributes:
-        start: first value of each period; None if that is the step.
-        step: difference between a value and the next one, if the caller asks for no other step.
-        minimum: smallest value; None for the smallest number of 64 bits.
-        maximum: largest value; None for the largest number of 64 bits.
-        cycle: True to begin again at ``start`` when the next value would be beyond the limits.
-        period: length of a period: ``none`` (no periods), ``day``, ``month`` or ``year``.
-        time_zone: IANA name of the time zone whose midnights begin the periods.
+        start: first value of each period. None means that the step is the first value.
+        step: number that is added to a value to get the next one. A request may give another step.
+        minimum: smallest value allowed; None for the smallest number of 64 bits.
+        maximum: largest value allowed; None for the largest number of 64 bits.
+        cycle: True to begin again at the first value when the next value would be beyond the
+            limits; False to raise SequenceExhausted then.
+        period: length of a period: ``day``, ``month`` or ``year``. ``none`` means that the sequence
+            has no periods and never starts again.
+        time_zone: IANA name of the time zone. Each period begins at a midnight in this zone.
     """
 
     start: int | None = None
@@ -49,20 +53,28 @@ class SequenceOptions:
 
     @property
     def first(self) -> int:
-        """The value that a period begins with."""
+        """The first value of each period: ``start``, or the step if ``start`` is None. A request
+        may give another first value.
+        """
         return self.step if self.start is None else self.start
 
     def period_of(self, day: date) -> date:
-        """The first day of the period of a local date."""
+        """Return the first day of the period that contains ``day``, a local date. Return
+        :data:`ALL_TIME` if the sequence has no periods.
+        """
         month = day.replace(day=1)
         begins = {"none": ALL_TIME, "day": day, "month": month, "year": month.replace(month=1)}
         return begins[self.period]
 
     def period_at(self, instant: int) -> date:
-        """The first day of the period at an instant, in Unix seconds.
+        """Return the first day of the period that contains ``instant``, in Unix seconds. Return
+        :data:`ALL_TIME` if the sequence has no periods.
+
+        If clocks are put back across midnight, they show the old date again. The new day remains
+        the present day all the same, so that a sequence does not go back to an earlier period.
 
         Raises:
-            UnknownZone: the time zone is unknown on this machine.
+            UnknownZone: this machine does not know the sequence's time zone.
         """
         if self.period == "none":
             return ALL_TIME
@@ -79,14 +91,17 @@ class SequenceOptions:
         return self.period_of(following if begun else day)
 
     def allow(self, value: int) -> bool:
-        """Whether ``value`` is within the limits."""
+        """Return whether ``value`` is from ``minimum`` to ``maximum``, both allowed."""
         least = MIN_VALUE if self.minimum is None else self.minimum
         most = MAX_VALUE if self.maximum is None else self.maximum
         return least <= value <= most
 
 
 class OptionChanges(TypedDict, total=False):
-    """New values of some options; None: the default."""
+    """Keyword arguments that change options of a sequence. The value None sets an option to its
+    default. An option that is not given stays as it is. See :class:`SequenceOptions` for the
+    meanings.
+    """
 
     start: int | None
     step: int | None
@@ -103,17 +118,18 @@ FIELDS: Final = tuple(field.name for field in fields(SequenceOptions))
 
 @dataclass(frozen=True, slots=True)
 class ValueRequest:
-    """A request for values of a sequence.
+    """A request for the next values of a sequence.
 
     Attributes:
-        step: difference between a value and the next one; None for the sequence's own step.
-        start: the first value if the period has none yet; None for the sequence's own start, or
-            else the step.
+        step: number that is added to a value to get the next one; None for the sequence's own step.
+        start: first value to hand out if the present period has no value yet. None for the
+            sequence's own start. If the sequence has no start either, the first value is the step.
         n: number of values.
 
     Raises:
-        TypeError, ValueError: as raised by :func:`number`; or the step is 0, or ``n`` is below 1,
-            or the first and the last value differ by more than 64 bits.
+        TypeError: an attribute is not an ``int``, or is a ``bool``.
+        ValueError: an attribute is beyond 64 bits; or ``step`` is 0; or ``n`` is below 1; or ``n``
+            times ``step`` is beyond 64 bits.
     """
 
     step: int | None = None
@@ -134,10 +150,19 @@ class ValueRequest:
 def next_values(
     name: bytes, options: SequenceOptions, last: int | None, asked: ValueRequest
 ) -> range:
-    """The values that follow ``last``, which is None where the period has no value.
+    """Return the next values of a sequence. All of them are within its limits.
+
+    If a value after ``last`` would be beyond the limits and the sequence cycles, all values are
+    counted from the sequence's first value.
+
+    Args:
+        name: the sequence's name in UTF-8, for the error message.
+        options: the sequence's options.
+        last: the last value of the present period; None if the period has no value yet.
+        asked: how many values the caller asks for, and with which step and start.
 
     Raises:
-        SequenceExhausted: they would be beyond the sequence's limits or 64 bits.
+        SequenceExhausted: a value would be beyond the sequence's limits or beyond 64 bits.
     """
     step = asked.step or options.step
     if last is not None:
@@ -158,19 +183,32 @@ def next_values(
 
 
 def check_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Checked values for fields of SequenceOptions; None becomes the default.
+    """Check new values of options, each by itself, and return them by the option's name. None is
+    replaced by the option's default.
+
+    :func:`changed` checks whether options contradict each other.
+
+    Args:
+        changes: new values by the option's name, which is a field of :class:`SequenceOptions`.
 
     Raises:
-        TypeError, ValueError: a value is invalid by itself, or there is no such field.
+        TypeError: a value has a wrong type, or there is no such option.
+        ValueError: a value is invalid.
     """
     replace(DEFAULTS, **changes)  # raises for an unknown field
     return {
-        field: getattr(DEFAULTS, field) if value is None else _option(field, value)
+        field: getattr(DEFAULTS, field) if value is None else _checked(field, value)
         for field, value in changes.items()
     }
 
 
-def _option(field: str, value: Any) -> Any:
+def _checked(field: str, value: Any) -> Any:
+    """Return ``value`` if the option ``field`` can have it.
+
+    Raises:
+        TypeError: the value has a wrong type.
+        ValueError: the value is invalid.
+    """
     if field == "step":
         return step_number(value)
     if field in ("start", "minimum", "maximum"):
@@ -187,10 +225,14 @@ def _option(field: str, value: Any) -> Any:
 
 
 def changed(before: SequenceOptions, changes: Mapping[str, Any]) -> SequenceOptions:
-    """The options with ``changes``, which :func:`check_changes` has checked.
+    """Return the options of a sequence after a change, if they do not contradict each other.
+
+    Args:
+        before: the options before the change.
+        changes: new values by the option's name, as returned by :func:`check_changes`.
 
     Raises:
-        ValueError: they contradict each other; the message names the option to change.
+        ValueError: the options contradict each other; the message names the option to change.
     """
     after = replace(before, **changes)
     if after.minimum is not None and after.maximum is not None and after.minimum > after.maximum:
@@ -207,17 +249,19 @@ def changed(before: SequenceOptions, changes: Mapping[str, Any]) -> SequenceOpti
 
 
 def limits(options: SequenceOptions) -> str:
-    """Text of the limits, for messages."""
+    """Return the smallest and the largest value as text for messages, such as ``1 to 2**63-1``."""
     least = "-2**63" if options.minimum is None else options.minimum
     most = "2**63-1" if options.maximum is None else options.maximum
     return f"{least} to {most}"
 
 
 def name_bytes(name: str) -> bytes:
-    """A sequence's name in UTF-8, as in the table.
+    """Return a sequence's name in UTF-8, as the table ``sequence`` has it.
 
     Raises:
-        TypeError: not a ``str``. ValueError: more than 255 bytes of UTF-8, or no valid text.
+        TypeError: the name is not a ``str``.
+        ValueError: the name has more than 255 bytes of UTF-8, or a lone surrogate, which has no
+            UTF-8.
     """
     if not isinstance(name, str):
         raise TypeError(f"a sequence's name is a str, not {type(name).__name__}")
@@ -234,19 +278,22 @@ def name_bytes(name: str) -> bytes:
 
 
 def name_text(name: bytes) -> str:
-    """The text of a name in the table; bytes that are not UTF-8 become surrogates."""
+    """Return a name from the table ``sequence`` as text. Each byte that is not valid UTF-8 becomes
+    a lone surrogate (``surrogateescape``).
+    """
     return bytes(name).decode("utf-8", "surrogateescape")
 
 
 def number(value: int, noun: str) -> int:
-    """``value``, if it is a whole number of 64 bits.
+    """Return ``value`` as an ``int`` if it is a whole number of 64 bits.
 
     Args:
-        value: the number.
-        noun: its meaning, for messages.
+        value: the number to check.
+        noun: what the number is, such as ``a step``, for the error message.
 
     Raises:
-        TypeError: not an ``int``, or a ``bool``. ValueError: beyond 64 bits.
+        TypeError: the value is not an ``int``, or it is a ``bool``.
+        ValueError: the value is beyond 64 bits.
     """
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{noun} is an int, not {type(value).__name__}")
@@ -256,10 +303,11 @@ def number(value: int, noun: str) -> int:
 
 
 def step_number(step: int) -> int:
-    """``step``, if it is a valid step.
+    """Return ``step`` if a sequence can have it: a whole number of 64 bits other than 0.
 
     Raises:
-        TypeError, ValueError: as :func:`number`; or it is 0.
+        TypeError: the step is not an ``int``, or it is a ``bool``.
+        ValueError: the step is 0 or beyond 64 bits.
     """
     if number(step, "a step") == 0:
         raise ValueError("a step of 0 would hand out the same value again: give another one")
