@@ -1,5 +1,6 @@
-"""The command line ``countersink``: all commands with their headings and one-line helps, in the
-order of ``countersink --help``, and the options ``--config`` and ``--version``."""
+"""The command line ``countersink``: the list of all commands, in the order of ``countersink
+--help`` and with its headings and one-line help texts, and the options ``--config`` and
+``--version``."""
 
 import io
 import sys
@@ -70,9 +71,10 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
         },
     ),
 }
-"""For each heading of ``countersink --help``: the package of its modules in
-``countersink.cli.commands`` (empty: that package itself), and its commands with their one-line
-helps, which a test compares with the first lines of the commands' own helps."""
+"""The commands under each heading of ``countersink --help``. A heading has a pair: the package of
+its commands' modules, relative to ``countersink.cli.commands`` (empty: that package itself), and
+its commands with their help texts of one line. A test compares these with the first lines of the
+commands' own help."""
 
 _LOCATIONS: Final = {
     "migrate": "up:migrate_command",
@@ -93,22 +95,24 @@ _LOCATIONS: Final = {
     "key": "operate.access:key_group",
     "link": "operate.access:link_group",
 }
-"""Module, in ``countersink.cli.commands``, and name of a command's function; that of other commands
-is ``command`` in the module of the command's name, in the package of its heading."""
+"""Where the function of a command is, if not at the usual place: ``module:function``, relative to
+``countersink.cli.commands``. The usual place is the function ``command`` in the module with the
+name of the command, in the package of its heading."""
 
 
 class App(click.Group):
-    """The group of all commands; it imports a command's module only when that command runs.
+    """The group of all commands. It imports a command's module only when that command runs.
 
-    ``countersink --help`` imports none of them. Ctrl-C ends a command without a message.
+    ``countersink --help`` imports no such module. Ctrl-C ends a command without a message.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all commands, in the order of ``GROUPS``."""
+        """Return the names of all commands, in the order of ``GROUPS``."""
         return [name for _, commands in GROUPS.values() for name in commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name, imported now; None if there is none."""
+        """Import the module of the command ``cmd_name``, and return the command. None if there is
+        no command of this name."""
         for folder, commands in GROUPS.values():
             if cmd_name in commands:
                 location = _LOCATIONS.get(cmd_name, f"{folder}{cmd_name}:command")
@@ -119,14 +123,16 @@ class App(click.Group):
         return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands under their headings, from ``GROUPS`` alone."""
+        """Write the commands under their headings into the help text. ``GROUPS`` has all that this
+        needs, so that no command's module is imported."""
         width = max(map(len, self.list_commands(ctx)))
         for heading, (_, commands) in GROUPS.items():
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command that the arguments name, and return its exit status."""
+        """Run the command that the arguments name. Returns what the command's function returns: its
+        exit status, or None for 0."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -168,9 +174,10 @@ def app() -> None:
 
 
 def run(args: list[str] | None = None) -> int:
-    """Run the command line ``args`` (default: the process's own) and return its exit status.
+    """Run the command line with the arguments ``args``, and return the exit status. Without
+    ``args``, the arguments are those of this process.
 
-    An error is printed on stderr, as one sentence.
+    An error is not raised, but printed on stderr, as one sentence.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -1,7 +1,7 @@
-"""The console script ``countersink``: it checks for the packages of the extra ``server``, opens
-file descriptors 0 to 2 where they are closed, and runs the command line.
+"""The console script ``countersink``. It checks that the packages of the extra ``server`` are
+installed, opens file descriptors 0 to 2 where they are closed, and runs the command line.
 
-Until the packages are checked, it imports only what the base install has.
+Until that check, it imports only what the base install has.
 """
 
 import os
@@ -10,13 +10,13 @@ from importlib.util import find_spec
 from typing import Final, NoReturn
 
 SERVER_MODULES: Final = ("click", "msgspec", "pymysql", "rich")
-"""Modules that the commands import and only the extra ``server`` installs."""
+"""Modules that commands import, and that only the extra ``server`` installs."""
 
 
 def main() -> NoReturn:
-    """Run the command line and exit with its status (see ``Exit`` in ``cli/errors.py``).
+    """Run the command line, and exit with its status (see ``Exit`` in ``cli/errors.py``).
 
-    Without the extra ``server``, print how to install it, and exit with 1.
+    If the extra ``server`` is not installed, print how to install it, and exit with 1.
     """
     missing = [name for name in SERVER_MODULES if find_spec(name) is None]
     if missing:
@@ -33,11 +33,11 @@ def main() -> NoReturn:
 
 
 def _occupy_standard_descriptors() -> None:
-    """Open /dev/null as each of the descriptors 0 to 2 that is closed.
+    """Open /dev/null in place of each of the descriptors 0 to 2 that is closed.
 
-    The next file or connection would otherwise get the number of a closed descriptor
-    (``countersink totals c >&-``), and output of the command would be written to it. Output to a
-    closed descriptor is discarded; reading from it fails.
+    Otherwise the next file or connection that this process opens would get the number of a closed
+    descriptor (``countersink totals c >&-`` closes 1), and the output of the command would be
+    written to it. Now output to a closed descriptor is discarded, and reading from it fails.
     """
     for number in range(3):
         try:

@@ -1,8 +1,9 @@
-"""Exit statuses, and the one sentence that is printed for an error: what happened, and what to do
-next. ``COUNTERSINK_DEBUG=1`` prints the traceback as well. Both are printed without passwords.
+"""Exit statuses of commands, and the one sentence that a command prints for an error. The sentence
+says what happened, and what to do next. With ``COUNTERSINK_DEBUG=1``, the traceback is printed
+before it. Passwords are left out of both.
 
-The advice is the ``advice`` of the error's class (see ``runtime/errors.py``), or depends on the
-MySQL error number (see ``_ADVICE`` in ``database/errors.py``).
+What to do next is the text ``advice`` of the error's class (see ``runtime/errors.py``), or depends
+on the MySQL error number (see ``_ADVICE`` in ``database/errors.py``).
 
 ::
 
@@ -10,8 +11,8 @@ MySQL error number (see ``_ADVICE`` in ``database/errors.py``).
     ├── Failure             status 1; the message says what to do next
     └── click.UsageError
         └── Misuse          status 2; the message says what is allowed
-    ServerError             of a private server
-    ├── ServerMissing       the program is not installed; the message says what to install
+    ServerError             a private server failed
+    ├── ServerMissing       its program is not installed; the message says what to install
     └── ServerFailed        it did not start or stop; the message ends with the end of its log
 """
 
@@ -67,19 +68,20 @@ class Misuse(click.UsageError):
 
 
 class ServerError(ExplainedError):
-    """Base class of the errors of private servers (``countersink.cli.servers``)."""
+    """Base class of the errors of private servers, which ``countersink up`` starts
+    (``countersink.cli.servers``)."""
 
 
 class ServerMissing(ServerError):
-    """The server's program is not installed on this machine."""
+    """The program of a private server is not installed on this machine."""
 
 
 class ServerFailed(ServerError):
-    """The server's program did not start, answer or stop."""
+    """A private server did not start, answer or stop."""
 
 
 def report(error: BaseException, urls: Iterable[str]) -> int:
-    """Print an error on stderr without the passwords of ``urls``, and return the exit status."""
+    """Print an error on stderr, without the passwords in ``urls``, and return the exit status."""
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, SystemExit):
@@ -102,7 +104,7 @@ def report(error: BaseException, urls: Iterable[str]) -> int:
 
 
 def describe(error: BaseException) -> tuple[str, int]:
-    """The sentence for ``error``, and the exit status."""
+    """Return the sentence that is printed for ``error``, and the exit status."""
     if isinstance(error, click.UsageError):
         return _usage(error), Exit.USAGE
     if isinstance(error, click.ClickException):
@@ -120,7 +122,8 @@ def describe(error: BaseException) -> tuple[str, int]:
 
 
 def sentence_of(error: BaseException) -> str | None:
-    """The sentence for an error of countersink, with its advice; None for other errors."""
+    """Return the message and the advice of an :class:`ExplainedError` as one sentence; None for any
+    other error. The advice is left out if the message names a command or a variable already."""
     if not isinstance(error, ExplainedError):
         return None
     text = str(error).rstrip(".")
@@ -129,7 +132,8 @@ def sentence_of(error: BaseException) -> str | None:
 
 
 def scrub(text: str, urls: Iterable[str]) -> str:
-    """``text`` with ``***`` for passwords: those of ``urls``, and of URLs in the text."""
+    """Return ``text`` with ``***`` in place of passwords. These are the passwords in ``urls``, and
+    those in any URL that the text contains."""
     text = re.sub(r"(://[^:/@\s'\"]*:)[^@\s'\"]+@", r"\1***@", text)
     text = re.sub(r"(?i)(password=)[^&\s'\"]+", r"\1***", text)
     for secret in _passwords(urls):
@@ -138,7 +142,7 @@ def scrub(text: str, urls: Iterable[str]) -> str:
 
 
 def _passwords(urls: Iterable[str]) -> Iterator[str]:
-    """Passwords in URLs, as written and unquoted."""
+    """Yield the passwords in URLs, both as written and with percent-encoding decoded."""
     for url in urls:
         found = [url[begin:end] for begin, end in passwords(url)]
         # A very short password would remove other text, too; in a URL, its form gives it away.
@@ -163,7 +167,8 @@ def _one_line(text: str) -> str:
 
 
 def _print(text: str, urls: Iterable[str]) -> None:
-    """Print a text on stderr, without passwords."""
+    """Print a text on stderr, without the passwords in ``urls``. Does nothing if stderr is
+    closed."""
     try:
         print(scrub(text, urls), file=sys.stderr, flush=True)
     except OSError:
@@ -171,7 +176,8 @@ def _print(text: str, urls: Iterable[str]) -> None:
 
 
 def _discard_stdout() -> None:
-    """Point stdout at /dev/null, so that the interpreter's last flush prints no error."""
+    """Redirect stdout to /dev/null. The interpreter flushes stdout at its end, and would print an
+    error if that failed."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError, AttributeError):

@@ -1,6 +1,8 @@
-"""The flags ``--metrics-port`` and ``--metrics-host``, and the endpoint that they open.
+"""The flags ``--metrics-port`` and ``--metrics-host``, and the HTTP endpoint that they open for
+metrics and health.
 
-See ``metrics/table.py`` for the names of metrics, and the command of a process for its readiness.
+See ``metrics/table.py`` for the names of metrics. The module of each command defines when its
+process is ready.
 """
 
 import logging
@@ -37,11 +39,12 @@ options: Final = settings.together(
         help="Address for --metrics-port. Anyone who reaches it can read them, without a key.",
     ),
 )
-"""Decorator: ``--metrics-port`` and ``--metrics-host``; :func:`served` reads their values."""
+"""Decorator that adds ``--metrics-port`` and ``--metrics-host``; :func:`served` reads their
+values."""
 
 
 def log(url: str) -> None:
-    """Log the URL of the metrics."""
+    """Log the URL at which metrics are served."""
     logging.getLogger("countersink.metrics").info(
         "metrics and health are served", extra={"action": "metrics", "fields": {"url": url}}
     )
@@ -52,8 +55,9 @@ def served(health: Callable[[], Health], say: Callable[[str], None] = log) -> It
     """Serve metrics and health inside the block, if ``--metrics-port`` is given.
 
     Args:
-        health: makes the process's health and metrics.
-        say: called with the URL of the metrics.
+        health: called once, when the endpoint opens; returns the object from which the endpoint
+            reads the metrics and the health of the process.
+        say: called with the URL of the metrics, once the endpoint is open.
 
     Raises:
         Failure: the address or port cannot be used.

@@ -1,8 +1,8 @@
 """Output of commands: results as JSON, CSV or tables, durations as text, escaped control
-characters, the question before a deletion, progress bars, notices on stderr, and the stop at SIGINT
-or SIGTERM.
+characters, progress bars, notices on stderr. Also the question before a deletion, and the request
+to stop that SIGINT or SIGTERM makes.
 
-Keys come from anyone who can request a counted URL: they may contain escape sequences that rewrite
+Keys come from anyone who can request a counted URL. They may contain escape sequences that rewrite
 a terminal's screen, so control characters are escaped. See ``reads/formats.py`` for the escaping of
 formulas in CSV.
 """
@@ -26,19 +26,21 @@ from countersink.runtime.process import Stop
 from countersink.runtime.texts import iso, plural
 
 Document = Mapping[str, object]
-"""A JSON object, or a line of a table or CSV, by names of members."""
+"""A JSON object: values by names of members. A table or a CSV file has one line for each
+document."""
 Columns = Sequence[str]
 """Headings of a table; ``>`` before a heading aligns its column to the right, for numbers."""
 
 _CHUNK_LINES: Final = 1000
-"""Lines that are written at once."""
+"""Number of lines that are written to stdout in one call."""
 _BAR: Final = 40
-"""Characters of the longest bar."""
+"""Length of the longest bar, in characters."""
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 def write_json(document: object) -> None:
-    """Write one JSON document to stdout, in ASCII, which every terminal and locale can show."""
+    """Write one JSON document to stdout. It is written in ASCII, which every terminal and locale
+    can show."""
     click.echo(json.dumps(document))
 
 
@@ -48,14 +50,15 @@ def write_result(
     csv: tuple[Columns, Iterable[Document]] = ((), ()),
     last: tuple[str, Iterable[Document]] | None = None,
 ) -> None:
-    """Write the result to stdout, in the format that ``--format`` names.
+    """Write the result of a command to stdout, in the format that ``--format`` names.
 
     Args:
         document: the result as JSON.
-        people: the result as text, or a function that prints it.
-        csv: columns and lines of the result as CSV.
-        last: name and items of the document's last member; the items, which may be millions, are
-            read one by one.
+        people: the result for people, for the formats ``table`` and ``text``: the text, or a
+            function that prints it.
+        csv: the columns and the lines of the result as CSV.
+        last: the name and the items of a list that becomes the last member of the JSON document.
+            There may be millions of items: they are read while earlier ones are written.
     """
     format = settings.option_value("format")
     if format == "json":
@@ -69,9 +72,9 @@ def write_result(
 
 
 def document(record: object, names: Iterable[str], **others: object) -> dict[str, Any]:
-    """The members ``names`` for JSON and CSV: each from ``others``, else the attribute of
-    ``record``; times are ISO 8601 in UTC.
-    """
+    """Return a JSON document with the members ``names``. Each value comes from the argument of that
+    name in ``others``, or else from the attribute of that name of ``record``. Dates and times
+    become text: ISO 8601, times in UTC."""
     return {
         name: _plain(others[name] if name in others else getattr(record, name)) for name in names
     }
@@ -95,7 +98,8 @@ def _write_json_list(document: Document, name: str, rows: Iterable[Document]) ->
 
 
 def write_csv(columns: Sequence[str], rows: Iterable[Document]) -> None:
-    """Write CSV (RFC 4180) with a header line to stdout; ``--spreadsheet`` escapes formulas."""
+    """Write CSV (RFC 4180) with a header line to stdout. With ``--spreadsheet``, cells that a
+    spreadsheet would run as formulas are escaped."""
     from countersink.reads.formats import csv_text
 
     for part in csv_text(columns, rows, spreadsheet=bool(settings.option_value("spreadsheet"))):
@@ -103,11 +107,11 @@ def write_csv(columns: Sequence[str], rows: Iterable[Document]) -> None:
 
 
 def confirm(yes: bool, question: str, otherwise: str) -> None:
-    """Ask a question with the answers yes and no, unless ``yes`` is set.
+    """Ask a question that the user answers with yes or no. Does not ask if ``yes`` is set.
 
     Raises:
         Failure: the answer is no; ``otherwise`` is the message.
-        Misuse: there is no terminal.
+        Misuse: there is no terminal, so that nobody can answer.
     """
     if yes:
         return
@@ -118,20 +122,19 @@ def confirm(yes: bool, question: str, otherwise: str) -> None:
 
 
 def write_facts(values: Mapping[str, object]) -> None:
-    """Write a table of names and values, without headings, to stdout."""
+    """Write a table with two columns, names and values, to stdout. It has no headings."""
     click.echo(facts(values))
 
 
 def facts(values: Mapping[str, object]) -> str:
-    """A table of names and values, without headings, as text."""
+    """Return a table with two columns, names and values, as text. It has no headings."""
     rows = [(name, display(value)) for name, value in values.items()]
     return "\n".join(_lines(("", ""), rows)).partition("\n")[2]
 
 
 def write_rows(columns: Columns, rows: Iterable[Sequence[object]], *, otherwise: str = "") -> None:
-    """Write a table to stdout, each value as :func:`display` shows it; without rows, the sentence
-    ``otherwise``.
-    """
+    """Write a table to stdout, with each value as :func:`display` shows it. If there are no rows,
+    write the sentence ``otherwise`` instead, unless that is empty."""
     cells = [tuple(map(display, row)) for row in rows]
     if otherwise and not cells:
         click.echo(otherwise)
@@ -142,20 +145,22 @@ def write_rows(columns: Columns, rows: Iterable[Sequence[object]], *, otherwise:
 
 
 def write_documents(columns: Columns, rows: Iterable[Document], *, otherwise: str = "") -> None:
-    """Write a table to stdout: a line for each document, its members that ``columns`` names."""
+    """Write a table to stdout, with one line for each document. ``columns`` names the members that
+    are shown. If there are no documents, write the sentence ``otherwise`` instead, unless that is
+    empty."""
     names = [name.removeprefix(">") for name in columns]
     lines = ([each[name] for name in names] for each in rows)
     write_rows(columns, lines, otherwise=otherwise)
 
 
 def table(columns: Columns, rows: Iterable[Sequence[object]]) -> str:
-    """A table as text, each value as :func:`display` shows it."""
+    """Return a table as text, with each value as :func:`display` shows it."""
     return "\n".join(_lines(columns, [tuple(map(display, row)) for row in rows]))
 
 
 def _lines(columns: Columns, rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table. Each different value of a column is padded once, as most columns have
-    few."""
+    """Return the lines of a table, the headings first. Most columns have few different values, so
+    each different value of a column is padded only once."""
     padded = []
     for number, name in enumerate(columns):
         texts = [name.removeprefix(">"), *(row[number] for row in rows)]
@@ -171,7 +176,7 @@ def _padded(text: str, width: int, left: bool) -> str:
 
 
 def _width(text: str) -> int:
-    """The width of a text on a terminal, in columns."""
+    """Return the width of a text on a terminal, in columns of the terminal."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -180,7 +185,8 @@ def _width(text: str) -> int:
 
 
 def display(value: object) -> str:
-    """The text of a value in a table."""
+    """Return the text that a table shows for a value. None is ``-``, a bool is ``yes`` or ``no``,
+    and a number has commas between thousands; other text is escaped by :func:`printable`."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -191,13 +197,15 @@ def display(value: object) -> str:
 
 
 def first_names(names: Sequence[str], most: int = 5) -> str:
-    """The first names, and the number of the others: ``a, b and 3 more``."""
+    """Return the first ``most`` names and the number of the others, as text: ``a, b and 3
+    more``."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def bar(value: int, largest: int) -> str:
-    """A bar of up to 40 characters, in eighths of a character; empty for values up to 0."""
+    """Return a bar whose length is proportional to ``value``; for the value ``largest`` it has 40
+    characters. It is drawn in eighths of a character. For values up to 0 it is empty."""
     if value <= 0 or largest <= 0:
         return ""
     eighths = max(1, round(8 * _BAR * value / largest))
@@ -206,7 +214,8 @@ def bar(value: int, largest: int) -> str:
 
 
 def ago(seconds: float) -> str:
-    """A duration for people: ``250 ms``, ``12 s``, ``3 min``, ``5.0 h``, ``2.1 d``."""
+    """Return a duration as text for people: ``250 ms``, ``12 s``, ``3 min``, ``5.0 h``, ``2.1
+    d``."""
     if seconds < 1:
         return f"{max(0, round(seconds * 1000))} ms"
     if seconds < 100:
@@ -219,7 +228,8 @@ def ago(seconds: float) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` with control, format and other invisible characters as ``\\x1b`` or ``\\u202e``.
+    """Return ``text`` with control, format and other invisible characters escaped, such as
+    ``\\x1b`` or ``\\u202e``.
 
     Backslashes are doubled, so that two different keys never look alike.
     """
@@ -242,12 +252,14 @@ def _shown(character: str) -> str:
 
 
 ShowProgress = Callable[[float | None, str], object]
-"""Shows the share of the work that is done, up to 1 (None: unknown), and a text beside the bar."""
+"""The type of a function that updates a progress bar. Its arguments are the share of the work that
+is done, from 0 to 1 (None while that is unknown), and a text that is shown beside the bar."""
 
 
 @contextmanager
 def progress_bar(doing: str) -> Iterator[ShowProgress]:
-    """A progress bar on stderr, if that is a terminal; ``doing`` is the text before it."""
+    """Show a progress bar on stderr inside the block, if stderr is a terminal. ``doing`` is the
+    text before the bar. Yields the function that updates the bar."""
     if not sys.stderr.isatty():
         yield lambda share, text: None
         return
@@ -281,7 +293,9 @@ def progress_bar(doing: str) -> Iterator[ShowProgress]:
 
 @contextmanager
 def progress_of_rows(doing: str) -> Iterator[Callable[[int, int], object]]:
-    """A progress bar for rows: the function takes the rows done, and about how many there are."""
+    """Show a progress bar for work on the rows of a table, inside the block. Yields the function
+    that updates the bar. Its arguments are the number of rows that are done, and an estimate of the
+    number of all rows."""
     with progress_bar(doing) as show:
 
         def rows_done(done: int, about: int) -> None:
@@ -293,24 +307,27 @@ def progress_of_rows(doing: str) -> Iterator[Callable[[int, int], object]]:
 
 
 def say(notice: str) -> None:
-    """Write a notice on stderr, above the progress bar if there is one."""
+    """Write a notice on stderr. If a progress bar is shown, the notice appears above it."""
     click.echo(f"countersink: {display(notice)}", err=True)
 
 
 class StopRequest(Stop):
-    """A request to stop, made by a signal; calling it returns whether it was made."""
+    """A request to stop that a signal makes. A call of this object returns whether a signal has
+    come."""
 
     status: int | None = None
-    """The exit status of a command that the signal stopped; None: no signal came."""
+    """The exit status of a command that the signal stops: 130 for SIGINT, 143 for SIGTERM. None as
+    long as no signal has come."""
 
     def __call__(self) -> bool:
-        """Whether a signal asked the process to stop."""
+        """Return whether a signal has asked the process to stop."""
         return self.requested
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[StopRequest]:
-    """A request that SIGINT or SIGTERM makes inside the block; a second signal exits at once."""
+    """Handle SIGINT and SIGTERM inside the block. The first signal makes the request that this
+    function yields; a second signal ends the process at once."""
     stop = StopRequest()
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The private servers MariaDB and Redis: their installed programs, options, data and users."""
+"""The private servers MariaDB and Redis: their programs, options, data and users."""
 
 from __future__ import annotations
 
@@ -16,27 +16,34 @@ from countersink.cli.errors import ServerFailed, ServerMissing
 from countersink.cli.servers import LOG_TAIL_BYTES, LOOPBACK, PrivateServer, write_private
 
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/usr/libexec:/sbin:/bin"
-"""Debian installs servers in sbin, which is not on the PATH of ordinary users."""
+"""Directories in which programs are searched after those on the PATH. Debian installs servers in
+sbin, which is not on the PATH of ordinary users."""
 
 
 def find_program(program: str) -> str | None:
-    """The path of an installed program, on the PATH or in the system's directories; else None."""
+    """Return the path of an installed program. None if it is neither on the PATH nor in the
+    system's directories."""
     path = os.pathsep.join(filter(None, [os.environ.get("PATH", ""), _SYSTEM_PATH]))
     return shutil.which(program, path=path)
 
 
 def _installed(program: str, advice: str) -> str:
-    """The path of an installed program; ServerMissing with ``advice`` if there is none."""
+    """Return the path of an installed program.
+
+    Raises:
+        ServerMissing: it is not installed; the message ends with ``advice``.
+    """
     if found := find_program(program):
         return found
     raise ServerMissing(f"{program} is not installed: {advice}")
 
 
 def configured_program(variable: str) -> str | None:
-    """The path of the program that an environment variable names; None if it is not set.
+    """Return the path of the program that the environment variable ``variable`` names; None if the
+    variable is not set.
 
     Raises:
-        ServerMissing: it is not a program.
+        ServerMissing: the variable does not name a program.
     """
     configured = os.environ.get(variable)
     if not configured:
@@ -47,8 +54,8 @@ def configured_program(variable: str) -> str | None:
 
 
 def redis_server() -> list[str]:
-    """The command that runs Redis: $COUNTERSINK_REDIS_SERVER, or redis-server; else
-    ServerMissing."""
+    """Return the command that runs Redis: the program that $COUNTERSINK_REDIS_SERVER names, or else
+    redis-server. ServerMissing if it is not installed."""
     configured = configured_program("COUNTERSINK_REDIS_SERVER")
     return [configured or _installed("redis-server", "install the package redis-server")]
 
@@ -57,12 +64,13 @@ MARIADB_ADVICE = "install the packages mariadb-server-core and mariadb-client-co
 
 
 def mariadbd() -> list[str]:
-    """The command that runs MariaDB; ServerMissing if it is not installed."""
+    """Return the command that runs MariaDB; ServerMissing if it is not installed."""
     return [_installed("mariadbd", MARIADB_ADVICE)]
 
 
 def mariadb_install_db() -> list[str]:
-    """The command that makes a MariaDB data directory; ServerMissing if it is not installed."""
+    """Return the command that makes a data directory of MariaDB; ServerMissing if it is not
+    installed."""
     found = _installed("mariadb-install-db", MARIADB_ADVICE)
     # the script needs this program, which is in Debian's other package
     _installed("my_print_defaults", MARIADB_ADVICE)
@@ -70,9 +78,9 @@ def mariadb_install_db() -> list[str]:
 
 
 class MariaDBServer(PrivateServer):
-    """A private MariaDB server with durable commits.
+    """A private MariaDB server. InnoDB writes its log to disk at each commit.
 
-    ``extra`` are further options of mariadbd; the last option of a name wins.
+    ``extra`` are further options of mariadbd. If an option is given twice, the last one counts.
     """
 
     name = "mysql"
@@ -80,11 +88,11 @@ class MariaDBServer(PrivateServer):
 
     @property
     def url(self) -> str:
-        """The URL of the server, without a database."""
+        """The URL of the server, without the name of a database."""
         return self.url_for("")
 
     def url_for(self, database: str) -> str:
-        """The URL of one database, which need not exist yet."""
+        """Return the URL of a database on this server; the database need not exist yet."""
         return f"mysql://root:{self.password}@{LOOPBACK}:{self.port}/{database}"
 
     @property
@@ -103,7 +111,7 @@ class MariaDBServer(PrivateServer):
         return [*mariadbd(), "--no-defaults"]
 
     def _initialisation(self) -> list[str]:
-        """The program that creates the system tables, and its arguments."""
+        """Return the program that creates the system tables, and its arguments."""
         return [
             *mariadb_install_db(),
             "--no-defaults",
@@ -113,7 +121,8 @@ class MariaDBServer(PrivateServer):
         ]
 
     def _make_data(self) -> None:
-        """Create the system tables in a temporary directory, and rename it when it is complete."""
+        """Create the data directory with the system tables. It has a temporary name until it is
+        complete."""
         unfinished = self.directory / "data.new"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700)
@@ -138,7 +147,8 @@ class MariaDBServer(PrivateServer):
         unfinished.rename(self._data)
 
     def _write_grants(self) -> None:
-        """Write the SQL that each start runs: root may connect by TCP, only with the password."""
+        """Write the file with the SQL that the server runs at each start. It lets root connect by
+        TCP, and only with the password."""
         quoted = f"'{self.password}'"  # URL-safe base64: nothing to escape
         user = f"'root'@'{LOOPBACK}'"
         lines = [
@@ -168,8 +178,8 @@ class MariaDBServer(PrivateServer):
         ]
 
     def _export_options(self) -> list[str]:
-        """Options that keep statements from reading and writing files outside the directory for
-        temporary tables; MariaDB has no value that forbids all files."""
+        """Return the options that limit the files that SQL statements can read and write: only
+        those in the directory for temporary tables. MariaDB has no value that forbids all files."""
         return [f"--secure-file-priv={self.directory / 'tmp'}"]
 
     def _answers(self) -> bool:
@@ -188,15 +198,16 @@ class MariaDBServer(PrivateServer):
 
 
 def _as_current_user() -> list[str]:
-    """Option of the server and its installer, which refuse to run as root without it."""
+    """Return the option ``--user=root`` if this process runs as root, else no option. Without it,
+    the server and its installer refuse to run as root."""
     return ["--user=root"] if os.geteuid() == 0 else []
 
 
 class RedisServer(PrivateServer):
-    """A private Redis server with an append-only file and ``noeviction``, as the queue needs it.
+    """A private Redis server with an append-only file and ``noeviction``, which the queue needs.
 
-    ``extra`` are further settings, as on the command line of Redis (``("--appendonly", "no")``);
-    the last setting of a name wins.
+    ``extra`` are further settings, written as on the command line of Redis (``("--appendonly",
+    "no")``). If a setting is given twice, the last one counts.
     """
 
     name = "redis"
@@ -209,7 +220,7 @@ class RedisServer(PrivateServer):
         return self.url_for(0)
 
     def url_for(self, database: int) -> str:
-        """The URL of one numbered database."""
+        """Return the URL of the database with this number."""
         return f"redis://:{self.password}@{LOOPBACK}:{self.port}/{database}"
 
     def _prepare(self) -> None:
@@ -231,7 +242,7 @@ class RedisServer(PrivateServer):
         return [*redis_server(), str(config), *self.extra]
 
     def _settings(self) -> str:
-        """Lines of redis.conf for the queue: durability and eviction."""
+        """Return the lines of redis.conf that the queue needs: about durability and eviction."""
         return (
             "appendonly yes\n"
             f"appendfsync {self.appendfsync}\n"

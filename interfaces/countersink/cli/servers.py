@@ -1,5 +1,6 @@
-"""Private servers: child processes that end with their parent, and start, stop and readiness of a
-server that has its port, password and data in one directory.
+"""What all private servers have in common: child processes that end with their parent, start, stop,
+readiness and ports. A private server is one that ``countersink up`` or a test starts for itself;
+its data, port, password and log are in one directory.
 
 See `server_programs.py` for MariaDB and Redis.
 """
@@ -26,15 +27,15 @@ from countersink.cli.errors import ServerFailed
 
 READY_POLL_SECONDS: Final = 0.02
 LOG_TAIL_BYTES: Final = 2000
-"""Bytes of a failed server's log, from its end, that are part of the error."""
+"""Number of bytes, from the end of a failed server's log, that its error quotes."""
 SOCKET_PATH_BYTES: Final = 100
-"""Linux allows 107 bytes for the path of a unix socket."""
+"""Most bytes in the path of a unix socket; Linux allows 107."""
 
 
 def _make_launcher() -> None:
-    """Make the thread that starts all children, and lives as long as this process.
+    """Make the thread that starts all child processes. It lives as long as this process.
 
-    Linux sends the parent-death signal when the *thread* that started the child ends.
+    Linux sends a child its parent-death signal when the *thread* that started the child ends.
     """
     global _launcher
     _launcher = ThreadPoolExecutor(1, "server-launcher")
@@ -46,13 +47,14 @@ os.register_at_fork(after_in_child=_make_launcher)  # a fork does not copy threa
 
 
 class ChildProcess:
-    """One run of a program.
+    """A child process that runs a program.
 
     Args:
         command: the program and its arguments.
-        log: file for its output; None: the output of this process.
-        death_signal: sent to the child by the kernel if this process dies first.
-        environment: its environment; None: that of this process.
+        log: the file to which the output of the child is appended; None if the child writes to the
+            output of this process.
+        death_signal: the signal that the kernel sends to the child if this process dies first.
+        environment: the child's environment variables; None if they are those of this process.
     """
 
     def __init__(
@@ -85,11 +87,12 @@ class ChildProcess:
         return self._popen.pid
 
     def alive(self) -> bool:
-        """Whether the process runs or is stopped by SIGSTOP."""
+        """Return whether the process has not ended. A process stopped by SIGSTOP is alive."""
         return self._popen.poll() is None
 
     def how_it_ended(self) -> str:
-        """How the process ended, as text: "ended with status 1", "was killed by SIGKILL"."""
+        """Return how the process ended, as text, such as "ended with status 1" or "was killed by
+        SIGKILL"."""
         status = self._popen.poll()
         if status is None:
             return "runs"
@@ -98,7 +101,7 @@ class ChildProcess:
         return f"ended with status {status}"
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process and its children; no effect if it has ended."""
+        """Send a signal to the process and its children. Does nothing if the process has ended."""
         if self.alive():
             try:
                 os.killpg(self.pid, number)
@@ -106,11 +109,11 @@ class ChildProcess:
                 pass  # it ended after the check
 
     def stop(self, number: signal.Signals, timeout: float) -> None:
-        """Send the signal ``number``, and wait until the process ends; kill it after ``timeout``
-        seconds.
+        """Send the signal ``number``, and wait until the process ends. After ``timeout`` seconds,
+        kill it.
 
         Raises:
-            ServerFailed: it was killed.
+            ServerFailed: the process had to be killed.
         """
         if not self.alive():
             return
@@ -130,7 +133,7 @@ class ChildProcess:
         self._popen.wait()
 
     def log_text(self) -> str:
-        """The output of this run in its log."""
+        """Return what this process has written to its log; empty without a log."""
         if self._log is None:
             return ""
         return self._log.read_bytes()[self._log_start :].decode(errors="replace")
@@ -140,46 +143,47 @@ class ChildProcess:
 
 
 class Restartable(ABC):
-    """A server or process that `up` starts, and starts again after its death."""
+    """A server or another process that `up` starts, and starts again after it has died."""
 
     name: str
     _process: ChildProcess | None = None
 
     @property
     def running(self) -> bool:
-        """Whether the process that this object started is alive."""
+        """Whether the process that this object started last is alive."""
         return self._process is not None and self._process.alive()
 
     def how_it_ended(self) -> str:
-        """How the process of the last start ended, as text."""
+        """Return how the process that this object started last ended, as text."""
         return self._process.how_it_ended() if self._process is not None else "was stopped"
 
     @abstractmethod
     def start(self) -> object:
-        """Start it."""
+        """Start the server or process."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop it; ServerFailed if it had to be killed."""
+        """Stop the server or process; ServerFailed if it had to be killed."""
 
 
 class PrivateServer(Restartable):
     """A server on 127.0.0.1 with its data, sockets, log and password in one directory.
 
-    The first start draws the port. It is kept, also by the next process that starts a server in
-    this directory, so that clients find the server again; if another program has taken it by then,
-    that process draws a new port. Not thread-safe.
+    The first start in a directory draws a free port at random. Later starts there use the same
+    port, also in later processes, so that clients find the server again. If another program has
+    taken the port when a later process starts the server, that process draws a new port. Not
+    thread-safe.
 
-    If this process dies before `stop`, the kernel sends the server ``death_signal``.
+    If this process dies before it calls `stop`, the kernel sends the server ``death_signal``.
     """
 
     death_signal: signal.Signals = signal.SIGTERM
 
     start_timeout: float = 60.0
-    """Seconds after which a start without an answer has failed."""
+    """Seconds within which a started server has to answer; then the start has failed."""
     stop_timeout: float = 60.0
     port_taken: tuple[str, ...]
-    """Texts in the server's log if its port is in use."""
+    """Texts that the server writes to its log if its port is in use."""
 
     def __init__(
         self, directory: Path | str, *, port: int | None = None, extra: Sequence[str] = ()
@@ -208,7 +212,8 @@ class PrivateServer(Restartable):
 
     @property
     def socket(self) -> Path:
-        """The path of the unix socket: in the directory or, if that path is too long, in /tmp."""
+        """The path of the server's unix socket. It is in the server's directory or, if that path
+        would be too long, in a directory in /tmp."""
         wanted = self.directory / f"{self.name}.sock"
         if len(os.fsencode(wanted)) <= SOCKET_PATH_BYTES:
             return wanted
@@ -218,7 +223,8 @@ class PrivateServer(Restartable):
 
     @property
     def password(self) -> str:
-        """The password: drawn once per directory, in a file there that only its owner can read."""
+        """The server's password. It is drawn at random once for each directory, and kept there in a
+        file that only its owner can read."""
         file = self.directory / f"{self.name}.password"
         try:
             return file.read_text().strip()
@@ -231,10 +237,10 @@ class PrivateServer(Restartable):
     @property
     @abstractmethod
     def url(self) -> str:
-        """The URL for clients, with the password: not for logs."""
+        """The URL for clients. It contains the password, so it must not be logged."""
 
     def start(self) -> Self:
-        """Prepare the directory if it is empty, start the server, and wait until it answers.
+        """Make what is missing in the directory, start the server, and wait until it answers.
 
         Raises:
             ServerMissing: its program is not installed.
@@ -266,7 +272,8 @@ class PrivateServer(Restartable):
                 return self
 
     def stop(self) -> None:
-        """Send SIGTERM, and wait for the end; no effect if the server does not run."""
+        """Send SIGTERM, and wait until the server has ended. Does nothing if the server does not
+        run."""
         try:
             if self._process is not None:
                 self._process.stop(signal.SIGTERM, self.stop_timeout)
@@ -278,7 +285,7 @@ class PrivateServer(Restartable):
 
     @property
     def _start_file(self) -> Path:
-        """The file with process id and port of the last start."""
+        """The path of the file that has the process id and port of the last start."""
         return self.directory / f"{self.name}.started"
 
     def _read_start_file(self) -> tuple[int, int] | None:
@@ -289,16 +296,16 @@ class PrivateServer(Restartable):
             return None
 
     def _last_port(self) -> int | None:
-        """The port of the last start, if it is free now."""
+        """Return the port of the last start, if it is free now, else None."""
         last = self._read_start_file()
         return last[1] if last and is_free(last[1]) else None
 
     def _wait_for_predecessor(self) -> None:
         """Wait until the server that an earlier process started in this directory has ended.
 
-        The servers of a killed `up` shut down by themselves, which takes a moment; two Redis with
-        one append-only file would destroy it. The server is known by its working directory, as
-        another process may have its process id by now.
+        If `up` is killed, its servers shut down by themselves, which takes a moment. Two Redis
+        servers with one append-only file would destroy it. The earlier server is recognized by its
+        working directory, because its process id may belong to another process by now.
 
         Raises:
             ServerFailed: it still runs after ``stop_timeout`` seconds.
@@ -340,15 +347,17 @@ class PrivateServer(Restartable):
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """The program and its arguments."""
+        """Return the server's program and its arguments."""
 
     @abstractmethod
     def _answers(self) -> bool:
-        """Whether the server answers on its own unix socket: another server may have its port."""
+        """Return whether the server answers on its own unix socket. An answer by TCP would prove
+        nothing: another server may have the port."""
 
 
 def write_private(file: Path, text: str) -> None:
-    """Write a file that only its owner can read; it is complete or missing."""
+    """Write ``text`` to a file that only its owner can read. A reader never sees an incomplete
+    file."""
     temporary = file.with_name(file.name + ".new")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -359,12 +368,13 @@ def write_private(file: Path, text: str) -> None:
 
 LOOPBACK = "127.0.0.1"
 FIRST, LAST = 20_000, 31_999
-"""Below the ephemeral ports of Linux (32768 and up), so that no outgoing connection takes the port
-of a stopped server before its next start."""
+"""The ports that may be drawn: from ``FIRST`` to ``LAST``. They are below the ephemeral ports of
+Linux (32768 and up), so that no outgoing connection takes a stopped server's port before its next
+start."""
 
 
 def is_free(port: int) -> bool:
-    """Whether a server can listen on this port of 127.0.0.1 now, by TCP and by UDP."""
+    """Return whether a server can listen on this port of 127.0.0.1 now, by TCP and by UDP."""
     return _can_bind(port, socket.SOCK_STREAM) and _can_bind(port, socket.SOCK_DGRAM)
 
 
@@ -380,7 +390,8 @@ def _can_bind(port: int, kind: socket.SocketKind) -> bool:
 
 
 def free_port() -> int:
-    """A port that is free now; another process may still take it first."""
+    """Return a port that is free now, drawn at random. Another process may take it before the
+    caller."""
     draw = random.SystemRandom()  # forks and equal seeds must not draw the same ports
     for _ in range(1000):
         port = draw.randint(FIRST, LAST)

@@ -1,14 +1,14 @@
-"""Options of all commands: the kinds of options and the names of their environment variables, the
-file ``countersink.toml``, URLs and connections, and types of values with their error messages.
+"""Options of commands: the kinds of options and the names of their environment variables, the file
+``countersink.toml``, URLs and connections, and types of values with their error messages.
 
-A value comes from the flag, else the environment, else the file, else the default. See
-``runtime/limits.py`` for the limits of names.
+The value of an option comes from the flag, else from the environment, else from the file, else it
+is the default. See ``runtime/limits.py`` for the limits of names.
 
-A *setting* describes an installation (URLs, sizes, formats); it is also an environment variable
-``COUNTERSINK_<COMMAND>_<OPTION>`` and a key in the file. A *one-off* describes one run (``--from``,
-``--drain``) and is a flag only, as a variable would also apply to later runs.
+A *setting* describes an installation (URLs, sizes, formats). It is also an environment variable
+``COUNTERSINK_<COMMAND>_<OPTION>`` and a key in the file. A *one-off* describes a single call of a
+command (``--from``, ``--drain``). It is a flag only: a variable would apply to later calls, too.
 
-The file has the settings of all commands at its top, and a table for each command::
+At its top, the file has the settings that all commands share. A table for each command follows::
 
     redis_url = "redis://queue.internal:6379/0"
 
@@ -50,21 +50,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Parent: TypeAlias = click.Context | None
 Decorated = Callable[..., Any]
-"""A command's function, with or without options that click has attached."""
+"""The type of a command's function, before or after click has attached options to it."""
 
 
 class Setting(click.Option):
-    """An option that is a setting; the variable ``<VARIABLE>_FILE`` names a file with its value."""
+    """An option that the environment and ``countersink.toml`` can set, too. The environment
+    variable ``<VARIABLE>_FILE`` may name a file that has its value."""
 
     def variable(self, ctx: click.Context) -> str:
-        """The name of its environment variable."""
+        """Return the name of the option's environment variable."""
         assert self.name is not None
         if isinstance(self.envvar, str):
             return self.envvar
         return f"{ctx.auto_envvar_prefix}_{self.name.upper()}"
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """The value of the variable, or of the file that ``<VARIABLE>_FILE`` names."""
+        """Return the value in the option's environment variable, or in the file that
+        ``<VARIABLE>_FILE`` names. None if neither variable is set.
+
+        Raises:
+            click.UsageError: both variables are set, or the file cannot be read.
+        """
         variable = self.variable(ctx)
         value = os.environ.get(variable)
         file = os.environ.get(f"{variable}_FILE")
@@ -75,7 +81,8 @@ class Setting(click.Option):
     def consume_value(
         self, ctx: click.Context, opts: Mapping[str, Any]
     ) -> tuple[Any, ParameterSource]:
-        """The value and its source. Several values in ``countersink.toml`` are divided as in the
+        """Return the value of the option, and the source that it comes from. If the option takes
+        several values, a text in ``countersink.toml`` is split in the same way as the environment
         variable."""
         value, source = super().consume_value(ctx, opts)
         if self.multiple and isinstance(value, str):
@@ -84,10 +91,11 @@ class Setting(click.Option):
 
 
 class SharedSetting(Setting):
-    """A setting of all commands, such as a URL."""
+    """A setting that all commands share, such as a URL."""
 
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
-        """The value at the top of ``countersink.toml``, else the default."""
+        """Return the value at the top of ``countersink.toml``, or else the default of the
+        option."""
         top = ctx.find_root().default_map or {}
         found = top.get(self.name or "")
         # For help, click shows the default that this returns.
@@ -95,28 +103,38 @@ class SharedSetting(Setting):
 
 
 class Command(click.Command):
-    """A command; it refuses keys in its table of ``countersink.toml`` that are no settings."""
+    """A command. In its table of ``countersink.toml``, it accepts only its own settings."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Parent = None, **extra: Any
     ) -> click.Context:
-        """The context of click, after the check of the command's table."""
+        """Check the command's table in ``countersink.toml``, then return click's context of the
+        call.
+
+        Raises:
+            click.UsageError: the table has a wrong key, or the arguments are wrong.
+        """
         known = [str(p.name) for p in self.params if isinstance(p, Setting)]
         _check_table(parent, info_name, known)
         return super().make_context(info_name, args, parent, **extra)
 
 
 class CommandGroup(click.Group):
-    """A group of commands; its table in ``countersink.toml`` may only have their tables."""
+    """A group of commands, such as ``countersink dead``. Its table in ``countersink.toml`` may
+    contain only tables of its commands."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of the commands, in the order of their definitions."""
+        """Return the names of the commands, in the order in which they are defined."""
         return list(self.commands)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Parent = None, **extra: Any
     ) -> click.Context:
-        """The context of click, after the check of the group's table."""
+        """Check the group's table in ``countersink.toml``, then return click's context of the call.
+
+        Raises:
+            click.UsageError: the table has a wrong key, or the arguments are wrong.
+        """
         _check_table(parent, info_name, list(self.commands), tables=True)
         return super().make_context(info_name, args, parent, **extra)
 
@@ -134,14 +152,16 @@ def _check_table(
 
 
 def setting(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
-    """Decorator: an option that is a setting; the help shows its default, if it has one."""
+    """Decorator that adds a setting: an option that the environment and ``countersink.toml`` can
+    set, too. The help shows its default, if it has one. ``names`` and ``attributes`` are the
+    arguments of :func:`click.option`."""
     return _option(*names, cls=Setting, show_envvar=True, **attributes)
 
 
 def one_off(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
-    """Decorator: an option of one run, which neither environment nor file can set; the help shows
-    its default, if it has one.
-    """
+    """Decorator that adds an option for a single call of the command: neither the environment nor
+    the file can set it. The help shows its default, if it has one. ``names`` and ``attributes`` are
+    the arguments of :func:`click.option`."""
     return _option(*names, allow_from_autoenv=False, **attributes)
 
 
@@ -151,7 +171,7 @@ def _option(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
 
 
 def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
-    """Decorator: several options, in the order of the help."""
+    """Decorator that adds several options. The help shows them in this order."""
 
     def decorated(function: Decorated) -> Decorated:
         for option in reversed(options):
@@ -169,11 +189,13 @@ URLS: Final = {
     "jobs_redis_url": "The queue of the scheduled jobs: redis://, rediss://, unix:// or"
     " redis+sentinel://.  [default: --redis-url]",
 }
-"""Settings of all commands, with their help. They are at the top of ``countersink.toml``."""
+"""The help text of each setting that all commands share. These settings are at the top of
+``countersink.toml``."""
 
 
 def urls(*names: str) -> Callable[[Decorated], Decorated]:
-    """Decorator: options of :data:`URLS`; :func:`option_value` returns their values."""
+    """Decorator that adds the options ``names`` of :data:`URLS`. :func:`option_value` returns their
+    values; they are not arguments of the command's function."""
     return together(
         *(
             click.option(
@@ -192,8 +214,11 @@ def urls(*names: str) -> Callable[[Decorated], Decorated]:
 
 
 def numbers(options: type, **meanings: str) -> Callable[[Decorated], Decorated]:
-    """Decorator: settings that are numbers, with their helps; their types and defaults are those of
-    the members of ``options``, a dataclass.
+    """Decorator that adds settings whose values are numbers.
+
+    Args:
+        options: a dataclass; the fields of the same names determine the types and defaults.
+        meanings: the help text of each setting, by the name of the field.
     """
     from dataclasses import fields
 
@@ -218,13 +243,12 @@ log_format: Final = setting(
     default="text",
     help="Format of the log on stderr: for people or for machines.",
 )
-"""Decorator: ``--log-format``."""
+"""Decorator that adds ``--log-format``."""
 
 
 def output_format(*choices: str) -> Callable[[Decorated], Decorated]:
-    """Decorator: ``--format`` of the output, by default the first choice; with ``csv`` among the
-    choices also ``--spreadsheet``. :func:`option_value` returns their values.
-    """
+    """Decorator that adds ``--format``, whose default is the first choice. If ``csv`` is a choice,
+    it adds ``--spreadsheet`` as well. :func:`option_value` returns their values."""
     format = setting(
         "--format",
         type=click.Choice(choices),
@@ -246,20 +270,20 @@ def output_format(*choices: str) -> Callable[[Decorated], Decorated]:
 
 
 def mysql_options(*choices: str) -> Callable[[Decorated], Decorated]:
-    """Decorator: ``--format`` and ``--mysql-url``, for a command that prints data of the
-    database. See :func:`open_store` and :mod:`countersink.cli.output`.
-    """
+    """Decorator that adds ``--format`` and ``--mysql-url``, for a command that prints data of the
+    database. See :func:`open_store` and :mod:`countersink.cli.output`."""
     return together(output_format(*choices), urls("mysql_url"))
 
 
 def redis_options(*choices: str) -> Callable[[Decorated], Decorated]:
-    """Decorator: ``--format`` and ``--redis-url``."""
+    """Decorator that adds ``--format`` and ``--redis-url``."""
     return together(output_format(*choices), urls("redis_url"))
 
 
 @contextmanager
 def values_checked() -> Iterator[None]:
-    """Turn a ValueError inside the block into wrong usage, except an :class:`ExplainedError`."""
+    """Turn a ValueError that is raised inside the block into :class:`Misuse` with the same message.
+    An :class:`ExplainedError` stays as it is."""
     try:
         yield
     except ValueError as error:
@@ -269,33 +293,37 @@ def values_checked() -> Iterator[None]:
 
 
 def known_urls() -> set[str]:
-    """URLs of this run, whose passwords stay out of messages."""
+    """Return the set of the URLs that this call of the command uses. Callers may add to it:
+    messages show no password of these URLs."""
     return click.get_current_context().ensure_object(set)
 
 
 def record_option(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """Callback of an option: store its value for :func:`option_value`."""
+    """Store the value of an option for :func:`option_value`, and return the value. Options name
+    this function as their callback, so click calls it with their values."""
     context.meta[f"countersink.{parameter.name}"] = value
     return value
 
 
 def _record_url(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    """Callback of a URL: store it for :func:`option_value`, and keep its password out of
-    messages."""
+    """Store a URL for :func:`option_value`, and return it. From then on, messages do not show its
+    password. URL options name this function as their callback, so click calls it with their values.
+    """
     if value is not None:
         known_urls().add(value)
     return record_option(context, parameter, value)
 
 
 def option_value(name: str) -> Any:
-    """The value of an option of the current command that :func:`record_option` stored, such as
-    ``format`` or a URL; None if there is none."""
+    """Return the value of an option of the current command that :func:`record_option` stored, such
+    as ``format`` or a URL. None if the command has no value for it."""
     context = click.get_current_context(silent=True)
     return context and context.meta.get(f"countersink.{name}")
 
 
 def is_given(parameter: str) -> bool:
-    """Whether an option of the current command was given, in place of its default."""
+    """Return whether an option of the current command was given by the user, so that its value is
+    not the default."""
     source = click.get_current_context().get_parameter_source(parameter)
     return source not in (None, ParameterSource.DEFAULT)
 
@@ -307,16 +335,16 @@ EXAMPLES: Final = {
 
 
 def open_tables() -> "Session":
-    """A session of the database at ``--mysql-url``, closed when the command ends; it checks that
-    the tables are up to date."""
+    """Return a session of the database at ``--mysql-url``, after a check that the tables are up to
+    date. It is closed when the command ends."""
     from countersink.database.sessions import open_tables
 
     return click.get_current_context().with_resource(open_tables(mysql_url()))
 
 
 def open_store() -> "Store":
-    """The store at ``--mysql-url``, with its replicas at ``--mysql-read-url``, closed when the
-    command ends."""
+    """Return the :class:`Store` of the database at ``--mysql-url``. If ``--mysql-read-url`` is
+    given, it reads totals from these replicas. It is closed when the command ends."""
     from countersink.store import Store
 
     store = Store(mysql_url(), read_url=option_value("mysql_read_url"))
@@ -324,7 +352,8 @@ def open_store() -> "Store":
 
 
 def open_queue(client_name: str) -> "redis.Redis":
-    """A client of Redis at ``--redis-url``, closed when the command ends; connects lazily."""
+    """Return a client of the Redis at ``--redis-url``. It connects when its first command is sent,
+    and is closed when the command ends."""
     from countersink.stream.connection import connect
 
     client: redis.Redis = connect(redis_url(), client_name=client_name)
@@ -333,12 +362,20 @@ def open_queue(client_name: str) -> "redis.Redis":
 
 
 def mysql_url() -> str:
-    """The URL of the database; Misuse if none is configured."""
+    """Return the URL of the database.
+
+    Raises:
+        Misuse: no URL is configured.
+    """
     return _configured("mysql")
 
 
 def redis_url() -> str:
-    """The URL of the queue; Misuse if none is configured."""
+    """Return the URL of the Redis that has the queue.
+
+    Raises:
+        Misuse: no URL is configured.
+    """
     return _configured("redis")
 
 
@@ -352,11 +389,12 @@ def _configured(server: str) -> str:
 
 
 def jobs_redis_url() -> str:
-    """The URL of the Redis that has the queue of the scheduled jobs.
+    """Return the URL of the Redis that has RQ's queue of scheduled jobs: ``--jobs-redis-url``, or
+    else ``--redis-url``.
 
     Raises:
         Misuse: no URL is configured.
-        StreamMisconfigured: it is the URL of a cluster.
+        StreamMisconfigured: it is the URL of a Redis Cluster.
     """
     from countersink.stream.connection import check_single
 
@@ -366,11 +404,12 @@ def jobs_redis_url() -> str:
 
 
 def producer_options(redis_url: str) -> "ProducerOptions":
-    """The options of a command's producer, from the settings ``COUNTERSINK_PRODUCER_*``; it leaves
-    signals to the command.
+    """Return the options for the producer that a command runs. They come from the environment
+    variables ``COUNTERSINK_PRODUCER_*``, except that the producer does not handle SIGTERM: the
+    command does.
 
     Raises:
-        ValueError: a setting has a wrong value; the message names it.
+        ValueError: a variable has a wrong value; the message names it.
     """
     from dataclasses import replace
 
@@ -397,7 +436,9 @@ Settings: TypeAlias = dict[str, "str | Settings"]
 
 
 def apply_file(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    """Callback of ``--config``: make the settings in the file the defaults of all commands."""
+    """Make the settings in a file the defaults of all commands. This is the callback of
+    ``--config``, so click calls it with the option's value. Without a value, ``countersink.toml``
+    is read if it exists."""
     path = Path(value) if value else DEFAULT_PATH
     if not value and not path.exists():
         return
@@ -406,7 +447,8 @@ def apply_file(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 def _load(path: Path, commands: list[str]) -> Settings:
-    """The settings in the file at ``path``, as texts, with ``_`` for ``-`` in their names.
+    """Return the settings in the file at ``path``. Values are texts, or dicts for tables; each
+    ``-`` in a name becomes ``_``.
 
     Raises:
         click.UsageError: the file cannot be read, is not TOML, or has unknown settings at its top.
@@ -429,7 +471,8 @@ def _load(path: Path, commands: list[str]) -> Settings:
 
 
 def _unknown(where: str, name: str, allowed: list[str]) -> str:
-    """The message for an unknown name in the file, with the most similar name that is allowed."""
+    """Return the message for an unknown name in the file. It suggests the most similar name that is
+    allowed, or else lists all of these."""
     near = difflib.get_close_matches(name, allowed, 1)
     hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(allowed) or 'nothing'}"
     return f"{where}: {name} is not a setting; {hint}"
@@ -454,14 +497,19 @@ def _texts(table: Mapping[str, object], where: str) -> Settings:
 
 
 class Checked(click.ParamType[T]):
-    """The type of values that a function reads from text; its ValueError says which are allowed."""
+    """The type of an option whose values are read from text by a function. If a text is wrong, the
+    function raises ValueError, with a message that says what is allowed."""
 
     def __init__(self, name: str, read: Callable[[str], T]) -> None:
         self.name = name
         self._read = read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
-        """The value of the text; wrong usage with the reason if there is none."""
+        """Return the value that the text means.
+
+        Raises:
+            click.BadParameter: the text is wrong; the message is that of the ValueError.
+        """
         try:
             return self._read(_utf8(value if isinstance(value, str) else str(value)))
         except ValueError as error:
@@ -469,12 +517,17 @@ class Checked(click.ParamType[T]):
 
 
 class Finite(click.FloatRange):
-    """The type of numbers in a range, without ``nan`` and ``inf``."""
+    """The type of an option whose values are numbers in a range; ``nan`` and ``inf`` are
+    refused."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """The number; wrong usage if the text is not one."""
+        """Return the number.
+
+        Raises:
+            click.BadParameter: the text is not a number, or the number is out of range.
+        """
         if not math.isfinite(click.FLOAT.convert(value, param, ctx)):
             self.fail(f"{value} is not a finite number", param, ctx)
         return float(super().convert(value, param, ctx))
@@ -496,7 +549,11 @@ def _dimension(text: str) -> tuple[str, str]:
 
 
 def whole_number(text: str) -> int:
-    """The number that a text has in decimal digits, with or without a sign; else ValueError."""
+    """Return the integer that ``text`` writes in decimal digits, with or without a sign.
+
+    Raises:
+        ValueError: the text has other characters, or more than 40 digits.
+    """
     if re.fullmatch(r"[+-]?[0-9]{1,40}", text) is None:
         raise ValueError(f"{text!r} is not a whole number")
     return int(text)

@@ -1,1 +1,1 @@
-"""Scheduled jobs: the scheduler that plans runs, the process that runs them, and the jobs."""
+"""Scheduled jobs: the scheduler that plans runs, the process that executes them, and the jobs."""

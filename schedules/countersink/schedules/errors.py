@@ -1,4 +1,4 @@
-"""Errors of scheduled jobs: a job failed, was stopped, raised an alarm; a run failed.
+"""Errors of scheduled jobs and of their runs.
 
 ::
 
@@ -6,25 +6,25 @@
     ├── RunStopped   the job was stopped, and its work so far is lost
     ├── TablesDiffer the tables differ from the ledger, or from the tracked tables
     └── Alarm        a person should look
-    RunFailed        a run failed, or could not begin; for RQ
-    NotOurs          an RQ job that is not countersink's
-    Outdated         the counter was changed after the pass read it
+    RunFailed        a run failed, or could not begin; RQ gets this error
+    NotOurs          an RQ job is not countersink's
+    Outdated         the counter was changed or deleted after the pass read it
 """
 
 
 class JobFailed(Exception):
     """A job found a reason to fail: the data is wrong, or the work could not be done.
 
-    The message is a sentence for people, without a secret in it: ``runs`` and the logs show it
-    unchanged. Any other exception is a bug. The run is not tried again: the reason does not go away
-    within seconds; the next planned run checks again.
+    The message is a sentence for people, which ``runs`` and the logs show unchanged, so it contains
+    no secret. If a job raises any other exception, that is a bug. A run that failed with this error
+    is not tried again, because its reason does not go away within seconds. The next planned run
+    checks again.
     """
 
 
 class RunStopped(JobFailed):
-    """A job was stopped, and its work so far is lost: the run begins again in another process, or,
-    if its time was over, has failed.
-    """
+    """A job was stopped, and its work so far is lost. The run begins again in another process; but
+    if its time limit has stopped it, the run has failed."""
 
 
 class TablesDiffer(JobFailed):
@@ -36,12 +36,13 @@ class Alarm(JobFailed):
 
 
 class RunFailed(Exception):
-    """A run failed, or could not begin; the message is a sentence."""
+    """A run failed, or could not begin; the message is a sentence for people."""
 
 
 class NotOurs(Exception):
-    """An RQ job that calls a function that is not countersink's."""
+    """An RQ job is not countersink's: it calls another function."""
 
 
 class Outdated(Exception):
-    """A counter was changed or deleted after the pass read it; nothing was moved."""
+    """A counter was changed or deleted after the pass over its buckets read it. No row was
+    moved."""

@@ -1,4 +1,5 @@
-"""The job process: start, stop by signals, exit status, waits while Redis is away, log lines."""
+"""The job process, which executes runs one after another: its start, its stop by signals, its exit
+status, its waiting while Redis is away, and its log lines."""
 
 import logging
 import os
@@ -26,10 +27,11 @@ from countersink.stream.errors import translate
 
 DONE: Final = 0
 _AGAIN_S: Final = 0.5
-"""Seconds until a new RQ worker starts after the last one ended."""
+"""Seconds from the end of an RQ worker in this process to the start of the next one."""
 _ASK_EVERY_S: Final = 0.1
 _IDLE_S: Final = 3.0
-"""Seconds that a stop may take without a current run: longer means that Redis does not answer."""
+"""Seconds that a stop may take while no run is being executed. If it takes longer, Redis does not
+answer, and the process ends at once."""
 
 
 def run(
@@ -39,16 +41,18 @@ def run(
     stop: Stop | None = None,
     vitals: ProcessVitals | None = None,
 ) -> int:
-    """Run jobs until stopped (SIGTERM, SIGINT or ``stop``); returns the exit status, 0.
+    """Execute runs until a stop is requested (by SIGTERM, SIGINT or ``stop``), and return the exit
+    status, 0.
 
-    The current run is asked to end; if it does not, its process is killed, and the run is taken
-    over later. Servers that are away are waited for.
+    At a stop, the current run is asked to end. If it does not, its process is killed, and the run
+    is taken over later. While a server is away, the job process waits for it.
 
     Args:
-        options: of the job process.
-        registry: the jobs.
-        stop: to stop it from another thread.
-        vitals: updated while it runs.
+        options: the options of the job process.
+        registry: the jobs, by name.
+        stop: the request to stop, with which another thread can end the process; None if only
+            signals can.
+        vitals: the state and numbers for metrics; they are updated during the call.
 
     Raises:
         Misconfigured, StreamMisconfigured: one of the URLs cannot be used.
@@ -86,7 +90,7 @@ def run(
 
 
 class _Supervisor:
-    """Keeps an RQ worker running."""
+    """Keeps an RQ worker running in this process, and ends its current run at a stop."""
 
     def __init__(self, name: str, stop: Stop, process: Process, vitals: ProcessVitals) -> None:
         self._name = name
@@ -99,7 +103,7 @@ class _Supervisor:
         self._worker: RunWorker | None = None
 
     def work(self, client: redis.Redis) -> None:
-        """Run one RQ worker until the process stops or Redis is away."""
+        """Run one RQ worker until the process is to stop, or Redis is away."""
         self.vitals.step("waiting")
         try:
             worker = RunWorker(
@@ -123,9 +127,11 @@ class _Supervisor:
             self._stop.wait(_AGAIN_S)
 
     def ask_to_end(self) -> None:
-        """Ask the current run, and a run that begins just now, to end; until the process has ended.
+        """Ask the current run to end, and also each run that begins from now on, until the process
+        has ended.
 
-        Without a run nothing is lost by ending the process while it hangs in a call.
+        If there is no run for ``_IDLE_S`` seconds and the process has still not ended, it hangs in
+        a call to Redis. Then end it at once: without a run, nothing is lost.
         """
         asked_pid, busy = 0, time.monotonic()
         while not self.ended:

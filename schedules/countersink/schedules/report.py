@@ -1,9 +1,9 @@
-"""Reports of scheduler and job process: states, log actions, and ``RunHeartbeat``, the thread that
-writes a run's sign of life to ``job_run`` and notices that the run was taken over. See
-``options.py`` for the intervals.
+"""What a scheduler and a job process report: their states, the actions in their logs, and
+heartbeats. ``RunHeartbeat`` is the thread that writes a run's heartbeat to the table ``job_run``;
+it notices if the run was taken over. See ``options.py`` for the intervals.
 
 Records of the log carry ``action`` and ``fields``; the process decides on their format and
-destination. No record holds event data or a password.
+destination. No record contains event data or a password.
 """
 
 import ctypes
@@ -29,15 +29,17 @@ LOGGER: Final = logging.getLogger("countersink.schedules")
 
 @dataclass(slots=True)
 class ProcessVitals:
-    """State and times of a scheduler or job process, written by its threads, read by any.
+    """State and times of a scheduler or a job process. Its threads write them, and any thread may
+    read them.
 
     Attributes:
-        state: ``starting``, ``waiting`` (a server is away); of a scheduler ``planning``; of a
-            job process ``idle`` or ``running``.
-        moved: time of the last step, on :func:`time.monotonic`; an attempt to reach a server that
-            is away is a step.
-        last_pass: time of the scheduler's last complete pass, on :func:`time.time`.
-        runs: a scheduler's enqueued runs, a job process's started runs.
+        state: ``starting``, or ``waiting`` while a server is away; in a scheduler also
+            ``planning``, in a job process also ``idle`` and ``running``.
+        moved: the time of the last step, on the clock :func:`time.monotonic`. An attempt to reach a
+            server that is away is a step, too.
+        last_pass: the time of the scheduler's last complete pass, on the clock :func:`time.time`.
+        runs: the number of runs that a scheduler has put into RQ's queue, or that a job process has
+            started.
     """
 
     state: str = "starting"
@@ -46,66 +48,68 @@ class ProcessVitals:
     runs: int = 0
 
     def step(self, state: str, last_pass: float | None = None) -> None:
-        """Note a step, and the state from now on."""
+        """Note a step of the process: its time, the new state, and the last complete pass."""
         self.state, self.last_pass, self.moved = state, last_pass, time.monotonic()
 
 
 class ScheduleAction(StrEnum):
-    """Every action that a log record of the scheduler or a job process can carry."""
+    """The actions that log records of a scheduler or a job process can carry."""
 
     STARTED = "started"
-    """The process runs; no server was contacted yet."""
+    """The process runs, and has not contacted a server yet."""
     READY = "ready"
-    """The job process waits for runs; the scheduler plans them."""
+    """The process is ready: a job process waits for runs, or a scheduler plans them."""
     MISSED = "missed"
-    """A run that no scheduler planned in time was planned now; of several missed runs the first."""
+    """A scheduler planned a run late, because no scheduler ran at its time. If several runs of the
+    job were missed, only the first is planned."""
     REQUEUED = "requeued"
-    """A run whose process died is to be started again."""
+    """The process of a run died, and the run is to be started again."""
     CONFIGURED = "configured"
-    """A job's times changed, or a job is new."""
+    """The times of a job changed, or the job is new."""
     RUN_STARTED = "run_started"
     """A run begins."""
     RUN_DONE = "run_done"
     """A run ended well."""
     RUN_SKIPPED = "run_skipped"
-    """A run was skipped, with the reason."""
+    """A run was skipped; the record has the reason."""
     RUN_FAILED = "run_failed"
-    """An attempt of a run failed: at level warning if it is tried again, else error."""
+    """An attempt of a run failed. The level is warning if the run is tried again, else error."""
     RUN_STOPPED = "run_stopped"
-    """A run was stopped before its work was done: it begins again in another process, or later."""
+    """A run was stopped before its work was done. It goes on or begins again in another process, or
+    later."""
     RUN_LOST = "run_lost"
-    """A run was given to another process while it ran."""
+    """A run was given to another process while this process was executing it."""
     WAITING = "waiting"
-    """A server is away or refuses; logged at once, then every 30 s with the time so far
-    (``for_s``).
-    """
+    """A server is away or refuses. This is logged at once, then every 30 s with the seconds so far
+    (``for_s``)."""
     RESUMED = "resumed"
-    """The server serves again."""
+    """The server answers again."""
     RQ = "rq"
-    """A record of RQ or APScheduler."""
+    """A record that RQ or APScheduler logged."""
     SCHEMA_TOO_NEW = "schema_too_new"
     """The tables were migrated by a newer version: the process ends with status 1."""
     CRASHED = "crashed"
-    """A bug: the process ends with status 1, or goes on with the next run."""
+    """An error that is a bug. A scheduler ends with status 1; a job process goes on with the next
+    run."""
     STOPPING = "stopping"
-    """A signal came."""
+    """A signal asked the process to stop."""
     STOP_FORCED = "stop_forced"
-    """The process ends during a run, which is taken over later."""
+    """The process ends while it executes a run; the run is taken over later."""
     STOPPED = "stopped"
     """The process ends."""
 
 
 class Forwarded(logging.Handler):
-    """Handler that forwards a library's records as records of ours, without tracebacks."""
+    """A log handler that turns records of a library into records of countersink, without
+    tracebacks."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log the first line of the record, except of a failed job, which is logged with its
-        reason.
-        """
+        """Log the first line of the record. Records about a failed job are left out: its failure is
+        logged elsewhere, with the reason."""
         if hasattr(record, "job_id"):
             return
         line = record.getMessage().partition("\n")[0][:MAX_ERROR]
@@ -117,7 +121,8 @@ class Forwarded(logging.Handler):
 
 
 def adopt(log: Log, *names: str) -> None:
-    """Send records of the loggers ``names``, from warnings on, to ``log`` only."""
+    """Send the records of the loggers ``names``, from the level warning on, to ``log`` and nowhere
+    else."""
     for name in names:
         logger = logging.getLogger(name)
         logger.handlers = [Forwarded(log)]
@@ -125,7 +130,8 @@ def adopt(log: Log, *names: str) -> None:
 
 
 def shared_moment() -> ctypes.c_double:
-    """A time, at first infinite, shared by this process and those that it forks later."""
+    """Return a variable that this process shares with all processes that it forks later. It has a
+    time, which is infinite at first."""
     moment = ctypes.c_double.from_buffer(mmap.mmap(-1, ctypes.sizeof(ctypes.c_double)))
     moment.value = inf
     return moment
@@ -133,14 +139,16 @@ def shared_moment() -> ctypes.c_double:
 
 @dataclass(repr=False, eq=False)
 class RunHeartbeat:
-    """Signs of life of an attempt that has begun, inside a ``with`` block.
+    """The heartbeat of an attempt: a thread writes the time to the run's row again and again,
+    inside a ``with`` block.
 
     Args:
-        held_until: set to the time until which this process surely owns the run, on
-            :func:`time.monotonic`, one clock for all processes of a host; infinite without a run.
-        options: database, intervals.
-        attempt: of the run.
-        since: the earliest time at which it was begun, on that clock.
+        held_until: is set to the time until which no other process can take over the run. It is on
+            the clock :func:`time.monotonic`, which all processes of a host share. After the block
+            it is infinite.
+        options: the options of the job process, with the database and the intervals.
+        attempt: the attempt, which has begun.
+        since: a time on the same clock, just before the attempt began.
     """
 
     _held_until: ctypes.c_double
@@ -155,7 +163,8 @@ class RunHeartbeat:
 
     @property
     def lost(self) -> bool:
-        """Whether the run was or may have been taken over: no sign of life was written for long."""
+        """Whether the run was taken over by another process, or may have been because no heartbeat
+        was written for too long."""
         return self._lost or time.monotonic() >= self._held_until.value
 
     def __enter__(self) -> Self:
@@ -164,7 +173,7 @@ class RunHeartbeat:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the signs of life."""
+        """End the heartbeat."""
         self._ended.set()
         # A thread that hangs ends with its short time-out.
         self._thread.join(2 * self._options.beat_every_s)

@@ -1,10 +1,11 @@
-"""RQ's queue and worker: queue name, refusal of all functions but one, how long results are kept,
-when a silent RQ job is lost, polling, killing of runs, no Redis Cluster.
+"""RQ's queue and worker, as countersink uses them: the name of the queue, the refusal of all
+functions but one, how long results are kept, when a silent RQ job counts as lost, short reads of
+the queue, the killing of runs, no Redis Cluster.
 
-MySQL determines the runs and the due attempt of each; RQ carries attempts to a process and keeps
-their time limits. An attempt may be enqueued twice, or late: it starts once, see ``runs.py``. RQ's
-own retries would need its scheduler process, with a lock in Redis, and would be lost with Redis:
-a failed run is planned again instead.
+MySQL decides which runs there are, and which attempt of each is due. RQ carries attempts to a
+process and enforces their time limits. An attempt may be put into RQ's queue twice, or late, but it
+starts only once: see ``runs.py``. RQ's own retries are not used: they need RQ's scheduler process,
+with a lock in Redis, and would be lost with Redis. Instead, a failed run is planned again.
 """
 
 import logging
@@ -35,29 +36,33 @@ from countersink.stream.connection import check_single, connect, mapped
 
 QUEUE: Final = "countersink"
 FUNCTION: Final = "countersink.schedules.run_process.perform"
-"""The function that RQ calls, with a job's name, planned time, attempt and time limit."""
+"""The function that RQ calls. Its arguments are a job's name, planned time, attempt and time
+limit."""
 TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 """Format of a planned time in RQ's queue."""
 RESULT_TTL_S: Final = 600
-"""Seconds that Redis keeps a successful run; MySQL keeps it for months."""
+"""Seconds that Redis keeps the RQ job of a successful run. MySQL keeps the run for months."""
 FAILURE_TTL_S: Final = 86_400
-"""Seconds that Redis keeps a failed run."""
+"""Seconds that Redis keeps the RQ job of a failed run."""
 SILENT_S: Final = 60.0
-"""Seconds after which a started RQ job without a sign of life is lost."""
+"""Seconds without a heartbeat in Redis after which a started RQ job counts as lost."""
 
 
 class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
     """An RQ job that can only be a run of countersink.
 
-    RQ calls any function that a job names, so that any writer to its Redis could execute code here,
-    with JSON as well: this class refuses all functions but one, callbacks and webhooks included.
+    RQ calls any function that a job names. So everyone who can write to its Redis could execute
+    code here, even though jobs are in JSON. This class refuses all functions but one, and all
+    callbacks and webhooks.
     """
 
     def restore(self, raw_data: Any) -> Any:
-        """RQ's; treats unreadable data as a missing job, and limits its time in Redis.
+        """Read the job from its data in Redis, as RQ does. Data that cannot be read expires in
+        Redis after ``FAILURE_TTL_S``.
 
         Raises:
-            NoSuchJobError: RQ ignores the job, and its maintenance deletes the id.
+            NoSuchJobError: the data is missing or cannot be read. RQ then ignores the job, and its
+                maintenance deletes the id.
         """
         try:
             restored = super().restore(raw_data)
@@ -71,13 +76,17 @@ class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
         return restored
 
     def perform(self) -> Any:
-        """Run the job; NotOurs: it names another function."""
+        """Call the job's function.
+
+        Raises:
+            NotOurs: the job names another function than ``FUNCTION``.
+        """
         if self.func_name != FUNCTION or self.instance is not None:
             raise NotOurs(f"{self.id} is no run of countersink: refused")
         return super().perform()
 
     def execute_success_callback(self, *_: object, **__: object) -> None:
-        """Nothing: runs have no callbacks and no webhooks."""
+        """Do nothing: runs have no callbacks and no webhooks."""
 
     execute_failure_callback = execute_success_callback
     execute_stopped_callback = execute_success_callback
@@ -85,22 +94,24 @@ class RunJob(Job):  # type: ignore[misc] # RQ is checked as if untyped
 
 
 def run_id(job: str, planned_at: datetime) -> str:
-    """The RQ job's id: ``compact-20261121T080000Z``. RQ allows letters, digits, _ and - only."""
+    """Return the id of a run's RQ job: ``compact-20261121T080000Z``. RQ allows only letters,
+    digits, _ and -."""
     return f"{job}-{planned_at.strftime(TIME_FORMAT)}"
 
 
 def connect_queue(url: str, *, client_name: str) -> redis.Redis:
-    """A client for RQ's Redis.
+    """Return a client of the Redis that has RQ's queue. ``client_name`` is its name in CLIENT LIST.
 
     Raises:
-        StreamMisconfigured: the URL cannot be used, or is of a Redis Cluster.
+        StreamMisconfigured: the URL cannot be used, or is the URL of a Redis Cluster.
     """
     check_single(url)
     return connect(url, client_name=client_name)
 
 
 def make_queue(client: redis.Redis) -> Any:
-    """RQ's queue, with JSON: pickles would execute code of any writer to Redis."""
+    """Return RQ's queue. Its jobs are in JSON, because reading pickles, RQ's default, would execute
+    code of anyone who can write to Redis."""
     return Queue(QUEUE, connection=client, serializer=JSONSerializer, job_class=RunJob)
 
 
@@ -108,8 +119,8 @@ class RunQueue:
     """RQ's queue, for the scheduler.
 
     Args:
-        client: from :func:`connect_queue`.
-        vitals: counts enqueued runs.
+        client: a client from :func:`connect_queue`.
+        vitals: counts the runs that are put into the queue.
     """
 
     def __init__(self, client: redis.Redis, vitals: ProcessVitals | None = None) -> None:
@@ -118,16 +129,17 @@ class RunQueue:
         self._queue = make_queue(client)
 
     def enqueue(self, job: str, planned_at: datetime, attempt: int, limit_s: int) -> None:
-        """Put an attempt of a run into the queue, even if RQ has the run.
+        """Put an attempt of a run into the queue. This is done even if RQ has a job for the run
+        already.
 
         Args:
-            job: its name.
-            planned_at: UTC.
-            attempt: from 1.
-            limit_s: seconds that it may take.
+            job: the job's name.
+            planned_at: the run's planned time, in UTC.
+            attempt: the number of the attempt, from 1.
+            limit_s: seconds that the attempt may take.
 
         Raises:
-            StreamError: it may be in the queue or not.
+            StreamError: nobody knows whether the attempt is in the queue.
         """
         with mapped():
             self._queue.enqueue_call(
@@ -142,19 +154,20 @@ class RunQueue:
         self._vitals.runs += 1
 
     def waiting(self) -> set[str]:
-        """The ids of the waiting RQ jobs.
+        """Return the ids of the RQ jobs that wait in the queue.
 
         Raises:
-            StreamError: Redis does not serve.
+            StreamError: Redis does not answer, or refuses.
         """
         with mapped():
             return set(self._queue.get_job_ids())
 
     def has_attempt(self, job: str, planned_at: datetime, attempt: int, waiting: set[str]) -> bool:
-        """Whether RQ will start this attempt, or just has; ``waiting`` from :meth:`waiting`.
+        """Return whether RQ will start this attempt, or has just started it. ``waiting`` are the
+        ids from :meth:`waiting`.
 
         Raises:
-            StreamError: Redis does not serve.
+            StreamError: Redis does not answer, or refuses.
         """
         try:
             with mapped():
@@ -167,7 +180,7 @@ class RunQueue:
 
 
 def _waits_or_works(job: Any, waiting: set[str]) -> bool:
-    """Whether an RQ job, as just fetched, will start, or is running."""
+    """Return whether an RQ job that was just read from Redis will start, or is being executed."""
     status = str(job.get_status(refresh=False).value)
     if status != "started":
         return status in ("scheduled", "deferred") or (status == "queued" and job.id in waiting)
@@ -177,24 +190,27 @@ def _waits_or_works(job: Any, waiting: set[str]) -> bool:
 
 
 IDLE_S: Final = 1
-"""Seconds that one read of the queue blocks, and delays a stop. RQ takes whole seconds."""
+"""Seconds that one read of the queue blocks. A stop is delayed by up to this time. RQ takes whole
+seconds."""
 _TTL_S: Final = IDLE_S + 15
-"""RQ reads for 15 s less than this."""
+"""The ``worker_ttl`` for RQ, in seconds. RQ reads the queue for 15 s less than this."""
 MONITOR_S: Final = 5
-"""Seconds between two checks of a work horse, and between two of its signs of life in Redis."""
+"""Seconds between two checks of the work horse, and between two heartbeats of its RQ job in Redis.
+A work horse is the child process in which RQ executes a job."""
 
 
 @dataclass(slots=True)
 class Process:
-    """State that the job process passes to its work horses, by the fork.
+    """State that the job process passes to its work horses: each is forked, and so has a copy. A
+    work horse is the child process in which RQ executes a job.
 
     Attributes:
-        options: of the job process.
-        registry: the jobs.
-        log: for runs.
-        pid: of the job process.
-        asked_to_end: set in a work horse that is asked to end.
-        held_until: the time until which the work horse surely owns its run.
+        options: the options of the job process.
+        registry: the jobs, by name.
+        log: the log of the job process, for runs as well.
+        pid: the process id of the job process.
+        asked_to_end: set in a work horse when it is asked to end.
+        held_until: the time until which no other process can take over the current run.
     """
 
     options: JobProcessOptions
@@ -206,7 +222,7 @@ class Process:
 
     @property
     def ending(self) -> bool:
-        """Whether a work horse is to end, as an orphan is."""
+        """Whether a work horse is to end: it was asked to, or the job process is dead."""
         return self.asked_to_end or os.getppid() != self.pid
 
 
@@ -214,16 +230,18 @@ _process: Process | None = None
 
 
 def install(process: Process | None) -> None:
-    """Set the state for :func:`perform` in this process and its later forks."""
+    """Set the state that :func:`installed` returns in this process and in the processes that it
+    forks."""
     global _process
     _process = process
 
 
 def installed() -> Process:
-    """The state set by :func:`install`.
+    """Return the state that :func:`install` has set.
 
     Raises:
-        RunFailed: there is none: RQ's own worker took the job.
+        RunFailed: no state was set, because RQ's own worker took the RQ job instead of a job
+            process of countersink.
     """
     if _process is None:
         raise RunFailed(
@@ -234,19 +252,22 @@ def installed() -> Process:
 
 
 class _RedisLost(StopRequested):  # type: ignore[misc] # RQ is checked as if untyped
-    """Redis was lost while the worker was idle; RQ ends its work for it without a log record."""
+    """Redis was lost while the worker was idle. RQ treats this error as a request to stop, and logs
+    nothing."""
 
 
 class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
-    """RQ worker that takes runs from the queue; a forked work horse executes each.
+    """RQ's worker, which takes runs from the queue. It forks a work horse (RQ's name for a child
+    process) for each run.
 
     Args:
-        client: RQ's Redis.
-        name: that no worker had before.
-        process: passed to the work horses.
-        stop: ends the worker.
-        outage: reports a Redis that is away.
-        vitals: updated every few seconds, and for each run.
+        client: a client of RQ's Redis.
+        name: a name that no worker had before.
+        process: the state for the work horses.
+        stop: the request to stop, which ends the worker.
+        outage: logs when Redis is away, and when it answers again.
+        vitals: the state and numbers for metrics. They are updated every few seconds, and for each
+            run.
     """
 
     def __init__(
@@ -274,13 +295,13 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         self._vitals = vitals
 
     def ask_horse_to_end(self) -> None:
-        """Ask the work horse, if there is one, to end; from any thread."""
+        """Ask the work horse, if there is one, to end. Any thread may call this."""
         if self.horse_pid:
             with suppress(ProcessLookupError):  # the horse has just ended
                 os.kill(self.horse_pid, signal.SIGTERM)
 
     def kill_horse_group(self) -> None:
-        """Kill the work horse and its children; from any thread."""
+        """Kill the work horse and its children. Any thread may call this."""
         pid = self.horse_pid
         if pid:
             for kill in (os.killpg, os.kill):  # it may not lead its group yet
@@ -290,7 +311,8 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
     def dequeue_job_and_maintain_ttl(
         self, timeout: int | None, max_idle_time: int | None = None
     ) -> Any:
-        """The next job; in short reads, so that a stop is noticed."""
+        """Return the next RQ job. Each read of the queue blocks only shortly, so that a stop is
+        noticed soon."""
         while True:
             self._vitals.step("idle")
             if self._stop_signal.requested:
@@ -301,9 +323,8 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
                 return found
 
     def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
-        """RQ's; without a run, a lost connection ends :meth:`work`, whose own waiting would not
-        notice a stop.
-        """
+        """Send the worker's heartbeat to Redis, as RQ does. If the connection is lost while there
+        is no run, :meth:`work` ends, because RQ's own waiting for Redis would not notice a stop."""
         try:
             super().heartbeat(timeout, pipeline)
         except redis.RedisError as error:
@@ -311,13 +332,14 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
                 raise _RedisLost from error
 
     def set_current_job_working_time(self, *args: Any, **kwargs: Any) -> None:
-        """RQ's; a Redis that is away does not end the supervision of a run."""
+        """Write the working time of the RQ job to Redis, as RQ does. If Redis is away, the run goes
+        on."""
         with suppress(redis.RedisError):  # logged where the queue is read
             super().set_current_job_working_time(*args, **kwargs)
 
     def maintain_heartbeats(self, job: Any) -> None:
-        """RQ's; a Redis that is away does not end the supervision of a run. A work horse that hangs
-        is killed once its run may have been taken over for long.
+        """Send the heartbeat of the RQ job, as RQ does. If Redis is away, the run goes on. If the
+        work horse hangs, it is killed ``silent_s`` seconds after its run may have been taken over.
         """
         process = self._process
         if time.monotonic() > process.held_until.value + process.options.silent_s:
@@ -335,7 +357,8 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
             super().maintain_heartbeats(job)
 
     def fork_work_horse(self, job: Any, queue: Any) -> None:
-        """RQ's, with signals blocked until the child has its own handlers."""
+        """Fork the work horse, as RQ does. Signals are blocked until the child has its own
+        handlers."""
         self._vitals.step("running")
         self._vitals.runs += 1
         self._process.held_until.value = inf
@@ -346,7 +369,8 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def setup_work_horse_signals(self) -> None:
-        """In the child: SIGTERM asks the run to end, Ctrl-C is for the parent."""
+        """Install the signal handlers of the work horse: SIGTERM asks the run to end. Ctrl-C is
+        ignored, because the parent handles it."""
         # The pipe is the parent's, which would take a number written to it for a signal.
         signal.set_wakeup_fd(-1)
         process = self._process
@@ -360,10 +384,10 @@ class RunWorker(Worker):  # type: ignore[misc] # RQ is checked as if untyped
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def subscribe(self) -> None:
-        """Nothing: this process takes no commands from Redis."""
+        """Do nothing: this process takes no commands from Redis."""
 
     def unsubscribe(self) -> None:
-        """Nothing."""
+        """Do nothing: there is no subscription."""
 
     def _install_signal_handlers(self) -> None:
-        """Nothing: the process has its own handlers."""
+        """Do nothing: the process has its own handlers."""

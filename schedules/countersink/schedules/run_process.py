@@ -1,7 +1,6 @@
-"""One run in its own process: begins it, calls the job, and writes the result (done, failed,
-stopped, over its time limit, tried again after a pause), with the texts. See ``runs.py`` for its
-row.
-"""
+"""One run in its own process: it begins the run, calls the job, and writes the result. The result
+is done, failed, stopped, over its time limit, or to be tried again after a pause. See ``runs.py``
+for the run's row."""
 
 import logging
 import time
@@ -29,7 +28,7 @@ from countersink.schedules.runs import Attempt, Begun, OpenRun
 from countersink.stream.errors import StreamError
 
 CHECK_EVERY_S: Final = 0.2
-"""Seconds between two checks whether the run before is over, or the process is to stop."""
+"""Seconds between two checks whether the previous run is over, or the process is to stop."""
 _MARGIN: Final = 0.1
 _LONGEST_MARGIN_S: Final = 30.0
 
@@ -38,10 +37,12 @@ Result = TypeVar("Result")
 
 
 def perform(job: str, planned: str, attempt: int, limit_s: int) -> str:
-    """Run a job, if it is this attempt's turn; RQ calls this. Returns the outcome in a word.
+    """Execute a run of a job, if it is this attempt's turn. RQ calls this function. Returns the
+    outcome in one word: ``done``, ``stopped``, ``skipped``, or ``nothing`` if it was not this
+    attempt's turn.
 
     Raises:
-        RunFailed: the run failed; RQ keeps it as failed, too.
+        RunFailed: the run failed. RQ then marks its RQ job as failed, too.
     """
     process = installed()
     at = datetime.strptime(planned, TIME_FORMAT).replace(tzinfo=UTC)
@@ -54,15 +55,15 @@ def perform(job: str, planned: str, attempt: int, limit_s: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """Result of a run.
+    """The result of a job that has ended.
 
     Attributes:
-        detail: for its row: the result, or the reason of the failure.
-        rows: for its row.
-        reason: of the failure, for the log, without the text of an unexpected error, which may
-            quote an event; empty: no failure.
-        retryable: the reason may pass by itself, so that the run is tried again.
-        unfinished: the run ended early, since it was stopped.
+        detail: text for the run's row: the result, or the reason of the failure.
+        rows: number of rows for the run's row.
+        reason: reason of the failure, for the log; empty if the job did not fail. For an unexpected
+            error it is only the error's type, because the error's text may quote an event.
+        retryable: whether the reason may pass by itself, so that the run is tried again.
+        unfinished: whether the job ended early because it was stopped.
     """
 
     detail: str
@@ -99,17 +100,18 @@ class _Run:
         return "skipped"
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to MySQL."""
         self._session.close()
 
     def _to_stop(self) -> bool:
         return self._process.ending or time.monotonic() >= self._deadline
 
     def _begin(self) -> tuple[Begun, str]:
-        """Begin the run, once the run before it is over; returns the reason, too, if it is skipped.
+        """Begin the run once the job's previous run is over. Returns the outcome, and the reason if
+        the run is skipped or has failed.
 
-        An attempt that waits for a silent run is left planned: a scheduler gives back the silent
-        run and enqueues this attempt again.
+        If the previous run writes no heartbeats, this run stays planned. A scheduler will let the
+        previous run be started again, and will enqueue this attempt again.
         """
         patient_until = time.monotonic() + self._options.wait_s
         first: OpenRun | None = None
@@ -148,11 +150,12 @@ class _Run:
             raise RunFailed(f"MySQL failed: {error_text(error)}") from None
 
     def _retried(self, work: Callable[[], Result], stop: Callable[[], bool]) -> Result:
-        """The result of ``work``, retried while MySQL is away, until ``stop``.
+        """Call ``work``, and return its result. While MySQL is away, ``work`` is called again and
+        again, until ``stop`` returns true.
 
         Raises:
-            GivenUp: ``stop`` came first.
-            StoreError: an error that does not pass.
+            GivenUp: ``stop`` returned true before ``work`` succeeded.
+            StoreError: an error that does not pass by itself.
         """
         outage = Outage("MySQL", self._process.log)
         result = retry(
@@ -186,7 +189,7 @@ class _Run:
         return "done"
 
     def _end(self, ended: _Ended) -> bool:
-        """Write the result; False if the run is another attempt's."""
+        """Write the result to the run's row. Returns False if another attempt owns the run now."""
         session, attempt, options = self._session(), self._attempt, self._options
         if not ended.reason:
             return runs.finish(session, attempt, "done", ended.detail, ended.rows)
@@ -199,7 +202,8 @@ class _Run:
         return ended.retryable and self._attempt.number < self._options.attempts
 
     def _put_back(self, heartbeat: RunHeartbeat, ended: _Ended, took: float) -> str:
-        """Leave the rest to another process: neither done nor failed."""
+        """Let another process continue the run: it is neither done nor failed. Returns
+        ``stopped``."""
         detail = None if ended.reason else ended.detail
         self._written(
             heartbeat, lambda: runs.put_back(self._session(), self._attempt, detail, spent=False)
@@ -252,10 +256,10 @@ class _Run:
         return _Ended(f"{name}: {' '.join(str(error).split())}", reason=name)
 
     def _written(self, heartbeat: RunHeartbeat, write: Callable[[], bool]) -> None:
-        """Write the result of the run.
+        """Write the result of the run by calling ``write``.
 
         Raises:
-            RunFailed: it could not be written, or the run is another process's.
+            RunFailed: the result could not be written, or another process owns the run now.
         """
         try:
             # As long as this process surely owns the run.
@@ -291,7 +295,8 @@ class _Run:
 
 
 def _is_timeout(error: BaseException) -> bool:
-    """Whether RQ's time limit caused an error: the driver may have caught and wrapped it."""
+    """Return whether RQ's time limit caused an error. The database driver may have caught RQ's
+    exception and wrapped it in its own."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, BaseTimeoutException):

@@ -1,12 +1,15 @@
-"""Rows of ``job`` and ``job_run``, with every statement that changes them: claim a planned time,
-begin, beat, finish, put back and give back a run; pause, resume and run a job; skip a run that
-waited for ``STALE_S`` seconds. Reports: last runs, overdue runs, failing jobs (``FAILING_AFTER``),
-totals by state.
+"""The rows of the tables ``job`` and ``job_run``, and every statement that changes them: plan,
+begin, finish, put back, give back and skip a run; write its heartbeat; pause, resume and run a job.
+Also what the tables report: last runs, overdue runs, failing jobs, numbers by state.
 
-Schedulers and job processes are equal and know nothing of each other. Each statement changes a row
-only in the state in which it was read: advancing ``job.next_at`` plans that time, setting a planned
-run to running starts it, and a run that was given back belongs to no process. Times are naive UTC
-in the tables, by the database's clock alone, and aware here.
+A process *puts back* its own run, so that it can be started again. A scheduler *gives back* the run
+of a process that writes no heartbeats any more.
+
+All schedulers are equal, and all job processes are, and none knows another. Each statement changes
+a row only if it is still in the state in which it was read. So one process alone plans a time (it
+advances ``job.next_at``) or starts a planned run (it sets the state to running), and a run that was
+given back belongs to no process. Times in the tables are naive UTC, by the database's clock alone.
+Here they are aware, except in ``RunRow`` and ``FailingJob``.
 """
 
 from collections.abc import Sequence
@@ -21,15 +24,16 @@ from countersink.database.sql import marks
 from countersink.runtime.limits import MAX_AMOUNT
 
 FAILING_AFTER: Final = 3
-"""Failed attempts in a row from which on a job counts as failing."""
+"""Number of failed attempts in a row from which on a job counts as failing."""
 ENDED: Final = ("done", "failed")
-"""States of a run that began and ended."""
+"""The states of a run that began and has ended."""
 LATE_S: Final = 60
-"""Seconds after which an unplanned time means that no scheduler runs."""
+"""Seconds after a planned time. If the time is still not planned then, no scheduler runs."""
 TEXT: Final = 1000
-"""Characters of the detail of a run."""
+"""Most characters in the detail of a run; a longer text is cut."""
 STALE_S: Final = 3600
-"""Seconds after which a run that never began is skipped if its job has later runs."""
+"""Seconds after its planned time at which a run that never began is skipped, if later runs of its
+job are planned."""
 STALE: Final = "it waited for more than an hour, and later runs of this job are planned"
 EXHAUSTED: Final = "its process died before the run was over, in the last of {} attempts"
 _MAX_ROWS: Final = MAX_AMOUNT
@@ -39,14 +43,15 @@ _RUN: Final = "job, planned_at, state, attempts, started_at, ended_at, row_count
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job.
+    """A scheduled job: a row of the table ``job``.
 
     Attributes:
-        name: of the job.
-        cron: the expression, or ``off``.
-        time_zone: of the expression.
-        paused: nothing is planned until it is resumed.
-        next_at: the next time to be planned; None: there is none, or a scheduler has to set it.
+        name: the job's name.
+        cron: the cron expression, or ``off``.
+        time_zone: the time zone of the expression.
+        paused: whether no runs are planned until the job is resumed.
+        next_at: the next time for which a run is to be planned. None if there is none, or if a
+            scheduler has yet to write it.
     """
 
     name: str
@@ -58,15 +63,15 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A run that is planned and due, or running.
+    """A run that is running, or that is planned and due.
 
     Attributes:
-        job: its name.
-        planned_at: its planned time.
+        job: the job's name.
+        planned_at: the run's planned time.
         state: ``planned`` or ``running``.
-        attempts: number of starts.
-        holder: the attempt's text, of the present or last attempt; empty: none.
-        heartbeat_at: the last sign of life of a running one.
+        attempts: how often the run was started.
+        holder: the text that identifies the present or last attempt; empty if there was none.
+        heartbeat_at: the time of the last heartbeat of a running run.
     """
 
     job: str
@@ -79,13 +84,14 @@ class OpenRun:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt of a run, and its holder.
+    """An attempt of a run. Only one process makes it: the holder of the attempt.
 
     Attributes:
-        job: its name.
-        planned_at: its planned time.
-        number: from 1; it starts only after ``number - 1`` started attempts.
-        holder: a text that no other attempt uses.
+        job: the job's name.
+        planned_at: the run's planned time.
+        number: the number of the attempt, from 1. It can start only after ``number - 1`` attempts
+            were started.
+        holder: a text that identifies the attempt; no other attempt has it.
     """
 
     job: str
@@ -96,7 +102,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run. Times are naive UTC; see the comments of the table ``job_run``."""
+    """A run: a row of the table ``job_run``, whose comments explain it. Times are naive UTC."""
 
     job: str
     planned_at: datetime
@@ -110,13 +116,13 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class FailingJob:
-    """A job that failed three times in a row or more.
+    """A job whose last attempts failed, three in a row or more.
 
     Attributes:
-        job: its name.
-        times: failed attempts in a row, of its last runs.
+        job: the job's name.
+        times: number of attempts that failed in a row up to now.
         detail: the reason of the last failure.
-        since: when the first of these runs was planned; naive UTC.
+        since: the planned time of the first of these runs, in naive UTC.
     """
 
     job: str
@@ -126,27 +132,28 @@ class FailingJob:
 
 
 class Begun(Enum):
-    """Outcome of the attempt to begin."""
+    """The outcome of :func:`begin`."""
 
     STARTED = "started"
     """The attempt runs."""
     NOTHING = "nothing"
-    """There is no such run, it is over, or another attempt was made or is to be made."""
+    """There is no such run, or it is over, or it is not this attempt's turn."""
     BUSY = "busy"
     """Another run of the job is running."""
     STALE = "stale"
-    """The run waited for more than an hour, and later runs are planned: it was skipped."""
+    """The run waited for more than an hour, and later runs are planned, so this run was skipped."""
     EXHAUSTED = "exhausted"
-    """All attempts of the run were started, and the process of the last one died: it has failed."""
+    """All attempts of the run were started, and the last one's process died, so the run has
+    failed."""
 
 
 def clock(session: Session) -> datetime:
-    """The time on the database's clock."""
+    """Return the time on the database's clock."""
     return _aware(session.query("SELECT UTC_TIMESTAMP(3)")[0][0])
 
 
 def jobs(session: Session) -> dict[str, JobRow]:
-    """All jobs by name."""
+    """Return all scheduled jobs, by name."""
     return {row.name: row for row in _jobs(session)}
 
 
@@ -158,15 +165,17 @@ def configure(
     time_zone: str,
     upcoming: datetime | None,
 ) -> JobRow | None:
-    """Write the times of a job; the scheduler that starts last wins. A time that is due stays due.
+    """Write the times of a job. Every scheduler does this when it starts, so the times of the last
+    one stay. If the job's next time has come already, a run of that time is still planned. If the
+    job is turned off, its planned runs that never began are skipped.
 
     Args:
-        session: outside a transaction.
-        name, cron, time_zone: of the job.
-        upcoming: the next time of this expression; None: there is none, or it is off.
+        session: a session outside a transaction.
+        name, cron, time_zone: the values for the job's row.
+        upcoming: the next time of the expression; None if there is none, or if the job is off.
 
     Returns:
-        The job before; None: it is new.
+        The job as it was before; None if it is new.
     """
     with session.transaction():
         made = session.execute(
@@ -195,9 +204,11 @@ def configure(
 
 
 def claim(session: Session, job: JobRow, following: datetime | None) -> bool:
-    """Plan the run of ``job.next_at``, and advance that; False: the row has changed.
+    """Plan the run of the time ``job.next_at``, and write ``following`` as the job's next time.
+    Returns False if the row has changed, so that nothing was done.
 
-    A time that was planned before, since the database's clock was set back, is only advanced.
+    If a run of that time exists already, because the database's clock was set back, only the next
+    time is written.
     """
     with session.transaction():
         if not plan_next(session, job, following):
@@ -211,7 +222,8 @@ def claim(session: Session, job: JobRow, following: datetime | None) -> bool:
 
 
 def plan_next(session: Session, job: JobRow, to: datetime | None) -> bool:
-    """Write another next time; False: the row has changed."""
+    """Write ``to`` as the next time of a job. Returns False if the row has changed, so that nothing
+    was done."""
     changed = session.execute(
         "UPDATE job SET next_at = %s WHERE name = %s AND next_at <=> %s AND cron = %s"
         " AND time_zone = %s AND NOT paused",
@@ -221,8 +233,8 @@ def plan_next(session: Session, job: JobRow, to: datetime | None) -> bool:
 
 
 def open_runs(session: Session, *, running: str | None = None) -> list[OpenRun]:
-    """The running runs, and the planned runs that are due, the earliest first, at most 1,000; if
-    ``running`` names a job, only its running runs.
+    """Return the runs that are running, and the planned runs that are due. The earliest come first;
+    there are at most 1,000. If ``running`` names a job, return only the running runs of this job.
     """
     which = (
         "state = 'running'"
@@ -243,7 +255,8 @@ def open_runs(session: Session, *, running: str | None = None) -> list[OpenRun]:
 
 
 def give_back(session: Session, run: OpenRun) -> bool:
-    """Let a silent run be started again; False: it has given a sign of life."""
+    """Let a run be started again, because its process writes no heartbeats. Returns False if there
+    was a heartbeat after ``run`` was read, so that nothing was done."""
     changed = session.execute(
         "UPDATE job_run SET state = 'planned', holder = NULL, due_at = NULL"
         " WHERE job = %s AND planned_at = %s AND state = 'running' AND holder = %s"
@@ -254,16 +267,16 @@ def give_back(session: Session, run: OpenRun) -> bool:
 
 
 def begin(session: Session, attempt: Attempt, most: int) -> tuple[Begun, OpenRun | None]:
-    """Start the attempt, if it is its turn; returns the outcome, and another run of the job that is
-    running.
+    """Start the attempt if it is its turn. Returns the outcome and, if another run of the job is
+    running (``BUSY``), that run.
 
     Args:
-        session: outside a transaction.
-        attempt: to start.
-        most: starts of a run at most.
+        session: a session outside a transaction.
+        attempt: the attempt to start.
+        most: how often a run may be started.
 
     Raises:
-        StoreError: unknown whether it was started; a repeated call finds out.
+        StoreError: nobody knows whether the attempt was started; another call finds out.
     """
     with session.transaction():
         # Processes that start runs of a job take turns: at most one run is running.
@@ -271,7 +284,7 @@ def begin(session: Session, attempt: Attempt, most: int) -> tuple[Begun, OpenRun
         rows = session.query(
             "SELECT state, attempts, COALESCE(holder, '') FROM job_run"
             " WHERE job = %s AND planned_at = %s FOR UPDATE",
-            _place(attempt),
+            _primary_key(attempt),
         )
         if rows and (rows[0][0], rows[0][2]) == ("running", attempt.holder):
             return Begun.STARTED, None
@@ -289,22 +302,21 @@ def begin(session: Session, attempt: Attempt, most: int) -> tuple[Begun, OpenRun
             "UPDATE job_run SET state = 'running', attempts = %s, holder = %s,"
             " started_at = UTC_TIMESTAMP(3), heartbeat_at = UTC_TIMESTAMP(3), ended_at = NULL,"
             " row_count = NULL, detail = NULL WHERE job = %s AND planned_at = %s",
-            (attempt.number, attempt.holder, *_place(attempt)),
+            (attempt.number, attempt.holder, *_primary_key(attempt)),
         )
     return Begun.STARTED, None
 
 
 def beat(session: Session, attempt: Attempt) -> bool:
-    """Write a sign of life; False: the run is not this attempt's any more."""
+    """Write a heartbeat. Returns False if the run does not belong to this attempt any more."""
     return _change(session, attempt, "heartbeat_at = UTC_TIMESTAMP(3)")
 
 
 def finish(
     session: Session, attempt: Attempt, state: str, detail: str | None, rows: int | None = None
 ) -> bool:
-    """Write the result of the attempt, ``done`` or ``failed``; False: the run is not this
-    attempt's.
-    """
+    """Write the result of the attempt, with the state ``done`` or ``failed``. Returns False if the
+    run does not belong to this attempt any more."""
     number = None if rows is None else max(-_MAX_ROWS, min(rows, _MAX_ROWS))
     return _change(
         session,
@@ -324,14 +336,15 @@ def put_back(
     spent: bool,
     pause_s: float | None = None,
 ) -> bool:
-    """Let a run be started again; False: the run is not this attempt's.
+    """Let the run of an attempt be started again. Returns False if the run does not belong to this
+    attempt any more.
 
     Args:
-        session: outside a transaction.
-        attempt: that was started.
-        detail: the work so far, or the reason of the failure.
-        spent: whether the attempt counts: it failed, and was not stopped.
-        pause_s: seconds from now on in which the run is not started; None: no pause.
+        session: a session outside a transaction.
+        attempt: the attempt that was started.
+        detail: what was done so far, or the reason of the failure.
+        spent: whether the attempt counts. It does if it failed, but not if it was stopped.
+        pause_s: seconds from now in which the run is not started; None for no pause.
     """
     return _change(
         session,
@@ -345,22 +358,24 @@ def put_back(
 
 
 def skip(session: Session, attempt: Attempt, reason: str) -> bool:
-    """Skip a run that has not begun; False: it has."""
+    """Skip a run that has not begun. Returns False if it has begun."""
     return _end_planned(session, attempt, "skipped", reason)
 
 
 def pause(session: Session, name: str) -> None:
-    """Stop planning a job until it is resumed."""
+    """Stop planning runs of a job until it is resumed."""
     session.execute("UPDATE job SET paused = 1 WHERE name = %s", (name,))
 
 
 def resume(session: Session, name: str) -> None:
-    """Plan a paused job again, from its next time on, which a scheduler sets."""
+    """Let runs of a paused job be planned again, from its next time on. A scheduler writes that
+    time."""
     session.execute("UPDATE job SET paused = 0, next_at = NULL WHERE name = %s AND paused", (name,))
 
 
 def add(session: Session, name: str) -> datetime | None:
-    """Plan a run of a job for now; returns its planned time, or None if a run waits already."""
+    """Plan a run of a job for now. Returns its planned time, or None if a run of the job waits
+    already."""
     with session.transaction():
         ((now,),) = session.query(
             "SELECT UTC_TIMESTAMP() FROM job WHERE name = %s FOR UPDATE", (name,)
@@ -380,13 +395,13 @@ def add(session: Session, name: str) -> datetime | None:
 def last_runs(
     session: Session, *, job: str | None = None, states: Sequence[str] = (), limit: int = 20
 ) -> list[RunRow]:
-    """The runs planned last, the latest first.
+    """Return the runs with the latest planned times, the latest first.
 
     Args:
-        session: outside a transaction.
-        job: only this job's.
-        states: only in these states.
-        limit: number of runs at most.
+        session: a session outside a transaction.
+        job: return only runs of this job; None for all jobs.
+        states: return only runs in these states; empty for all states.
+        limit: most runs to return.
     """
     conditions = ["job = %s"] if job is not None else []
     conditions += [f"state IN ({marks(states)})"] if states else []
@@ -396,9 +411,9 @@ def last_runs(
 
 
 def overdue(session: Session, minutes: int) -> list[RunRow]:
-    """Runs planned more than ``minutes`` ago that have not begun, the earliest first, at most
-    1,000: no job process runs, or none gets them, because Redis cannot be reached.
-    """
+    """Return the runs that were planned more than ``minutes`` ago and have not begun. The earliest
+    come first; there are at most 1,000. Such runs mean that no job process runs, or that runs do
+    not reach it through Redis."""
     return _runs(
         session,
         "WHERE state = 'planned' AND planned_at < UTC_TIMESTAMP() - INTERVAL %s MINUTE"
@@ -408,7 +423,8 @@ def overdue(session: Session, minutes: int) -> list[RunRow]:
 
 
 def is_planned(session: Session) -> bool:
-    """Whether schedulers plan the jobs: jobs exist, and no time passed unplanned."""
+    """Return whether schedulers plan the jobs: there are jobs, and none of them, except paused
+    jobs, has a next time that is more than ``LATE_S`` seconds ago."""
     ((number, late),) = session.query(
         "SELECT COUNT(*), COALESCE(SUM(NOT paused AND"
         " next_at < UTC_TIMESTAMP(3) - INTERVAL %s SECOND), 0) FROM job",
@@ -418,9 +434,9 @@ def is_planned(session: Session) -> bool:
 
 
 def failing(session: Session, job: str | None = None) -> list[FailingJob]:
-    """The jobs, or this job, whose last attempts failed, three or more in a row; an attempt also
-    counts if its process died: a run of three attempts is enough.
-    """
+    """Return the jobs whose last attempts failed, three or more in a row. One run with three
+    attempts is enough; an attempt also failed if its process died. If ``job`` names a job, only
+    this job is checked."""
     names = [job] if job else [n for (n,) in session.query("SELECT DISTINCT job FROM job_run")]
     found = []
     for name in sorted(names):
@@ -433,7 +449,8 @@ def failing(session: Session, job: str | None = None) -> list[FailingJob]:
 
 
 def tally(session: Session) -> dict[str, dict[str, int]]:
-    """The runs planned in the last 24 hours, by job and state; for all jobs that have runs."""
+    """Return the numbers of runs whose planned time is in the last 24 hours, by job and state.
+    Every job that has runs is included, even if none of them is in these hours."""
     found: dict[str, dict[str, int]] = {}
     for name, state, number in session.query(
         "SELECT job, state, COALESCE(SUM(planned_at > UTC_TIMESTAMP() - INTERVAL 1 DAY"
@@ -461,7 +478,7 @@ def _change(session: Session, attempt: Attempt, change: str, *values: object) ->
     changed = session.execute(
         f"UPDATE job_run SET {change}"
         " WHERE job = %s AND planned_at = %s AND state = 'running' AND holder = %s",
-        (*values, *_place(attempt), attempt.holder),
+        (*values, *_primary_key(attempt), attempt.holder),
     )
     return changed == 1
 
@@ -470,7 +487,7 @@ def _end_planned(session: Session, attempt: Attempt, state: str, detail: str) ->
     changed = session.execute(
         "UPDATE job_run SET state = %s, ended_at = UTC_TIMESTAMP(3), detail = %s"
         " WHERE job = %s AND planned_at = %s AND state = 'planned' AND attempts = %s",
-        (state, _stored(detail), *_place(attempt), attempt.number - 1),
+        (state, _stored(detail), *_primary_key(attempt), attempt.number - 1),
     )
     return changed == 1
 
@@ -479,17 +496,18 @@ def _is_stale(session: Session, attempt: Attempt) -> bool:
     rows = session.query(
         "SELECT 1 FROM job_run WHERE job = %s AND planned_at > %s"
         " AND %s < UTC_TIMESTAMP() - INTERVAL %s SECOND LIMIT 1",
-        (*_place(attempt), _naive(attempt.planned_at), STALE_S),
+        (*_primary_key(attempt), _naive(attempt.planned_at), STALE_S),
     )
     return bool(rows)
 
 
-def _place(attempt: Attempt) -> tuple[str, datetime | None]:
+def _primary_key(attempt: Attempt) -> tuple[str, datetime | None]:
     return attempt.job, _naive(attempt.planned_at)
 
 
 def _stored(text: str | None) -> str | None:
-    """``text`` for its column: shortened, without characters that UTF-8 cannot encode."""
+    """Return ``text`` as its column can store it: shortened, and without characters that UTF-8
+    cannot encode."""
     if text is None:
         return None
     clean = text.encode("utf-8", "replace").decode("utf-8").replace("\0", "")

@@ -1,14 +1,17 @@
-"""The scheduler process: every few seconds and at each planned time it plans due runs, hands them
-to RQ, and gives back runs without signs of life; which missed times are planned (``RECENT``), waits
-while servers are away, exit status, log lines. See ``options.py`` for the intervals.
+"""The scheduler process. Every few seconds, and at each planned time, it plans the runs that are
+due, hands them to RQ, and gives back runs whose processes write no heartbeats (so that they can be
+started again). This module also determines which missed times are planned (``RECENT``), how the
+process waits while servers are away, its exit status and its log lines. See ``options.py`` for the
+intervals.
 
-APScheduler wakes it at planned times, so that runs begin at once. It decides nothing: its clock is
-the host's, and the database's clock determines the due times.
+APScheduler wakes the process at planned times, so that runs begin at once. It does not decide which
+runs are due: it goes by the host's clock, and due times go by the database's clock.
 
-Any number of schedulers may run: the tables determine the due runs, and each statement of
-:mod:`countersink.schedules.runs` succeeds in one of them. A run is written before it is handed to
-RQ, and is handed over again whenever RQ does not have it: the next pass finds all that was lost in
-between, or in Redis later. An attempt that RQ has twice starts once.
+Any number of schedulers may run. The tables say which runs are due, and each statement of
+:mod:`countersink.schedules.runs` succeeds in only one of them. A run is written to the tables
+before it is handed to RQ. In each pass, all due runs that RQ does not have are handed to it again,
+so that a crash in between, or the loss of Redis, does not matter. If RQ has an attempt twice, it
+starts once.
 """
 
 import logging
@@ -50,15 +53,17 @@ FAILED: Final = 1
 def run(
     options: SchedulerOptions, *, stop: Stop | None = None, vitals: ProcessVitals | None = None
 ) -> int:
-    """Schedule until stopped (SIGTERM, SIGINT or ``stop``); servers that are away are waited for.
+    """Plan runs until a stop is requested (by SIGTERM, SIGINT or ``stop``). While a server is away,
+    the scheduler waits for it.
 
     Args:
-        options: of the scheduler.
-        stop: to stop it from another thread.
-        vitals: updated while it runs.
+        options: the options of the scheduler.
+        stop: the request to stop, with which another thread can end the process; None if only
+            signals can.
+        vitals: the state and numbers for metrics; they are updated during the call.
 
     Returns:
-        Exit status 0; 1 when the tables are too new for this program, or after a bug.
+        The exit status: 0, or 1 if the tables are too new for this program, or after a bug.
 
     Raises:
         Misconfigured, StreamMisconfigured: one of the URLs cannot be used.
@@ -107,7 +112,7 @@ def run(
 
 
 class _WakeTimer:
-    """Timer that wakes the process at a planned time."""
+    """A timer that wakes the main thread of the scheduler at a planned time."""
 
     def __init__(self) -> None:
         self._awake = threading.Event()
@@ -116,16 +121,17 @@ class _WakeTimer:
         self._timer.start()
 
     def wake_in(self, seconds: float) -> None:
-        """Wake after so many seconds; replaces the planned time before."""
+        """Wake the main thread after this number of seconds. This replaces the time that was set
+        before."""
         at = datetime.now(UTC) + timedelta(seconds=seconds)
         self._timer.add_job(self.wake, "date", run_date=at, id="next", replace_existing=True)
 
     def wake(self) -> None:
-        """Wake now; from any thread."""
+        """Wake the main thread now. Any thread may call this."""
         self._awake.set()
 
     def wait(self, seconds: float) -> None:
-        """Wait for the planned time, at most so many seconds."""
+        """Wait until the timer wakes this thread, for at most this number of seconds."""
         self._awake.wait(seconds)
         self._awake.clear()
 
@@ -135,17 +141,19 @@ class _WakeTimer:
 
 
 RECENT: Final = timedelta(seconds=60)
-"""Greatest delay at which each time of a job is planned; of earlier times only the first."""
+"""Greatest delay with which every planned time of a job still gets a run. Of the times that are
+longer ago, only the first gets one."""
 
 
 class Planner:
-    """Plans, gives back and hands over runs, in passes of a few seconds' distance. For one thread.
+    """Plans runs, gives them back and hands them over, in passes that are some seconds apart. For
+    use in one thread.
 
     Args:
-        session: with short time-outs.
+        session: returns a session with short time-outs, and opens it again after a loss.
         queue: RQ's queue.
-        options: jobs and their times.
-        log: of its actions.
+        options: the options of the scheduler, with the jobs and their times.
+        log: the log for its actions.
     """
 
     def __init__(
@@ -161,10 +169,10 @@ class Planner:
         self._last_pass = 0.0
 
     def plan_once(self) -> float:
-        """One pass; returns the seconds until the next planned time, at most ``look_every_s``.
+        """Make one pass. Returns the seconds until the next planned time, at most ``look_every_s``.
 
         Raises:
-            StoreError: the database failed; call again.
+            StoreError: the database failed; call this again.
         """
         try:
             session = self._session()
@@ -188,7 +196,7 @@ class Planner:
         return wait_s
 
     def _configure(self, session: Session, name: str, times: Times) -> None:
-        """Write the times of a job, once in the life of this process."""
+        """Write the times of a job to its row. This is done once in the life of this process."""
         cron = times.cron
         text = OFF if cron is None else cron.text
         upcoming = None if cron is None else cron.after(runs.clock(session))
@@ -209,7 +217,7 @@ class Planner:
             )
 
     def _plan(self, session: Session, jobs: Mapping[str, JobRow]) -> float:
-        """Plan due runs; returns the seconds until the next planned time."""
+        """Plan the runs that are due. Returns the seconds until the next planned time."""
         now = runs.clock(session)
         wait = timedelta(seconds=self._options.look_every_s)
         for job in jobs.values():
@@ -228,7 +236,7 @@ class Planner:
     def _plan_due(
         self, session: Session, job: JobRow, cron: Cron, now: datetime
     ) -> datetime | None:
-        """Plan all due times of a job; returns its next time."""
+        """Plan the due runs of one job. Returns the job's next time."""
         while job.next_at is not None and job.next_at <= now:
             following = cron.after(max(job.next_at, now - RECENT))
             if not rerun(partial(runs.claim, session, job, following)):
@@ -245,9 +253,8 @@ class Planner:
         return job.next_at
 
     def _give_back(self, session: Session, found: list[OpenRun]) -> None:
-        """Give back runs that this process has seen running without a sign of life for
-        ``silent_s``.
-        """
+        """Let each run be started again that this process has seen running for ``silent_s`` without
+        a new heartbeat."""
         now = time.monotonic()
         if now - self._last_pass > 3 * self._options.look_every_s:
             self._silent.clear()  # this process was frozen, and perhaps the runs, too
@@ -267,7 +274,7 @@ class Planner:
                 )
 
     def _hand_over(self, due: list[OpenRun]) -> None:
-        """Enqueue the due runs that RQ does not have."""
+        """Put those due runs into RQ's queue that RQ does not have."""
         if not due and self._redis.lasted_s is None:
             return
         waiting = self._queue.waiting()

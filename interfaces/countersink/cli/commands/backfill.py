@@ -1,4 +1,5 @@
-"""``countersink backfill``: its runs, its output as text or JSON, and its exit status.
+"""``countersink backfill``: how it starts backfills, its output as text or JSON, and its exit
+status.
 
 See ``log_options.py`` for its flags.
 """
@@ -78,12 +79,12 @@ def command(allow_rejects: Allowance | None, **given: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call of the command, which makes one run or several.
+    """One call of the command. It makes one run of the backfill, or one run for each counter.
 
     Attributes:
-        url: of the database.
-        stop: whether a signal asks it to stop.
-        allowed: rejected lines with which it still ends with 0.
+        url: the URL of the database.
+        stop: returns whether a signal has asked the command to stop.
+        allowed: the rejected lines up to which the exit status is still 0.
     """
 
     url: str
@@ -92,11 +93,12 @@ class _Call:
 
     @property
     def as_json(self) -> bool:
-        """Whether the output is JSON, on stdout and stderr."""
+        """Whether the output on stdout and stderr is JSON."""
         return bool(settings.option_value("format") == "json")
 
     def run_each_counter(self, options: BackfillOptions) -> int:
-        """Make one run for each counter of an export; return the exit status."""
+        """Make one run for each counter that the sources name, print the results, and return the
+        exit status."""
         found = exported(self.url, options, self.stop)
         for stray in found.strays[:_STRAYS_SHOWN]:
             click.echo(f"rejected: {output.display(stray)}", err=True)
@@ -124,7 +126,8 @@ class _Call:
         return Exit.FAILED if Exit.FAILED in statuses else max(statuses)
 
     def run(self, options: BackfillOptions) -> BackfillReport:
-        """Make one run, and print its notices and failures on stderr, each once."""
+        """Make one run, and return its report. Its notices and failures are printed on stderr, each
+        once."""
         said: list[str] = []
 
         def say(notice: str) -> None:
@@ -152,14 +155,14 @@ class _Call:
         return report
 
     def say(self, sentence: str) -> None:
-        """Print a sentence on stderr, as text or JSON."""
+        """Print a sentence on stderr, as text or as JSON."""
         if self.as_json:
             click.echo(json.dumps({"notice": sentence}), err=True)
         else:
             click.echo(f"countersink backfill: {output.display(sentence)}", err=True)
 
     def status(self, report: BackfillReport) -> int:
-        """The exit status for a run."""
+        """Return the exit status of the command after this run."""
         if report.state == "failed":
             return Exit.FAILED
         if report.state == "stopped":
@@ -169,7 +172,8 @@ class _Call:
 
 
 def progress_text(state: Progress) -> tuple[float | None, str]:
-    """The share of the sources that is read (None: unknown), and the progress as text."""
+    """Return the share of the sources that is read, from 0 to 1, and a text about the progress. The
+    share is None while it is unknown."""
     if state.doing != "reading":
         return None, "waiting for the queue" if state.doing == "waiting" else state.doing
     rejected = f", {state.rejected:,} rejected" if state.rejected else ""
@@ -184,14 +188,14 @@ _MEMBERS: Final = (
 
 
 def _document(report: BackfillReport) -> dict[str, Any]:
-    """The result as JSON, without the corrections."""
+    """Return the report of a run as a JSON document, without the list of corrections."""
     by_day = [{"day": day, "amount": amount} for day, amount in report.by_day]
     sources = [asdict(one) for one in report.sources]
     return output.document(report, _MEMBERS, by_day=by_day, sources=sources)
 
 
 def _show(report: BackfillReport, drift: Iterable[Drift], *, dry_run: bool) -> None:
-    """Print the result as text."""
+    """Print the report of a run as text."""
     if report.sources:
         _show_sources(report)
     if report.by_day:

@@ -120,7 +120,7 @@ def undo_command(runs: tuple[int, ...]) -> int:
 
 REJECTED: Final = ("source", "line", "reason", "text")
 FIGURES: Final = ("lines", "counted", "filtered", "rejected", "amount")
-"""Figures of a run, and of each of its sources."""
+"""Members with numbers that a run has, and also each of its sources."""
 _RUN: Final = (
     *("run", "counter", "mode", "state", "started", "seen", "ended", "holder", "bytes"),
     *(*FIGURES, "corrections", "error", "options", "sources"),
@@ -129,18 +129,18 @@ _SOURCE: Final = ("source", "name", "chunks", "bytes", *FIGURES)
 
 
 def _document(run: Run) -> dict[str, Any]:
-    """A run as JSON."""
+    """Return a run of a backfill as a JSON document."""
     options = json.loads(run.recipe.to_json())
     return output.document(run, _RUN, run=run.id, bytes=run.size_bytes, options=options)
 
 
 def _source_document(one: RunSource) -> dict[str, Any]:
-    """A source of a run as JSON."""
+    """Return a source of a run as a JSON document."""
     return output.document(one, _SOURCE, source=one.path, bytes=one.size_bytes)
 
 
 def _show_list(runs: Sequence[Run]) -> None:
-    """Print a table of runs."""
+    """Print runs as a table."""
     columns = (
         *(">run", "counter", "mode", "state", "started"),
         *(">lines", ">rejected", ">amount", ">corrections", "sources"),
@@ -193,7 +193,8 @@ def _show_sources(sources: Sequence[RunSource]) -> None:
 
 
 def _show_rejected(rejected: Sequence[output.Document], more: int) -> None:
-    """Print rejected lines, and the number of others."""
+    """Print rejected lines. ``more`` is the number of further rejected lines, which is printed at
+    the end."""
     for row in rejected:
         source, reason, text = (output.display(row[name]) for name in ("source", "reason", "text"))
         click.echo(f"{source} line {row['line']}: {reason}: {text}")
@@ -203,7 +204,7 @@ def _show_rejected(rejected: Sequence[output.Document], more: int) -> None:
 
 
 def _undone_sentence(done: Undone) -> str:
-    """The result of an undo, as a sentence."""
+    """Return the result of an undo as a sentence."""
     several = len(done.runs) > 1
     runs = f"{'runs' if several else 'run'} {', '.join(map(str, done.runs))}"
     if done.state != "undone":
@@ -216,19 +217,19 @@ def _undone_sentence(done: Undone) -> str:
 
 DRIFT_COLUMNS: Final = ("day", "bucket", "width", "key", "had", "should_be", "delta")
 DRIFT_SHOWN: Final = 20
-"""Most corrections in a table; the others are counted."""
+"""Most corrections that a table shows; below it is the number of the others."""
 
 
 def drift_document(one: Drift) -> dict[str, object]:
-    """A correction as JSON. As in the database, a ``bucket`` finer than a day is in UTC."""
+    """Return a correction as a JSON document. If its ``bucket`` is narrower than a day, the time is
+    in UTC, as in the database."""
     bucket = one.bucket.isoformat(timespec="minutes")
     return output.document(one, DRIFT_COLUMNS, bucket=bucket)
 
 
 def show_drift(drift: Iterable[Drift], corrections: int, *, where: str) -> None:
-    """Print a table of the first corrections, and the number of the others; ``where`` is a text
-    that says how to list all.
-    """
+    """Print the first corrections of a reconcile as a table, then a sentence with the number of the
+    others. The sentence ends with ``where``, which says how to list all."""
     first: Sequence[Drift] = [one for one, _ in zip(drift, range(DRIFT_SHOWN), strict=False)]
     if not first:
         return

@@ -1,6 +1,5 @@
-"""``countersink increment``: its flags, its attempts (``ATTEMPTS``), and its message if the
-increment may or may not be stored.
-"""
+"""``countersink increment``: its flags, how often it sends an entry again (``ATTEMPTS``), and its
+message if nobody can know whether the increment is stored."""
 
 from datetime import datetime
 from typing import Final
@@ -79,7 +78,7 @@ def command(
 
 
 ATTEMPTS: Final = 3
-"""Most times that the same entry is sent after a lost reply."""
+"""How often one entry is sent, at most, if Redis does not reply."""
 
 
 def send_one(
@@ -90,14 +89,23 @@ def send_one(
     at: datetime | None,
     member: bytes | None = None,
 ) -> None:
-    """Store one increment in the queue; ``member`` is the visitor.
+    """Store one increment in the queue.
 
-    After a lost reply, the same bytes are sent again, in a cluster to another master; the entry
-    cannot count twice.
+    If the reply of Redis is lost, the same bytes are sent again; in a cluster, they are sent to
+    another master. The entry has the same id each time, so it cannot count twice.
+
+    Args:
+        redis_url: the URL of the queue.
+        counter: the counter.
+        key: the key, or the values of dimensions.
+        amount: the amount to add.
+        at: the time of the event; None for now.
+        member: the visitor, for a counter of different members; None for other counters.
 
     Raises:
         StreamError: nothing was stored.
-        Failure: the entry was sent, but Redis never replied; or there is no salt for the member.
+        Failure: the entry was sent, but Redis never replied; or the counter has no salt with which
+            the member can be hashed.
     """
     client = connect(redis_url, client_name="countersink-increment")
     route, clock = PartitionRoute(), RedisClock()

@@ -1,6 +1,5 @@
-"""The flags of ``countersink backfill``, those that ``tail`` shares with it (from
-``--input-format`` to ``--visitor``, ``--allow-rejects``), and the errors of their values and
-combinations.
+"""The flags of ``countersink backfill``, and the errors of their values and combinations. ``tail``
+shares some of these flags: those from ``--input-format`` to ``--visitor``, and ``--allow-rejects``.
 """
 
 import re
@@ -27,10 +26,11 @@ Option = Callable[[settings.Decorated], settings.Decorated]
 
 
 class _Conditions(settings.Checked[Condition]):
-    """The type of conditions; in a variable, spaces divide them, and quotes work as in a shell."""
+    """The type of conditions. In an environment variable, spaces separate them, and quotes work as
+    in a shell."""
 
     def split_envvar_value(self, rv: str) -> Sequence[str]:
-        """The conditions in a variable."""
+        """Return the texts of the conditions in an environment variable."""
         try:
             return shlex.split(rv)
         except ValueError as error:
@@ -52,13 +52,14 @@ CONDITION: Final = _Conditions("condition", _condition)
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The rejected lines that are allowed: a number, or a percentage of the lines read."""
+    """The rejected lines up to which the exit status is still 0: a number of lines or, if
+    ``percent`` is not None, a percentage of the lines read."""
 
     lines: int = 0
     percent: float | None = None
 
     def covers(self, rejected: int, read: int) -> bool:
-        """Whether ``rejected`` lines of ``read`` lines are allowed."""
+        """Return whether ``rejected`` of ``read`` lines are allowed."""
         if self.percent is None:
             return rejected <= self.lines
         return rejected * 100 <= self.percent * read
@@ -78,7 +79,7 @@ allow_rejects: Final = settings.setting(
     metavar="N|P%",
     help="End with 0, not with 3, if at most N lines, or P% of the lines, are rejected.",
 )
-"""Decorator: ``--allow-rejects``."""
+"""Decorator that adds ``--allow-rejects``."""
 
 
 def _fields(text: str) -> tuple[str, ...]:
@@ -92,8 +93,9 @@ _FIELDS: Final = settings.Checked("fields", _fields)
 
 
 def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
-    """Decorator: options for the format of lines, one of ``formats``, and for the lines that count;
-    ``option`` makes each of them: ``settings.setting`` or ``settings.one_off``."""
+    """Decorator that adds the options for the format of lines and for which lines count.
+    ``formats`` are the choices of ``--input-format``. ``option`` makes each option: it is
+    ``settings.setting`` or ``settings.one_off``."""
     return settings.together(
         option(
             "--input-format",
@@ -149,7 +151,7 @@ def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
 _DEFAULTS: Final = BackfillOptions(counter="", sources=())
 
 _MAX_SOURCE_NAME: Final = 255
-"""Characters that the database column holds."""
+"""Most characters in a source's name: as many as the database column holds."""
 
 
 def _delimiter(text: str) -> str:
@@ -180,7 +182,7 @@ _SOURCE_NAME: Final = settings.Checked("name", _source_name)
 
 
 def _texts(metavar: str, **meanings: str) -> Option:
-    """Decorator: options with a text as their value, with their helps."""
+    """Decorator that adds options with texts as values; ``meanings`` maps names to help texts."""
     return settings.together(
         *(
             settings.one_off(
@@ -192,7 +194,7 @@ def _texts(metavar: str, **meanings: str) -> Option:
 
 
 def _flags(**meanings: str) -> Option:
-    """Decorator: flags, with their helps."""
+    """Decorator that adds flags; ``meanings`` maps their names to their help texts."""
     return settings.together(
         *(
             settings.one_off(f"--{name.replace('_', '-')}", is_flag=True, help=help)
@@ -341,11 +343,12 @@ backfill_options: Final = settings.together(
     *_FORMAT,
     *_RUN,
 )
-"""Decorator: the sources and the options of :class:`BackfillOptions`."""
+"""Decorator that adds the argument SOURCE... and the options of :class:`BackfillOptions`."""
 
 
 def read(given: dict[str, Any]) -> BackfillOptions:
-    """The options of a backfill, from the values of :data:`backfill_options` by their names.
+    """Return the options of a backfill. ``given`` has the values of :data:`backfill_options` by
+    their names; it is changed.
 
     Raises:
         click.UsageError: options exclude each other.
@@ -377,7 +380,7 @@ _RECONCILE_ONLY: Final = {
 
 
 def _check(options: BackfillOptions) -> None:
-    """Refuse options that exclude each other, before a connection is opened or a source read."""
+    """Refuse options that exclude each other, before a connection is opened or a source is read."""
     if options.mode == "add":
         for parameter, flag in _RECONCILE_ONLY.items():
             if settings.is_given(parameter):

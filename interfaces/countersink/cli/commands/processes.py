@@ -45,7 +45,7 @@ from countersink.web.options import WebOptions
 from countersink.worker import Vitals, WorkerOptions, run
 
 _NOT_READY: Final = ("starting", "waiting", "stopping")
-"""States of a worker in which it is not ready, although both servers answer."""
+"""States in which a worker is not ready even if both servers answer."""
 
 
 @click.command("worker", cls=settings.Command)
@@ -84,7 +84,7 @@ def worker_command(**options: Any) -> int:
 
 
 def health(options: WorkerOptions, vitals: Vitals) -> Health:
-    """The health of a worker with these options."""
+    """Return the health and metrics of a worker, for the endpoint of ``--metrics-port``."""
     return Health(
         process="worker",
         samples=lambda: _samples(vitals),
@@ -95,7 +95,7 @@ def health(options: WorkerOptions, vitals: Vitals) -> Health:
 
 
 def _samples(vitals: Vitals) -> Samples:
-    """The metrics of a worker."""
+    """Yield the metrics of a worker."""
     figures = vitals.figures
     yield from one_of("countersink_worker_state", WORKER_STATES, figures.state)
     if figures.slot is not None:
@@ -129,7 +129,8 @@ def _samples(vitals: Vitals) -> Samples:
 
 
 def _times() -> Iterator[Callable[[settings.Decorated], settings.Decorated]]:
-    """Decorators: the options of each job."""
+    """Yield decorators that add two options for each job: its cron expression and its time
+    limit."""
     for name, kind in JOBS.items():
         yield settings.setting(
             f"--{name}-cron",
@@ -233,7 +234,7 @@ def jobs_command(log_format: str, **options: Any) -> int:
 
 
 def _scheduler_samples(vitals: ProcessVitals) -> Samples:
-    """The metrics of a scheduler."""
+    """Yield the metrics of a scheduler."""
     yield from one_of("countersink_scheduler_state", SCHEDULER_STATES, vitals.state)
     if vitals.last_pass is not None:
         yield Sample("countersink_scheduler_last_look_timestamp_seconds", vitals.last_pass)
@@ -241,7 +242,7 @@ def _scheduler_samples(vitals: ProcessVitals) -> Samples:
 
 
 def _jobs_samples(vitals: ProcessVitals) -> Samples:
-    """The metrics of a job process."""
+    """Yield the metrics of a job process."""
     yield from one_of("countersink_jobs_state", JOBS_STATES, vitals.state)
     yield Sample("countersink_jobs_runs_started_total", vitals.runs)
 
@@ -253,7 +254,8 @@ def _health(
     redis: str,
     mysql: str,
 ) -> Health:
-    """The health of a scheduler or job process: not ready while it starts or waits for a server."""
+    """Return the health and metrics of a scheduler or a job process, for the endpoint of
+    ``--metrics-port``. The process is not ready while it starts or waits for a server."""
     return Health(
         process=process,
         samples=lambda: samples(vitals),

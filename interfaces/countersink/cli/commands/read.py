@@ -1,5 +1,5 @@
 """``countersink totals``, ``top`` and ``export``: their flags, tables and texts, and the freshness
-of totals.
+of totals (the time up to which they are complete).
 
 See ``counting/totals/query.py`` for the columns, ``reads/formats.py`` for the file formats.
 """
@@ -49,7 +49,7 @@ WHERE: Final = Checked("dimension", read_where)
 
 
 def _keys(flag: str, name: str, help: str) -> Callable[[settings.Decorated], settings.Decorated]:
-    """Decorator: an option with keys, or prefixes of keys."""
+    """Decorator that adds an option whose values are keys, or prefixes of keys."""
     metavar = "TEXT" if name.endswith("prefix") else "KEY"
     return settings.one_off(flag, name, type=KEY, multiple=True, metavar=metavar, help=help)
 
@@ -105,9 +105,8 @@ _OPTIONS: Final = (
 
 
 def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: the options that select totals; the command gets them as ``selection``, which has
-    no counter yet.
-    """
+    """Decorator that adds the options that select totals. The command's function gets them as one
+    argument, ``selection``, which names no counter yet."""
 
     @wraps(function)
     def decorated(*, start: date | None, end: date | None, last: Last | None, **given: Any) -> None:
@@ -128,7 +127,13 @@ def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _with_zone(edge: date | None, zone: str | None) -> date | None:
-    """A day or time; a time without an offset gets the time zone ``zone``."""
+    """Return a day or time as it is, except that a time without an offset gets the time zone
+    ``zone``.
+
+    Raises:
+        ValueError: the time has no offset and there is no ``zone``, or clocks change at that time,
+            so that it happens twice or not at all.
+    """
     if not isinstance(edge, datetime) or edge.utcoffset() is not None:
         return edge
     if zone is None:
@@ -262,7 +267,7 @@ def _show(
 
 
 def _limits(answer: Answer, by: By) -> Iterator[str]:
-    """The limits of an answer, as sentences."""
+    """Yield sentences that say which counts the answer lacks or does not show, and why."""
     if answer.told_from is not None:
         unit, (wider, option) = by[0].removeprefix("key-"), _WIDER[by[0]]
         yield (
@@ -287,12 +292,13 @@ _WIDER: Final = {
     "hour": ("wider buckets", "day"),
     "minute": ("wider buckets", "day"),
 }
-"""The wider buckets that the rows of a ``--by`` are rolled up to, and the ``--by`` that shows
-them."""
+"""For each ``--by`` whose rows may be rolled up: the wider buckets that then have their counts, and
+the ``--by`` that shows these."""
 
 
 def _queue(client_name: str) -> Redis | None:
-    """A client of Redis, which knows the freshness of totals; None if it is not configured."""
+    """Return a client of Redis, from which the freshness of totals comes. None if no Redis is
+    configured."""
     return settings.open_queue(client_name) if settings.option_value("redis_url") else None
 
 
@@ -327,19 +333,20 @@ def _print(answer: Answer, rows: Sequence[dict[str, Any]], top: int | None) -> N
 
 
 FIGURES: Final = ("total", "previous", "low", "high")
-"""Columns with numbers."""
+"""Names of the columns that have numbers."""
 CHANGE: Final = "change"
 """Heading of the column with the change from ``previous`` to ``total``."""
 
 
 def _figure(row: dict[str, Any], name: str) -> object:
-    """A value of a table; ``≈`` marks an estimate."""
+    """Return what a table shows in the column ``name`` of a row; ``≈`` marks an estimate."""
     value: object = row[name]
     return f"≈ {value:,}" if name == "total" and row.get("estimate") else value
 
 
 def _change(total: int, previous: int | None) -> str:
-    """The change of a total, in percent of the previous total; empty if that is 0 or missing."""
+    """Return the change from ``previous`` to ``total`` as text, in percent of ``previous``. It is
+    empty if ``previous`` is 0 or missing."""
     if not previous:
         return ""
     return f"{(total - previous) / abs(previous):+.0%}"
@@ -405,7 +412,8 @@ def export_command(
     number = 0
 
     def each(session: Session) -> Rows:
-        """The rows, read while they are written."""
+        """Yield the rows of the export. They are read from the database while earlier rows are
+        written."""
         nonlocal number
         for name in (
             Snapshot(session).names(lambda name: True) if everything else dict.fromkeys(counters)
@@ -430,7 +438,11 @@ def export_command(
 
 
 def _export_writer(format: str) -> Write:
-    """The function that writes rows to a file in a format."""
+    """Return the function that writes rows to a file in ``format``.
+
+    Raises:
+        Failure: the format is Parquet, and pyarrow is not installed.
+    """
     if format == "parquet":
         try:
             return parquet_writer()

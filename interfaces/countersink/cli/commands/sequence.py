@@ -21,9 +21,9 @@ from countersink.sequences.options import DEFAULTS, FIELDS, PERIODS, name_bytes,
 from countersink.sequences.records import Sequence as StoredSequence
 
 MAX_VALUES: Final = 1_000_000
-"""Most values that one command takes."""
+"""Most values that one command hands out."""
 NONE: Final = "none"
-"""The value that removes a setting."""
+"""The value of an option that removes a setting."""
 
 
 def _name(text: str) -> str:
@@ -244,20 +244,21 @@ def delete_command(name: str, yes: bool) -> None:
 
 @contextmanager
 def _sequences() -> Iterator[Sequences]:
-    """The sequences; a ValueError inside the block becomes wrong usage."""
+    """Yield the sequences in the database. A ValueError that is raised inside the block becomes
+    :class:`Misuse`."""
     store = settings.open_store()
     with values_checked():
         yield store.sequences
 
 
 _COLUMNS: Final = ("sequence", "value", "period_start", "updated_at", *FIELDS)
-"""Columns of a sequence in JSON and CSV; missing values are null or empty."""
+"""Columns of a sequence in JSON and CSV. A missing value is null in JSON and empty in CSV."""
 _PERIOD_COLUMNS: Final = ("period_start", "value", "updated_at")
 """Columns of a period in JSON and CSV."""
 
 
 def _document(sequence: StoredSequence) -> output.Document:
-    """A sequence as JSON, with the members ``_COLUMNS``."""
+    """Return a sequence as a JSON document with the members ``_COLUMNS``."""
     return output.document(sequence, _COLUMNS, sequence=sequence.name, **asdict(sequence.options))
 
 
@@ -279,7 +280,7 @@ def _print_one(sequence: StoredSequence) -> None:
 
 
 def _print_list(sequences: Sequence[StoredSequence]) -> None:
-    """Print a table of sequences."""
+    """Print sequences as a table."""
     columns = ("sequence", ">value", "period", "updated at", "settings")
     rows = (
         (one.name, one.value, one.period_start, iso(one.updated_at), _settings(one))
@@ -289,7 +290,7 @@ def _print_list(sequences: Sequence[StoredSequence]) -> None:
 
 
 def _print_periods(rows: Sequence[output.Document], total: int) -> None:
-    """Print a table of periods, with their sum."""
+    """Print the periods of a sequence as a table, with the sum of their values."""
     cells = [(row["period_start"] or "all time", row["value"], row["updated_at"]) for row in rows]
     if len(rows) > 1:
         cells.append(("all", total, ""))
@@ -297,7 +298,7 @@ def _print_periods(rows: Sequence[output.Document], total: int) -> None:
 
 
 def _settings(sequence: StoredSequence) -> str:
-    """The settings of a sequence that differ from the defaults, as text."""
+    """Return the settings of a sequence that differ from the defaults, as text."""
     options = sequence.options
     changed = []
     for name in ("start", "step", "minimum", "maximum"):
@@ -312,7 +313,8 @@ def _settings(sequence: StoredSequence) -> str:
 
 
 def _print_reset(last: dict[str, int | None]) -> None:
-    """Print the sequences that were reset, with their last values; nothing if there are none."""
+    """Print the sequences that were reset, each with the value that it had before. Prints nothing
+    if there are none."""
     if not last:
         return
     count = sum(value is not None for value in last.values())
@@ -326,5 +328,5 @@ def _print_reset(last: dict[str, int | None]) -> None:
 
 
 def _shown(name: str) -> str:
-    """The name of a sequence as it stands in sentences."""
+    """Return the name of a sequence for use in a sentence, with control characters escaped."""
     return output.display(name) or repr(name)

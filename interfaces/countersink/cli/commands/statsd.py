@@ -29,8 +29,8 @@ _DEFAULTS: Final = StatsdOptions()
 LOSS_CHECK_SECONDS: Final = 5.0
 """Seconds between two checks for datagrams that the kernel has dropped."""
 SWITCH_SECONDS: Final = 0.0005
-"""Seconds that another thread may run while the receiving thread waits for the interpreter: a tenth
-of Python's default, in which thousands of packets arrive."""
+"""Seconds that another thread may run while the thread that receives packets waits for the
+interpreter. Python's default is ten times as long; thousands of packets arrive in that time."""
 
 
 def _mode(text: str) -> int:
@@ -118,7 +118,7 @@ def command(log_format: str, **given: Any) -> int:
 
 
 def _stop(server: Server, producer: Producer) -> int:
-    """Store all increments, and return the exit status."""
+    """Store all increments, log the end, and return the exit status: 1 if increments are lost."""
     complete = producer.close(producer.exit_timeout)
     stats = producer.stats()
     server.log(
@@ -154,7 +154,8 @@ def _until_stopped(server: Server, signals: SignalQueue) -> None:
 
 
 def _health(redis_url: str, server: Server, producer: Producer) -> Health:
-    """The health of a listener; with a spool, it is ready without Redis."""
+    """Return the health and metrics of a listener, for the endpoint of ``--metrics-port``. If the
+    producer has a spool, the listener is ready even without Redis."""
     return Health(
         process="statsd",
         samples=lambda: _samples(server, producer),
@@ -164,7 +165,7 @@ def _health(redis_url: str, server: Server, producer: Producer) -> Health:
 
 
 def _samples(server: Server, producer: Producer) -> Samples:
-    """The metrics of a listener and its producer."""
+    """Yield the metrics of a listener and of its producer."""
     figures = server.figures
     yield Sample("countersink_statsd_packets_total", figures.packets)
     yield Sample("countersink_statsd_packets_lost_total", figures.lost)

@@ -34,10 +34,11 @@ DEFAULT_MAX_STREAM_LENGTH: Final = 10_000
 
 
 class _Report(Reporter):
-    """Prints notices and rejected lines as they occur, and keeps those lines for the result.
+    """Prints notices and rejected lines on stderr as they occur, and keeps the rejected lines for
+    the result.
 
     Args:
-        shown: most rejected lines to print and to keep.
+        shown: how many rejected lines are printed and kept, at most.
     """
 
     def __init__(self, shown: int) -> None:
@@ -49,7 +50,7 @@ class _Report(Reporter):
         click.echo(f"countersink tail: {printable(text)}", err=True)
 
     def rejected(self, path: str, rejected: Rejected) -> None:
-        """Print a rejected line on stderr, if it is among the first."""
+        """Print and keep a rejected line, if fewer than ``shown`` were kept before."""
         if len(self._kept) < self._shown:
             self._kept.append((path, rejected))
             click.echo(
@@ -221,8 +222,8 @@ def _lines_wanted(
     where: tuple[Condition, ...],
     visitor: tuple[str, ...],
 ) -> str:
-    """The lines and keys that are counted, as part of the position's name: each selection of a log
-    has its own position."""
+    """Return a text that says which lines are counted, and under which keys. It is a part of the
+    position's name, so that each selection of a log's lines has its own position."""
     key = canonical(key)
     field = re.fullmatch(r"\{ *([^{} ]+) *\}", key)
     words = [f"{name}:{field}" for name, field in sorted(dimensions)]
@@ -234,7 +235,12 @@ def _lines_wanted(
 
 
 def _pipe(name: str, begin: Begin | None) -> int | None:
-    """The descriptor of a pipe or standard input; None if ``name`` is a file with a position."""
+    """Return the file descriptor of a pipe or of standard input. None if ``name`` is a file, for
+    which a position is kept.
+
+    Raises:
+        Misuse: it is a pipe, and ``--begin`` is given.
+    """
     try:
         mode = None if name == "-" else os.stat(name).st_mode
     except OSError:
@@ -247,7 +253,11 @@ def _pipe(name: str, begin: Begin | None) -> int | None:
 
 
 def _position_file(asked: str | None, source: str) -> PositionFile:
-    """The position file of a source; PositionError if it cannot be used."""
+    """Open the position file of a source. ``asked`` is the value of ``--position-file``.
+
+    Raises:
+        PositionError: the file cannot be used.
+    """
     path = asked or ""
     try:
         if path and os.path.isdir(path):
@@ -261,14 +271,16 @@ def _position_file(asked: str | None, source: str) -> PositionFile:
 
 
 def _absolute(name: str) -> str:
-    """The absolute path of a log, as the position's name. A link as its last part is not followed,
-    since a rotation moves a link to the current log."""
+    """Return the absolute path of a log, which is a part of the position's name. Symbolic links
+    among its directories are resolved. If the log itself is a link, this link is not resolved,
+    because a rotation makes it name the next log."""
     directory, file = os.path.split(os.path.abspath(name))
     return os.path.join(os.path.realpath(directory), file)
 
 
 def _health(sender: LogSender, summary: Summary) -> Health:
-    """The health of ``tail --follow``."""
+    """Return the health and metrics of ``tail --follow``, for the endpoint of
+    ``--metrics-port``."""
     return Health(
         process="tail",
         samples=lambda: _samples(sender, summary),
@@ -277,7 +289,7 @@ def _health(sender: LogSender, summary: Summary) -> Health:
 
 
 def _samples(sender: LogSender, summary: Summary) -> Samples:
-    """The metrics of ``tail``."""
+    """Yield the metrics of ``tail``."""
     yield Sample("countersink_tail_lines_total", summary.counted, {"outcome": "counted"})
     yield Sample("countersink_tail_lines_total", summary.rejected, {"outcome": "rejected"})
     yield Sample("countersink_tail_entries_total", sender.entries)

@@ -108,17 +108,18 @@ _MEMBERS: Final = ("counter", "table", "by", "day", "slots", "triggers", "create
 
 
 def _document(tracked: TrackedTable) -> dict[str, object]:
-    """A tracked table as JSON."""
+    """Return a tracked table as a JSON document."""
     return output.document(tracked, _MEMBERS, table=tracked.name, slots=tracked.app_slots)
 
 
 def _described(tracked: TrackedTable) -> str:
-    """The table, its columns and its counter, as text."""
+    """Return a text that names a tracked table, the columns by which it is counted, and its
+    counter."""
     return f"{output.display(tracked.name + in_words(tracked))} in the counter {tracked.counter}"
 
 
 def _show_list(tracked: Sequence[TrackedTable]) -> None:
-    """Print a table of the tracked tables."""
+    """Print the tracked tables as a table."""
     rows = []
     for one in tracked:
         row = _document(one)
@@ -129,13 +130,13 @@ def _show_list(tracked: Sequence[TrackedTable]) -> None:
 
 
 def _plan_document(plan: Plan) -> dict[str, object]:
-    """The plan of ``--dry-run`` as JSON."""
+    """Return the plan of ``--dry-run`` as a JSON document."""
     made, names = plan.definition, ("counter", "table", "statements", "warnings", "reads")
     return output.document(plan, names, counter=made.counter, table=made.name)
 
 
 def _show_plan(plan: Plan) -> None:
-    """Print the plan of ``--dry-run`` as SQL, which the clients mysql and mariadb can run."""
+    """Print the plan of ``--dry-run`` as SQL. The clients mysql and mariadb can run it."""
     click.echo(f"-- Triggers that count {_described(plan.definition)}.")
     click.echo("-- For reading: `countersink track` creates them, then counts the rows.")
     if plan.reads:

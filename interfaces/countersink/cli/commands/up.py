@@ -1,6 +1,6 @@
 """``countersink up``: the private servers and processes that it starts, their order and ports,
-their restarts, and ``environment.sh``. ``countersink migrate``, whose work ``up`` does first.
-"""
+their restarts, and the file ``environment.sh``. Also ``countersink migrate``: ``up`` does the same
+before it starts processes."""
 
 from __future__ import annotations
 
@@ -39,30 +39,35 @@ from countersink.web.options import PORT as WEB_PORT
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DATABASE: Final = "countersink"
 CHECK_EVERY_S: Final = 0.5
-"""Seconds between two checks of the processes."""
+"""Seconds between two checks whether the servers and processes are alive."""
 STOP_SECONDS: Final = 15.0
-"""Seconds from SIGTERM to SIGKILL; processes end within 10 s, even if their servers hang."""
+"""Seconds after SIGTERM at which a process is killed. Processes end within 10 s, even if their
+servers do not answer."""
 FIRST_PAUSE: Final = 1.0
-"""Seconds before the first restart; doubled at each further death."""
+"""Seconds from a death to the restart. Each further death doubles the pause, up to
+``LONGEST_PAUSE``."""
 LONGEST_PAUSE: Final = 30.0
 STEADY_AFTER: Final = 60.0
 """Seconds without a death after which earlier deaths are forgotten."""
 COMMANDS: Final = ("worker", "jobs", "jobs", "scheduler", "web", "statsd")
-"""Processes in the order of their start; they stop in the opposite order. A job process executes
-one run at a time: with two of them, the alarms run also during a run of hours."""
+"""The processes, in the order of their start; they stop in the opposite order. A job process
+executes one run at a time. There are two of them, so that the job ``alarms`` also runs during a run
+of hours."""
 WEB_MODULE: Final = "uvicorn"
 """A module that only the extra ``web`` installs."""
 KEY_FILE: Final = "web.key"
-"""File with the dashboard's API key, which allows everything: only its owner may read it."""
+"""Name of the file that has the dashboard's API key. The key allows everything, so only its owner
+may read the file."""
 ENVIRONMENT_FILE: Final = "environment.sh"
-"""Shell file that sets the URLs, with passwords: only its owner may read it."""
+"""Name of the shell file that sets the URLs. They contain passwords, so only its owner may read the
+file."""
 
 REDIS_URL, MYSQL_URL = "COUNTERSINK_REDIS_URL", "COUNTERSINK_MYSQL_URL"
 JOBS_REDIS_URL = "COUNTERSINK_JOBS_REDIS_URL"
 
 
 def _port(name: str, usual: int) -> Callable[[settings.Decorated], settings.Decorated]:
-    """Decorator: the port of a listener."""
+    """Decorator that adds the option for the port of a listener; ``usual`` is the default port."""
     return settings.setting(
         f"--{name}-port",
         type=click.IntRange(0, 65_535),
@@ -118,7 +123,16 @@ def _run(
     stop: SignalQueue,
     stack: ExitStack,
 ) -> None:
-    """Run until a signal comes. A server whose URL is ``given`` is never started or stopped."""
+    """Start the servers and processes, and run until a signal comes.
+
+    Args:
+        data: the directory of the private servers.
+        given: the URLs that the user has configured, by environment variable. A server whose URL is
+            among them is never started or stopped.
+        ports: the port of each listener, by its command; None if the listener is not to be started.
+        stop: the queue of signals that ask this command to stop.
+        stack: gets the functions that stop what was started.
+    """
     servers: list[PrivateServer] = []
     private: dict[str, str] = {}
     for variable, name, server, database in (
@@ -207,7 +221,8 @@ def _instructions(
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Make the directory, and hold its lock, which the kernel frees when this process ends.
+    """Make the directory, and hold its lock inside the block. The kernel frees the lock if this
+    process dies.
 
     Raises:
         Failure: another `up` holds the lock, or another user owns the directory.
@@ -231,7 +246,8 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _page_key(mysql_url: str, file: Path) -> str:
-    """The API key in the file; if the database does not accept it, a new key, kept in the file."""
+    """Return the API key for the dashboard: the one in ``file`` if the database accepts it, else a
+    new key, which is written to ``file``."""
     kept = file.read_text().strip() if file.exists() else ""
     with open_tables(mysql_url) as session:
         if api_keys.is_valid(session, kept):
@@ -242,7 +258,7 @@ def _page_key(mysql_url: str, file: Path) -> str:
 
 
 def _write_environment(directory: Path, urls: Mapping[str, str]) -> Path:
-    """Write the shell file that exports the URLs of the private servers."""
+    """Write the shell file that exports the URLs of the private servers, and return its path."""
     lines = ["# Written by `countersink up`; holds passwords."]
     # nothing in the URLs of private servers needs quoting inside ''
     lines += [f"export {variable}='{url}'" for variable, url in urls.items()]
@@ -252,9 +268,8 @@ def _write_environment(directory: Path, urls: Mapping[str, str]) -> Path:
 
 
 class CommandProcess(Restartable):
-    """A process `countersink NAME ARGUMENTS`; its URLs are in its environment, as a command line
-    would show their passwords.
-    """
+    """A process that runs `countersink NAME ARGUMENTS`. It gets its URLs as environment variables,
+    because every user of the machine can read a command line, and URLs contain passwords."""
 
     def __init__(self, name: str, urls: Mapping[str, str], arguments: Sequence[str] = ()) -> None:
         self.name = name
@@ -264,7 +279,7 @@ class CommandProcess(Restartable):
             self._environment.pop(f"{variable}_FILE", None)  # the command refuses both
 
     def start(self) -> object:
-        """Start the process, which waits for its servers."""
+        """Start the process. The process itself waits until its servers answer."""
         self._process = ChildProcess(
             [sys.executable, "-m", "countersink.cli.entry", self.name, *self._arguments],
             log=None,
@@ -274,7 +289,8 @@ class CommandProcess(Restartable):
         return self
 
     def stop(self) -> None:
-        """Send SIGTERM, and wait for the end; ServerFailed if it had to be killed."""
+        """Send SIGTERM, and wait until the process has ended; ServerFailed if it had to be
+        killed."""
         if self._process is not None:
             self._process.stop(signal.SIGTERM, STOP_SECONDS)
             self._process = None
@@ -287,7 +303,8 @@ def _chosen_port(asked: int | None, usual: int) -> int:
 
 
 class Restarter:
-    """Restarts a server or process that has died, after growing pauses. Call `check` repeatedly."""
+    """Restarts a server or process that has died, after a pause that grows from death to death. Its
+    owner calls `check` repeatedly."""
 
     def __init__(self, part: Restartable) -> None:
         self._part = part
@@ -296,7 +313,8 @@ class Restarter:
         self._due: float | None = None  # monotonic time of the next start; None while it runs
 
     def check(self) -> None:
-        """Plan a restart after a death, or start again when the time has come; raises nothing."""
+        """Plan a restart if the server or process has died; start it again if the planned time has
+        come. Raises nothing."""
         if self._due is None:
             if not self._part.running:
                 self._note_death(self._part.how_it_ended())

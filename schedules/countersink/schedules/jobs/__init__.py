@@ -1,8 +1,9 @@
-"""The list of jobs (``JOBS``): name, default cron, time limit, purpose; argument and result of a
-job.
+"""The list of all scheduled jobs (``JOBS``): the function, default cron expression, default time
+limit and purpose of each. Also the argument and the result of a job's function.
 
-A job is a function ``def job(context: Context) -> JobOutcome``. It may be killed at any point and
-run again: its work is in MySQL, committed in small transactions. It fails by raising.
+The function of a job is ``def job(context: Context) -> JobOutcome``. Its process may be killed at
+any point, and the function is then called again. So a job keeps its results in MySQL, and commits
+them in small transactions. It fails by raising an exception.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,13 +16,15 @@ from countersink.schedules.options import JobOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Argument of a job: servers, options, stop signal.
+    """The argument of a job's function: URLs of servers, options, and the request to stop.
 
     Attributes:
-        mysql_url: of the tables; holds a password, so it is not in ``repr``.
-        redis_url: of the streams, not of RQ's queue; not in ``repr`` either.
-        options: of the jobs.
-        stop: true once the run should end soon; cheap to call, from any thread.
+        mysql_url: the URL of the database. It contains a password, so ``repr`` leaves it out.
+        redis_url: the URL of the Redis that has the streams, not of the one that has RQ's queue.
+            ``repr`` leaves it out, too.
+        options: the options of all jobs.
+        stop: returns true once the run should end soon. A call costs little, and any thread may
+            call it.
     """
 
     mysql_url: str = field(repr=False)
@@ -32,13 +35,13 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """Result of a run.
+    """The result of a job's function.
 
     Attributes:
-        rows: moved, deleted or read.
+        rows: number of rows that were moved, deleted or read.
         detail: a sentence for people.
-        finished: False if the run was stopped before its work was done; that work stays done, and
-            another run goes on from there.
+        finished: False if the job was stopped before its work was done. The work that was done
+            stays, and another run continues it.
     """
 
     rows: int
@@ -48,13 +51,13 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A job in the list: its function, default cron, default time limit, purpose.
+    """A job in the list of jobs.
 
     Attributes:
         path: ``module:function``; the function takes a Context and returns a JobOutcome.
-        cron: by default, in UTC.
+        cron: the default cron expression, in UTC.
         limit_s: seconds that a run may take by default.
-        does: a line for people.
+        does: what the job does, in one line for people.
     """
 
     path: str
@@ -97,11 +100,11 @@ JOBS: Final[Registry] = {
         does="reports a queue that lags or lost entries, dead rows, jobs that do not succeed",
     ),
 }
-"""Every job of countersink."""
+"""All scheduled jobs of countersink, by name."""
 
 
 def load(kind: Kind) -> Callable[[Context], JobOutcome]:
-    """The job's function, its module imported now.
+    """Import the module of the job's function, and return the function.
 
     Raises:
         ImportError, AttributeError: the function does not exist.

@@ -1,6 +1,6 @@
-"""The jobs ``verify`` and ``alarms``: reasons of an alarm (age of the queue, entries that Redis
-lost in the last ``LOST_DAYS``, dead rows, jobs without success for ``UNSUCCESSFUL_HOURS``) and
-their sentences. See ``options.py`` for the limits.
+"""The jobs ``verify`` and ``alarms``. Reasons for an alarm are the age of the queue, entries that
+Redis lost in the last ``LOST_DAYS`` days, dead rows, and jobs without success for
+``UNSUCCESSFUL_HOURS`` hours. See ``options.py`` for the limits.
 
 ``verify`` also compares tracked tables with their counters.
 """
@@ -23,20 +23,23 @@ from countersink.stream.names import stream_keys
 from countersink.stream.progress import first_arrived, samples
 
 SHOWN: Final = 10
-"""Differences in the message of a failed run; ``countersink verify`` shows all."""
+"""Number of differences in the message of a failed run, at most. ``countersink verify`` shows
+all."""
 UNSUCCESSFUL_HOURS: Final = 24
 """Hours without a successful run of a job after which there is an alarm."""
 LOST_DAYS: Final = 1
-"""Days for which a loss of entries in Redis is an alarm; ``countersink doctor`` shows it longer."""
+"""Days after a loss of entries in Redis for which it is an alarm. ``countersink doctor`` shows it
+for longer."""
 _READ_S: Final = 30.0
 
 
 def verification(context: Context) -> JobOutcome:
-    """Verify all counters and tracked tables; repairs nothing.
+    """Verify all counters and tracked tables. Nothing is repaired.
 
     Raises:
         TablesDiffer: there are differences.
-        RunStopped: the run was stopped before all was verified, without a difference so far.
+        RunStopped: the run was stopped before all was verified, and there was no difference until
+            then.
         StoreError: the database failed.
     """
     with open_session(context.mysql_url) as session:
@@ -61,7 +64,7 @@ def verification(context: Context) -> JobOutcome:
 
 
 def alarms(context: Context) -> JobOutcome:
-    """Check all limits, then raise one alarm for all that are exceeded.
+    """Check all limits, then raise one alarm that names all limits that are exceeded.
 
     Raises:
         Alarm: a person has to look.
@@ -108,9 +111,9 @@ def _dead(session: Session, limit: int) -> Iterator[str]:
 
 
 def _jobs(session: Session) -> Iterator[str]:
-    """Jobs without a successful run since a run that was planned long ago, which may have failed,
-    been skipped, or never begun.
-    """
+    """Yield a sentence for each job that had no success for ``UNSUCCESSFUL_HOURS`` hours. Such a
+    job has a run that was planned longer ago than that, and neither this run nor a later one was
+    successful: they failed, were skipped, or never began."""
     found = session.query(
         "SELECT name, MIN(run.planned_at) AS since FROM job JOIN job_run AS run ON run.job = name"
         " LEFT JOIN (SELECT job, MAX(planned_at) AS at FROM job_run WHERE state = 'done'"

@@ -1,10 +1,12 @@
-"""Compaction, as a job and as ``countersink compact``: which buckets and keys are compacted, when
-and in which order, sizes of a pass, the sentence of its result.
+"""Compaction, for the job ``compact`` and for ``countersink compact``: which buckets and keys are
+compacted, when and in which order, how many rows are read and moved at once, and the sentence of
+the result.
 
-Closed buckets are compacted completely, again after late events; in open buckets, the keys with
-many rows. Totals do not change, and so nothing is posted; ledger rows that applications have not
-touched for an hour are folded into one. A pass can be stopped or killed at any point: the next pass
-finds the rest.
+A closed bucket (its end is some time ago) is compacted completely, and again after late events. In
+an open bucket, only keys with many rows are compacted. Totals do not change, so the ledger gets no
+postings. In addition, ledger rows of applications' slots that did not change for an hour are added
+up in one row. A pass, which is one compaction of all that is selected, can be stopped or killed at
+any point; the next pass finds the rest.
 """
 
 import time
@@ -27,31 +29,35 @@ from countersink.schedules.jobs.move import Mover, PassDone, open_tables
 from countersink.schedules.jobs.ranges import counters, now_and_catalog, page
 
 RECENT_DAYS: Final = 3
-"""Days whose buckets the job reads; ``retention`` reads all buckets."""
+"""Days whose buckets the job ``compact`` reads. The job ``retention`` reads all buckets."""
 DAY_S: Final = 86_400
 _FIRST_BUCKET: Final = -2 * DAY_S
 _LAST_BEFORE: Final = date(9999, 12, 28)
 _GROUP: Final = 4096
 _RECENT_GROUP: Final = 512
-"""Counters read at once; the second where each is a range of the index."""
+"""Number of counters whose buckets are read at once. ``_RECENT_GROUP`` is used where the query
+reads one range of the index for each counter."""
 _PAGE_ROWS: Final = 20_000
-"""Rows read at once, at most, or one larger bucket."""
+"""Number of rows that are read at once, at most. A bucket with more rows is not read: it is taken
+to need work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactOptions:
-    """Selection and pace of a compaction.
+    """What a compaction compacts, and how fast.
 
     Attributes:
-        counter: only this counter and its breakdowns; None: all.
-        before: only buckets of days before this day, open or closed; None: closed buckets, and the
-            keys above the threshold in open ones.
-        recent_days: leave out buckets from longer ago; None: none.
-        grace_s: seconds after a bucket's end before it counts as closed: late events.
-        threshold: rows of a key, without slot 0, above which it is compacted in an open bucket.
-        rows: slot rows per transaction, or a few more; up to eight times as many in a closed bucket
-            without conflicts, and far fewer with conflicts.
-        share: of the time spent working; the rest is pause.
+        counter: the only counter to compact, together with its breakdowns; None for all counters.
+        before: compact only buckets of days before this day, whether they are open or closed. None
+            to compact closed buckets, and keys above the threshold in open buckets.
+        recent_days: compact only buckets of this number of days up to now; None for no such limit.
+        grace_s: seconds from the end of a bucket until it counts as closed. Late events need this
+            time.
+        threshold: in an open bucket, a key is compacted if it has more rows than this, without slot
+            0.
+        rows: about how many slot rows one transaction moves. In a closed bucket, the number grows
+            up to eight times as large without conflicts. After conflicts, it becomes far smaller.
+        share: share of the time that is spent working, above 0 and at most 1; the rest is pause.
     """
 
     counter: str | None = None
@@ -70,18 +76,19 @@ def compact(
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[PassDone], object] | None = None,
 ) -> PassDone:
-    """Compact all that is selected, once. Totals are equal before, during and after.
+    """Make one pass that compacts all that ``options`` select. Totals are the same before, during
+    and after it.
 
     Args:
-        connect: makes sessions as :func:`countersink.schedules.jobs.move.open_tables` does.
-        options: selection and pace.
-        stop: true once the pass should end; cheap to call.
+        connect: opens sessions as :func:`countersink.schedules.jobs.move.open_tables` does.
+        options: what is compacted, and how fast.
+        stop: returns true once the pass should end. A call costs little.
         progress: called now and then with the result so far.
 
     Raises:
         UnknownCounter: nothing was ever counted as ``options.counter``.
         Unavailable: the server is away, or was lost several times.
-        StoreError: as any query. Committed work stays done.
+        StoreError: any other error of a query. What was committed stays done.
     """
     with Pass(connect, options, stop, progress) as one:
         one.compact()
@@ -89,7 +96,8 @@ def compact(
 
 
 def job(context: Context) -> JobOutcome:
-    """Compact recent buckets, at the scheduled pace; ``retention`` compacts all."""
+    """Compact the buckets of the last days at the scheduled pace. The job ``retention`` compacts
+    all buckets."""
     options = scheduled(context, recent_days=RECENT_DAYS)
     done = compact(partial(open_tables, context.mysql_url), options, stop=context.stop)
     return done.outcome(
@@ -99,11 +107,12 @@ def job(context: Context) -> JobOutcome:
 
 
 def scheduled(context: Context, *, recent_days: int | None = None) -> CompactOptions:
-    """The options of the jobs: all counters, at the scheduled pace.
+    """Return the options for scheduled jobs: all counters, at the pace that the run's options
+    determine.
 
     Args:
-        context: of the run.
-        recent_days: leave out buckets from longer ago; None: none.
+        context: the argument of the job.
+        recent_days: compact only buckets of this number of days up to now; None for no such limit.
     """
     options = context.options
     return CompactOptions(
@@ -116,17 +125,17 @@ def scheduled(context: Context, *, recent_days: int | None = None) -> CompactOpt
 
 
 class Pass:
-    """A pass over the buckets; a context manager, for one thread.
+    """One pass over the buckets of counters, as a context manager. For use in one thread.
 
     Args:
-        connect, options, stop, progress: as for :func:`compact`.
+        connect, options, stop, progress: the same as for :func:`compact`.
 
     Attributes:
         mover: moves the rows.
-        pace: of the pass.
+        pace: makes the pauses of the pass, and knows whether it is to stop.
         done: the result so far.
-        now: Unix seconds on the server's clock at the last :meth:`refresh`.
-        catalog: of that time.
+        now: the server's clock at the last :meth:`refresh`, in Unix seconds.
+        catalog: the catalog at the last :meth:`refresh`.
     """
 
     def __init__(
@@ -152,14 +161,17 @@ class Pass:
         self.mover.close()
 
     def refresh(self, *, anew: bool = False) -> None:
-        """Read the clock, and the catalog if its version changed, or ``anew``. To be called after
-        buckets were read: the catalog of their writers exists by then.
+        """Read the server's clock. Read the catalog as well if its version has changed, or if
+        ``anew`` is set.
+
+        Call this after reading buckets. Then the catalog is at least as new as that of the worker
+        that wrote them.
         """
         known = None if anew else self.catalog
         self.now, self.catalog = self.mover.run(partial(now_and_catalog, known=known))
 
     def compact(self) -> None:
-        """Compact all that is selected."""
+        """Compact all that the options select."""
         names, size = self._names(), _GROUP
         start = end = None
         if self._options.counter is not None:
@@ -194,19 +206,19 @@ class Pass:
 
     @contextmanager
     def defer_unknown_zone(self) -> Iterator[None]:
-        """Keep the error of a counter whose time zone is unknown on this machine for :meth:`end`,
-        after the other counters.
-        """
+        """Catch the error about a counter whose time zone this machine does not know, so that the
+        other counters are done first. :meth:`end` raises it."""
         try:
             yield
         except UnknownZone as error:
             self._unknown_zone = self._unknown_zone or error
 
     def end(self) -> PassDone:
-        """The result of the whole pass.
+        """Return the result of the whole pass.
 
         Raises:
-            UnknownZone: of a counter that was left out; the others are done.
+            UnknownZone: this machine does not know a counter's time zone. The counter was left out;
+                the others are done.
         """
         if self._unknown_zone is not None:
             raise self._unknown_zone
@@ -222,7 +234,8 @@ class Pass:
         return sorted([name, *self.mover.run(partial(names_of, counter=name))])
 
     def _bucket(self, name: str, label: int, most: int | None) -> None:
-        """Compact a closed bucket, or the keys above the threshold of an open one."""
+        """Compact all keys of a closed bucket; in an open bucket, only keys with more rows than the
+        threshold."""
         if self.pace.stopped:
             return
         try:
@@ -245,7 +258,8 @@ class Pass:
         return scheme.ends_at(label) + self._options.grace_s <= self.now
 
     def _fold(self) -> None:
-        """Fold ledger rows of applications that have been idle for long."""
+        """Add up the ledger rows of applications' slots that did not change for an hour in slot
+        0."""
         for name in self.mover.run(ledger.foldable):
             after: int | None = -1 if self._options.counter in (None, counter_of(name)) else None
             while after is not None and not self.pace.stopped:

@@ -1,23 +1,23 @@
-"""The transaction that moves rows of a range into slot 0 or a wider bucket: lock wait, smaller and
-larger ranges after conflicts, reconnects.
+"""The transaction that moves rows: it adds up the rows of a range of keys, inserts the sums into
+slot 0 or into a wider bucket, and deletes the rows. ``Mover`` does this for whole buckets.
 
-At REPEATABLE READ the locking read takes the range's rows and the gaps between them: until the
-COMMIT no session changes a row of it or inserts one, so the deleted rows are those of the sum.
-Readers see the whole move or nothing. At READ COMMITTED a row that comes in between would be
-deleted without having been added; the numbers of rows are compared all the same. Only rows of the
-range's own width move; rows of other widths between its keys are locked, too.
+The transaction begins with a locking read. At REPEATABLE READ this locks the rows of the range and
+the gaps between them: until the COMMIT, no other session changes a row there or inserts one, so
+exactly the rows that were added up are deleted. Readers see the whole move or nothing. (At READ
+COMMITTED a row that is inserted in between would be deleted without having been added, so the
+numbers of rows are compared.) Rows of other widths between the range's keys are locked, too.
 
-The locking read does not wait: if another session holds a row, it fails at once, instead of
-queueing workers up behind a transaction that itself waits.
+The locking read does not wait: it fails at once if another session has locked a row. If it waited
+for a transaction that itself waits, workers would queue up behind it.
 
-Workers that wait for rows of the range may deadlock with each other after the COMMIT, though they
-lock in one order: if InnoDB has purged the rows by then, their locks have become locks of the gap
-(as for INSERT ... ON DUPLICATE KEY UPDATE at READ COMMITTED, too: MySQL's bug 76927), and they
-insert into each other's gaps. One is rolled back, and runs again.
+After the COMMIT, workers that waited for these rows may deadlock with each other, even though they
+lock in one order. If InnoDB has purged the deleted rows by then, the workers' locks have become
+locks of the gap (as for INSERT ... ON DUPLICATE KEY UPDATE at READ COMMITTED: MySQL's bug 76927),
+and each worker inserts into the other's gap. One is rolled back, and runs its transaction again.
 
-A move into a wider bucket depends on the counter as the pass read it. So the counter is checked
-under the share lock of control that applying transactions take as well, before any other lock:
-sessions that delete or change a counter lock that row exclusively.
+A move into a wider bucket is right only if the counter is still as the pass read it. So before the
+locking read, the transaction takes the share lock on the control row, as transactions that apply
+entries do, and checks the counter. A change or deletion of a counter locks that row exclusively.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,15 +47,15 @@ from countersink.schedules.jobs.ranges import (
 )
 
 LOCK_WAIT_S: Final = 1
-"""Seconds that a statement after the first may wait for a lock."""
+"""Seconds that a statement may wait for a lock; the locking read does not wait."""
 
 _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Numbers of rows in a bucket ``before`` and ``after`` a move, of the keys with rows to move;
-    rows ``moved`` were added elsewhere and deleted.
+    """The result of a move, in numbers of rows. ``moved`` rows were added up elsewhere and deleted.
+    The keys that had rows to move had ``before`` rows in the bucket, and have ``after`` rows now.
     """
 
     before: int = 0
@@ -65,7 +65,8 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """One key's rows in a bucket, summed up by the server."""
+    """The rows of one key in a bucket, as the server has summed them up: their amount and
+    numbers."""
 
     bucket: int
     key: bytes
@@ -76,18 +77,18 @@ class _Key:
 
 
 def move(session: Session, part: BucketRange) -> Moved:
-    """Move the rows of a range; committed on return. Can be called again after any error.
+    """Move the rows of a range in one transaction. After any error, it may be called again.
 
     Args:
-        session: at REPEATABLE READ with a short lock wait, outside a transaction.
-        part: the range.
+        session: a session at REPEATABLE READ with a short lock wait, outside a transaction.
+        part: the range of keys.
 
     Raises:
-        Outdated: the destination may be wrong by now; nothing was moved.
-        Conflict: another session holds a row; nothing was moved.
+        Outdated: the wider bucket may be wrong by now; nothing was moved.
+        Conflict: another session has locked a row; nothing was moved.
         DamagedSketch, NoSketches: a sketch is damaged, or a library missing; nothing was moved.
         Unavailable: the connection is lost; everything was moved or nothing.
-        StoreError: as any query; nothing was moved.
+        StoreError: any other error of a query; nothing was moved.
     """
     with session.transaction():
         if part.to is not None:
@@ -111,7 +112,8 @@ def move(session: Session, part: BucketRange) -> Moved:
 
 
 def _check(session: Session, counter: str, to: Wider) -> None:
-    """Lock the counter and the catalog, and check that they are as the pass read them."""
+    """Lock the control row and the counter's row; Outdated if they are not as the pass read
+    them."""
     version = read_control(session).catalog_version
     # A locking read reads the present row, not a snapshot.
     found = session.query(
@@ -145,7 +147,7 @@ def _lock(session: Session, part: BucketRange) -> list[_Key]:
 
 
 def _add(session: Session, part: BucketRange, keys: list[_Key]) -> list[tuple[bytes, int]]:
-    """Add the moving rows at their destination; returns the sums by key."""
+    """Add the moving rows to the bucket and slot to which they go; returns the sums by key."""
     label = part.bucket if part.to is None else part.to.label
     head = sql.head(session.literal, part.counter, label)
     tail = f"', {width_number(label):d}, {COMPACTED:d}, "
@@ -164,7 +166,8 @@ def _add(session: Session, part: BucketRange, keys: list[_Key]) -> list[tuple[by
 def _post(
     session: Session, part: BucketRange, to: Wider, keys: list[_Key], sums: list[tuple[bytes, int]]
 ) -> None:
-    """Post the move to the ledger with the amounts found: existing differences stay as they are."""
+    """Post the move to the ledger. If rows and ledger differed before, they still differ by as
+    much."""
     left, came = BucketSums(), BucketSums()
     for one in keys:
         left.add_row(part.counter, one.bucket, one.key, one.amount)
@@ -197,23 +200,23 @@ def _delete(session: Session, part: BucketRange) -> int:
 
 
 READ_TIMEOUT_S: Final = 120.0
-"""Seconds that a read of a bucket may take: some 500 million rows."""
+"""Seconds that the read of a bucket may take: enough for some 500 million rows."""
 TOGETHER: Final = 300
-"""Buckets moved at once, at most."""
+"""Number of buckets that one transaction moves, at most."""
 UNDISTURBED: Final = 8
-"""Factor of the rows moved at once without conflicts."""
+"""Factor by which the rows of a transaction grow, at most, while there are no conflicts."""
 _DISTURBED: Final = 16
-"""Divisor of the rows moved at once after repeated conflicts."""
+"""Divisor by which the rows of a transaction shrink, at most, after conflicts."""
 
 Result = TypeVar("Result")
 
 
 def open_tables(mysql_url: str) -> Session:
-    """A session for moving rows, on tables of this version.
+    """Return a session for moving rows, after a check that the tables are of this version.
 
     Raises:
         SchemaMismatch: there are no tables, or tables of another version.
-        StoreError: as :func:`countersink.database.connection.connect`.
+        StoreError: the errors of :func:`countersink.database.connection.connect`.
     """
     return sessions.open_tables(
         mysql_url, isolation="REPEATABLE READ", read_timeout=READ_TIMEOUT_S, lock_wait=LOCK_WAIT_S
@@ -222,21 +225,21 @@ def open_tables(mysql_url: str) -> Session:
 
 @dataclass(slots=True, kw_only=True)
 class PassDone:
-    """Result of a pass, so far or in all: rows moved, and places left unchanged.
+    """The result of a pass so far: rows that were moved, and buckets or keys that were left.
 
     Attributes:
-        rows_before: rows of the keys that were compacted.
-        rows_after: rows of these keys that are there now.
-        ranges: transactions that moved rows.
-        rolled_up: rows that were added to wider buckets.
+        rows_before: number of rows that the compacted keys had.
+        rows_after: number of rows that these keys have now.
+        ranges: number of transactions that moved rows.
+        rolled_up: number of rows that were added to wider buckets.
         counters: number of counters whose buckets are rolled up.
-        busy: keys that an open transaction held; the next pass comes back to them.
-        unreadable: keys with damaged sketches, or whose union needs a missing library.
-        astride: buckets in two months, or in two days where they were to become wider.
-        unknown: buckets of no known width.
-        seconds: duration.
-        share: of the counters that it has read, from 0 to 1.
-        finished: False while it goes on, and if it was stopped.
+        busy: keys whose rows another transaction had locked; the next pass comes back to them.
+        unreadable: keys with damaged sketches, or keys whose sketches need a missing library.
+        astride: buckets that lie in two months or days, so that no single wider bucket has them.
+        unknown: buckets of an unknown width.
+        seconds: duration of the pass.
+        share: share of the counters that the pass has read, from 0 to 1.
+        finished: whether the pass has ended without being stopped.
     """
 
     rows_before: int = 0
@@ -253,39 +256,39 @@ class PassDone:
     finished: bool = False
     _noted: set[BucketKey] = field(default_factory=set, repr=False)
 
-    def note(self, places: list[BucketKey], counter: str, label: int) -> None:
-        """Add a bucket to a list of places, once."""
-        if (place := BucketKey(counter, label)) not in self._noted:
-            self._noted.add(place)
-            places.append(place)
+    def note(self, listed: list[BucketKey], counter: str, label: int) -> None:
+        """Add a bucket to ``listed``, a list of this result, unless a list has it already."""
+        if (bucket := BucketKey(counter, label)) not in self._noted:
+            self._noted.add(bucket)
+            listed.append(bucket)
 
     @property
     def left(self) -> dict[str, list[BucketKey]]:
-        """Places left unchanged, by the reason."""
+        """The buckets and keys that were left as they are, by the reason."""
         every = {
             "keys left for the next run, as other transactions held them": self.busy,
             "keys left as they are, as their different members cannot be read": self.unreadable,
             "buckets left as they are, as they lie in two months or days": self.astride,
             "buckets left as they are, as their width is unknown": self.unknown,
         }
-        return {why: places for why, places in every.items() if places}
+        return {why: left for why, left in every.items() if left}
 
     def outcome(self, summary: str) -> JobOutcome:
-        """Result of the job: ``summary``, places left by reason, and an early stop."""
-        for why, places in self.left.items():
-            summary += f"; {why}: {len(places):,}, first {places[0]}"
+        """Return the result of the job, with a sentence that begins with ``summary``."""
+        for why, left in self.left.items():
+            summary += f"; {why}: {len(left):,}, first {left[0]}"
         rows = self.rows_before - self.rows_after + self.rolled_up
         summary = summary if self.finished else f"{summary}; stopped early, the next run goes on"
         return JobOutcome(rows, summary, finished=self.finished)
 
 
 class Mover:
-    """Moves ranges on its own session, which it opens again after a loss. For one thread.
+    """Moves rows on its own session, which it opens again after a loss. For use in one thread.
 
     Args:
-        connect: makes sessions as :func:`open_tables` does.
-        pace: rests between transactions.
-        rows: slot rows to move in a transaction, to begin with; ValueError: fewer than one.
+        connect: opens sessions as :func:`open_tables` does.
+        pace: makes the pauses between transactions, and knows whether to stop.
+        rows: slot rows that a transaction moves at first; ValueError if fewer than one.
 
     Attributes:
         done: the result so far.
@@ -300,12 +303,12 @@ class Mover:
         self.done = PassDone()
 
     def run(self, work: Callable[[Session], Result]) -> Result:
-        """The result of ``work``, which runs again after a lost session, or an error that passes (a
-        table being altered).
+        """Return the result of ``work``. It is called again after a loss of the session, and after
+        an error that passes by itself (while a table is altered).
 
         Raises:
-            Unavailable, Conflict: still after several attempts.
-            StoreError: from ``work``.
+            Unavailable, Conflict: the error came in each of several attempts.
+            StoreError: any other error that ``work`` raises.
         """
         return rerun(partial(self._session.run, work), pause=self._pace.pause)
 
@@ -318,11 +321,12 @@ class Mover:
         above: int = 0,
         to: Wider | None = None,
     ) -> bytes | None:
-        """Move the next part of a bucket, and return its last key; None if there is none.
+        """Move the next keys of a bucket, those after the key ``after``. Returns the last of them;
+        None if there are none.
 
-        Parts grow without conflicts and shrink after them. In an open bucket, where only keys with
-        more than ``above`` rows move, they do not exceed the initial size: long locks would disturb
-        writers.
+        The number of rows that move at once grows without conflicts and shrinks after them. With
+        ``above``, only keys with more than ``above`` rows move, as in an open bucket. The number
+        then stays at or below its initial value, because long locks would disturb writers.
         """
         rows = min(self._size, self._rows) if above else self._size
         find = partial(
@@ -335,9 +339,8 @@ class Mover:
         return part.last
 
     def move_all(self, counter: str, labels: Sequence[int], to: Wider) -> None:
-        """Move all rows of some buckets, whose labels are in order, small buckets together; errors
-        are those of :meth:`move`.
-        """
+        """Move all rows of the buckets ``labels``, which are in order; errors are those of
+        :meth:`move`."""
         while labels and not self._pace.stopped:
             some = labels[:TOGETHER]
             few = self.run(partial(small_buckets, counter=counter, labels=some, rows=self._size))
@@ -352,12 +355,9 @@ class Mover:
             labels = labels[len(few) or 1 :]
 
     def move(self, part: BucketRange) -> None:
-        """Move a part; after an error its halves, down to single keys. Returns early when the pace
-        says stop; the next pass finds the rest.
-
-        Raises:
-            Outdated, StoreError: as :func:`move`.
-        """
+        """Move a range. After a conflict or a damaged sketch, move its halves, and so on; a key
+        that fails alone is noted in ``done``. Returns early if the pass is to stop. Raises the
+        other errors of :func:`move`, which are Outdated and StoreError."""
         pending: list[tuple[BucketRange, list[bytes] | None]] = [(part, None)]
         refused = False
         while pending and not self._pace.stopped:
@@ -379,8 +379,8 @@ class Mover:
                     for some in (labels[middle:], labels[:middle]):
                         pending.append((replace(one, bucket=some[0], others=some[1:]), None))
                 elif one.first == one.last:
-                    places = self.done.busy if held else self.done.unreadable
-                    places.append(BucketKey(one.counter, one.bucket, one.first))
+                    listed = self.done.busy if held else self.done.unreadable
+                    listed.append(BucketKey(one.counter, one.bucket, one.first))
                 else:
                     if keys is None:
                         keys = self.run(partial(keys_of, part=one))

@@ -1,8 +1,8 @@
-"""SQL that finds the buckets and keys to compact or roll up: plain reads, which take no locks and
-scan one index. See ``compaction.py`` and ``retention.py`` for the selection.
+"""Queries that find the buckets and keys to compact or to roll up. They are plain reads, which take
+no locks and read one index. See ``compaction.py`` and ``retention.py`` for what is selected.
 
-Every query uses the primary key (counter, bucket, counter_key, width, slot), and pages by "after
-this key", so that rows before it cost nothing.
+Every query uses the primary key (counter, bucket, counter_key, width, slot). To get the next page,
+it asks for rows after the last key of the page before, so that earlier rows cost nothing.
 """
 
 from bisect import bisect_left
@@ -32,13 +32,14 @@ _LAST_KEY: Final = b"\xff" * 255
 
 @dataclass(frozen=True, slots=True)
 class Wider:
-    """A wider bucket that rows go to, and the state in which that is right.
+    """A wider bucket into which rows are rolled up, and the state of the counter in which this is
+    right.
 
     Attributes:
-        label: of the bucket.
-        rolled_to: up to when the counter's buckets are rolled up into this width, in Unix seconds,
-            as read by the pass.
-        version: of the catalog that the pass uses.
+        label: the label of the wider bucket.
+        rolled_to: the time up to which the counter's buckets are rolled up into this width, in Unix
+            seconds, as the pass read it.
+        version: the version of the catalog that the pass uses.
     """
 
     label: int
@@ -48,14 +49,16 @@ class Wider:
 
 @dataclass(frozen=True, slots=True)
 class BucketRange:
-    """Keys of one bucket, or of several buckets of one width, and the destination of their rows.
+    """Consecutive keys of one bucket, or of several buckets with the same width, and where their
+    rows go.
 
     Attributes:
-        counter: of the buckets.
-        bucket: the bucket's label.
+        counter: the counter of the buckets.
+        bucket: the label of the (first) bucket.
         first: the first key.
-        last: the last key, included.
-        to: the destination of the rows of every slot; None: from the other slots to slot 0.
+        last: the last key, inclusive.
+        to: the wider bucket to which the rows of all slots go. None if the rows of all other slots
+            go to slot 0 of their own bucket.
         others: the labels of the other buckets.
     """
 
@@ -68,16 +71,17 @@ class BucketRange:
 
     @staticmethod
     def all_keys(counter: str, labels: Sequence[int], to: Wider) -> "BucketRange":
-        """All keys of some buckets."""
+        """Return the range of all keys of the buckets ``labels``, whose rows go to the bucket
+        ``to``."""
         return BucketRange(counter, labels[0], b"", _LAST_KEY, to, tuple(labels[1:]))
 
     @property
     def lowest_slot(self) -> int:
-        """The lowest slot whose rows move."""
+        """The lowest slot whose rows are moved."""
         return COMPACTED + 1 if self.to is None else COMPACTED
 
     def where(self) -> tuple[str, list[object]]:
-        """The condition for its keys, with its values."""
+        """Return the SQL condition for rows in this range, and the values for its placeholders."""
         buckets, args = labels_where((self.bucket, *self.others))
         where = f"counter = %s AND {buckets} AND counter_key"
         if self.first == self.last:
@@ -88,12 +92,12 @@ class BucketRange:
 
 @dataclass(frozen=True, slots=True)
 class BucketKey:
-    """A key of a bucket; without a key, the whole bucket.
+    """A key of a bucket, or a whole bucket if ``key`` is None.
 
     Attributes:
-        counter: of the bucket.
+        counter: the counter of the bucket.
         bucket: the bucket's label.
-        key: in the bucket, or None.
+        key: the key, or None.
     """
 
     counter: str
@@ -108,20 +112,22 @@ class BucketKey:
 
 
 def counters(session: Session) -> list[str]:
-    """The counters that have slot rows, whether or not they are in the ledger."""
+    """Return the counters that have slot rows, whether or not they are in the ledger."""
     # A loose scan: from each counter the index is entered anew for the next one.
     return [name for (name,) in session.query(f"SELECT DISTINCT counter FROM {_ROWS}")]
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Buckets that were read together.
+    """The buckets that one call of :func:`page` has read.
 
     Attributes:
-        counters: how many of the given counters are done.
-        buckets: (counter, label, most) of buckets that may need work; ``most``: the rows of any of
-            its keys in other slots than 0, at most; None: not counted.
-        beyond: if the first counter is not done, the next bucket, in Unix seconds as in the table.
+        counters: how many of the given counters are done; their buckets need not be read again.
+        buckets: (counter, label, most) for each bucket that may need work. ``most`` is the greatest
+            number of rows that a key of the bucket has in other slots than 0, or None if they were
+            not counted.
+        beyond: where to continue if the first counter is not done: the time of its next bucket, in
+            Unix seconds of the column ``bucket``; else None.
     """
 
     counters: int
@@ -138,15 +144,21 @@ def page(
     end: int | None,
     rows: int,
 ) -> Page:
-    """Read the first counters, as many as are small together, or some buckets of a large one.
-    Buckets may need work if they have rows in other slots than 0, or of no known width.
+    """Read the buckets of the first counters: of as many as have at most ``rows`` rows together. If
+    the first counter alone has more rows, read some of its buckets.
+
+    Only buckets that may need work are returned: those with rows in other slots than 0, or with
+    rows of an unknown width.
 
     Args:
-        session: outside a transaction.
-        counters: in the order of the table; without ``start`` neighbours.
-        catalog: of the counters.
-        start, end: only buckets from ``start`` to before ``end``, in Unix seconds as in the table.
-        rows: read at once, at most, or one larger bucket.
+        session: a session outside a transaction.
+        counters: the counters in the order of the table. Without ``start``, no other counter may
+            lie between two of them.
+        catalog: a catalog that has the counters.
+        start, end: read only buckets from ``start`` to before ``end``, in Unix seconds of the
+            column ``bucket``; None for no limit.
+        rows: number of rows that are read at once, at most. A bucket with more rows is not read,
+            but returned.
     """
     done, beyond = len(counters), None
     where, values = _where(counters, start, end)
@@ -179,7 +191,8 @@ _TO_DO: Final = f"(slot > {COMPACTED:d} OR width NOT BETWEEN 1 AND {len(WIDTHS):
 
 
 def _where(counters: Sequence[str], start: int | None, end: int | None) -> tuple[str, list[object]]:
-    """The condition for rows of some counters, from one bucket to before another."""
+    """Return the SQL condition for rows of these counters in buckets from ``start`` to before
+    ``end``, and the values for its placeholders."""
     if start is None:
         where, values = "counter BETWEEN %s AND %s", list[object]((counters[0], counters[-1]))
     else:  # a range of the index for each: earlier rows are not read
@@ -192,11 +205,12 @@ def _where(counters: Sequence[str], start: int | None, end: int | None) -> tuple
 
 
 def finer_buckets(session: Session, schemes: Sequence[Scheme]) -> dict[str, list[int]]:
-    """Labels, by counter, of the buckets that begin before the end of a rolled up, wider width.
+    """Return the buckets that may have to be rolled up, as labels by counter: they begin before the
+    time up to which buckets of their width are rolled up into a wider width.
 
     Args:
-        session: outside a transaction.
-        schemes: of the counters, each with a rolled up width.
+        session: a session outside a transaction.
+        schemes: the schemes of the counters. Each has a width into which buckets are rolled up.
     """
     alike: dict[WidthTimes, list[str]] = {}
     for scheme in schemes:
@@ -228,16 +242,17 @@ def next_part(
     rows: int,
     to: Wider | None = None,
 ) -> BucketRange | None:
-    """The next keys of a bucket that are worth moving; None if there are none.
+    """Return the next keys of a bucket that are worth moving, as a range; None if there are none.
 
     Args:
-        session: outside a transaction.
-        counter: of the bucket.
-        bucket: its label.
-        after: the last key of the part before; None to begin with.
-        above: a key is worth moving if more rows than this would move.
-        rows: about so many rows, of any slot and width, lie between the first key and the last.
-        to: as in :class:`BucketRange`.
+        session: a session outside a transaction.
+        counter: the counter of the bucket.
+        bucket: the bucket's label.
+        after: the last key of the previous part; None for the first part.
+        above: a key is worth moving if it has more rows than this that would be moved.
+        rows: the range from the first key to the last has about this number of rows, of all slots
+            and widths.
+        to: the wider bucket to which the rows go; None if they go to slot 0.
     """
     moving = f"width = {width_number(bucket):d} AND slot >= {1 if to is None else 0:d}"
     where = "counter = %s AND bucket = %s AND counter_key"
@@ -265,14 +280,14 @@ def next_part(
 def small_buckets(
     session: Session, counter: str, labels: Sequence[int], *, rows: int
 ) -> Sequence[int]:
-    """The first of some buckets, as many as have at most ``rows`` rows together, including the rows
-    between them.
+    """Return the first of these labels: as many as have at most ``rows`` rows together. Rows of
+    other buckets that lie between them count as well.
 
     Args:
-        session: outside a transaction.
-        counter: of the buckets.
-        labels: in order.
-        rows: this number of rows is read, and one more.
+        session: a session outside a transaction.
+        counter: the counter of the buckets.
+        labels: the labels in order.
+        rows: most rows of all these buckets; the query reads one row more.
     """
     # As one range: for a list of buckets MySQL reads the index from its beginning.
     found = session.query(
@@ -284,7 +299,7 @@ def small_buckets(
 
 
 def keys_of(session: Session, part: BucketRange) -> list[bytes]:
-    """The keys in a part that have rows to move, in order."""
+    """Return the keys in a range that have rows to move, in order."""
     where, args = part.where()
     found = session.query(
         f"SELECT DISTINCT counter_key FROM {_ROWS}"
@@ -295,9 +310,8 @@ def keys_of(session: Session, part: BucketRange) -> list[bytes]:
 
 
 def now_and_catalog(session: Session, known: Catalog | None = None) -> tuple[int, Catalog]:
-    """Unix seconds on the server's clock, and the catalog: ``known`` if its version is still
-    current.
-    """
+    """Return the server's clock in Unix seconds, and the catalog. The catalog is ``known`` itself
+    if its version is still the current one; else it is read anew."""
     with session.transaction(snapshot=True):
         ((now_ms, version),) = session.query(
             f"SELECT {NOW_MS}, catalog_version FROM control WHERE id = 1"

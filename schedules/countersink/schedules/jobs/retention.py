@@ -1,16 +1,20 @@
-"""Retention: rolls up buckets older than their counter's ``keep`` into wider ones (minutes,
-quarters, hours, days, months): which are due, in which order. The job ``prune``: deletes guards,
-runs, records of keys and dead letters that are not needed any more.
+"""The job ``retention``: rolls up buckets that are older than their counter's ``keep`` into wider
+ones (minutes, quarters, hours, days, months). This module says which buckets are due, and in which
+order. The job ``prune``: deletes guards, runs, records of keys and dead letters that are not needed
+any more.
 
-First the counter's row says up to when its finer buckets are in those of a width (``rolled_day``
-and so on, which only grow). Then they are moved, range by range, each to the widest width that is
-due. So a reader of a bucket in between learns that it does not exist any more, while totals over
-more than it count all widths in one statement. Late rows of these times are moved by later runs.
+Before buckets are rolled up into a width, the counter's row gets the time up to which they are
+rolled up (in a column such as ``rolled_day``; the time never goes back). Then the rows are moved,
+range by range. Each goes to the widest width that is due. In between, a query for a single bucket
+that is being rolled up learns from the counter's row that the bucket does not exist any more, and a
+total over a longer time adds up all widths in one statement. Late rows of these times are moved by
+later runs.
 
-A guard may be deleted once its entry cannot be taken for new: the watermark that ``guards.prune``
-moves stays at or below the time of every entry that waits in a stream. So the streams are read
-first, then the watermark moves. An entry that is replayed later than ``ledger_days`` after it was
-first sent cannot be distinguished from applied entries: it becomes a dead letter, ``too_old``.
+A guard may be deleted once its entry can no longer be taken for a new one. To ensure this,
+``guards.prune`` keeps a watermark: entries from before it are never taken for new. The watermark
+stays at or below the time of every entry that waits in a stream, so the streams are read before the
+watermark moves. If an entry is sent again more than ``ledger_days`` after its first sending,
+nothing shows whether it was applied: it becomes a dead letter, ``too_old``.
 """
 
 from collections.abc import Callable
@@ -44,7 +48,8 @@ from countersink.stream.errors import Interrupted, StreamError
 from countersink.stream.names import stream_keys
 
 _TOGETHER: Final = 512
-"""Counters whose buckets are read at once; for a list of 1000 MariaDB uses no index ranges."""
+"""Number of counters whose buckets are read at once. For a list of 1000 counters, MariaDB would not
+use ranges of the index."""
 
 
 def roll_up(
@@ -53,18 +58,18 @@ def roll_up(
     rows: int = 2000,
     stop: Callable[[], bool] = lambda: False,
 ) -> PassDone:
-    """Roll up all that is due, once. Totals are equal before, during and after.
+    """Make one pass that rolls up all that is due. Totals are the same before, during and after it.
 
     Args:
-        connect: makes sessions as :func:`countersink.schedules.jobs.move.open_tables` does.
-        rows: slot rows per transaction to begin with; up to eight times as many without conflicts,
-            and far fewer with conflicts.
-        stop: true once the pass should end; cheap to call.
+        connect: opens sessions as :func:`countersink.schedules.jobs.move.open_tables` does.
+        rows: slot rows that one transaction moves at first. The number grows up to eight times as
+            large without conflicts. After conflicts, it becomes far smaller.
+        stop: returns true once the pass should end. A call costs little.
 
     Raises:
         Unavailable: the server is away, or was lost several times.
         UnknownZone: this machine does not know a counter's time zone; the other counters are done.
-        StoreError: as any query. Committed work stays done.
+        StoreError: any other error of a query. What was committed stays done.
     """
     with Pass(connect, CompactOptions(rows=rows), stop) as one:
         _RollUp(one).run()
@@ -86,7 +91,7 @@ def job(context: Context) -> JobOutcome:
 
 
 class _RollUp:
-    """Rolls up, within a pass, the counters with keep steps."""
+    """The part of a pass that rolls up buckets of the counters with ``keep`` steps."""
 
     def __init__(self, one: Pass) -> None:
         self._pass = one
@@ -105,7 +110,8 @@ class _RollUp:
         self._done.counters = len(names)
 
     def _rolled_counters(self) -> list[str]:
-        """The counters with rolled up widths, after their rows say up to when."""
+        """Write to each counter's row the times up to which its buckets are rolled up. Then return
+        the counters that have such times."""
         kept, anew = self._mover.run(_kept), False
         for name, steps in kept:
             if self._pass.pace.stopped:
@@ -123,12 +129,13 @@ class _RollUp:
         return self._pass.catalog.scheme(counter)
 
     def _counter(self, counter: str, labels: list[int]) -> bool:
-        """Move the counter's buckets; False: a counter was changed meanwhile, read them again."""
+        """Move the buckets of a counter that are due. Returns False if a counter was changed
+        meanwhile, so that the buckets have to be read again."""
         with self._pass.defer_unknown_zone():
             goals = [(to, label) for label in labels if (to := self._goal(counter, label))]
             # Buckets of one width and one goal become neighbours.
-            goals.sort(key=_place)
-            for _, some in groupby(goals, key=_place):
+            goals.sort(key=_goal_and_width)
+            for _, some in groupby(goals, key=_goal_and_width):
                 together = list(some)
                 try:
                     self._mover.move_all(counter, [label for _, label in together], together[0][0])
@@ -138,7 +145,8 @@ class _RollUp:
         return True
 
     def _goal(self, counter: str, label: int) -> Wider | None:
-        """The widest bucket that a bucket goes to by now; None if it stays."""
+        """Return the widest bucket into which a bucket is to be rolled up now; None if it stays as
+        it is."""
         scheme = self._scheme(counter)
         try:
             own, ends = width_of(label), scheme.ends_at(label)
@@ -155,14 +163,17 @@ class _RollUp:
         return None
 
 
-def _place(goal: tuple[Wider, int]) -> tuple[int, int]:
-    """The label of a bucket's goal, and the bucket's width."""
+def _goal_and_width(goal: tuple[Wider, int]) -> tuple[int, int]:
+    """Return the label of the wider bucket to which a bucket goes, and the bucket's own width. The
+    argument has the wider bucket and the bucket's label."""
     to, label = goal
     return to.label, width_number(label)
 
 
 def _is_within(scheme: Scheme, wider: Width, goal: int, label: int) -> bool:
-    """Whether a bucket is within one month, or with the wider bucket within one day."""
+    """Return whether the bucket ``label`` lies within one wider bucket. For ``month``, it has to be
+    within one month. For other widths, it and the wider bucket ``goal`` have to be within one day.
+    """
     if wider == "month":
         return goal == scheme.label_in("month", (scheme.ends_at(label) - 1) // 60)
     # A wider bucket that is a day is within one: then the bucket itself is checked.
@@ -174,7 +185,8 @@ _ROLLED: Final = [f"rolled_{width}" for width in WIDTHS[1:]]
 
 
 def _kept(session: Session) -> list[tuple[str, str | None]]:
-    """(counter, keep_steps) of counters with steps, or with rolled up widths."""
+    """Return (counter, keep_steps) for each counter that has keep steps, or buckets that were
+    rolled up."""
     return session.query(
         "SELECT name, keep_steps FROM counter"
         f" WHERE COALESCE(keep_steps, {', '.join(_ROLLED)}) IS NOT NULL ORDER BY name"
@@ -182,7 +194,8 @@ def _kept(session: Session) -> list[tuple[str, str | None]]:
 
 
 def _write_rolled(session: Session, counter: str) -> None:
-    """Write up to when the buckets of a counter become wider ones."""
+    """Write to a counter's row, for each width, the time up to which narrower buckets are rolled up
+    into that width."""
     with session.transaction():
         read_control(session)  # its lock keeps the counter's steps as they are
         for now_ms, steps, *columns in session.query(
@@ -201,14 +214,15 @@ def _write_rolled(session: Session, counter: str) -> None:
 
 
 CHUNK: Final = 1000
-"""Runs deleted per transaction."""
+"""Number of runs that one transaction deletes."""
 _READ_S: Final = 60.0
 _DAY_MS: Final = 86_400_000
 _MOST_DAYS: Final = 36_500
 
 
 def prune(context: Context) -> JobOutcome:
-    """Delete guards, runs and dead letters past ``ledger_days``, ``runs_days`` and ``dead_days``.
+    """Delete guards, runs and dead letters that are older than ``ledger_days``, ``runs_days`` and
+    ``dead_days``. Also delete records of daily key numbers that are not needed any more.
 
     Raises:
         StreamError: Redis did not answer; nothing was pruned.
@@ -245,7 +259,8 @@ def prune(context: Context) -> JobOutcome:
 
 
 def _queue(context: Context) -> tuple[int, int | None]:
-    """Redis's clock, and the time of the oldest entry in any stream, in Unix ms."""
+    """Return the time of Redis, and the time of the oldest entry in any stream, both in Unix ms.
+    The second is None if no entry waits."""
     try:
         with connect(context.redis_url, client_name="countersink-prune") as client:
             # First: entries that are sent from now on are later than this.
@@ -263,11 +278,11 @@ def _queue(context: Context) -> tuple[int, int | None]:
 def delete_runs(
     session: Session, days: float, pace: Pace, *, chunk: int = CHUNK
 ) -> tuple[int, bool]:
-    """Delete ended runs that were planned more than ``days`` ago; returns their number, and whether
-    these were all.
+    """Delete runs that have ended and were planned more than ``days`` ago. Returns their number,
+    and whether no such run is left.
 
     Raises:
-        StoreError: as any statement.
+        StoreError: any error of a statement.
     """
     deleted, seconds = 0, round(min(days, _MOST_DAYS) * 86_400)
     delete = (

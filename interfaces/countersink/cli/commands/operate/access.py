@@ -1,5 +1,5 @@
-"""``countersink key`` and ``countersink link``: their flags, tables and texts, and times of expiry
-such as ``90d``.
+"""``countersink key`` and ``countersink link``: their flags, tables and texts, and the reading of
+expiry times such as ``90d``.
 
 See ``store/api_keys.py`` and ``store/links.py`` for the rules of keys and links.
 """

@@ -1,7 +1,7 @@
 """``countersink counter``: flags, tables and texts of its commands ``list``, ``show``, ``set``,
 ``delete``, ``strict`` and ``max-keys``.
 
-See ``counting/counters/settings.py`` for the limits of settings and their errors.
+See ``counting/counters/settings.py`` for the limits of a counter's settings, and for their errors.
 """
 
 import re
@@ -59,7 +59,7 @@ def command() -> None:
 @command.command("list", cls=settings.Command)
 @settings.mysql_options("table", "json")
 def list_command() -> None:
-    """List all counters, made or counted, with their settings."""
+    """List all counters and their settings, also counters that were never made by hand."""
     store = settings.open_store()
     counters = store.counters.list()
     documents = map(counter_document, counters)
@@ -148,13 +148,13 @@ def set_command(
 ) -> None:
     """Make a counter, or change the given settings.
 
-    The counter's first count fixes its time zone. The resolution may change at any time: it is for
-    later counts, and earlier counts stay in their buckets. Workers apply changes at once.
+    The counter's first count fixes its time zone. The resolution may change at any time: it applies
+    to later counts, and earlier counts stay in their buckets. Workers apply changes at once.
 
     A new breakdown of a counter that has counts begins at the next midnight that is at least ten
-    minutes ahead; the command prints it. A breakdown that --breakdowns does not name is deleted
-    with its counts; the command asks first, unless --yes is given. Increments with dimensions that
-    were not declared become dead letters.
+    minutes ahead; the command prints that time. A breakdown that --breakdowns does not name is
+    deleted with its counts; the command asks first, unless --yes is given. Increments with
+    dimensions that were not declared become dead letters.
     """
     if more and not breakdowns:
         raise Misuse(f"{' '.join(more)!r}: only --breakdowns may have several words")
@@ -202,9 +202,8 @@ def delete_command(name: str, key: str | None, yes: bool) -> None:
 
 
 def _remove_salts(counter: str) -> None:
-    """Delete the salts of a deleted counter from Redis, so that no producer hashes with them if the
-    counter is made again.
-    """
+    """Delete the salts of a deleted counter from Redis. Salts are random bytes with which producers
+    hash visitors. If they stayed, producers would use them when the counter is made again."""
     try:
         remove_salts(settings.open_queue("countersink-counter"), counter)
     except (Misuse, StreamError) as error:
@@ -258,7 +257,7 @@ def max_keys_command(keys: MaxKeys | None) -> None:
 
 
 def _removed(store: Store, name: str, wanted: Sequence[tuple[str, ...]]) -> list[str]:
-    """The breakdowns of a counter that ``wanted`` does not have."""
+    """Return the breakdowns, as texts, that a counter has and that ``wanted`` does not have."""
     try:
         present = store.counters.show(name).breakdowns
     except UnknownCounter:
@@ -271,7 +270,7 @@ def _write(counter: Counter) -> None:
 
 
 def _print_one(counter: Counter) -> None:
-    """Print a counter as text."""
+    """Print the settings of a counter as text."""
     facts = _cells(counter)
     if counter.salt_days is not None:
         facts["different members"] = _salts(counter.salt_days)
@@ -282,7 +281,7 @@ def _print_one(counter: Counter) -> None:
 
 
 def _print_list(counters: Sequence[Counter]) -> None:
-    """Print a table of counters."""
+    """Print the settings of counters as a table."""
     columns = (
         *("counter", "time zone", "resolution", "keep", ">max keys", ">overflown", ">app slots"),
         *("rolled up to", "made by hand"),
@@ -291,7 +290,7 @@ def _print_list(counters: Sequence[Counter]) -> None:
 
 
 def _cells(counter: Counter) -> dict[str, object]:
-    """The members of a counter in tables, by heading."""
+    """Return the values that a table shows for a counter, by the heading of the column."""
     rolled = counter.rolled_up_to.items()
     return {
         "counter": counter.name,

@@ -19,10 +19,11 @@ from countersink.database.url import Settings
 from countersink.runtime.texts import plural
 
 _LEAST_NODES: Final = 3
-"""Nodes of a Galera cluster, or members of a group: without one of them, the others are a
-majority."""
+"""Least number of nodes of a Galera cluster, or of members of a replication group, without a
+warning. If one of three fails, the other two are still a majority."""
 _PAUSED: Final = 0.05
-"""Largest share of the time that flow control may pause writes, since the last FLUSH STATUS."""
+"""Largest share of the time, from 0 to 1, in which flow control may pause writes without a warning.
+The time is since the last FLUSH STATUS."""
 _TABLES: Final = {
     "counter_slot": "amount",
     "counter_ledger": "amount",
@@ -33,7 +34,8 @@ _TABLES: Final = {
     "lease": "holder",
     "queue_look": "version",
 }
-"""Tables whose rows are inserted and deleted, and for each the column that is updated."""
+"""Tables in which rows are inserted and deleted, each with a column that is updated (None if none
+is)."""
 _PROBES: Final = (
     "SELECT 1 FROM {0} WHERE FALSE",
     "INSERT INTO {0} SELECT * FROM {0} WHERE FALSE",
@@ -43,7 +45,8 @@ _UPDATE: Final = "UPDATE {0} SET {1} = {1} WHERE FALSE"
 
 
 def lines(url: str) -> Iterator[Finding]:
-    """All findings on the database; if it does not answer, only a failure."""
+    """Yield the findings of all checks on the database. If the database does not answer, there is
+    only one finding, a failure."""
     try:
         settings = Settings.parse(url)
         if settings.others:
@@ -94,7 +97,8 @@ def lines(url: str) -> Iterator[Finding]:
 
 
 def _hosts(settings: Settings) -> Iterator[Finding]:
-    """A finding for each host, and a failure if hosts take writes that are not one cluster."""
+    """Yield a finding for each host of the URL. Add a failure if several hosts take writes, but are
+    not nodes of one cluster."""
     writers: dict[str, object] = {}
     for host in settings.each_host():
         try:
@@ -127,7 +131,8 @@ def _hosts(settings: Settings) -> Iterator[Finding]:
 
 
 def _cluster(session: Session, variables: dict[str, str]) -> object:
-    """An identity that a server shares with the servers that replicate its rows to each other."""
+    """Return the identity of the cluster that a server belongs to. Two servers have the same
+    identity if they replicate their rows to each other; a single server has one of its own."""
     if is_galera(variables):
         return _status(session)["wsrep_cluster_state_uuid"]
     # The URL may have two names of one server.
@@ -179,7 +184,8 @@ def _durability(variables: dict[str, str]) -> Iterator[Finding]:
 
 
 def _galera(session: galera.GaleraSession) -> Iterator[Finding]:
-    """Findings on a Galera cluster: its size, the node for writes, and pauses by flow control."""
+    """Yield the findings on a Galera cluster: its size, the node to which countersink writes, and
+    pauses by flow control."""
     node = galera.read_node(session)
     status = _status(session)
     size = int(status.get("wsrep_cluster_size", 0))
@@ -212,7 +218,7 @@ def _consistency(variables: dict[str, str]) -> Finding:
 
 
 def _members(session: Session) -> Finding:
-    """The finding on the members of a Group Replication."""
+    """Return the finding on the members of a replication group (MySQL's Group Replication)."""
     try:
         members = session.query(
             "SELECT CONCAT(member_host, ':', member_port), member_state, member_role,"

@@ -1,7 +1,6 @@
 """Checks of ``countersink doctor`` on Redis, with their limits and advice: version, role,
 sentinels, nodes of a cluster, memory, persistence, rights, partitions, queue and clocks. They write
-nothing.
-"""
+nothing."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -54,20 +53,20 @@ _NEEDED: Final[tuple[tuple[str, ...], ...]] = (
     ("SCAN", "0"),
     ("TIME",),
 )
-"""Commands that producers, workers and ``doctor`` send."""
+"""Commands that producers, workers and ``doctor`` send to Redis."""
 _NEEDED_ON_CLUSTERS: Final[tuple[tuple[str, ...], ...]] = (
     ("CLUSTER", "SLOTS"),
     ("CLUSTER", "INFO"),
     ("ASKING",),
 )
-"""Commands that they send to a cluster as well."""
+"""Commands that they send only if Redis is a cluster."""
 
 
 def lines(client: redis.Redis) -> Iterator[Finding]:
-    """All findings on Redis.
+    """Yield the findings of all checks on Redis.
 
     Raises:
-        StreamError: Redis does not answer, or refuses a command that no finding reports.
+        StreamError: Redis does not answer, or refuses a command and no finding reports that.
     """
     cluster = cluster_of(client)
     if cluster is not None:
@@ -95,7 +94,8 @@ def lines(client: redis.Redis) -> Iterator[Finding]:
 
 
 def _cluster(cluster: "ClusterClient") -> Iterator[Finding]:
-    """The findings on the nodes of a Redis Cluster; equal findings are one."""
+    """Yield the findings on the nodes of a Redis Cluster. A finding that several nodes share is
+    yielded once, with their names."""
     with mapped():
         topology = cluster.topology(0.0)
     replicas = len(topology.nodes) - len(topology.masters)
@@ -128,13 +128,13 @@ def _cluster(cluster: "ClusterClient") -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class RedisState:
-    """A server that answers: a single Redis, or a node of a cluster.
+    """The state of a server that answers: of a single Redis, or of a node of a cluster.
 
     Attributes:
-        client: sends commands to this server only.
-        info: the reply of INFO.
-        is_master: whether it has hash slots.
-        in_cluster: whether it is a node of a cluster.
+        client: a client that sends commands to this server only.
+        info: the server's reply to INFO.
+        is_master: whether the server is a master; True for a single Redis.
+        in_cluster: whether the server is a node of a cluster.
     """
 
     client: redis.Redis
@@ -148,7 +148,8 @@ def _on_each(
     check: str,
     findings: Callable[[RedisState], Iterable[Finding]],
 ) -> Iterator[Finding]:
-    """The findings on nodes; equal findings are one, with the names of their nodes."""
+    """Yield the findings of one check on several nodes. A finding that several nodes share is
+    yielded once, with their names. ``check`` is the check's name; ``findings`` checks one node."""
     found: dict[Finding, list[str]] = {}
     for name, node in nodes.items():
         try:
@@ -184,9 +185,8 @@ def _slots(server: RedisState) -> Iterator[Finding]:
 
 
 def _moving(masters: Mapping[str, RedisState]) -> Iterator[Finding]:
-    """The finding on hash slots that are moving from one master to another; none if there are none,
-    or CLUSTER NODES is not allowed.
-    """
+    """Yield a warning if hash slots are moving from one master to another. Yields nothing if none
+    moves, or if CLUSTER NODES is not allowed."""
     slots: dict[int, list[str]] = {}
     for name, node in masters.items():
         with suppress(StreamError):
@@ -216,7 +216,8 @@ def _coverage(server: RedisState) -> Iterator[Finding]:
 
 
 def _partitions(client: redis.Redis) -> Iterator[Finding]:
-    """The findings on partitions; none for one partition on one server."""
+    """Yield each warning about partitions as a finding. Without warnings, yield one finding for a
+    Redis Cluster, which says that all is well, and none for a single Redis."""
     layout = partitions.partition_layout(client)
     for warning in layout["warnings"]:
         yield warn(warning, "see countersink partitions")
@@ -268,7 +269,7 @@ def _role(server: RedisState) -> Iterator[Finding]:
 
 
 def _sentinels(server: RedisState) -> Iterator[Finding]:
-    """The finding on the sentinels; none for a URL without sentinels."""
+    """Yield the finding on the sentinels; nothing if the URL names no sentinels."""
     with mapped():
         seen = watched(server.client)
     if seen is None:

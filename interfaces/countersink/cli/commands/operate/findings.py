@@ -1,4 +1,5 @@
-"""``Finding``: the result of one check of ``countersink doctor``, and the finding on a clock."""
+"""The result of one check of ``countersink doctor`` (``Finding``), and the check of a server's
+clock."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,10 +16,10 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        status: ``ok``; ``warn``: it works, but counts can be lost or delayed; ``fail``: it does not
-            work, or counts would be wrong.
-        found: the state that the check found, as text.
-        advice: text that says what to do; empty if ok.
+        status: ``ok``; ``warn`` if it works, but counts can be lost or delayed; ``fail`` if it does
+            not work, or counts would be wrong.
+        found: text that says what the check found.
+        advice: text that says what to do; empty where the status is ``ok``.
         check: the name of the check, which is the same in every release.
     """
 
@@ -34,17 +35,19 @@ fail: Final = partial(Finding, "fail")
 
 
 def named(check: str, *findings: Finding) -> Iterator[Finding]:
-    """The findings, with the name of their check."""
+    """Yield the findings, each with its attribute ``check`` set to the argument ``check``."""
     return (replace(each, check=check) for each in findings)
 
 
 CLOCK_WARN_MS: Final = 2_000
 CLOCK_FAIL_MS: Final = 300_000
-"""Five minutes; from then on, increments near midnight count for the wrong day."""
+"""Difference of two clocks, in milliseconds, from which on ``doctor`` fails: five minutes. With
+such a difference, increments near midnight count for the wrong day."""
 
 
 def clock(server: str, ahead_ms: int) -> Finding:
-    """The finding on a server's clock that is ``ahead_ms`` milliseconds ahead of this machine's."""
+    """Return the finding on a server's clock that is ``ahead_ms`` milliseconds ahead of this
+    machine's clock. A negative number means that it is behind."""
     apart = abs(ahead_ms)
     relation = "ahead of" if ahead_ms > 0 else "behind"
     found = f"{server} is {output.ago(apart / 1000)} {relation} this machine"

@@ -1,5 +1,5 @@
 """``countersink info``: the state of the installation (backlog, oldest entry, workers, dead rows,
-lost entries), as JSON and as text, and ``--watch``.
+lost entries), as JSON and as text, and ``--watch``, which shows it again and again.
 
 ``/v1/system`` and ``/metrics`` use the same JSON. See ``job_runs.py`` for the scheduled jobs.
 """
@@ -30,7 +30,7 @@ from countersink.stream.names import (
 from countersink.stream.progress import first_arrived
 
 NO_MASTER: Final = "no master"
-"""Stands for the address of the master if a hash slot of a cluster has none."""
+"""Text in place of a master's address where a hash slot of a cluster has no master."""
 _NUMBERS: Final = frozenset(
     (
         *("pid", "slot", "entries", "duplicates", "rows", "cells"),
@@ -68,7 +68,8 @@ def command(watch: bool, every: float) -> None:
 
 
 def system_state(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
-    """The document of ``--format json``, read from both servers; MySQL may be missing.
+    """Return the document of ``--format json``, read from Redis and MySQL. Without MySQL, its
+    members that come from there are null.
 
     Raises:
         StreamError: Redis does not answer, or refuses.
@@ -79,9 +80,9 @@ def system_state(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
 
 
 def _uncounted(session: Session) -> dict[str, Any]:
-    """Numbers of dead rows, of counts in ``__overflow__`` since yesterday (UTC), and of entries
-    that Redis has lost; without names of counters, since readers of this may not see all counters.
-    """
+    """Return the numbers of dead rows, the amounts counted in ``__overflow__`` since yesterday
+    (UTC), and the numbers of entries that Redis has lost. Names of counters are left out, because
+    readers of this document may not be allowed to see all counters."""
     by_reason, by_counter = dead.count(session), key_caps.overflown_by_counter(session)
     return {
         "dead": sum(by_reason.values()),
@@ -131,7 +132,7 @@ def _watch(screen: Callable[[], str], every: float) -> None:
 
 
 def render(found: Mapping[str, Any]) -> str:
-    """The document of ``--format json`` as text."""
+    """Return the document of ``--format json`` as text."""
     schedules = job_runs.render(found["schedules"])
     return "\n\n".join([_summary(found), _workers(found), schedules])
 
@@ -224,7 +225,7 @@ def _since(now: str, then: str | None) -> str:
 
 
 def queue_state(client: redis.Redis) -> dict[str, Any]:
-    """The queue and the workers as JSON, read from Redis.
+    """Return the state of the queue and of the workers as JSON, read from Redis.
 
     Raises:
         StreamError: Redis does not answer, or refuses.
@@ -257,13 +258,14 @@ def ask_masters(
     away: dict[str, str],
     ask: Callable[[redis.Redis], Reply],
 ) -> list[Reply]:
-    """The replies of a single Redis, or of the masters of a cluster that are not in ``away``.
+    """Call ``ask`` with a client of a single Redis, or of each master of a cluster that is not in
+    ``away``, and return the replies.
 
     A master that does not answer within a second, or refuses the user, is added to ``away`` with
-    the reason, so that later calls skip it.
+    the reason. Later calls with this ``away`` skip it.
 
     Raises:
-        StreamError: Redis does not answer, or refuses; in a cluster, all masters.
+        StreamError: Redis does not answer, or refuses; in a cluster, all masters do.
     """
     cluster = cluster_of(client)
     with mapped():
@@ -287,26 +289,27 @@ def ask_masters(
 
 
 def now_and_away(client: redis.Redis) -> tuple[int, dict[str, str]]:
-    """The time of Redis in Unix ms (in a cluster, the latest of all masters), and the reason for
-    each master that does not answer. Raises as :func:`ask_masters`.
-    """
+    """Return the time of Redis in Unix ms, and the masters that do not answer, each with the
+    reason. In a cluster, the time is the latest of all masters. Raises what :func:`ask_masters`
+    raises."""
     away: dict[str, str] = {}
     return max(ask_masters(client, away, time_us)) // 1000, away
 
 
 def stream_states(client: redis.Redis, now: int, away: dict[str, str]) -> list[dict[str, Any]]:
-    """All known partitions in order, as JSON: entries that wait (applied entries are deleted),
-    entries delivered to a worker, the time of the oldest entry, and bytes of memory; null if the
-    node does not answer.
+    """Return the state of each partition that was ever used, in the order of their numbers, as
+    JSON: the numbers of entries that wait and of those delivered to a worker, the time of the
+    oldest entry, and the bytes of memory. (Applied entries are deleted.) These values are null if
+    the partition's node does not answer.
 
     Args:
-        client: of Redis.
-        now: the time of Redis, Unix ms, from :func:`now_and_away`.
-        away: masters that do not answer, from :func:`now_and_away`; they are skipped, and others
-            that do not answer are added.
+        client: the client of Redis.
+        now: the time of Redis in Unix ms, from :func:`now_and_away`.
+        away: the masters that do not answer, from :func:`now_and_away`. They are skipped. Masters
+            that do not answer now are added.
 
     Raises:
-        StreamError: Redis does not answer, or refuses; in a cluster, all nodes.
+        StreamError: Redis does not answer, or refuses; in a cluster, all nodes do.
     """
     states = []
     single = cluster_of(client) is None
@@ -330,7 +333,7 @@ def stream_states(client: redis.Redis, now: int, away: dict[str, str]) -> list[d
 
 
 _STREAM: Final = ("entries", "pending", "oldest", "lag_ms", "bytes")
-"""Members of a partition that are null if its node does not answer."""
+"""Members of a partition's document that are null if the partition's node does not answer."""
 
 
 def _stream(client: redis.Redis, key: str, now: int) -> dict[str, Any]:
@@ -345,7 +348,8 @@ def _stream(client: redis.Redis, key: str, now: int) -> dict[str, Any]:
 
 
 def _published(client: redis.Redis) -> dict[str, dict[str, str]]:
-    """The heartbeat of each worker, by consumer name. See ``stream/progress.py``."""
+    """Return the last heartbeat of each worker, by the worker's consumer name. A heartbeat is a
+    dict of texts; see ``stream/progress.py``."""
     workers: dict[str, dict[str, str]] = {}
     for key in client.scan_iter(match=f"{WORKER_KEY_PREFIX}*", count=1000):
         fields: Any = client.hgetall(key)
@@ -356,5 +360,5 @@ def _published(client: redis.Redis) -> dict[str, dict[str, str]]:
 
 
 def as_text(value: bytes | str) -> str:
-    """A reply of Redis as text."""
+    """Return a reply of Redis, which may be bytes, as text."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

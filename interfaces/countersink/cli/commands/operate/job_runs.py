@@ -1,5 +1,6 @@
-"""The commands for scheduled jobs: ``countersink runs``, ``schedule`` and ``compact``, and the
-scheduled jobs in ``countersink info``: scheduler, failing jobs, overdue runs (``OVERDUE_MINUTES``).
+"""The commands for scheduled jobs, ``countersink runs``, ``schedule`` and ``compact``; and what
+``countersink info`` shows about jobs: whether a scheduler plans, failing jobs, overdue runs
+(``OVERDUE_MINUTES``).
 
 The HTTP interface uses ``control_job`` as well. See ``schedules/`` for the jobs themselves.
 """
@@ -59,14 +60,15 @@ def command(job: str | None, limit: int) -> None:
 
 
 def _row(run: runs.RunRow) -> dict[str, Any]:
-    """A run as JSON."""
+    """Return a run as a JSON document."""
     started, ended = iso(run.started_at), iso(run.ended_at)
     planned = iso(run.planned_at, "seconds")
     return output.document(run, COLUMNS, planned=planned, started=started, ended=ended)
 
 
 def next_rows(session: Session, *, job: str | None = None) -> list[dict[str, Any]]:
-    """The jobs, or one job, as JSON: when each runs next, and how it ended last."""
+    """Return the scheduled jobs as JSON documents, each with the time of its next run and the
+    result of its last run. If ``job`` names a job, only this job is returned."""
     rows = []
     for planned in runs.jobs(session).values():
         if job not in (None, planned.name):
@@ -98,13 +100,13 @@ def _show(last: Sequence[dict[str, Any]], upcoming: Sequence[dict[str, Any]]) ->
 
 COMPACT: Final = "compact"
 OVERDUE_MINUTES: Final = 5
-"""Minutes after its planned time at which a run that has not begun is overdue."""
+"""Minutes after its planned time from which on a run that has not begun is overdue."""
 
 
 def schedules_state(mysql_url: str | None) -> dict[str, Any]:
-    """The scheduled jobs as JSON: whether a scheduler plans, failing jobs, the last compaction, and
-    the next runs; without MySQL, the reason why they are unknown.
-    """
+    """Return the state of the scheduled jobs as JSON: whether a scheduler plans them, failing jobs,
+    the last compaction, and the next runs. If MySQL does not answer or is not configured, these
+    members are null, and the member ``unknown`` has the reason."""
     names = ("planning", "failing", "last_compaction", "next", "overdue", "jobs")
     return ask_mysql(mysql_url, _state_of, names, "unknown")
 
@@ -115,9 +117,9 @@ def ask_mysql(
     names: Sequence[str],
     unknown: str,
 ) -> dict[str, Any]:
-    """The members ``names`` of a document, which ``ask`` reads from MySQL; if MySQL does not
-    answer, they are null, and the member ``unknown`` has the reason.
-    """
+    """Return a document with the members ``names``, which ``ask`` reads from MySQL. If MySQL does
+    not answer, they are null. The argument ``unknown`` names one more member: the reason, or null
+    if MySQL answered."""
     reason = "no MySQL URL is configured"
     if mysql_url:
         try:
@@ -157,7 +159,7 @@ def _state_of(session: Session) -> dict[str, Any]:
 
 
 def render(found: Mapping[str, Any]) -> str:
-    """The scheduled jobs of :func:`schedules_state`, as text."""
+    """Return the result of :func:`schedules_state` as text."""
     if found["unknown"] is not None:
         return output.facts({"schedules": f"unknown: {found['unknown']}"})
     done = found["last_compaction"]
@@ -192,13 +194,14 @@ JOB: Final = click.argument("job", metavar="JOB")
 
 
 def control_job(mysql_url: str, action: str, job: str) -> dict[str, Any]:
-    """Pause, resume or run a job. Returns the job as in ``schedule list``; after ``run`` with the
-    time ``planned`` of the new run, null if a run waits already.
+    """Pause, resume or run a job, and return the job as a document, as in ``schedule list``. After
+    ``run``, its member ``planned`` is the time of the new run, or null if a run of the job waits
+    already.
 
     Args:
-        mysql_url: the database with the jobs.
+        mysql_url: the URL of the database that has the jobs.
         action: ``pause``, ``resume`` or ``run``.
-        job: its name.
+        job: the job's name.
 
     Raises:
         LookupError: no scheduler has ever planned a job of this name.
@@ -326,7 +329,7 @@ def compact_command(**options: Any) -> int:
 
 
 def _document(done: PassDone) -> dict[str, object]:
-    """The result as JSON."""
+    """Return the result of a compaction as JSON."""
     figures = output.document(done, ("rows_before", "rows_after", "ranges"))
     names = ("busy", "unreadable", "unknown")
     left = {name: _cell_documents(getattr(done, name)) for name in names}
@@ -346,7 +349,8 @@ def _cell_documents(cells: Sequence[BucketKey]) -> list[dict[str, object]]:
 
 
 def _width(cell: BucketKey) -> str:
-    """The width of a cell's bucket; of an unknown width its number."""
+    """Return the width of a cell's bucket as text: its name, or its number if the width is
+    unknown."""
     try:
         return width_of(cell.bucket)
     except LookupError:
@@ -354,7 +358,7 @@ def _width(cell: BucketKey) -> str:
 
 
 def _show_compacted(done: PassDone) -> None:
-    """Print the result as text."""
+    """Print the result of a compaction as text."""
     if done.rows_before:
         figures = (done.rows_before, done.rows_after, output.ago(done.seconds))
         output.write_rows((">rows before", ">rows after", ">time"), [figures])

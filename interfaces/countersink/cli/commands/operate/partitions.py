@@ -1,8 +1,8 @@
 """``countersink partitions``: the partitions of the queue with their nodes and entries, warnings,
-and ``set N``.
+and ``set N``, which sets the number of partitions that producers use.
 
-The warnings are about masters without a partition, partitions beyond the number N, and nodes that
-do not answer.
+There are warnings about masters without a partition, about partitions with a number from N on that
+still have entries, and about nodes that do not answer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,12 +63,12 @@ def _print(streams: Sequence[dict[str, Any]]) -> None:
 
 
 def partition_layout(client: redis.Redis) -> dict[str, Any]:
-    """The document of ``--format json``: the number of partitions that producers use (null: the
-    master that has this number does not answer), all partitions that were ever used, the masters of
-    a cluster, and warnings.
+    """Return the document of ``--format json``. It has the number of partitions that producers use
+    (null if the master that stores this number does not answer), the partitions that were ever
+    used, the masters of a cluster, and warnings.
 
     Raises:
-        StreamError: Redis does not answer or refuses; in a cluster, all nodes.
+        StreamError: Redis does not answer, or refuses; in a cluster, all nodes do.
     """
     now, away = now_and_away(client)
     number: int | None = names.partitions(client)
@@ -119,8 +119,8 @@ def _warnings(
 
 
 def _enough(client: redis.Redis, masters: Sequence[str]) -> int | None:
-    """The least number of partitions with which each master has a partition; None if no number up
-    to the maximum has that."""
+    """Return the least number of partitions with which each master has at least one. None if even
+    the maximum is not enough."""
     bare = set(masters)
     for partition in range(names.MAX_PARTITIONS if masters else 0):
         bare.discard(names.master_of(client, partition) or "")

@@ -2,7 +2,7 @@
 and texts.
 
 See ``counting/apply/dead.py`` for the selection of dead letters, ``counting/apply/dead_retry.py``
-for retries, ``producers/spool/`` for the spool.
+for retries, and ``producers/spool/`` for the spool.
 """
 
 import logging
@@ -49,7 +49,8 @@ def dead_group() -> None:
 
 
 def _selection(everything: str) -> Callable[[settings.Decorated], settings.Decorated]:
-    """Decorator: REF..., --reason and --all; ``everything`` is the help of --all."""
+    """Decorator that adds the argument REF... and the options --reason and --all, which select dead
+    rows. ``everything`` is the help text of --all."""
     return settings.together(
         click.argument("refs", nargs=-1, type=REF, metavar="[REF]..."),
         settings.one_off("--reason", type=NAME, metavar="CODE", help="All rows with this reason."),
@@ -211,8 +212,8 @@ def spool_replay_command(directory: Path) -> int:
 
 @contextmanager
 def _warnings() -> Iterator[None]:
-    """Print the warnings of the replay's log on stderr: bytes cut off or skipped, unreadable
-    files."""
+    """Print on stderr what a replay logs as warnings inside the block: bytes that were cut off or
+    skipped, and files that cannot be read."""
 
     class Notices(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

@@ -29,7 +29,7 @@ class RepairResult:
     Attributes:
         found: the result of the verification before the repair.
         repaired: the tracked tables that were repaired.
-        failed: the reason for each counter that could not be repaired.
+        failed: the counters that could not be repaired, each with the reason.
     """
 
     found: Verified
@@ -75,7 +75,7 @@ def _verify(url: str, counter: str | None, table: str | None) -> Verified:
 
 
 def _repair(url: str, found: Verified) -> RepairResult:
-    """Repair each tracked table that differs."""
+    """Repair each tracked table that differs according to ``found``, and return the result."""
     repaired, failed = [], dict[str, str]()
     with Store(url) as store, output.progress_of_rows("counting rows") as show:
         for counter in sorted(_wrong_counters(store, found)):
@@ -91,7 +91,7 @@ def _repair(url: str, found: Verified) -> RepairResult:
 
 
 def _wrong_counters(store: Store, found: Verified) -> set[str]:
-    """The counters of tracked tables that differ."""
+    """Return the counters of the tracked tables that differ according to ``found``."""
     wrong = {one.tracked.counter for one in found.row_differences}
     if found.differences:
         tracked = {each.counter for each in store.tracked.list()}
@@ -105,7 +105,7 @@ _REPAIRED: Final = ("rows", "triggers", "corrected", "difference")
 
 
 def _document(done: Verified, repair: RepairResult | None) -> dict[str, object]:
-    """The result as JSON; ``differences`` are those that remain after a repair."""
+    """Return the result as JSON. Its ``differences`` are those that remain after a repair."""
     document = output.document(done, ("counters", "rows", "tables"))
     document["differences"] = _differences(done)
     if repair is not None:
