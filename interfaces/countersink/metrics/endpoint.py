@@ -63,7 +63,7 @@ class Endpoint:
     Args:
         host: the address to listen at.
         port: the TCP port; 0 for any free one.
-        health: tells the health of the process, and its samples.
+        health: tells the health of the process, and the samples of its Prometheus metrics.
 
     Raises:
         OSError: the address is not available.

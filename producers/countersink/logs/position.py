@@ -123,8 +123,8 @@ class LogBatch:
 
 
 class LogMark:
-    """The mark in Redis up to which a source's entries are stored, and their stream. ``source``
-    names the log and how it is counted. ``known`` is the mark last read or set; '' for no mark.
+    """The mark in Redis, up to which a log's entries are in its ``stream``. ``source`` is the text
+    that names the log and how it is counted. ``known`` is the mark last read or set, or ''.
 
     Raises:
         StreamError: Redis did not answer.

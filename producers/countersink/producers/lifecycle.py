@@ -134,7 +134,7 @@ def unregister(producer: Flushable) -> None:
 
 
 def hook_multiprocessing() -> None:
-    """Make children of ``multiprocessing`` flush when they end, if that module is in use."""
+    """Flush when this process ends, if it is a child of ``multiprocessing``. Call it in each."""
     global _finalized
     # Not imported here: that takes long, and only its children skip atexit.
     util = sys.modules.get("multiprocessing.util")

@@ -47,8 +47,8 @@ _ROOT: Final = "countersink"
 
 
 class Log:
-    """Writes log records with an action, which is a fixed name of the event for programs.
-    Thread-safe.
+    """Writes log records. Each has an action: a fixed name of the event, by which programs can
+    recognize it. Thread-safe.
 
     Args:
         logger: the logger that gets the records.
@@ -303,7 +303,7 @@ class LineHandler(logging.Handler):
 
 
 class _File:
-    """The file, pipe, terminal or socket (of a journal) that gets the log. It is written to only if
+    """The file, pipe, terminal or socket (to journald) that gets the log. It is written to only if
     poll(2) says that this does not block. ``owned``: whether :meth:`close` closes the descriptor.
     """
 

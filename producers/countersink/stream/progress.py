@@ -128,10 +128,10 @@ class QueueSample:
             group.
         length: number of entries in the stream.
         added: number of entries that were ever added; 0 before Redis 7.0.
-        entries: the oldest and the newest entry (or the only one), each as its stream id and its
-            entry id of 32 hex digits.
-        gone: ids of entries in the previous sample that are no longer in the stream, because they
-            were applied or lost.
+        entries: the oldest and the newest entry (or the only one), each as the id that Redis gave
+            it (stream id) and its entry id of 32 hex digits.
+        gone: entry ids of those entries of the previous sample that are no longer in the stream,
+            because they were applied or lost.
     """
 
     life: str

@@ -270,13 +270,13 @@ def undo(
     stop: Callable[[], bool] = lambda: False,
     reached: Reached = lambda point: None,
 ) -> Undone:
-    """Undo one run, or several runs of mode ``add`` and one counter.
+    """Undo one run; or several runs, if all have the mode ``add`` and the same counter.
 
     Args:
         mysql_url: URL of the database.
         runs: numbers of the runs.
-        on_progress: called after each chunk, or range of corrections, with the number taken back
-            and the number of all.
+        on_progress: called after each chunk (of a reconcile: each range of corrections), with the
+            number of chunks (ranges) taken back and the number of all.
         stop: called before each chunk; the undo ends early once it returns true.
         reached: called with ``begun``, ``before_commit`` and ``taken_back``; for tests.
 
@@ -317,8 +317,8 @@ def undo(
 
 
 def _begin(session: Session, numbers: Sequence[int]) -> list[Run]:
-    """Set runs to ``undoing``, and return them. From then on no chunk of these runs can be
-    committed, and no chunk after theirs in the same source."""
+    """Set runs to ``undoing``, and return them. From then on these runs can commit no chunk,
+    and no other run can commit a chunk that follows theirs in a source."""
     marks = sql.marks(numbers)
     with session.transaction():
         found = [history.run(session, number, lock=True) for number in numbers]

@@ -181,7 +181,7 @@ def private_slot() -> str:
 
 
 def shared_slot(app_slots: int) -> str:
-    """Return SQL for the number of one of the ``app_slots`` slots that all connections share."""
+    """Return SQL for the number of one of ``app_slots`` shared slots, by the connection's id."""
     return f"{SHARED_SLOTS.start} + CONNECTION_ID() MOD {app_slots:d}"
 
 

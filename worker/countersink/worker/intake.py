@@ -81,15 +81,15 @@ class Intake:
     again; else that call could find the batch's entries as orphans and return them once more.
 
     Args:
-        group: the consumer; the intake keeps its list of streams up to date.
+        group: this worker's consumer; the intake keeps ``group.streams`` up to date.
         options: the worker's options.
         log: the worker's log.
         follow: whether to look for new partitions.
 
     Attributes:
         lost: number of entries that this worker found trimmed before they were applied.
-        away: the partitions that cannot be read now; always empty, because one server has all
-            streams.
+        away: the partitions that cannot be read now. Always empty: this class reads one server,
+            which has all streams. It is here because the readers of a cluster have it.
     """
 
     away: Final[Mapping[int, str]] = MappingProxyType({})

@@ -72,7 +72,7 @@ class Hosts:
 
 
 class Addresses:
-    """Finds the address of a client, by which limits count.
+    """Finds the address of a client. Limits per client are applied by this address.
 
     Args:
         trusted: addresses and networks of proxies whose ``X-Forwarded-For`` and

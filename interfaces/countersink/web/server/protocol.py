@@ -212,7 +212,7 @@ class BoundedProtocol(FramedProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        """Note the time at which an answer ended, and send its head if that is still kept."""
+        """Note the time at which an answer ended, and send its head if it had no body."""
         self._idle_since = self.loop.time()
         self._answers.flush()
         super().on_response_complete()

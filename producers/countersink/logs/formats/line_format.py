@@ -342,7 +342,7 @@ def format_of_notation(
 
 
 def _group(number: int) -> str:
-    """Return the name of the group for the part with this number."""
+    """Return the name of the regex group that matches the format's part with this number."""
     return f"g{number}"
 
 

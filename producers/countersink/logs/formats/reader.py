@@ -310,8 +310,8 @@ class Keys:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of the fields that keys and conditions read, each once. Their order is fixed,
-        so that an error names the same missing field every time.
+        """The fields that template, dimensions, conditions and visitor read, each once. Their order
+        is fixed, so that an error names the same missing field every time.
         """
         names = [
             *template.fields(self._parts),

@@ -82,12 +82,12 @@ def named_bytes(names: Names, rows: Sequence[NamedEvent]) -> int:
 class MinuteTable:
     """The rows of one counter in one minute.
 
-    The usual increment adds 1. Many of them are added in one call into C: ``count_all``.
+    The usual increment adds 1. One call of ``count_all``, which is C code, adds many of these.
 
     Attributes:
         counts: maps each key to its amount.
-        extra: maps a key to the number of its increments minus its amount. A key for which this is
-            0 is missing. Adding 1 changes nothing here.
+        extra: maps a key to what its amount lacks to be the number of its increments, so that this
+            number is known, too. Has no keys for which this is 0: adding 1 changes nothing here.
         large: whether an amount is beyond ±``LARGE``, so that every sum must be checked for
             overflow.
     """

@@ -150,7 +150,7 @@ class WaitingMembers:
 
     @property
     def size(self) -> int:
-        """Bytes of memory of all waiting members."""
+        """Bytes of memory of all members that wait for a salt, with their keys."""
         return self._bytes + self.count * WAITING_BYTES
 
     @property

@@ -289,11 +289,12 @@ class Sources:
             content: the bytes of the file.
             source: the source.
             head: head of the content.
-            held: end and digest of the last chunk that the content is known to have.
+            held: end and digest of the last chunk that is known to be the same in the content. The
+                comparison begins there; (0, b'') for the beginning.
             before_chunk: called before each chunk.
 
         Raises:
-            Unreadable: bytes of known chunks cannot be read.
+            Unreadable: bytes of the content cannot be read.
             StoreError: MySQL failed.
         """
         to, last = held

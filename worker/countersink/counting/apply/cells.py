@@ -1,6 +1,7 @@
 """Writes cells: adds amounts to ``counter_slot`` in one slot, posts their sums to the ledger, and
 adds members to sketches. ``upsert`` does so for the rows of entries. ``run_again`` repeats a
-transaction where rows of ``counter_keys`` are missing, or without rows whose members were refused.
+transaction that failed: if rows of ``counter_keys`` were missing, it inserts them first; if members
+were refused, it leaves out the rows that have them.
 
 The caller begins the transaction. It has validated each row before: a value that the server refuses
 makes the whole transaction fail.

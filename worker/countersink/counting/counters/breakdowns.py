@@ -247,8 +247,9 @@ def empty_key(counter: str) -> ValueError:
 
 
 def removed(session: Session, counter: str) -> list[str]:
-    """Return the names of a counter's removed breakdowns, whose rows are still to be deleted.
-    Breakdowns deleted a moment ago are included: applications may still have counted in them.
+    """Return the names of the breakdowns that were removed from a counter's settings: their rows
+    are to be deleted. A breakdown that was in use up to its deletion stays included until it is
+    deleted once more, because applications may have counted in it meanwhile.
     """
     return names_of(session, counter, "dimensions IS NULL")
 

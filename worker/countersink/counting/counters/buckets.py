@@ -380,8 +380,8 @@ def require_length(
 
 @lru_cache(maxsize=65_536)
 def _clock_changes(time_zone: str, utc_day: int) -> tuple[tuple[int, int], ...]:
-    """Return (instant, new UTC offset) in seconds of each change of clocks in a day of UTC. A
-    change at the very end of the day is included.
+    """Return (Unix second, new UTC offset in seconds) of each change of clocks in a day of UTC,
+    its very end included. The day is given as the number of days since 1970.
     """
     found = []
     begin = utc_day * _DAY

@@ -33,7 +33,7 @@ class Counters:
     needed rows at each attempt.
 
     Args:
-        connect: opens sessions at REPEATABLE READ on a database whose tables were checked.
+        connect: opens sessions at REPEATABLE READ, after a check of the version of the tables.
         pool: sessions for reading.
     """
 
@@ -42,7 +42,7 @@ class Counters:
         self._pool = pool
 
     def list(self) -> "list[Counter]":
-        """Return every counter that was created or counted, in the order of names."""
+        """Return every counter that was created or has counted an event, in the order of names."""
         return self._pool.read(settings.read)
 
     def show(self, name: str) -> Counter:

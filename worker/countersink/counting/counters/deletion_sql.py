@@ -162,8 +162,8 @@ def end_runs(session: Session, counter: str) -> None:
 
 
 def delete_corrections(session: Session, counter: str, size: int) -> bool:
-    """Delete up to ``size`` corrections that one reconcile of the counter made. (Its records of
-    keys that needed no correction are deleted, too.)
+    """Delete up to ``size`` corrections of a counter, all of the same reconcile run. (Records
+    of the run about keys that needed no correction are deleted in the same way.)
 
     Returns:
         False once no run of the counter has corrections; True if this is to be called again.

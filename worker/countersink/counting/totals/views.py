@@ -355,8 +355,8 @@ class View:
         return begins if self.scheme.starts_at(label) >= instant else _next(width, begins)
 
     def _around(self, width: Width, instant: int | None) -> int | None:
-        """Return the label, without the number of its width, of the bucket in which an instant is.
-        An instant at which no event can be is replaced by the nearest one that is possible.
+        """Return the label, without the number of its width, of the bucket in which an instant is;
+        None for None (see ``buckets.py``: not always an instant). Clamped to possible events.
         """
         if instant is None:
             return None
