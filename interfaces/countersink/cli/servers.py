@@ -1,4 +1,4 @@
-"""What all private servers have in common: child processes that end with their parent, start, stop,
+"""The base of all private servers: child processes that end with their parent, start, stop,
 readiness and ports. A private server is one that ``countersink up`` or a test starts for itself;
 its data, port, password and log are in one directory.
 

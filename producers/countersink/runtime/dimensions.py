@@ -188,7 +188,7 @@ MOST_KNOWN: Final = 8_192
 """Most items in the cache, of some 600 bytes each. The cache is emptied when it would have more."""
 
 Known = tuple[Callable[[Mapping[str, str]], Any], dict[Any, Dimensions], tuple[str, ...]]
-"""What the cache has for a set of names: a getter that takes the values of these names from a
+"""A cache entry for a set of names: a getter that takes the values of these names from a
 mapping (the bare value if there is one name), a dictionary from the getter's result to the
 dimensions, and the names, sorted.
 """

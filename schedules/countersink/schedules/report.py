@@ -1,4 +1,4 @@
-"""What a scheduler and a job process report: their states, the actions in their logs, and
+"""Reports of schedulers and job processes: their states, the actions in their logs, and
 heartbeats. ``RunHeartbeat`` is the thread that writes a run's heartbeat to the table ``job_run``;
 it notices if the run was taken over. See ``options.py`` for the intervals.
 

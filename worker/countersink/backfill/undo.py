@@ -38,7 +38,7 @@ Reached = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """What an undo has taken back, summed over chunks or over ranges of corrections.
+    """The changes that an undo has made, summed over chunks or over ranges of corrections.
 
     Attributes:
         chunks: number of transactions that changed totals.

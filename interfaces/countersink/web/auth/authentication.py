@@ -16,7 +16,7 @@ from countersink.web.http import Route
 from countersink.web.services import Services
 
 BURST_S: Final = 2.0
-"""As many requests as the rate allows in so many seconds may arrive at once."""
+"""The size of a burst, as seconds of the rate: so many requests may arrive at once."""
 _READING: Final = ("GET", "HEAD")
 _CHALLENGE: Final = 'Bearer realm="countersink"'
 

@@ -24,11 +24,11 @@ KEPT: Final = 50_000
 """Minimum number of names that a :class:`TokenBuckets` remembers. It forgets the least recently
 used ones when it has twice as many."""
 WAITING_PART: Final = 2
-"""One connection in so many may have a request that waits for MySQL or for the queue. The other
-connections are left to increments."""
+"""The divisor of the connections: the quotient is how many of them may have a request that waits
+for MySQL or for the queue. The other connections are left to increments."""
 HOLDER_PART: Final = 10
-"""One connection in so many may have a waiting request (see :data:`WAITING_PART`) with the same
-key, or without a key from the same address."""
+"""The divisor of the connections for waiting requests (see :data:`WAITING_PART`) with the same key,
+or without a key from the same address."""
 LEAST_PLACES: Final = 8
 """Minimum of the limits by :data:`WAITING_PART` and :data:`HOLDER_PART`, in requests: a browser
 sends six requests at once."""

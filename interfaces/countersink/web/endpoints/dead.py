@@ -177,7 +177,7 @@ class DeadLetter(msgspec.Struct):
 
 
 class DeadReasonWords(msgspec.Struct):
-    """What a reason of dead letters means, in words for people."""
+    """A reason of dead letters, explained in words for people."""
 
     headline: Annotated[str, doc("what happened, in a few words")]
     explanation: Annotated[str, doc("what happened, as a sentence")]

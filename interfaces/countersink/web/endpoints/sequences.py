@@ -45,7 +45,7 @@ _Int64 = Annotated[int, Meta(ge=MIN_AMOUNT, le=MAX_AMOUNT)]
 
 
 class ValueAsked(Closed):
-    """What a request asks a sequence for: one value, or a block of values."""
+    """A request for one value, or a block of values, of a sequence."""
 
     step: Annotated[
         _Int64 | None,

@@ -24,8 +24,8 @@ Handler = Callable[[Request, Services, Identity], Awaitable[Response]]
 
 
 Described = str | type[msgspec.Struct] | Mapping[str, Any]
-"""What a route says about one response: a text, for a problem; the struct of a JSON body, whose
-docstring is the description; or the response object of OpenAPI."""
+"""The description of one response of a route: a text, for a problem; the struct of a JSON body,
+whose docstring is the description; or the response object of OpenAPI."""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Closed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ItemError(msgspec.Struct):
-    """What is wrong with an item or a parameter."""
+    """An error of an item or a parameter."""
 
     detail: str
     index: Annotated[int, Meta(ge=0, description="The item's, from 0.")] | UnsetType = UNSET

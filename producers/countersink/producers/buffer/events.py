@@ -54,7 +54,7 @@ _NONE: Final[Fast] = (len, {}, list[RowKey]().append)
 
 
 class Mode(Enum):
-    """What a call does in addition when it takes the slow way."""
+    """The additional work of a call on the slow path."""
 
     IDLE = "start or wake the threads"
     HOT = "nothing: the fold thread folds every few ms"

@@ -97,7 +97,7 @@ def _size(entry: "os.DirEntry[str]") -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentInfo:
-    """What is known about one segment in a spool directory.
+    """The state of one segment in a spool directory.
 
     Attributes:
         path: the file's path.

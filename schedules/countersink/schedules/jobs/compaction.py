@@ -44,7 +44,7 @@ to need work."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactOptions:
-    """What a compaction compacts, and how fast.
+    """The scope and the pace of a compaction.
 
     Attributes:
         counter: the only counter to compact, together with its breakdowns; None for all counters.

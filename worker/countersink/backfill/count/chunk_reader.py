@@ -126,7 +126,7 @@ class MinuteLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadChunk:
-    """What the lines of a chunk gave.
+    """The results of the lines of a chunk.
 
     Attributes:
         start: beginning of the chunk.

@@ -163,7 +163,7 @@ class ProgressWatch:
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """What all chunks of a running backfill share.
+    """The state that all chunks of a running backfill share.
 
     Attributes:
         mysql_url: URL of the database.

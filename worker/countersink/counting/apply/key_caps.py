@@ -68,7 +68,7 @@ _COUNTERS_PER_QUERY: Final = 500
 
 @dataclass(slots=True)
 class Capped:
-    """What :func:`cap` did: the keys that had no room, and the keys that are new.
+    """The result of :func:`cap`: the keys that had no room, and the keys that are new.
 
     Attributes:
         moved: keys whose amounts were moved to the key ``__overflow__``, by (counter, bucket's

@@ -32,7 +32,7 @@ _KEY: Final = itemgetter(2)
 
 @dataclass(frozen=True, slots=True)
 class RuleContext:
-    """What the rules need to know to decide.
+    """The data by which the rules decide.
 
     Attributes:
         catalog: the catalog in force.

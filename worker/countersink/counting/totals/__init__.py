@@ -39,7 +39,7 @@ class DayRange(TypedDict, total=False):
 
 
 class TotalsQuestion(DayRange, total=False):
-    """What a question adds up: events in a range that have one key, one of several keys, a key that
+    """The scope of a question: events in a range that have one key, one of several keys, a key that
     matches, or (``where``) some values of dimensions. By default these are all events.
     """
 

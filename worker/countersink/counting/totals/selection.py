@@ -235,7 +235,7 @@ class Last:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a question is about: counter, keys and range. None means all counters, all keys or all
+    """The scope of a question: counter, keys and range. None means all counters, all keys or all
     times.
 
     Attributes:

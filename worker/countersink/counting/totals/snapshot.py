@@ -63,7 +63,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a snapshot knows of a counter.
+    """The data of a counter in a snapshot.
 
     Attributes:
         known: whether it was created or counted.

@@ -102,7 +102,7 @@ class Cut:
 
 
 class Rows(Protocol):
-    """What a view reads of the tables: rows of any counter, all in one snapshot."""
+    """The data that a view reads: rows of any counter, all in one snapshot."""
 
     def row_in(self, counter: str, where: str, args: Sequence[object]) -> int | None:
         """As :meth:`countersink.counting.totals.snapshot.Snapshot.row_in`."""
