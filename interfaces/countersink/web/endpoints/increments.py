@@ -59,7 +59,8 @@ async def add(request: Request, services: Services, who: Identity) -> Response:
     body = await bodies.read(request, services)
     increments = read_increments(body, services.options, who)
     salted = {each[0] for each in increments if len(each) > 5}
-    await wait_until(request, services, partial(_have_salts, services, salted), SALT_WAIT_S)
+    if salted:
+        await wait_until(request, services, partial(_have_salts, services, salted), SALT_WAIT_S)
     accept(services, who, increments, None if name is None else scoped(who, name))
     if wait is None:
         return answer(len(increments), None)
