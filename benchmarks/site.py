@@ -12,7 +12,7 @@ import redis
 
 from benchmarks.database import connect, server_version
 from countersink.cli.errors import ServerMissing
-from countersink.cli.server_programs import mariadbd
+from countersink.cli.servers import mariadbd
 from tests.support.servers import Kind, MySQLServer, RedisServer, mysqld
 from tests.support.trees import why_missing
 

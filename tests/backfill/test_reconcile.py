@@ -15,6 +15,7 @@ from countersink.counting.apply import dead
 from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.counting.counters.buckets import ONE_DAY, width_of
+from countersink.counting.errors import TrackedCounter
 from countersink.database.sql import label_time
 from countersink.stream.connection import command
 from countersink.stream.entry import Sealed, encode_rows, new_entry_id
@@ -275,9 +276,9 @@ def test_a_run_that_somebody_ended_corrects_nothing(scene: Scene, state: str) ->
 def test_tracked_counters_are_refused(scene: Scene) -> None:
     track(scene.session, "views")
     run = scene.new_run()
-    with pytest.raises(BackfillError, match="tracked table"):
+    with pytest.raises(TrackedCounter, match="tracked table"):
         scene.correct(run)
-    with pytest.raises(BackfillError, match="tracked table"):
+    with pytest.raises(TrackedCounter, match="tracked table"):
         scene.would({})
 
 

@@ -10,6 +10,7 @@ from countersink.backfill import undo
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.undo import TakenBack
 from countersink.counting.counters.buckets import width_of
+from countersink.counting.errors import TrackedCounter
 from countersink.database.sessions import open_tables
 from countersink.database.sql import day_label
 from tests.backfill.truths import (
@@ -136,6 +137,6 @@ def test_one_that_was_killed_in_the_midst_and_the_one_that_made_it_right(
 def test_a_counter_that_is_a_tables_by_now_is_left_alone(scene: Scene, run: int) -> None:
     track(scene.session, "views")
     before = scene.totals()
-    with pytest.raises(BackfillError, match="tracked table"):
+    with pytest.raises(TrackedCounter, match="tracked table"):
         scene.undo(run)
     assert scene.totals() == before

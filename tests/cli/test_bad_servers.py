@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from countersink.cli.servers import free_port
+from countersink.cli.private_server import free_port
 from tests.cli.command import Result, Servers, call, one_sentence
 from tests.support.certificates import make_certificates
 from tests.support.factories import MySQLFactory, RedisFactory

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.cli.servers import free_port
+from countersink.cli.private_server import free_port
 from countersink.database.connection import connect as connect_mysql
 from countersink.stream.connection import command, connect
 from tests.cli.command import Result, Servers, call

@@ -7,7 +7,7 @@ import pytest
 import redis
 import requests
 
-from countersink.cli.servers import free_port
+from countersink.cli.private_server import free_port
 from countersink.store import Store
 from tests.cli.command import Servers, Start
 from tests.producers.helpers import STREAM

@@ -15,9 +15,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from countersink.cli import server_programs
+from countersink.cli import servers as server_programs
 from countersink.cli.errors import ServerFailed, ServerMissing
-from countersink.cli.servers import free_port
+from countersink.cli.private_server import free_port
 from tests.support.factories import MySQLFactory, RedisFactory
 from tests.support.processes import is_running
 from tests.support.servers import Kind, MySQLServer, RedisServer
@@ -142,7 +142,7 @@ def test_a_drawn_port_that_was_taken_meanwhile_is_drawn_again(
     taken = own_redis_server().port
     drawn = iter([taken, taken])
     monkeypatch.setattr(
-        "countersink.cli.servers.free_port", lambda: next(drawn, None) or free_port()
+        "countersink.cli.private_server.free_port", lambda: next(drawn, None) or free_port()
     )
     with RedisServer(tmp_path) as server:
         assert server.port != taken

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from countersink.cli import server_programs
+from countersink.cli import servers as server_programs
 from countersink.cli.commands import up as up_module
 from countersink.cli.commands.up import COMMANDS
 from countersink.database.sessions import open_tables

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from countersink.cli.servers import LOOPBACK
+from countersink.cli.private_server import LOOPBACK
 from countersink.counting.apply import queue_losses
 from countersink.counting.apply.queue_losses import QueueLoss, recent, total, watch
 from countersink.database.connection import connect

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from countersink.cli.servers import free_port
+from countersink.cli.private_server import free_port
 from countersink.database.connection import connect
 from countersink.database.errors import Misconfigured, Refused, Unavailable
 from countersink.database.url import Settings

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 import requests
 
-from countersink.cli.servers import free_port
+from countersink.cli.private_server import free_port
 from countersink.metrics import endpoint as module
 from countersink.metrics.endpoint import MAX_CONNECTIONS, Endpoint
 from countersink.metrics.health import STUCK_AFTER_S, Health

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import redis
 
-from countersink.cli.servers import free_port
+from countersink.cli.private_server import free_port
 from tests.processes.load import Load
 from tests.processes.servers import GOES_ON, INTERVAL, ORPHANS, RELOADS, Server
 from tests.producers.helpers import total

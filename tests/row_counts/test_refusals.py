@@ -10,7 +10,7 @@ from countersink.row_counts.definitions import (
     default_counter,
     parse,
 )
-from countersink.row_counts.encoding import key_sql
+from countersink.row_counts.keys import key_sql
 from countersink.row_counts.table import read_table, widest
 from countersink.store import Refused, Store
 from tests.row_counts.application import App, user

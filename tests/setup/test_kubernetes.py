@@ -16,7 +16,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from countersink.cli.servers import free_port
+from countersink.cli.private_server import free_port
 from countersink.database.migrate import migrate
 from countersink.producers.options import PREFIX, Options
 from countersink.schedules.options import JobProcessOptions, SchedulerOptions

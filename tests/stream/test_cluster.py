@@ -13,7 +13,7 @@ from redis.crc import key_slot
 from redis.exceptions import ClusterDownError
 
 from countersink.backfill import reconcile
-from countersink.cli.servers import LOOPBACK, free_port
+from countersink.cli.private_server import LOOPBACK, free_port
 from countersink.stream import cluster as cluster_module
 from countersink.stream import names
 from countersink.stream.cluster import ClusterClient

@@ -8,7 +8,7 @@ import redis
 import redis.exceptions as driver
 from redis.sentinel import MasterNotFoundError, SlaveNotFoundError
 
-from countersink.cli.servers import LOOPBACK, free_port
+from countersink.cli.private_server import LOOPBACK, free_port
 from countersink.stream.connection import command, connect, mapped, redact
 from countersink.stream.errors import (
     StreamError,

@@ -12,7 +12,7 @@ import redis
 from redis._parsers import _HiredisParser, _RESP2Parser
 from redis.sentinel import SentinelConnectionPool
 
-from countersink.cli.servers import LOOPBACK, free_port
+from countersink.cli.private_server import LOOPBACK, free_port
 from countersink.stream import sentinel
 from countersink.stream.connection import SOCKET_TIMEOUT, command, connect, mapped, redact
 from countersink.stream.errors import StreamMisconfigured, StreamUnavailable

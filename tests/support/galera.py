@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
 
-from countersink.cli.server_programs import find_program
+from countersink.cli.servers import find_program
 from countersink.database.connection import connect
 from countersink.database.errors import StoreError
 from countersink.database.session import Session

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
 
-from countersink.cli.server_programs import find_program
-from countersink.cli.servers import LOOPBACK, write_private
+from countersink.cli.private_server import LOOPBACK, write_private
+from countersink.cli.servers import find_program
 from countersink.database.connection import connect
 from countersink.database.errors import StoreError
 from tests.support.ports import Ports

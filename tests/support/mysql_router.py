@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from countersink.cli.servers import LOOPBACK, PrivateServer
+from countersink.cli.private_server import LOOPBACK, PrivateServer
 from countersink.database.connection import connect
 from countersink.database.errors import StoreError
 from tests.support.servers import mysql_tree, mysqld

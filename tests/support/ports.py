@@ -2,7 +2,7 @@
 
 import socket
 
-from countersink.cli.servers import LOOPBACK, free_port
+from countersink.cli.private_server import LOOPBACK, free_port
 
 
 class Ports:

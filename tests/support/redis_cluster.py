@@ -12,7 +12,7 @@ from urllib.parse import quote
 import redis
 from redis.crc import key_slot
 
-from countersink.cli.servers import LOOPBACK, free_port, write_private
+from countersink.cli.private_server import LOOPBACK, free_port, write_private
 from countersink.stream.connection import connect
 from countersink.stream.names import stream_key
 from tests.support.certificates import make_certificates

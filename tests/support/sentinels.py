@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import redis
 
-from countersink.cli.servers import LOOPBACK, write_private
+from countersink.cli.private_server import LOOPBACK, write_private
 from countersink.stream.connection import connect
 from tests.support.factories import ServerFactory
 from tests.support.servers import RedisServer

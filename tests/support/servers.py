@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from countersink.cli import server_programs
+from countersink.cli import servers as server_programs
 from countersink.cli.errors import ServerFailed, ServerMissing
-from countersink.cli.server_programs import configured_program, find_program
-from countersink.cli.servers import PrivateServer, write_private
+from countersink.cli.private_server import PrivateServer, write_private
+from countersink.cli.servers import configured_program, find_program
 
 AppendFsync = Literal["always", "everysec", "no"]
 Kind = Literal["mariadb", "mysql"]

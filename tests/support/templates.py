@@ -9,8 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from countersink.cli import server_programs
-from countersink.cli.server_programs import mariadbd
+from countersink.cli import servers as server_programs
+from countersink.cli.servers import mariadbd
 from tests.support import servers
 from tests.support.servers import FAST, Kind, MySQLServer, mysqld
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from countersink.cli.servers import free_port
+from countersink.cli.private_server import free_port
 from tests.support.processes import Child, Children
 from tests.support.waiting import eventually
 

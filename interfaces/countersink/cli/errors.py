@@ -69,7 +69,7 @@ class Misuse(click.UsageError):
 
 class ServerError(ExplainedError):
     """Base class of the errors of private servers, which ``countersink up`` starts
-    (``countersink.cli.servers``)."""
+    (``countersink.cli.private_server``)."""
 
 
 class ServerMissing(ServerError):

@@ -7,9 +7,8 @@ other run can count lines after its chunks. Then one transaction per chunk, from
 source to the first, subtracts the cells of the chunk's journal, and deletes journal and chunk.
 Later runs read that part of the source again. Corrections are taken back in the same way.
 
-So an undo may be killed at any time, and several may work at once. The journal has cells as they
-are in the tables, so later compaction, retention and changes of the resolution do not matter. Runs
-that have counted later lines of a source must be undone together with the run.
+An undo may be killed at any time, and several may work at once. The journal has the cells of the
+tables: compaction and retention do not matter. Runs with later lines must be undone as well.
 """
 
 from collections import Counter
@@ -25,6 +24,7 @@ from countersink.backfill.history import Run
 from countersink.counting.apply import cells
 from countersink.counting.apply.amounts import Amounts
 from countersink.counting.apply.guards import Control, bump, exclusive, read_control
+from countersink.counting.counters.all_counters import refuse_tracked
 from countersink.counting.counters.catalog import load_scheme, marked_days, unmark_days
 from countersink.database import sql
 from countersink.database.session import Connect, Session, rerun
@@ -201,7 +201,7 @@ def _take_corrections(session: Session, counter: str, run: int) -> tuple[int, in
 def _attempt(session: Session, counter: str, run: int) -> tuple[int, int]:
     with session.transaction():
         read_control(session)  # its lock keeps the counter from becoming a tracked table's
-        targets.refuse_tracked(session, counter)
+        refuse_tracked(session, counter)
         found = session.query(
             f"SELECT {sql.LABEL}, counter_key, had, should_be FROM backfill_correction"
             " WHERE run = %s ORDER BY bucket, width, counter_key LIMIT %s FOR UPDATE",

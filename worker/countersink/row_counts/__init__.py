@@ -76,9 +76,9 @@ class TrackedTables:
             counter: the counter for the rows, which must be unused; by default it has the table's
                 name.
             by: columns whose values make the key, in this order; see
-                :mod:`countersink.row_counts.encoding`.
+                :mod:`countersink.row_counts.keys`.
             day: a column of type DATE, DATETIME or TIMESTAMP. A row is counted on the column's
-                date, in UTC; see :mod:`countersink.row_counts.encoding`.
+                date, in UTC; see :mod:`countersink.row_counts.keys`.
             app_slots: number of slots that the triggers use, 1 to 256. It should be about the
                 number of connections that write to the table at once.
             progress: called while the rows are counted.

@@ -21,8 +21,8 @@ from countersink.database.session import Session, rerun
 from countersink.database.sql import LABEL, label_time, quoted, width_number
 from countersink.row_counts import triggers
 from countersink.row_counts.definitions import TrackedTable, read
-from countersink.row_counts.encoding import key_sql, label_of_number, number_sql
 from countersink.row_counts.errors import HiddenTriggers, TableChanged
+from countersink.row_counts.keys import key_sql, label_of_number, number_sql
 from countersink.row_counts.table import AppTable, read_table
 from countersink.row_counts.triggers import SQL_MODE as TRIGGER_MODE
 from countersink.runtime.limits import key_text

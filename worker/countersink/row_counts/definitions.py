@@ -30,7 +30,7 @@ class TrackedTable:
         schema: the database of the table.
         table: the name of the table.
         by: the columns whose values make the key, in this order; see
-            :mod:`countersink.row_counts.encoding`.
+            :mod:`countersink.row_counts.keys`.
         day: the column whose date is the day of a row; None if all rows are counted on 1970-01-01.
         app_slots: number of slots that the triggers use.
         triggers: the text with which the names of the triggers begin.

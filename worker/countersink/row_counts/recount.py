@@ -25,7 +25,7 @@ from countersink.database.session import Connect, Session, explained, rerun, rer
 from countersink.database.sql import CELLS_PER_STATEMENT, label_time, parts
 from countersink.row_counts.check import Cell, Progress, differences
 from countersink.row_counts.definitions import TrackedTable, read, set_counted
-from countersink.row_counts.encoding import DAY, LATE_DAY, NO_DAY, is_day
+from countersink.row_counts.keys import DAY, LATE_DAY, NO_DAY, is_day
 from countersink.row_counts.table import AppTable
 
 IDLE_SECONDS: Final = 600

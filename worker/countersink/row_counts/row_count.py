@@ -21,9 +21,9 @@ from countersink.counting.totals.selection import check_days
 from countersink.database.errors import Refused
 from countersink.database.session import Session
 from countersink.database.sql import day_label, label_time, marks, parts
-from countersink.row_counts import encoding
+from countersink.row_counts import keys as encoding
 from countersink.row_counts.definitions import TrackedTable, find, in_words, read_all
-from countersink.row_counts.encoding import (
+from countersink.row_counts.keys import (
     LATE_DAY,
     NO_DAY,
     Alike,
@@ -64,7 +64,7 @@ def row_count(
         table: the table as it was given to ``track``, or its counter.
         where: column → value of the rows to count, for columns that the table is tracked by. The
             value None stands for NULL. The column's collation decides which texts are equal. For
-            the types of values see :func:`countersink.row_counts.encoding.condition`.
+            the types of values see :func:`countersink.row_counts.keys.condition`.
         start, end: the first and last day to count, by the table's day column; None for no limit.
             Rows without a day, or with a day before 1970, count as 1969-12-31.
 

@@ -20,8 +20,7 @@ import click
 from countersink.cli import settings
 from countersink.cli.errors import Failure, ServerError, scrub
 from countersink.cli.output import write_result
-from countersink.cli.server_programs import MariaDBServer, RedisServer
-from countersink.cli.servers import (
+from countersink.cli.private_server import (
     ChildProcess,
     PrivateServer,
     Restartable,
@@ -29,6 +28,7 @@ from countersink.cli.servers import (
     is_free,
     write_private,
 )
+from countersink.cli.servers import MariaDBServer, RedisServer
 from countersink.database.migrate import migrate
 from countersink.database.sessions import open_tables
 from countersink.runtime.process import SignalQueue, signal_queue

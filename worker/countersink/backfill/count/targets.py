@@ -31,7 +31,6 @@ from countersink.counting.ledger.balance import JournalEntry, journal_entries
 from countersink.counting.visitors.rows import CellPlace
 from countersink.database import sql
 from countersink.database.session import Session, rerun
-from countersink.row_counts.definitions import tracked_names
 
 _CELLS_PER_PIECE: Final = 20_000
 """Number of cells in a piece of a journal. A piece takes some hundred kilobytes compressed, at most
@@ -183,19 +182,6 @@ def read_journal(session: Session, counter: str, source: int, start_at: int, add
     dimensioned = breakdowns.read_dimensioned(session, counter).get(counter)
     existing = {counter, *(each.name for each in (dimensioned.breakdowns if dimensioned else ()))}
     return amounts.without(set(amounts.counters) - existing)
-
-
-def refuse_tracked(session: Session, counter: str) -> None:
-    """Check that a counter is not the row count of a tracked table.
-
-    Raises:
-        BackfillError: it is a row count.
-    """
-    if counter in tracked_names(session):
-        raise BackfillError(
-            f"{counter} is the row count of a tracked table, and only its triggers count it:"
-            " `countersink verify` checks whether they count right"
-        )
 
 
 def refuse_breakdowns(session: Session, counter: str) -> None:

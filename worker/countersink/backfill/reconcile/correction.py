@@ -2,14 +2,13 @@
 writes the differences to ``backfill_correction``; ``compare`` only finds them, for dry runs.
 
 The total of a key and day is set in one transaction. The buckets in the run's resolution get the
-sums of the sources (the *truth*), and all other buckets of the day, of any width, become 0. So
-buckets may be rolled up to wider ones meanwhile.
+sums of the sources (the *truth*), all others of the day 0: they may be rolled up meanwhile.
 
 At REPEATABLE READ, SELECT … FOR UPDATE locks the rows of a range of keys, in all slots, and the
-gaps between them. Until COMMIT nothing is counted, compacted or deleted there, so the difference is
-exact. Later increments come on top. These locks do not hold on other nodes of Galera: earlier
-commits there are waited for (``wsrep_sync_wait``) and summed, and later commits come on top. Two
-reconciles of a counter lock its row in turn, so the second sums up the corrections of the first.
+gaps between them. Until COMMIT nothing is counted, compacted or deleted there: the difference is
+exact. These locks do not hold on other nodes of Galera: earlier commits there are waited for
+(``wsrep_sync_wait``) and summed. Later increments come on top. Two reconciles of a counter lock its
+row in turn: the second sums up the corrections of the first.
 
 A range waits a second for locks, then is split, so that other transactions do not wait behind it.
 """
@@ -23,7 +22,7 @@ from typing import Final
 
 from countersink.backfill import history
 from countersink.backfill.count.sources import lock_counter
-from countersink.backfill.count.targets import refuse_breakdowns, refuse_tracked
+from countersink.backfill.count.targets import refuse_breakdowns
 from countersink.backfill.errors import RolledUpMeanwhile
 from countersink.backfill.history import LineCounts
 from countersink.backfill.options import BackfillOptions, Drift, Progress
@@ -31,6 +30,7 @@ from countersink.backfill.reconcile.scope import DayBuckets, choose, each_day
 from countersink.counting.apply import cells
 from countersink.counting.apply.amounts import Amounts
 from countersink.counting.apply.guards import read_control
+from countersink.counting.counters.all_counters import refuse_tracked
 from countersink.counting.counters.buckets import Resolution
 from countersink.database.errors import Conflict
 from countersink.database.session import Connect, Session

@@ -16,6 +16,7 @@ from countersink.backfill.options import BackfillOptions, Progress
 from countersink.backfill.spans import SpanReader, block_of
 from countersink.counting.apply import key_caps
 from countersink.counting.apply.key_caps import OVERFLOW
+from countersink.counting.counters.all_counters import refuse_tracked
 from countersink.counting.counters.buckets import (
     FINER,
     MINUTES,
@@ -172,10 +173,10 @@ def choose(
             :func:`countersink.backfill.reconcile.begin`.
 
     Raises:
-        BackfillError: the counter is a row count or has breakdowns, or some days have counts in the
-            overflow key.
+        TrackedCounter: the counter is a row count.
+        BackfillError: it has breakdowns, or some days have counts in the overflow key.
     """
-    targets.refuse_tracked(session, options.counter)
+    refuse_tracked(session, options.counter)
     targets.refuse_breakdowns(session, options.counter)
     start, end = options.recipe.start, options.recipe.end
     assert start is not None  # see check_days

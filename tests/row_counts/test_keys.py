@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from countersink.database.connection import connect
 from countersink.database.session import Session
-from countersink.row_counts.encoding import cut_values, decode, encode, key_sql
+from countersink.row_counts.keys import cut_values, decode, encode, key_sql
 from countersink.row_counts.table import Column, read_columns
 from countersink.runtime.limits import cut_bytes
 from tests.row_counts.application import App
