@@ -187,9 +187,9 @@ def sort_values(snapshot: Snapshot, by: str) -> SortValues:
 
 
 def _page_by_name(snapshot: Snapshot, query: OverviewQuery) -> tuple[list[str], int | None]:
-    """Return the counters after ``after``, sorted by name, and the number of counters on all pages.
-    If another page follows, at least ``limit`` + 1 counters are returned. The number is None where
-    one query does not return all names."""
+    """Return the counters after ``query.after``, sorted by name, and the number of counters on all
+    pages. If another page follows, at least ``query.limit`` + 1 counters are returned. The number
+    is None if there are too many counters to read all their names by one query."""
     if query.after and not is_name(query.after):
         raise ValueError("`after` must be a counter's name: `next` of the previous page")
     session, pending = snapshot.session, snapshot.pending.cells

@@ -140,7 +140,7 @@ class Services:
         register: has the valid keys, logins and links.
         cookie: finds the login of a request.
         failures: limits wrong keys per address.
-        places: limits requests that wait for a server.
+        places: limits the number of requests that wait for MySQL or Redis at the same time.
         quotas: limits names of counters and sequences per key.
         stopping: is set when the process is asked to end; endless answers end then.
         answers: number of answers so far, by HTTP status.

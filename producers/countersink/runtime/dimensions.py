@@ -143,7 +143,8 @@ def part(value: str, dimensions: int) -> str:
 
 
 def composite(values: Sequence[str]) -> str:
-    """Return the key that joins ``values``, at most 255 bytes, as a breakdown's row has it.
+    """Return the key of a breakdown's row for some values. Each value is escaped, and cut to
+    :func:`width` bytes, so the key has at most 255 bytes.
 
     Args:
         values: 1 to 8 values, in the breakdown's order of dimensions.
@@ -218,7 +219,8 @@ class KnownDimensions:
     _held: int = 0  # approximate: threads may add at the same time
 
     def row_key(self, counter: str, key: str | Mapping[str, str]) -> RowKey:
-        """Return the row key of a caller's key; cache it if its values are short and ASCII.
+        """Return a caller's key, checked, in the form of :data:`RowKey`. Dimensions are cached if
+        their values are short and ASCII; a text is never cached.
 
         Args:
             counter: a valid counter name.

@@ -106,8 +106,8 @@ class Outage:
             )
 
     def over(self, *, quietly: bool = False) -> None:
-        """Note that the server serves. If it was away, log that it is back, unless ``quietly`` is
-        true.
+        """Record that the server serves, which ends an outage. If there was one, log that the
+        server is back, unless ``quietly`` is true.
         """
         with self._lock:
             self._failures = 0

@@ -104,7 +104,8 @@ def stream_state(client: redis.Redis, stream: str, *, make: bool = False) -> Str
         client: a client from :func:`countersink.stream.connection.connect`.
         stream: the stream's key.
         make: whether to create the stream and the consumer group, at 0, if they are missing. A new
-            group begins a new epoch.
+            group begins a new epoch, which shows that entries may have been lost (see
+            :class:`Epoch`).
 
     Raises:
         StreamError: Redis does not answer, or refuses.

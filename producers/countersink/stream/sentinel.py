@@ -50,11 +50,14 @@ class MasterConnection(SentinelManagedConnection):
     def read_response(
         self, *args: Any, disconnect_on_error: bool | None = True, **options: Any
     ) -> Any:
-        """Return the next reply.
+        """Return the next reply. If the timeout is longer than :data:`ASK_S`, ask the sentinels at
+        these intervals, while no reply comes, whether this server is still the master.
 
         Raises:
-            redis.TimeoutError: the reply did not come within the connection's timeout.
-            redis.ConnectionError: the connection is lost, or another server is the master by now.
+            redis.TimeoutError: no reply came within the connection's timeout, or another server
+                became the master before a reply came.
+            redis.ConnectionError: the connection is lost, or a late reply came from a server that
+                is not the master any more.
         """
         patience = self.socket_timeout
         if patience is None or patience <= ASK_S or "timeout" in options:

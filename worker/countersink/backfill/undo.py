@@ -153,8 +153,8 @@ def take_corrections_back(
     on_progress: Callable[[int, int], object] = lambda done, total: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> TakenBack:
-    """Take back the corrections of an ``undoing`` run, then its marks on days (``reconciled_day``).
-    May be called again.
+    """Take back the corrections of an ``undoing`` run in ranges of :data:`ROWS` corrections, then
+    the run's marks on days (``reconciled_day``). May be called again.
 
     Args:
         connect: opens sessions at READ COMMITTED.

@@ -82,7 +82,8 @@ class TrackedTables:
             app_slots: number of slots that the triggers use, 1 to 256. It should be about the
                 number of connections that write to the table at once.
             progress: called while the rows are counted.
-            notice: called with the plan's warnings, and with reasons to wait.
+            notice: called with a sentence on each change of rows that the triggers do not count
+                rightly (see :class:`Plan`), and on each reason to wait.
 
         Returns:
             the tracked table.

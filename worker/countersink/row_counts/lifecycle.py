@@ -39,8 +39,8 @@ class Plan:
     Attributes:
         definition: the table as it will be tracked, or as it is tracked already.
         statements: the SQL that creates its triggers, in order.
-        warnings: sentences on changes of rows that make the count wrong, after which a recount is
-            needed.
+        warnings: sentences, each on a kind of change that the triggers do not count rightly, such
+            as the deletion of rows by a foreign key. After such a change, a recount is needed.
         reads: the columns that the triggers read. On MariaDB these include the primary key. If one
             of them is dropped or renamed, the application's writes fail, so untrack the table
             before.

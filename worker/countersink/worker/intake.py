@@ -150,7 +150,7 @@ class Intake:
         return batch
 
     def acknowledge(self, batch: ReadBatch) -> None:
-        """Acknowledge ``batch``, which was applied.
+        """Acknowledge ``batch``, which was applied: its entries are removed from their streams.
 
         Raises:
             StreamError: Redis does not answer, or refuses.

@@ -105,7 +105,8 @@ class AmountFormat:
             ``thousands`` is a point.
         thousands: the separator of groups of three digits; '' for none.
 
-    If both are '', a text such as ``1.000`` or ``1,234`` is ambiguous and rejected.
+    If both are '', ``1.00`` is read as 1, but ``1.000`` and ``1,234`` are rejected as
+    :class:`Misread`, because they may have thousands or a fraction.
     """
 
     def __init__(self, decimal_point: str = "", thousands: str = "") -> None:

@@ -54,7 +54,8 @@ _NONE: Final[Fast] = (len, {}, list[RowKey]().append)
 
 
 class Mode(Enum):
-    """The additional work of a call on the slow path."""
+    """The mode of an event buffer: the work that each call on the slow way does besides adding its
+    event. Only in the mode ``HOT`` can calls take the fast way."""
 
     IDLE = "start or wake the threads"
     HOT = "nothing: the fold thread folds every few ms"

@@ -300,7 +300,8 @@ class RowBuffer:
         return left
 
     def take_waiting(self, counter: str) -> list[tuple[RowKey, int, bytes]]:
-        """Remove and return (key, minute, member) of a counter's waiting sightings, to be added."""
+        """Remove a counter's sightings that wait for a salt, and return (key, minute, member) of
+        each. The caller hashes the members, and then adds the sightings as rows."""
         queue = self.waiting_members.take(counter)
         self._current.oldest = min(self._current.oldest, queue.oldest)
         return queue.members
@@ -352,9 +353,9 @@ class RowBuffer:
     def take(
         self, limit: int, upto: int, *, lowest: int = 0, named: bool = True
     ) -> RowChunk | None:
-        """Hand out at most ``limit`` rows of one generation whose number is ``lowest`` to ``upto``;
-        None where there are none. Rows with an id of the application come last, and only if
-        ``named`` is True; all rows of an id are handed out together.
+        """Hand out at most ``limit`` rows of the oldest generation, if its number is ``lowest`` to
+        ``upto``; None where there are none. Increments to which the application gave an id come
+        last, and only if ``named`` is True: all rows of one id at once, even beyond ``limit``.
         """
         if self._taken is None:
             if not self._current.size or not lowest <= self._current.oldest <= upto:

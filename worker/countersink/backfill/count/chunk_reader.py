@@ -93,8 +93,8 @@ class MinuteLabels:
         salt, which :meth:`decode` takes apart.
 
         Raises:
-            UnknownZone: the time zone is unknown on this machine. This does not mean that the
-                catalog must be read again: readers also ask for minutes of lines that do not count.
+            UnknownZone: this machine does not know the counter's time zone. Readers ignore this
+                error for a line that is left out.
         """
         label = self.scheme.label(minute)
         return label if self.salts is None else label << _SALT_BITS | self._salt(minute)

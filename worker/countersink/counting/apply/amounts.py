@@ -63,8 +63,8 @@ class Amounts:
         )
 
     def bucket(self, counter: str, bucket: int) -> dict[str, int]:
-        """Return the amounts of one bucket by key, as a dict to which the caller adds. A key of the
-        amount 0 is a cell, too.
+        """Return the dict of one bucket's amounts by key, to which the caller adds. It is made if
+        there is none. Each key in it is a cell, even if its amount is 0.
         """
         return self._amounts.setdefault(counter, {}).setdefault(bucket, {})
 
@@ -118,7 +118,7 @@ class Amounts:
         return self._amounts.get(counter, {})
 
     def without(self, names: Container[str]) -> "Amounts":
-        """Return a copy that lacks some counters."""
+        """Return the amounts of all other counters. Their dicts are shared, not copied."""
         kept = Amounts()
         kept._amounts = {
             name: buckets for name, buckets in self._amounts.items() if name not in names

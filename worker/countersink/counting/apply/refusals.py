@@ -77,7 +77,8 @@ def refuse(
         entries: the entries that are to be counted.
         catalog: the catalog in force.
         left_out: further rows that must not be counted, each with the reason.
-        late: whether to count rows that were accepted before their day was reconciled.
+        late: whether to count rows that were accepted before their day was reconciled. If
+            false, these are refused. Rows accepted later are never refused for this reason.
 
     Returns:
         The entries without the refused rows, and a dead row for each refused row.

@@ -248,8 +248,8 @@ def empty_key(counter: str) -> ValueError:
 
 def removed(session: Session, counter: str) -> list[str]:
     """Return the names of the breakdowns that were removed from a counter's settings: their rows
-    are to be deleted. A breakdown that was in use up to its deletion stays included until it is
-    deleted once more, because applications may have counted in it meanwhile.
+    are to be deleted. A name is returned again after this deletion if applications used the
+    breakdown shortly before, as they may have counted in it since: its rows are then deleted again.
     """
     return names_of(session, counter, "dimensions IS NULL")
 

@@ -68,8 +68,9 @@ def command(watch: bool, every: float) -> None:
 
 
 def system_state(client: redis.Redis, mysql_url: str | None) -> dict[str, Any]:
-    """Return the document of ``--format json``, read from Redis and MySQL. Without MySQL, its
-    members that come from there are null.
+    """Return the document of ``--format json``, read from Redis and MySQL. If ``mysql_url`` is None
+    or MySQL does not answer, the members that come from there are null, and the reason is in
+    ``dead_unknown`` and in ``unknown`` of ``schedules``.
 
     Raises:
         StreamError: Redis does not answer, or refuses.
