@@ -1,7 +1,7 @@
 """The key, link or login cookie of a request, and limits per key and address: 429 for too many
 wrong keys, 503 while keys cannot be read. ``TokenBuckets`` computes rate limits. ``WaitingPlaces``
-limits requests that wait for a server (503). ``NameQuotas`` limits the names that a key uses (403).
-See ``web/options.py`` for the settings."""
+limits requests that wait for MySQL or Redis (503). ``NameQuotas`` limits the names that a key uses
+(403). See ``web/options.py`` for the settings."""
 
 import hashlib
 import hmac
