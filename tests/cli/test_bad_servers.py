@@ -41,6 +41,12 @@ def test_a_redis_url_that_leads_nowhere(url: str, said: str) -> None:
         assert "COUNTERSINK_REDIS_URL" in sentence
 
 
+@pytest.mark.parametrize("url", ["memory://", "off://"])
+def test_producers_for_tests_are_none_of_a_command(url: str) -> None:
+    for command in (["increment", "c"], ["statsd", "--port", "0"], ["tail", "x", "--counter", "c"]):
+        assert "is not a Redis URL" in failed(call(*command, COUNTERSINK_REDIS_URL=url))
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [

@@ -9,7 +9,7 @@ import pytest
 from countersink.cli.private_server import free_port
 from countersink.database.connection import connect
 from countersink.database.errors import Misconfigured, Refused, Unavailable
-from countersink.database.url import Settings
+from countersink.database.url import Settings, with_database
 from tests.support.certificates import make_certificates
 from tests.support.factories import MySQLFactory
 from tests.support.servers import Kind, MySQLServer
@@ -28,6 +28,12 @@ def test_what_may_be_left_out() -> None:
     assert read.tls == "prefer"
     assert Settings.parse("mysql:///d?unix_socket=/run/s.sock").unix_socket == "/run/s.sock"
     assert Settings.parse("mysql://[::1]:3307/d").host == "::1"
+
+
+def test_a_url_of_another_database() -> None:
+    for url in ("mysql://u:p%2F@h1,[::1]:33/{}?ssl=true", "mysql://h/{}", "mysql:///{}?ssl_ca=/f/"):
+        assert with_database(url.format("d"), "a/b") == url.format("a%2Fb")
+    assert with_database("mysql://h", "a") == "mysql://h/a"
 
 
 def test_several_hosts() -> None:

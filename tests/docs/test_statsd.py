@@ -5,19 +5,19 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from countersink.producers.testing import RecordingProducer
 from countersink.statsd.options import Rules, StatsdOptions, load
 from countersink.statsd.tally import StatsdTally
 from tests.cli.command import Servers
 from tests.cli.listener import listener
 from tests.docs.console import Step, blocks, comparable, parts
 from tests.support.processes import PROJECT
+from tests.support.producing import recorder
 
 PAGE = "docs/statsd.md"
 
 
 def counted(line: str, rules: Rules, times: int = 1) -> dict[tuple[str, str], int]:
-    producer = RecordingProducer()
+    producer = recorder()
     tally = StatsdTally(producer, rules, StatsdOptions(max_counters=10))
     for _ in range(times):
         tally.lines([line.encode()])

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from countersink.producers import Increment, InvalidBatch, Producer, engine
-from countersink.producers.testing import RecordingProducer
 from countersink.stream.connection import connect
 from countersink.stream.entry import id_for
 from tests.producers.helpers import Queue, distinct, entries, total, totals
 from tests.support.entries import together
 from tests.support.factories import RedisFactory
+from tests.support.producing import recorder
 from tests.support.servers import RedisServer
 
 AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -201,7 +201,7 @@ def test_batches_are_spooled_and_replayed_under_their_id(
 
 
 def test_the_recording_producer_counts_a_batch_of_one_id_once() -> None:
-    producer = RecordingProducer()
+    producer = recorder()
     for _ in range(2):
         assert producer.increment_batch([Increment("hits", "a"), Increment("hits", "b")], id="1")
         assert producer.increment_batch([Increment("hits", "c", id="1")])

@@ -12,13 +12,13 @@ import redis
 
 from countersink.producers import Increment, InvalidBatch, Producer
 from countersink.producers.buffer import fold_thread
-from countersink.producers.testing import RecordingProducer
 from countersink.runtime import dimensions
 from countersink.runtime.dimensions import KnownDimensions, RowKey, check_dimensions, check_row_key
 from countersink.stream.decode import decode_rows
 from countersink.stream.entry import MAX_ROWS_BYTES
 from tests.producers.helpers import Queue, distinct, entries
 from tests.support.examples import MANY
+from tests.support.producing import recorder
 from tests.support.waiting import eventually
 
 AWAY = "redis://127.0.0.1:1/0"
@@ -234,7 +234,7 @@ def test_a_batch_with_an_id_that_no_entry_would_hold_is_refused(queue: Queue) ->
 
 
 def test_the_recording_producer_counts_by_some_of_the_values() -> None:
-    producer = RecordingProducer()
+    producer = recorder()
     producer.increment("hits", HOME)
     producer.increment("hits", {"page": "/home", "country": "FR"}, 4)
     producer.increment_batch([Increment("hits", {"page": "x" * 300})])

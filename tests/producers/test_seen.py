@@ -16,7 +16,6 @@ import redis
 
 from countersink.producers import Increment, InvalidBatch, Producer
 from countersink.producers.buffer import queues, sightings
-from countersink.producers.testing import RecordingProducer
 from countersink.runtime.dimensions import RowKey, check_row_key
 from countersink.runtime.members import MAX_HASHES, Salt
 from countersink.stream.connection import connect
@@ -26,6 +25,7 @@ from tests.producers.members import ENDLESS, FIRST, SALT, found, hashed, publish
 from tests.support.entries import beside, together
 from tests.support.examples import MANY
 from tests.support.factories import RedisFactory
+from tests.support.producing import recorder
 from tests.support.proxies import Deed, Phase, RedisProxy
 from tests.support.traffic import now_minute
 from tests.support.waiting import eventually
@@ -484,7 +484,7 @@ def test_a_batch_is_accepted_with_its_members_or_not_at_all(queue: Queue) -> Non
 
 
 def test_the_recording_producer_shows_members() -> None:
-    producer = RecordingProducer()
+    producer = recorder()
     producer.seen("visitors", "/", "ann")
     producer.seen("visitors", "/", b"ann")
     producer.seen("visitors", {"page": "/"}, "bob")

@@ -14,7 +14,7 @@ MODULES: Final = sorted(
     path for root in SOURCE_ROOTS for path in (PROJECT / root / "countersink").rglob("*.py")
 )
 FILES: Final = {root: sorted((PROJECT / root).rglob("*.*")) for root in SOURCE_ROOTS}
-MOST_MODULES: Final = 270
+MOST_MODULES: Final = 271
 MOST_IN_A_FOLDER: Final = 15
 LONG: Final = 400
 """Lines of a module above which there is a reason for it."""
@@ -27,7 +27,7 @@ NO_TERM: Final = {
     *("truth", "trying", "whole"),
 }
 """Metaphors, and words with two meanings."""
-TERMS: Final = {"apply", "pending", "pruning", "tally", "testing"}
+TERMS: Final = {"apply", "pending", "pruning", "tally"}
 """Terms of the field that look like one."""
 MAP: Final = PROJECT / "docs" / "architecture.md"
 

@@ -176,6 +176,24 @@ def test_producing_works_with_the_base_install(base_python: Path) -> None:
     assert done.stdout.strip() == "1", done.stderr
 
 
+def test_pytest_finds_the_fixtures_of_the_base_install(base_python: Path, tmp_path: Path) -> None:
+    for name in required_names(["pytest"]) | {"pytest"}:
+        for source in top_level_paths(name):
+            (tmp_path / source.name).symlink_to(source)
+    (tmp_path / "test_app.py").write_text(
+        "import sys\n"
+        "assert not {'redis', 'pymysql'} & set(sys.modules)\n"
+        "def test_producer(countersink_producer):\n"
+        "    countersink_producer.assert_nothing_counted()\n"
+        "def test_store(countersink_store):\n"
+        "    assert False, 'needs PyMySQL'\n"
+    )
+    options = ("-rs", "-pno:cacheprovider", f"--rootdir={tmp_path}", str(tmp_path / "test_app.py"))
+    done = run(base_python, "-m", "pytest", *options, PYTHONPATH=str(tmp_path))
+    assert "1 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
+    assert "countersink_store: countersink.store needs PyMySQL: pip install" in done.stdout
+
+
 def test_the_command_without_the_server_extra_says_what_to_install(base_python: Path) -> None:
     [site] = base_python.parents[1].glob("lib/python*/site-packages")
     [installed] = metadata.distributions(name="countersink", path=[str(site)])

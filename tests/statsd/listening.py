@@ -5,15 +5,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from countersink.producers.testing import RecordingProducer
+from countersink.producers import Producer
 from countersink.statsd import Figures, Server, StatsdOptions
+from tests.support.producing import recorder
 from tests.support.waiting import eventually
 
 
 class Listener:
     """The server and what it has counted."""
 
-    def __init__(self, server: Server, producer: RecordingProducer) -> None:
+    def __init__(self, server: Server, producer: Producer) -> None:
         self.server = server
         self.producer = producer
 
@@ -54,6 +55,6 @@ class Listener:
 @contextmanager
 def listening(**options: Any) -> Iterator[Listener]:
     """A listener at a free port of loopback."""
-    producer = RecordingProducer()
+    producer = recorder()
     with Server(StatsdOptions(**{"port": 0, **options}), producer) as server:
         yield Listener(server, producer)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from countersink.producers.testing import RecordingProducer
 from countersink.runtime.limits import MAX_AMOUNT
 from countersink.statsd import tally as tally_module
 from countersink.statsd.options import MAX_AMOUNT_LIMIT, Rules, StatsdOptions, read
@@ -19,6 +18,7 @@ from countersink.statsd.tally import (
     REMEMBERED,
     StatsdTally,
 )
+from tests.support.producing import recorder
 
 
 class Counting:
@@ -31,7 +31,7 @@ class Counting:
         max_counters: int = 1_000,
         max_age_days: int = 0,
     ) -> None:
-        self.producer = RecordingProducer()
+        self.producer = recorder()
         options = StatsdOptions(
             max_amount=max_amount, max_counters=max_counters, max_age_days=max_age_days
         )

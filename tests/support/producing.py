@@ -1,14 +1,21 @@
-"""A producer that sends all the while."""
+"""Producers of tests: one that sends all the while, and one that keeps what it counts."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 
 from countersink.producers import Producer
 from tests.support.entries import again_and_again
 from tests.support.waiting import eventually
 
 STORED_S = 60.0
+_numbers = count()
+
+
+def recorder() -> Producer:
+    """A producer that keeps its increments in a place of its own, which is empty."""
+    return Producer(f"memory://{next(_numbers)}")
 
 
 @contextmanager

@@ -15,6 +15,8 @@ Actions of the logger ``countersink.producers``::
     not_known       entries left the stream without a worker: they may not be in MySQL
     sigterm         flushed because of SIGTERM or another signal
     left_over       increments could not be stored before the producer was closed, and are lost
+    memory          increments stay in the process: the URL of a producer is memory://
+    off             increments are discarded: COUNTERSINK_REDIS_URL is missing, or off://
     internal_error  a bug: a background thread caught an exception and continues
 """
 

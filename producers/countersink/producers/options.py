@@ -6,12 +6,16 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, TypedDict
+from typing import Any, Final, Literal, TypedDict, get_args
 
 from countersink.runtime.limits import MAX_COUNTER_LENGTH
 
 URL_VARIABLE: Final = "COUNTERSINK_REDIS_URL"
 PREFIX: Final = "COUNTERSINK_PRODUCER_"
+OFF: Final = "off://"
+"""The URL of a producer that counts nothing."""
+Missing = Literal["error", "off"]
+"""The effect of a missing URL: a ValueError, or a producer that counts nothing."""
 
 _BOOLS: Final = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
     ("0", "false", "no", "off"), False
@@ -103,24 +107,30 @@ class Options:
             raise ValueError(f"id_scope must be a str of at most {MAX_COUNTER_LENGTH} characters")
 
 
-def from_environment(environment: Mapping[str, str] | None = None) -> tuple[str, Options]:
+def from_environment(
+    environment: Mapping[str, str] | None = None, *, missing: Missing = "error"
+) -> tuple[str, Options]:
     """Read the URL and the options of a producer from environment variables, anew at each call.
 
     ``COUNTERSINK_REDIS_URL`` (or ``COUNTERSINK_REDIS_URL_FILE``, the path of a file with the URL)
-    is required. The variable of an option is ``COUNTERSINK_PRODUCER_<OPTION>``, for example
-    ``COUNTERSINK_PRODUCER_FLUSH_INTERVAL=0.1``, or ``COUNTERSINK_PRODUCER_<OPTION>_FILE``.
+    is required, unless ``missing`` is ``"off"``. The variable of an option is
+    ``COUNTERSINK_PRODUCER_<OPTION>``, for example ``COUNTERSINK_PRODUCER_FLUSH_INTERVAL=0.1``, or
+    ``COUNTERSINK_PRODUCER_<OPTION>_FILE``.
 
     Args:
         environment: the variables; ``os.environ`` by default.
+        missing: the effect of a missing URL: ``"error"``, or ``"off"`` for the URL ``off://``.
 
     Raises:
         ValueError: the URL is missing, a value is invalid, or a value is given twice; the message
             names the variable.
     """
+    if missing not in get_args(Missing):
+        raise ValueError(f"missing must be 'error' or 'off', not {missing!r}")
     env = os.environ if environment is None else environment
-    url = _read(env, URL_VARIABLE)
+    url = _read(env, URL_VARIABLE) or (OFF if missing == "off" else "")
     if not url:
-        raise ValueError(f"set {URL_VARIABLE} (for example redis://localhost:6379/0)")
+        raise ValueError(f"set {URL_VARIABLE} (such as redis://localhost:6379; memory:// in tests)")
     given: dict[str, Any] = {}
     for field in fields(Options):
         variable = PREFIX + field.name.upper()

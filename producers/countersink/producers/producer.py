@@ -1,8 +1,9 @@
 """Class ``Producer``, through which an application counts: ``increment``, ``increment_many``,
 ``increment_batch``, ``seen``.
 
-See ``engine.py`` for ``flush`` and ``close``, ``options.py`` for settings, ``runtime/limits.py``
-for checks of names and amounts with their error messages.
+See ``engine.py`` for ``flush`` and ``close``, ``recorder.py`` for the questions of tests
+(``count``, ``totals``), ``options.py`` for settings, ``runtime/limits.py`` for checks of names and
+amounts with their error messages.
 """
 
 import os
@@ -16,9 +17,9 @@ from countersink.producers import lifecycle
 from countersink.producers.batch import Increment, IncrementTuple, check_batch, check_id
 from countersink.producers.buffer.events import Mode
 from countersink.producers.buffer.sightings import ASK_AGAIN_SECONDS, LARGE_MEMBER
-from countersink.producers.engine import Engine
 from countersink.producers.lifecycle import wait_for_end
-from countersink.producers.options import Options, ProducerOptions, from_environment
+from countersink.producers.options import Missing, Options, ProducerOptions, from_environment
+from countersink.producers.recorder import Recorded, is_recorded
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import (
     MAX_AMOUNT,
@@ -36,7 +37,7 @@ from countersink.stream.errors import StreamMisconfigured
 _ONE: Final = 1
 
 
-class Producer(Engine):
+class Producer(Recorded):
     """Counts events: accepts increments in well under a microsecond each, folds them into rows
     (adds up the increments of a key in a minute), and sends the rows to Redis in the background.
 
@@ -57,7 +58,9 @@ class Producer(Engine):
     the main thread created the producer or has counted with it.
 
     Args:
-        url: the URL of Redis: ``redis://``, ``rediss://`` or ``unix://``.
+        url: the URL of Redis: ``redis://``, ``rediss://`` or ``unix://``. For tests: ``memory://``,
+            whose increments stay in the process, where the producer's ``count``, ``totals`` and
+            ``assert_counted`` find them; ``off://`` counts nothing.
         options: keyword arguments, each with its default in
             :class:`~countersink.producers.options.Options`.
 
@@ -69,6 +72,9 @@ class Producer(Engine):
         checked = Options(**options)
         if not isinstance(url, str):
             raise TypeError(f"the URL must be a str, not {type(url).__name__}")
+        if is_recorded(url):
+            super().__init__(url, checked)
+            return
         try:
             client = connect(url)
         except StreamMisconfigured as error:
@@ -82,15 +88,20 @@ class Producer(Engine):
         )
 
     @classmethod
-    def from_env(cls) -> Self:
+    def from_env(cls, *, missing: Missing = "error") -> Self:
         """Create a producer with the URL and the settings that environment variables give: see
         :func:`countersink.producers.options.from_environment`.
 
+        Args:
+            missing: ``"off"`` returns a producer that counts nothing where
+                ``COUNTERSINK_REDIS_URL`` is missing, and logs a warning: so that a module can be
+                imported without settings.
+
         Raises:
-            ValueError: ``COUNTERSINK_REDIS_URL`` is missing, or a setting is invalid; the message
-                names the variable.
+            ValueError: ``COUNTERSINK_REDIS_URL`` is missing (unless ``missing`` is ``"off"``), or a
+                setting is invalid; the message names the variable.
         """
-        url, options = from_environment()
+        url, options = from_environment(missing=missing)
         return cls(url, **asdict(options))
 
     def increment(

@@ -2,9 +2,10 @@
 
 import pytest
 
-from countersink.producers.testing import RecordingProducer
+from countersink.producers import Producer
+from tests.support.producing import recorder
 
 
 @pytest.fixture
-def producer() -> RecordingProducer:
-    return RecordingProducer()
+def producer() -> Producer:
+    return recorder()

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from countersink.producers import Producer
 from countersink.producers.middleware import ASGIMiddleware
 from countersink.producers.middleware.asgi import Message, Receive, Scope, Send
 from countersink.producers.middleware.count import ROUTE
-from countersink.producers.testing import RecordingProducer
 from tests.producers.middleware.asgi_calls import (
     DISCONNECT,
     LIFESPAN,
@@ -55,7 +55,7 @@ BROKEN: Any = LookupError("its own")
     ],
 )
 def test_an_answer_counts_once_and_goes_through_as_it_is(
-    producer: RecordingProducer, messages: list[Message], status: object
+    producer: Producer, messages: list[Message], status: object
 ) -> None:
     """And what the app raises instead of it."""
     app = ASGIMiddleware(answering(*messages), producer)
@@ -68,7 +68,7 @@ def test_an_answer_counts_once_and_goes_through_as_it_is(
     producer.assert_counted("requests", {f"GET /users/{{id}} {status}": 1})
 
 
-def test_the_counter_and_the_route_can_be_chosen(producer: RecordingProducer) -> None:
+def test_the_counter_and_the_route_can_be_chosen(producer: Producer) -> None:
     app = ASGIMiddleware(
         answering(START, END), producer, counter="api", route=lambda scope: scope["path"][:3]
     )
@@ -77,12 +77,12 @@ def test_the_counter_and_the_route_can_be_chosen(producer: RecordingProducer) ->
 
 
 @pytest.mark.parametrize("method", ["FOO", "get", "", "G" * 10_000, "GET /x", "\ud800"])
-def test_methods_that_no_standard_knows_are_one(producer: RecordingProducer, method: str) -> None:
+def test_methods_that_no_standard_knows_are_one(producer: Producer, method: str) -> None:
     sent(ASGIMiddleware(answering(START), producer), http("/", method))
     producer.assert_counted("requests", {"OTHER /users/{id} 200": 1})
 
 
-def test_what_no_route_matched_is_unmatched(producer: RecordingProducer) -> None:
+def test_what_no_route_matched_is_unmatched(producer: Producer) -> None:
     app = ASGIMiddleware(answering({**START, "status": 404}, route=None), producer)
     for path in ("/etc/passwd", "/' OR 1=1", "/caf\udce9", "/" + "a" * 10_000):
         sent(app, http(path))
@@ -90,7 +90,7 @@ def test_what_no_route_matched_is_unmatched(producer: RecordingProducer) -> None
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_a_client_that_leaves_before_the_answer(producer: RecordingProducer, raises: bool) -> None:
+def test_a_client_that_leaves_before_the_answer(producer: Producer, raises: bool) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
         if (await receive())["type"] == "http.disconnect" and raises:
@@ -105,7 +105,7 @@ def test_a_client_that_leaves_before_the_answer(producer: RecordingProducer, rai
     producer.assert_counted("requests", {"GET __unmatched__ 499": 1})
 
 
-def test_a_client_that_leaves_within_the_answer(producer: RecordingProducer) -> None:
+def test_a_client_that_leaves_within_the_answer(producer: Producer) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(START)
         await receive()
@@ -114,7 +114,7 @@ def test_a_client_that_leaves_within_the_answer(producer: RecordingProducer) -> 
     producer.assert_counted("requests", {"GET __unmatched__ 200": 1})
 
 
-def test_a_request_that_is_cancelled(producer: RecordingProducer) -> None:
+def test_a_request_that_is_cancelled(producer: Producer) -> None:
     async def run() -> None:
         begun = asyncio.Event()
 
@@ -135,7 +135,7 @@ def test_a_request_that_is_cancelled(producer: RecordingProducer) -> None:
     producer.assert_counted("requests", {"GET __unmatched__ 499": 1})
 
 
-def test_requests_at_once_do_not_mix(producer: RecordingProducer) -> None:
+def test_requests_at_once_do_not_mix(producer: Producer) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         number = int(scope["path"][1:])
         scope[ROUTE] = f"/{number % 10}"
@@ -161,7 +161,7 @@ def test_requests_at_once_do_not_mix(producer: RecordingProducer) -> None:
 
 @pytest.mark.parametrize("wrong", [ZeroDivisionError("route"), 7, b"/bytes"])
 def test_a_route_function_that_is_wrong_breaks_nothing(
-    producer: RecordingProducer, wrong: object, caplog: pytest.LogCaptureFixture
+    producer: Producer, wrong: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     def route(scope: Any) -> Any:
         if isinstance(wrong, Exception):
@@ -174,7 +174,7 @@ def test_a_route_function_that_is_wrong_breaks_nothing(
     assert len(caplog.records) == 1
 
 
-def test_websockets_count_where_asked_for(producer: RecordingProducer) -> None:
+def test_websockets_count_where_asked_for(producer: Producer) -> None:
     accept: Message = {"type": "websocket.accept"}
     close: Message = {"type": "websocket.close"}
     denied: Message = {"type": "websocket.http.response.start", "status": 401, "headers": []}
@@ -193,7 +193,7 @@ def test_websockets_count_where_asked_for(producer: RecordingProducer) -> None:
     )
 
 
-def test_the_lifespan_is_no_request(producer: RecordingProducer) -> None:
+def test_the_lifespan_is_no_request(producer: Producer) -> None:
     seen: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -204,7 +204,7 @@ def test_the_lifespan_is_no_request(producer: RecordingProducer) -> None:
     producer.assert_nothing_counted()
 
 
-def test_requests_may_have_dimensions_in_the_place_of_a_key(producer: RecordingProducer) -> None:
+def test_requests_may_have_dimensions_in_the_place_of_a_key(producer: Producer) -> None:
     app = ASGIMiddleware(answering(START, END), producer, dimensions={"page": "route"})
     sent(app, http("/users/7"))
     producer.assert_counted("requests", {"": 1})

@@ -8,10 +8,10 @@ import redis
 from celery import Celery, signals
 
 from countersink.producers.integrations.celery import count_tasks
-from countersink.producers.testing import RecordingProducer
 from tests.producers.helpers import Queue, totals
 from tests.producers.middleware.celery_app import add, app, charge, ship
 from tests.support.processes import Children
+from tests.support.producing import recorder
 from tests.support.waiting import eventually
 
 ADDED, CHARGED, SHIPPED, EXPIRED = 6, 2, 1, 2
@@ -89,7 +89,7 @@ def disconnected() -> Iterator[None]:
 
 @pytest.mark.usefixtures("disconnected")
 def test_a_second_call_replaces_the_first() -> None:
-    first, second = RecordingProducer(), RecordingProducer()
+    first, second = recorder(), recorder()
     count_tasks(first)
     count_tasks(second, counter="work", max_names=1)
     signals.task_success.send(sender=add, result=3)
@@ -103,7 +103,7 @@ def test_a_second_call_replaces_the_first() -> None:
 
 @pytest.mark.usefixtures("disconnected")
 def test_tasks_may_have_dimensions_in_the_place_of_a_key() -> None:
-    producer = RecordingProducer()
+    producer = recorder()
     count_tasks(producer, dimensions={"name": "task", "outcome": "state"})
     signals.task_success.send(sender=add, result=3)
     signals.task_failure.send(sender=add)

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from countersink.producers import Producer
 from countersink.producers.middleware.count import BEYOND, KeyCounter, cut_name
-from countersink.producers.testing import RecordingProducer
 from countersink.runtime.limits import MAX_KEY_BYTES, check_key
 from tests.support.entries import together
 from tests.support.examples import examples
+from tests.support.producing import recorder
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=400)
 
@@ -19,12 +20,12 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=400)
 @examples(few=25, many=100)
 @given(before=ANY_TEXT, name=ANY_TEXT, after=ANY_TEXT)
 def test_whatever_the_parts_are_it_counts_one(before: str, name: str, after: str) -> None:
-    producer = RecordingProducer()
+    producer = recorder()
     KeyCounter(producer, "requests").add(before, name, after)
     assert producer.count("requests") == 1
 
 
-def test_parts_are_one_key(producer: RecordingProducer) -> None:
+def test_parts_are_one_key(producer: Producer) -> None:
     tally = KeyCounter(producer, "requests")
     tally.add("GET", "/users/{id}", "200")
     tally.add("GET", "/users/{id}", "200")
@@ -44,7 +45,7 @@ def test_long_names_are_cut_between_characters_and_told_apart(letter: str) -> No
 
 
 def test_names_beyond_the_limit_share_a_key_and_known_ones_go_on(
-    producer: RecordingProducer,
+    producer: Producer,
 ) -> None:
     tally = KeyCounter(producer, "requests", max_names=2)
     for number in range(10_000):
@@ -64,7 +65,7 @@ def test_names_beyond_the_limit_share_a_key_and_known_ones_go_on(
     assert len(tally._keys) <= 3  # what clients ask for does not decide how much is remembered
 
 
-def test_many_threads_count_exactly_and_within_the_limit(producer: RecordingProducer) -> None:
+def test_many_threads_count_exactly_and_within_the_limit(producer: Producer) -> None:
     tally = KeyCounter(producer, "requests", max_names=10)
 
     def count() -> None:
@@ -77,7 +78,7 @@ def test_many_threads_count_exactly_and_within_the_limit(producer: RecordingProd
 
 
 def test_a_closed_producer_is_logged_once_and_never_raised(
-    producer: RecordingProducer, caplog: pytest.LogCaptureFixture
+    producer: Producer, caplog: pytest.LogCaptureFixture
 ) -> None:
     tally = KeyCounter(producer, "requests")
     producer.close()
@@ -89,16 +90,16 @@ def test_a_closed_producer_is_logged_once_and_never_raised(
 
 def test_misuse_is_raised_at_once() -> None:
     with pytest.raises(ValueError, match="counter name"):
-        KeyCounter(RecordingProducer(), "no spaces")
+        KeyCounter(recorder(), "no spaces")
     with pytest.raises(TypeError, match="counter name"):
-        KeyCounter(RecordingProducer(), None)  # type: ignore[arg-type]
+        KeyCounter(recorder(), None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a Producer, not str"):
         KeyCounter("redis://localhost", "requests")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least 1"):
-        KeyCounter(RecordingProducer(), "requests", max_names=0)
+        KeyCounter(recorder(), "requests", max_names=0)
 
 
-def test_parts_are_the_values_of_dimensions_that_name_them(producer: RecordingProducer) -> None:
+def test_parts_are_the_values_of_dimensions_that_name_them(producer: Producer) -> None:
     tally = KeyCounter(producer, "requests", dimensions={"page": "route", "code": "status"})
     for _ in range(3):
         tally.add("GET", "/users/{id}", "200")
@@ -123,7 +124,7 @@ def test_parts_are_the_values_of_dimensions_that_name_them(producer: RecordingPr
     ],
 )
 def test_dimensions_that_cannot_be_are_refused_at_once(
-    producer: RecordingProducer, dimensions: Any, error: type[Exception], message: str
+    producer: Producer, dimensions: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         KeyCounter(producer, "requests", dimensions=dimensions)

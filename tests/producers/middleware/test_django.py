@@ -8,17 +8,17 @@ import pytest
 from tests.producers.helpers import play
 
 SETTINGS = """
-    import asyncio, json, sys, types
+    import asyncio, json, os, sys, types
 
     import django
     from django.conf import settings
     from django.http import Http404, HttpResponse
     from django.urls import include, path, re_path
 
-    from countersink.producers.testing import RecordingProducer
+    from countersink.producers import Producer
 
     counting = types.ModuleType("counting")
-    counting.producer = RecordingProducer()
+    counting.producer = Producer("memory://")
     sys.modules["counting"] = counting
 
     def configure(**more):
@@ -79,7 +79,7 @@ SCENARIOS = """
     paths = json.loads(sys.argv[1])
 
     def asked(**more):
-        counting.producer = RecordingProducer()
+        counting.producer.clear()
         with override_settings(**more):
             client = Client(raise_request_exception=False)
             for one in paths:
@@ -108,7 +108,7 @@ SCENARIOS = """
         except asyncio.CancelledError:
             pass
 
-    counting.producer = RecordingProducer()
+    counting.producer.clear()
     with override_settings(COUNTERSINK_COUNTER="api", COUNTERSINK_PRODUCER=counting.producer):
         asyncio.run(main())
     assert counting.producer.totals("requests") == {}
@@ -117,6 +117,7 @@ SCENARIOS = """
     messages = []
     for wrong in (
         {"COUNTERSINK_PRODUCER": None},
+        {"COUNTERSINK_PRODUCER": None, "COUNTERSINK_MISSING": "on"},
         {"COUNTERSINK_PRODUCER": "counting.nothing"},
         {"COUNTERSINK_PRODUCER": 7},
         {"COUNTERSINK_COUNTER": "no spaces"},
@@ -128,6 +129,14 @@ SCENARIOS = """
             except ImproperlyConfigured as error:
                 messages.append(str(error))
     print(json.dumps({"wrong": messages}))
+
+    client = Client()
+    with override_settings(COUNTERSINK_PRODUCER=None, COUNTERSINK_MISSING="off"):
+        missing = client.get("/").status_code
+    os.environ["COUNTERSINK_REDIS_URL"] = "memory://site"
+    with override_settings(COUNTERSINK_PRODUCER=None):
+        Client().get("/")
+    print(json.dumps({"environment": [missing, Producer("memory://site").count("requests")]}))
 """
 
 
@@ -147,7 +156,13 @@ def test_the_same_under_asgi_and_what_is_cancelled(played: dict[str, Any]) -> No
 
 
 def test_what_cannot_be_used_is_said_at_the_start(played: dict[str, Any]) -> None:
-    expected = ["set COUNTERSINK_REDIS_URL", '"nothing"', "a Producer, not int", "counter name"]
+    expected = ["set COUNTERSINK_REDIS_URL", "missing must be 'error' or 'off', not 'on'"]
+    expected += ['"nothing"', "a Producer, not int", "counter name"]
     expected.append("no field 'path'; the fields are method, route, status")
     for message, part in zip(played["wrong"], expected, strict=True):
         assert part in message
+
+
+def test_the_environment_decides_where_no_setting_names_a_producer(played: dict[str, Any]) -> None:
+    """Also that nothing is counted, without the variable."""
+    assert played["environment"] == [200, 1]

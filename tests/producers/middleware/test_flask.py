@@ -3,11 +3,11 @@
 import pytest
 from flask import Blueprint, Flask, abort
 
+from countersink.producers import Producer
 from countersink.producers.integrations.flask import count_requests
-from countersink.producers.testing import RecordingProducer
 
 
-def shop(producer: RecordingProducer) -> Flask:
+def shop(producer: Producer) -> Flask:
     app = Flask("shop")
     count_requests(app, producer)
     orders = Blueprint("orders", "shop", url_prefix="/orders")
@@ -28,7 +28,7 @@ def shop(producer: RecordingProducer) -> Flask:
     return app
 
 
-def test_every_request_counts_by_its_rule(producer: RecordingProducer) -> None:
+def test_every_request_counts_by_its_rule(producer: Producer) -> None:
     client = shop(producer).test_client()
     for path in ("/orders/1", "/orders/2", "/orders/x", "/teapot", "/broken/a", "/static/no"):
         client.get(path)
@@ -48,14 +48,14 @@ def test_every_request_counts_by_its_rule(producer: RecordingProducer) -> None:
     )
 
 
-def test_what_is_refused_before_the_view_counts_by_its_rule(producer: RecordingProducer) -> None:
+def test_what_is_refused_before_the_view_counts_by_its_rule(producer: Producer) -> None:
     app = shop(producer)
     app.before_request(lambda: abort(401))
     app.test_client().get("/orders/1")
     producer.assert_counted("requests", {"GET /orders/<int:number> 401": 1})
 
 
-def test_an_exception_that_leaves_the_app_counts_as_500(producer: RecordingProducer) -> None:
+def test_an_exception_that_leaves_the_app_counts_as_500(producer: Producer) -> None:
     app = shop(producer)
     app.testing = True
     with pytest.raises(RuntimeError, match="a"):

@@ -7,12 +7,13 @@ import redis
 from rq import Queue, Retry, SimpleWorker
 from rq.serializers import JSONSerializer
 
+from countersink.producers import Producer
 from countersink.producers.integrations.rq import CountsJobs
-from countersink.producers.testing import RecordingProducer
 from tests.producers.helpers import totals
 from tests.producers.middleware import rq_jobs
 from tests.producers.middleware.test_celery import another_database
 from tests.support.processes import Children
+from tests.support.producing import recorder
 
 JOBS = "tests.producers.middleware.rq_jobs"
 
@@ -21,9 +22,9 @@ class Worker(CountsJobs, SimpleWorker):  # type: ignore[misc]
     """In the test's own process."""
 
     counter = "background_jobs"
-    recording = RecordingProducer()
+    recording = recorder()
 
-    def make_producer(self) -> RecordingProducer:
+    def make_producer(self) -> Producer:
         return self.recording
 
 
@@ -72,12 +73,12 @@ def test_a_forking_worker_counts_every_job_and_what_jobs_count(
 
 
 @pytest.fixture
-def recording() -> RecordingProducer:
-    Worker.recording = RecordingProducer()
+def recording() -> Producer:
+    Worker.recording = recorder()
     return Worker.recording
 
 
-def test_any_worker_class_can_count(redis_url: str, recording: RecordingProducer) -> None:
+def test_any_worker_class_can_count(redis_url: str, recording: Producer) -> None:
     with redis.Redis.from_url(redis_url) as client:
         queue = Queue("shop", connection=client)
         enqueue(queue, adds=3, others=1)
@@ -94,7 +95,7 @@ def test_any_worker_class_can_count(redis_url: str, recording: RecordingProducer
     )
 
 
-def test_a_job_that_cannot_be_read_counts(redis_url: str, recording: RecordingProducer) -> None:
+def test_a_job_that_cannot_be_read_counts(redis_url: str, recording: Producer) -> None:
     with redis.Redis.from_url(redis_url) as client:
         Queue("shop", connection=client, serializer=JSONSerializer).enqueue(rq_jobs.add, 1, 2)
         queue = Queue("shop", connection=client)  # reads pickles
@@ -102,12 +103,27 @@ def test_a_job_that_cannot_be_read_counts(redis_url: str, recording: RecordingPr
     recording.assert_counted("background_jobs", {"__unreadable__ failed": 1})
 
 
-def test_what_goes_wrong_with_counting_is_not_the_jobs(
-    redis_url: str, recording: RecordingProducer
-) -> None:
+def test_what_goes_wrong_with_counting_is_not_the_jobs(redis_url: str, recording: Producer) -> None:
     recording.close()
     with redis.Redis.from_url(redis_url) as client:
         queue = Queue("shop", connection=client)
         job = queue.enqueue(rq_jobs.add, 1, 2)
         Worker([queue], connection=client).work(burst=True, logging_level="CRITICAL")
         assert job.return_value() == 3
+
+
+def test_the_environment_decides_where_a_worker_counts(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COUNTERSINK_REDIS_URL", raising=False)
+    with pytest.raises(ValueError, match="set COUNTERSINK_REDIS_URL"):
+        CountsJobs()
+    monkeypatch.setattr(CountsJobs, "missing", "off")
+    CountsJobs()
+    monkeypatch.setenv("COUNTERSINK_REDIS_URL", "memory://jobs")
+    queue = Queue("shop", connection=redis_client)
+    enqueue(queue, adds=2, others=0)
+    type("ByEnvironment", (CountsJobs, SimpleWorker), {})([queue], connection=redis_client).work(
+        burst=True, logging_level="CRITICAL"
+    )
+    Producer("memory://jobs").assert_counted("jobs", {f"{JOBS}.add finished": 2})

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
 
+from countersink.producers import Producer
 from countersink.producers.middleware import ASGIMiddleware
 from countersink.producers.middleware.starlette import StarletteRoutes
-from countersink.producers.testing import RecordingProducer
 from tests.producers.middleware.asgi_calls import http, sent, status, websocket
 
 
@@ -61,7 +61,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["around", "add_middleware"])
-def test_starlette(producer: RecordingProducer, inside: bool) -> None:
+def test_starlette(producer: Producer, inside: bool) -> None:
     starlette = Starlette(routes=ROUTES)
     app: Any = starlette
     if inside:
@@ -75,7 +75,7 @@ def test_starlette(producer: RecordingProducer, inside: bool) -> None:
     expected = dict.fromkeys(CASES.values(), 2)
     expected["GET __unmatched__ 404"] = 4
     producer.assert_counted("requests", {**expected, "GET /on-host/{y} 200": 1})
-    producer.reset()
+    producer.clear()
     status(app, "/users/7", "HEAD")
     status(app, "/users/7", "DELETE")
     with pytest.raises(RuntimeError, match="broken"):
@@ -86,7 +86,7 @@ def test_starlette(producer: RecordingProducer, inside: bool) -> None:
     )
 
 
-def test_other_middleware_within_hides_nothing(producer: RecordingProducer) -> None:
+def test_other_middleware_within_hides_nothing(producer: Producer) -> None:
     async def through(request: Request, call_next: Any) -> Any:
         if request.url.path == "/users/0":
             return PlainTextResponse("refused", 403)  # before any router
@@ -99,7 +99,7 @@ def test_other_middleware_within_hides_nothing(producer: RecordingProducer) -> N
     producer.assert_counted("requests", {"GET /users/{id} 200": 1, "GET __unmatched__ 403": 1})
 
 
-def test_starlettes_websockets(producer: RecordingProducer) -> None:
+def test_starlettes_websockets(producer: Producer) -> None:
     async def room(socket: Any) -> None:
         await socket.accept()
         await socket.close()
@@ -139,7 +139,7 @@ def fastapi_app() -> FastAPI:
     return app
 
 
-def test_fastapi(producer: RecordingProducer) -> None:
+def test_fastapi(producer: Producer) -> None:
     app = fastapi_app()
     app.add_middleware(ASGIMiddleware, producer=producer, websockets=True)
     for _ in range(2):

@@ -8,12 +8,12 @@ import pytest
 from countersink.producers import Producer
 from countersink.producers.middleware import ASGIMiddleware, WSGIMiddleware
 from countersink.producers.middleware.count import ROUTE
-from countersink.producers.testing import RecordingProducer
 from countersink.runtime.members import visitor_of
 from tests.producers.helpers import Queue, play
 from tests.producers.members import found, hashed, publish
 from tests.producers.middleware.asgi_calls import http, sent
 from tests.producers.middleware.test_django import SETTINGS, VIEWS
+from tests.support.producing import recorder
 
 KEY = "GET /users/{id} 200"
 
@@ -65,7 +65,7 @@ def test_both_kinds_tell_the_same_visitor_through_the_queue(queue: Queue) -> Non
 
 
 def test_the_app_may_say_who_it_is() -> None:
-    producer = RecordingProducer()
+    producer = recorder()
     names: list[str | bytes | None] = ["ann", b"bob", None]
     app = WSGIMiddleware(wsgi_app, producer, visitors=lambda environ: names.pop(0))
     for _ in range(3):
@@ -83,7 +83,7 @@ def test_a_visitor_that_cannot_be_told_is_logged_and_the_request_counts(
             raise answer
         return answer
 
-    producer = RecordingProducer()
+    producer = recorder()
     ask(WSGIMiddleware(wsgi_app, producer, visitors=tell))
     producer.assert_counted("requests", {KEY: 1})
     assert producer.members("requests") == set()
@@ -93,7 +93,7 @@ def test_a_visitor_that_cannot_be_told_is_logged_and_the_request_counts(
 @pytest.mark.parametrize("made", [WSGIMiddleware, ASGIMiddleware])
 def test_what_is_neither_is_refused(made: Any) -> None:
     with pytest.raises(TypeError, match="visitors must be a bool or a function"):
-        made(wsgi_app, RecordingProducer(), visitors="address")
+        made(wsgi_app, recorder(), visitors="address")
 
 
 def test_a_long_user_agent_is_cut_and_still_told_apart() -> None:
@@ -108,7 +108,7 @@ def test_django_tells_visitors() -> None:
     configure()
     from django.test import Client, override_settings
     for option in (True, lambda request: request.headers["User-Agent"], False):
-        counting.producer = RecordingProducer()
+        counting.producer.clear()
         with override_settings(COUNTERSINK_VISITORS=option):
             for agent in ("Browser/1.0", "Other/2.0", "Browser/1.0"):
                 Client().get("/", headers={"User-Agent": agent})

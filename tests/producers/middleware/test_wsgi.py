@@ -10,7 +10,7 @@ import pytest
 
 from countersink.producers.middleware import WSGIMiddleware
 from countersink.producers.middleware.count import ROUTE
-from countersink.producers.testing import RecordingProducer
+from tests.support.producing import recorder
 
 HEADERS = [("Content-Type", "text/plain")]
 
@@ -21,7 +21,7 @@ class Server:
     def __init__(self) -> None:
         self.statuses: list[str] = []
         self.written: list[bytes] = []
-        self.producer = RecordingProducer()
+        self.producer = recorder()
 
     def ask(self, app: Any, asked: dict[str, Any] | None = None, **options: Any) -> Any:
         counting = WSGIMiddleware(app, self.producer, **options)

@@ -6,7 +6,7 @@ import re
 import ssl
 from dataclasses import dataclass, field, replace
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from countersink.database.errors import Misconfigured
 
@@ -161,6 +161,18 @@ class Settings:
     def __str__(self) -> str:
         where = ",".join((self.where, *(_shown(*other) for other in self.others)))
         return f"mysql://{self.user or ''}@{where}/{self.database or ''}"
+
+
+def with_database(url: str, name: str) -> str:
+    """Return the URL with the database ``name`` in place of its own.
+
+    Raises:
+        Misconfigured: the URL cannot be used.
+    """
+    Settings.parse(url)
+    head, mark, options = url.partition("?")
+    scheme, _, rest = head.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}/{quote(name, '')}{mark}{options}"
 
 
 def _with_one_host(url: str) -> list[str]:

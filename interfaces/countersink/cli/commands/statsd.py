@@ -24,6 +24,7 @@ from countersink.runtime.log import logged
 from countersink.runtime.process import SignalQueue, signal_queue
 from countersink.statsd import MapError, NotLoopback, Server, StatsdOptions
 from countersink.statsd.tally import StatsdAction
+from countersink.stream.connection import connect
 
 _DEFAULTS: Final = StatsdOptions()
 LOSS_CHECK_SECONDS: Final = 5.0
@@ -98,6 +99,7 @@ def command(log_format: str, **given: Any) -> int:
     url = settings.redis_url()
     with values_checked():
         options = StatsdOptions(**given)
+        connect(url).close()  # refuses memory://, which a producer takes for tests
         producer = Producer(url, **asdict(settings.producer_options(url)))
 
     switch_before = sys.getswitchinterval()

@@ -5,6 +5,7 @@ Settings::
 
     MIDDLEWARE = ["countersink.producers.integrations.django.CountRequests", ...]
     COUNTERSINK_PRODUCER = "shop.counting.producer"     # default: by environment variables
+    COUNTERSINK_MISSING = "off"     # without those variables count nothing; default: "error"
     COUNTERSINK_COUNTER = "requests"                    # the default
     COUNTERSINK_DIMENSIONS = {"page": "route", "status": "status"}      # default: none, but keys
     COUNTERSINK_VISITORS = True     # or a function of the request; default: False
@@ -41,9 +42,9 @@ class CountRequests:
     responses pass through unchanged.
 
     Raises:
-        ImproperlyConfigured: ``COUNTERSINK_PRODUCER``, ``COUNTERSINK_COUNTER``,
-            ``COUNTERSINK_DIMENSIONS`` or ``COUNTERSINK_VISITORS`` is invalid, or neither
-            ``COUNTERSINK_PRODUCER`` nor the environment variable ``COUNTERSINK_REDIS_URL`` is set.
+        ImproperlyConfigured: one of the settings above is invalid; or neither
+            ``COUNTERSINK_PRODUCER`` nor the environment variable ``COUNTERSINK_REDIS_URL`` is set,
+            and ``COUNTERSINK_MISSING`` is not ``"off"``.
     """
 
     sync_capable = True
@@ -67,8 +68,8 @@ class CountRequests:
             self._visitor = visitor_from(visitors, lambda request: environ_visitor(request.META))
         except (TypeError, ValueError, ImportError) as error:
             raise ImproperlyConfigured(
-                "COUNTERSINK_PRODUCER, COUNTERSINK_COUNTER, COUNTERSINK_DIMENSIONS,"
-                f" COUNTERSINK_VISITORS: {error}"
+                "COUNTERSINK_PRODUCER, COUNTERSINK_MISSING, COUNTERSINK_COUNTER,"
+                f" COUNTERSINK_DIMENSIONS, COUNTERSINK_VISITORS: {error}"
             ) from (error)
 
     def __call__(self, request: Any) -> Any:
@@ -113,5 +114,6 @@ def _template(data: RequestData) -> str | None:
 def _producer() -> Any:
     configured = getattr(settings, "COUNTERSINK_PRODUCER", None)
     if configured is None:
-        return _from_environment()  # one per process: Django may create the middleware repeatedly
+        # One per process: Django may create the middleware repeatedly.
+        return _from_environment(missing=getattr(settings, "COUNTERSINK_MISSING", "error"))
     return import_string(configured) if isinstance(configured, str) else configured

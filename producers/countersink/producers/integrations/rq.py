@@ -5,8 +5,9 @@
 
     rq worker --worker-class countersink.producers.integrations.rq.CountingWorker
 
-The producer is created from environment variables (``COUNTERSINK_REDIS_URL``). For another
-producer, counter or kind of worker define a class::
+The producer is created from environment variables (``COUNTERSINK_REDIS_URL``); a class with
+``missing = "off"`` counts nothing where they are missing. For another producer, counter or kind of
+worker define a class::
 
     class Worker(CountsJobs, SimpleWorker):
         counter = "background_jobs"
@@ -23,6 +24,7 @@ from rq import Worker
 from rq.job import JobStatus
 
 from countersink.producers.middleware.count import MAX_NAMES, KeyCounter, SupportsIncrement
+from countersink.producers.options import Missing
 from countersink.producers.producer import Producer
 
 UNREADABLE: Final = "__unreadable__"
@@ -41,11 +43,12 @@ class CountsJobs:
     Jobs that RQ cleans up after a worker has died are not counted.
 
     Raises:
-        ValueError: ``COUNTERSINK_REDIS_URL`` is missing, or ``counter`` or ``dimensions`` is
-            invalid.
+        ValueError: ``COUNTERSINK_REDIS_URL`` is missing (unless ``missing`` is ``"off"``), or
+            ``counter`` or ``dimensions`` is invalid.
     """
 
     counter: ClassVar[str] = "jobs"
+    missing: ClassVar[Missing] = "error"
     max_names: ClassVar[int] = MAX_NAMES
     dimensions: ClassVar[Mapping[str, str] | None] = None
 
@@ -63,7 +66,7 @@ class CountsJobs:
         """Create the producer. Called once, in the worker's process; work horses, which are forks
         of this process, use the same producer.
         """
-        return Producer.from_env()
+        return Producer.from_env(missing=self.missing)
 
     def handle_job_success(self, job: Any, *args: Any, **kwargs: Any) -> Any:
         """Call RQ's method, then count the run as finished."""

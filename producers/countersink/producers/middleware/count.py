@@ -63,9 +63,8 @@ Visitor = Callable[[Any], str | bytes | None]
 
 
 class SupportsIncrement(Protocol):
-    """The method of a :class:`~countersink.producers.Producer` (in tests, of a
-    ``RecordingProducer``) by which requests and jobs are counted. Where visitors are counted,
-    ``seen`` is needed, too.
+    """The method of a :class:`~countersink.producers.Producer` by which requests and jobs are
+    counted. Where visitors are counted, ``seen`` is needed, too.
     """
 
     def increment(self, counter: str, key: Any) -> None:

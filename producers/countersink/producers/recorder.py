@@ -1,44 +1,87 @@
-"""Class ``RecordingProducer``, a producer for an application's tests, which keeps increments in
-memory; with ``count``, ``totals``, ``assert_counted``.
+"""Class ``Recorder``, the buffer of a producer without Redis: it keeps increments in the process
+(``memory://``, for an application's tests) or discards them (``off://``); and ``Recorded``, the
+base of ``Producer`` with the questions of tests: ``count``, ``totals``, ``assert_counted``.
 
 ::
 
-    from countersink.producers.testing import RecordingProducer
+    from countersink.producers import Producer
 
     def test_a_visit_is_counted():
-        producer = RecordingProducer()
+        producer = Producer("memory://")
+        producer.clear()
         visit_home_page(producer)
         assert producer.count("page_views", "/home") == 1
         producer.assert_counted("page_views", {"/home": 1})
 """
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
+from typing import Final
 
 from countersink.producers.batch import Increment, IncrementBatch, NamedEvent, Names
-from countersink.producers.buffer.events import EventBuffer, Mode
+from countersink.producers.buffer.events import EventBuffer
 from countersink.producers.buffer.rows import NEVER, RowBuffer
+from countersink.producers.buffer.sightings import Salts, Sightings
 from countersink.producers.engine import Engine
-from countersink.producers.options import Options
+from countersink.producers.options import OFF, Options
 from countersink.producers.outbox import Stats
-from countersink.producers.producer import Producer
+from countersink.producers.threads import RLock
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import check_key
+from countersink.runtime.log import Log
 from countersink.runtime.members import check_member
 from countersink.stream.entry import RedisClock
 
-__all__ = ["Increment", "RecordingProducer"]
+MEMORY: Final = "memory://"
+"""The beginning of a URL whose producers keep their increments in this process. Each name behind it
+is a place of its own, as each Redis is."""
 
 
-class _Recorder(EventBuffer):
-    """A buffer that keeps all increments of callers as they came, and the application's ids seen so
-    far.
+class _Record:
+    """The increments that the producers of one ``memory://`` URL have counted in this process.
+
+    Attributes:
+        increments: the increments, in the order of the calls.
+        ids: the application's ids seen so far.
     """
 
     def __init__(self) -> None:
-        super().__init__(RowBuffer(NEVER), RedisClock(), lambda: None)
         self.increments: list[Increment] = []
-        self._ids: set[Names] = set()
+        self.ids: set[Names] = set()
+
+
+_lock: Final = RLock()  # guards all records
+_records: Final[dict[str, _Record]] = {}  # by URL
+
+
+class _AnySalts(Salts):
+    """Salts of a process without workers: every counter may count different members."""
+
+    def counts_members(self, counter: str) -> bool:
+        return True
+
+
+class _PlainSightings(Sightings):
+    """Sightings whose members are not hashed."""
+
+    def hashed(self, counter: str, minute: int | None, member: bytes) -> tuple[int, int, bytes]:
+        return minute or 0, 0, member
+
+
+class Recorder(EventBuffer):
+    """A buffer that adds all increments of callers, as they came, to the record of its URL. With
+    the URL ``off://`` it discards them.
+    """
+
+    def __init__(self, url: str) -> None:
+        clock = RedisClock()
+        super().__init__(RowBuffer(NEVER), clock, lambda: None)
+        self.sightings = _PlainSightings(self.buffer, clock)
+        self.sightings.salts = _AnySalts()
+        self.record = None if url == OFF else _records.setdefault(url, _Record())
 
     def put(
         self, counter: str, key: RowKey, minute: int | None, amount: int, id: str | None = None
@@ -61,16 +104,19 @@ class _Recorder(EventBuffer):
         self._record([(counter, key, minute or 0, 1, 0, member)])
 
     def _record(self, events: Sequence[NamedEvent], names: Names = ()) -> None:
-        with self.lock:
+        record = self.record
+        if record is None:
+            return
+        with _lock:
             self.accepted += len(events)
-            if names in self._ids:
+            if names in record.ids:
                 return
             if names:
-                self._ids.add(names)
+                record.ids.add(names)
             id = names[1] if len(names) > 1 else None
             for event in events:
                 counter, key, minute, amount = event[:4]
-                self.increments.append(
+                record.increments.append(
                     Increment(
                         counter,
                         key if isinstance(key, str) else dict(key),
@@ -82,50 +128,49 @@ class _Recorder(EventBuffer):
                 )
 
 
-class RecordingProducer(Producer):
-    """A :class:`~countersink.producers.Producer` without Redis. It has the same methods, which
-    check their arguments in the same way.
+class Recorded(Engine):
+    """The part of a producer that answers a test's questions, about all producers of its URL in
+    this process. A producer whose URL is not ``memory://`` raises RuntimeError instead.
 
-    As with a real producer, an increment whose ``id`` was seen before for its counter is not
-    counted.
+    As in MySQL, an increment whose ``id`` was seen before for its counter is not counted.
     """
 
-    def __init__(self) -> None:
-        # Not Producer.__init__, which installs hooks in the process.
-        Engine.__init__(self, "redis://recorded", Options())
+    def __init__(self, url: str, options: Options) -> None:
+        self._recorder: Recorder | None = None
+        if is_recorded(url):
+            self._recorder = Recorder(url)
+            if url == OFF:
+                _warn("off", "increments are discarded: COUNTERSINK_REDIS_URL is missing or off://")
+            else:
+                _warn("memory", "memory:// is for tests: increments are lost when the process ends")
+            # The threads never start, and nothing connects.
+            url, options = "redis://unused", Options()
+        super().__init__(url, options)
 
     def start_over(self) -> None:
         super().start_over()
-        self._events = self._recorder = _Recorder()
+        if self._recorder is not None:
+            self._events = self._recorder
+
+    def _figures(self) -> Stats:
+        found = super()._figures()
+        return replace(found, stored=found.accepted, connected=True) if self._recorder else found
+
+    def _record(self) -> _Record:
+        if self._recorder is None or self._recorder.record is None:
+            raise RuntimeError(
+                "only memory:// producers can be asked: set COUNTERSINK_REDIS_URL=memory:// first"
+            )
+        return self._recorder.record
 
     @property
     def increments(self) -> list[Increment]:
         """All counted increments, in the order of the calls. Their members are ``bytes``, their
         times are cut to whole minutes.
         """
-        with self._recorder.lock:
-            return list(self._recorder.increments)
-
-    def flush(self, timeout: float = 5.0, applied: bool = False) -> bool:
-        """Do nothing and return True, because all increments are in memory."""
-        return True
-
-    def stats(self) -> Stats:
-        """Return the figures that a producer has when Redis has stored everything."""
-        accepted = self._recorder.accepted
-        return Stats(accepted=accepted, stored=accepted, connected=True)
-
-    def close(self, timeout: float = 5.0) -> bool:
-        """Make later calls of ``increment()`` raise RuntimeError; returns True."""
-        self._recorder.switch(Mode.CLOSED)
-        return True
-
-    def _hash_member(
-        self, counter: str, minute: int | None, member: bytes
-    ) -> tuple[int, int, bytes]:
-        return minute or 0, 0, member
-
-    # --- for assertions ----------------------------------------------------------------------
+        record = self._record()
+        with _lock:
+            return list(record.increments)
 
     def count(self, counter: str, key: str | Mapping[str, str] | None = None) -> int:
         """Return the total of ``counter``; 0 where it has no increments.
@@ -175,6 +220,7 @@ class RecordingProducer(Producer):
         Raises:
             AssertionError: the totals differ; the message shows both.
         """
+        __tracebackhide__ = True  # pytest shows the test's line instead
         found = {key: total for (_, key), total in self.totals(counter).items()}
         if found != dict(expected):
             raise AssertionError(f"{counter}: counted {found!r}, expected {dict(expected)!r}")
@@ -185,12 +231,26 @@ class RecordingProducer(Producer):
         Raises:
             AssertionError: there was an increment; the message shows the totals.
         """
+        __tracebackhide__ = True
         if self.increments:
             raise AssertionError(f"counted {self.totals()!r}, expected nothing")
 
-    def reset(self) -> None:
-        """Forget all increments."""
-        self.start_over()
+    def clear(self) -> None:
+        """Forget all increments and ids."""
+        record = self._record()
+        with _lock:
+            record.increments.clear()
+            record.ids.clear()
+
+
+def is_recorded(url: str) -> bool:
+    """Whether producers with this URL keep or discard their increments, without Redis."""
+    return url == OFF or url.startswith(MEMORY)
+
+
+@cache  # once in a process
+def _warn(action: str, text: str) -> None:
+    Log(logging.getLogger("countersink.producers"))(action, text, level=logging.WARNING)
 
 
 def _matches(counted: str | Mapping[str, str], asked: str | Mapping[str, str] | None) -> bool:

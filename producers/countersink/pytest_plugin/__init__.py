@@ -1,0 +1,75 @@
+"""Plugin of pytest with fixtures for an application's tests: ``countersink_producer``, which counts
+in memory, and ``countersink_store``, a ``Store`` on a database that exists for one test.
+
+pytest imports this module whenever it starts, so the fixtures import what they need.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from countersink.producers import Producer
+    from countersink.store import Store
+
+_INI: Final = "countersink_mysql_url"
+_MYSQL: Final = "COUNTERSINK_MYSQL_URL"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the ini option with the server of ``countersink_store``."""
+    parser.addini(_INI, f"URL of the MySQL server of countersink_store; default: {_MYSQL}")
+
+
+@pytest.fixture
+def countersink_producer(monkeypatch: pytest.MonkeyPatch) -> "Producer":
+    """A producer that counts in memory, where nothing is counted yet. ``Producer.from_env()``
+    counts in the same place during the test, and so does each producer that was created before
+    with the URL ``memory://``.
+    """
+    from countersink.producers import Producer
+
+    monkeypatch.setenv("COUNTERSINK_REDIS_URL", "memory://")
+    monkeypatch.delenv("COUNTERSINK_REDIS_URL_FILE", raising=False)
+    producer = Producer("memory://")
+    producer.clear()
+    return producer
+
+
+@pytest.fixture
+def countersink_store(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> "Iterator[Store]":
+    """A store on a database that is created for the test and dropped after it. ``Store.from_env()``
+    uses the same database during the test.
+    """
+    try:
+        from countersink.database.connection import connect
+        from countersink.database.errors import StoreError
+        from countersink.database.url import with_database
+        from countersink.store import Store
+    except ModuleNotFoundError as error:
+        pytest.skip(f"countersink_store: {error}")
+    server = pytestconfig.getini(_INI) or os.environ.get(_MYSQL)
+    if not server:
+        pytest.skip(f"countersink_store needs a MySQL server: set {_MYSQL}, or -o {_INI}=URL")
+    name = f"countersink_test_{uuid.uuid4().hex[:12]}"
+    try:
+        url = with_database(server, name)
+        with connect(url, database=False) as session:
+            session.execute(f"CREATE DATABASE {name}")  # fails if there is one: it would be dropped
+    except StoreError as error:
+        raise pytest.fail.Exception(f"countersink_store: {error}", pytrace=False) from None
+    try:
+        monkeypatch.setenv(_MYSQL, url)
+        for variable in (f"{_MYSQL}_FILE", "COUNTERSINK_MYSQL_READ_URL"):
+            monkeypatch.delenv(variable, raising=False)
+        with Store(url) as store:
+            store.migrate()
+            yield store
+    finally:
+        with connect(url, database=False) as session:
+            session.execute(f"DROP DATABASE {name}")
