@@ -6,7 +6,7 @@
     ├── RefusedMembers   members of some rows cannot be added to the sketches of their cells: roll
     │                    back, and run the transaction again without these rows
     ├── TrackedCounter   the counter belongs to a tracked table; also a ValueError
-    ├── UnknownCounter   nothing was ever counted under this name; also a LookupError
+    ├── UnknownCounter   no counter, or no tracked table, has this name; also a LookupError
     ├── RolledUp         the range cuts a month that is a single bucket; also a ValueError
     ├── UnknownDimension  the counter has not declared the dimension, or has no breakdown by these
     │                    dimensions; also a ValueError
@@ -32,7 +32,7 @@ from countersink.runtime.dead_letter import DeadReason, RowRefusal
 
 class RefusedMembers(StoreError):
     """Members of some rows cannot be added to the sketches of their cells. (A member is a visitor,
-    say, whose hash a sketch keeps.) Roll back, and run the transaction again without these rows.
+    say; a sketch keeps its hash.) Roll back, and run the transaction again without these rows.
 
     Attributes:
         refused: the reason of each refusal, by row or by cell.
@@ -48,7 +48,9 @@ class TrackedCounter(StoreError, ValueError):
 
 
 class UnknownCounter(StoreError, LookupError):
-    """Nothing was ever counted under this name."""
+    """No counter has this name: it was neither created nor ever counted; or no tracked table has
+    this name.
+    """
 
     advice = "countersink totals --all lists what was counted"
 
@@ -114,10 +116,11 @@ class SeriesTooLong(ValueError):
     """A series has more days, hours or months than are allowed.
 
     Attributes:
-        whole_days: maximum number of days that a range may have.
+        whole_days: number of days of a range that is surely short enough.
         fits_from, fits_to: the first and the last day of a part that is short enough. Of all such
             parts it has the most days with counts (of equal ones it is the latest), and both days
-            have counts. None where nobody has looked for this part yet; see :meth:`fitting`.
+            have counts. None until :meth:`fitting` has found this part, and where no day has
+            counts.
     """
 
     def __init__(
@@ -131,10 +134,12 @@ class SeriesTooLong(ValueError):
         self.fits_to = part[1] if part else None
 
     def fitting(self, counted: Iterable[date]) -> "SeriesTooLong":
-        """Return a copy of this error that has ``fits_from`` and ``fits_to``.
+        """Return a copy of this error that has ``fits_from`` and ``fits_to``, and names them in its
+        message.
 
         Args:
-            counted: all days with counts.
+            counted: all days with counts, in any order. If there are none, ``fits_from`` and
+                ``fits_to`` are None.
         """
         days = sorted(counted)
         first, best = 0, (0, -1)
@@ -151,7 +156,7 @@ class RowsMissing(Exception):
     """Rows of ``counter_keys`` are missing: roll back, insert them, and run the transaction again.
 
     Attributes:
-        places: (counter, day) of each missing row.
+        places: (counter, day) of each missing row; the day is in the counter's time zone.
     """
 
     def __init__(self, places: Iterable[tuple[str, date]]) -> None:

@@ -3,14 +3,14 @@ settings of counters that they need are kept for a minute (``SettingsCache``).
 
 The number of the connection decides which slot a row goes to (see
 :mod:`countersink.database.app_connection`), so that transactions of different connections do not
-wait for each other. Compaction moves the rows to slot 0 later. One more statement posts the sums to
-the ledger, on a row of the connection. If one statement fails, all are rolled back.
+wait for each other. Compaction moves the rows to slot 0 later. One more statement for the counter,
+and one for each breakdown, posts the sum to the ledger, on a row of the connection. If one
+statement fails, all are rolled back.
 
 The transaction locks neither the row ``control`` nor the counter's row, so it does not wait for a
-change of settings. (Nor does a change wait for it, except that a change of a resolution waits for
-transactions that have counted events from the future.) So a transaction may use settings that were
-changed a minute ago, or longer ago if its process was stopped in between. Counts are exact
-nevertheless:
+change of settings. (Nor does a change wait for it, except for transactions that have counted events
+from the future, or count a counter for the first time.) So it may use settings that were changed a
+minute ago, or longer ago if its process was stopped in between. Counts are exact nevertheless:
 
 - A row says its own width. If the resolution has changed, the row only has another width.
 - The column ``zone_fixed`` of a counter says that applications count in it. It is committed before
@@ -72,7 +72,7 @@ class AppSettings:
     """The settings of a counter, as they were read at some moment.
 
     Attributes:
-        catalog: catalog of the counter and its breakdowns.
+        catalog: catalog of the counter and its breakdowns, without caps, marks and salts.
         app_slots: number of slots that the application's connections share.
         dialect: the server's kind and version.
         snapshot_isolation: whether the server has the variable ``innodb_snapshot_isolation``.
@@ -97,8 +97,8 @@ class AppSettings:
         )
 
     def minute(self, now: Clocks) -> int:
-        """Return the present Unix minute on the server's clock. It may be too early by the time
-        that the server's answer took, but never too late.
+        """Return the present Unix minute on the server's clock. It may be early by as long as the
+        server's answer took, but never late.
         """
         return int(self.now_ms + 1000 * (now.monotonic - self.answered)) // 60_000
 
@@ -165,7 +165,7 @@ class SettingsCache:
         self._known.pop(counter, None)
 
     def read(self, counter: str) -> AppSettings:
-        """Read, keep and return the counter's settings. Its time zone is fixed before, if need be.
+        """Read, keep and return a counter's settings, after :func:`_fix_zone` if it is necessary.
 
         Raises:
             The exceptions of :meth:`for_event`.
@@ -252,13 +252,13 @@ class Increments:
         amounts: Sequence[tuple[object, int]],
         at: datetime | None,
     ) -> None:
-        """Add amounts to keys of a counter, in the connection's transaction.
+        """Add amounts to keys, in the connection's transaction or, if it has none, in a new one.
 
         Args:
             connection: a connection of the application.
             counter: name of the counter.
             amounts: pairs of a key and an amount. Instead of a key: a mapping of dimensions to
-                values, whose amount is also added to the counters that count by these dimensions.
+                values, whose amount is also added to breakdowns of the counter.
             at: time of the events, an aware datetime; None for the present time.
 
         Raises:
@@ -290,7 +290,7 @@ class Increments:
                 post_in(connection, self._database, name, posting)
 
     def delete(self, connection: AppConnection, counter: str, key: str) -> None:
-        """Delete the rows of a key, in the connection's transaction.
+        """Delete the rows of a key with their sketches, in a transaction as :meth:`add` does.
 
         Raises:
             The exceptions of :meth:`add`, except UnknownCounter.
@@ -353,8 +353,8 @@ _NO_LIMIT: Final = f"LIMIT {2**64 - 1}"
 
 
 def delete_rows(connection: AppConnection, database: str, counter: str, key: bytes) -> bool:
-    """Delete the rows of a key and post the change to the ledger, in the same transaction. Return
-    whether there were any rows.
+    """Delete the rows of a key with their sketches, and post the change to the ledger, in the same
+    transaction. Return whether there were any rows.
 
     Exactly the rows that were read under a lock are deleted. At READ COMMITTED there may be more
     rows by the time of the DELETE.

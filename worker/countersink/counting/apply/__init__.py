@@ -1,1 +1,1 @@
-"""Counts each entry exactly once; keeps what cannot be counted as dead letters."""
+"""Applying entries: counts each exactly once, and keeps as dead letters what cannot be counted."""

@@ -24,13 +24,15 @@ class Incoming:
         id: the entry's id, 16 bytes; the same at every delivery.
         at: time of the first attempt to send it, in Unix ms.
         rows: its rows, except those that could not be decoded.
-        dead: dead letters of the rows that could not be decoded; stored in the transaction of its
-            guard.
+        dead: dead letters of the rows that could not be decoded, or one of the whole entry; stored
+            in the transaction that inserts its guard.
         stream: the stream's key, shown with dead letters.
         payload: the entry's field ``rows`` as it was received. It becomes the dead letter if the
-            entry is too old. If it is None, each row becomes a dead letter.
+            entry is too old. If it is None, or longer than a dead letter can be, each row becomes
+            one.
         seen: hashes of the members that a row counts, by the row's position.
-        checked: whether ``countersink.stream.decode`` has already validated rows and members.
+        checked: whether ``countersink.stream.decode`` has already validated rows and members. If
+            not, the transaction that counts them does.
     """
 
     id: bytes
@@ -63,8 +65,9 @@ class Amounts:
         )
 
     def bucket(self, counter: str, bucket: int) -> dict[str, int]:
-        """Return the dict of one bucket's amounts by key, to which the caller adds. It is made if
-        there is none. Each key in it is a cell, even if its amount is 0.
+        """Return the dict of one bucket's amounts by key; it is made if there is none. It is the
+        dict of this object, not a copy: the caller adds to it. Each key in it is a cell, even if
+        its amount is 0.
         """
         return self._amounts.setdefault(counter, {}).setdefault(bucket, {})
 
@@ -114,7 +117,7 @@ class Amounts:
         }
 
     def by_bucket(self, counter: str) -> Mapping[int, Mapping[str, int]]:
-        """Return a counter's amounts by bucket's label, then by key."""
+        """Return a counter's amounts by bucket's label, then by key, without copying them."""
         return self._amounts.get(counter, {})
 
     def without(self, names: Container[str]) -> "Amounts":
@@ -139,8 +142,8 @@ class Amounts:
 
 
 def merged(entries: Iterable[Incoming], catalog: Catalog) -> Amounts:
-    """Add up the rows of entries by cell. A row is also added to the cells of its counter's
-    breakdowns.
+    """Return the sums of the rows of entries by cell. A row is also added to the cells of those
+    breakdowns of its counter that count it.
     """
     found = Amounts()
     last_counter, last_minute = "", -1
@@ -206,8 +209,8 @@ class BucketAmounts(Amounts):
                     self.add(name, label, cell_key, amount)
 
     def cells_of(self, label: int, key: RowKey) -> Iterator[tuple[str, str]]:
-        """Yield (name of the counter or breakdown, key) for each cell of a bucket in which a key,
-        or some dimensions, are counted.
+        """Yield (name of the counter or breakdown, key) for each cell in which a key, or some
+        dimensions, are counted in the bucket with this label.
         """
         yield self._counter.counter, key if isinstance(key, str) else ""
         if key and isinstance(key, str):

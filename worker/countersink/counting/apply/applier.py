@@ -36,16 +36,16 @@ class Applied:
     """The result of a batch, which is committed. All its entries may be acknowledged.
 
     Attributes:
-        applied: number of entries that were counted now.
-        duplicates: number of entries that were counted before, or that the batch has twice.
+        applied: number of entries that were applied now, also if their rows became dead letters.
+        duplicates: number of entries that were applied before, or that the batch has twice.
         rows: number of rows that were counted.
         cells: number of rows of ``counter_slot`` that were written, one for each (counter, bucket,
             key).
-        dead: number of dead letters (of rows, or of whole entries).
+        dead: number of new dead letters (of rows, or of whole entries), stored or not.
         too_old: number of entries that became dead letters because they may have been counted
             before.
         overflown: number of new keys beyond the caps of their counters, added up over buckets.
-        not_kept: number of dead letters for which the table had no room; only their number is
+        not_kept: number of those dead letters for which the table had no room; only their number is
             stored.
     """
 
@@ -87,7 +87,8 @@ class Applier:
         self._catalog: Catalog | None = None
 
     def apply(self, entries: Sequence[Incoming]) -> Applied:
-        """Count those entries that were not counted before. When this returns, they are committed.
+        """Count those entries that were not applied before, and store dead letters of the rows that
+        cannot be counted. When this returns, all is committed.
 
         A transaction that conflicts with another one is run again. After any error it is safe to
         call this again, with the same entries and further ones. The next call connects again.
@@ -96,7 +97,8 @@ class Applier:
             Unavailable: the server does not answer, or the connection was lost. The batch may or
                 may not be committed.
             Conflict: the transaction conflicted with others at every attempt.
-            Refused: the server refuses, for a reason that an operator has to remove.
+            Refused: the server refuses, for a reason that an operator has to remove; or
+                (UnknownZone) this machine does not know the time zone of a counter.
             SchemaMismatch: the tables do not fit this program.
         """
         unique: dict[bytes, Incoming] = {}
@@ -127,8 +129,12 @@ class Applier:
         pending: dict[bytes, Incoming],
         left_out: Mapping[RowName, RowRefusal],
     ) -> Applied:
-        """Apply the entries in ``pending``, once those that were counted before are removed from
-        it. Rows in ``left_out`` become dead letters.
+        """Apply the entries in ``pending`` in one transaction. If some were applied before, remove
+        them from ``pending``, and apply the others in another transaction. Rows in ``left_out``
+        become dead letters.
+
+        Raises:
+            Conflict: an entry had a guard, which was deleted meanwhile.
         """
         while pending:
             try:

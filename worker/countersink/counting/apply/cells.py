@@ -49,8 +49,8 @@ class CellWriter:
         """Add the amounts of some cells by one statement.
 
         Args:
-            cells: at most :data:`countersink.database.sql.CELLS_PER_STATEMENT` cells, in the order
-                of the primary key.
+            cells: at least one and at most :data:`countersink.database.sql.CELLS_PER_STATEMENT`
+                cells, in the order of the primary key.
 
         Raises:
             StoreError: the statement failed.
@@ -64,7 +64,9 @@ class CellWriter:
         self._session.execute(f"{_INSERT}{', '.join(values)}{self._clause}")
 
     def post(self) -> None:
-        """Post the sums of all written cells to the ledger, one row for each counter."""
+        """Post the sums of all written cells to the ledger, one row for each counter. To be called
+        once, after the last :meth:`write`.
+        """
         post(self._session, self.slot, self._written.postings().items())
 
     def _add_bucket(self, cells: Sequence[Cell], values: list[str]) -> None:
@@ -92,7 +94,7 @@ class CellWriter:
 
     def _around(self, counter: str, bucket: int) -> tuple[str, str]:
         """Return the two parts of a cell's SQL literal that stand before and after the hex digits
-        of its key.
+        of its key. The cell's amount follows the second part.
         """
         found = self._literals.get((counter, bucket))
         if found is None:
@@ -116,17 +118,19 @@ def add(
     members: Mapping[CellPlace, Sequence[bytes]] = NO_MEMBERS,
     upserted: Callable[[], object] = lambda: None,
 ) -> None:
-    """Add amounts to the cells of a slot, in the order of the primary key, and to the ledger.
+    """Add amounts to the cells of a slot, in the order of the primary key, and to the ledger. Add
+    members to the sketches of the cells.
 
     Args:
         session: in a transaction.
         slot: the writer's slot.
         amounts: the amounts by cell.
-        members: hashes of 8 bytes by cell, to be added to the sketches of these cells.
+        members: by cell, the members' hashes of 8 bytes. Each of these cells must be in
+            ``amounts``.
         upserted: called before the ledger is written.
 
     Raises:
-        RefusedMembers: some members cannot be added to sketches; roll back.
+        RefusedMembers: some members cannot be added to sketches; roll back. It names cells.
         StoreError: a statement failed.
     """
     writer = CellWriter(session, slot)
@@ -149,13 +153,15 @@ def upsert(
     catalog: Catalog,
     upserted: Callable[[], object] = lambda: None,
 ) -> tuple[Amounts, Capped]:
-    """Add the rows of entries to the cells of a slot, in the caller's transaction. New keys beyond
-    a counter's cap are counted in the key ``__overflow__``.
+    """Add the rows of entries, with their members, to the cells of a slot, in the caller's
+    transaction. Cells of breakdowns are included. New keys beyond a counter's cap are counted in
+    the key ``__overflow__``.
 
     Args:
         session: in a transaction.
         slot: the writer's slot.
-        entries: the entries whose rows are added.
+        entries: the entries whose rows are added, without rows that
+            :mod:`countersink.counting.apply.refusals` refuses.
         catalog: the catalog in force.
         upserted: called before the ledger is written.
 
@@ -188,8 +194,9 @@ def upsert(
 
 
 def run_again(session: Session, attempt: Callable[[Mapping[Any, RowRefusal]], Result]) -> Result:
-    """Run ``attempt`` until it succeeds, and return its result. After RowsMissing, the rows of
-    ``counter_keys`` are inserted first. After RefusedMembers, the refused rows are left out.
+    """Run ``attempt``, again after RowsMissing or RefusedMembers, and return its result. After
+    RowsMissing, the missing rows of ``counter_keys`` are inserted first. After RefusedMembers, the
+    refused rows are left out.
 
     Args:
         session: outside a transaction.
@@ -198,6 +205,7 @@ def run_again(session: Session, attempt: Callable[[Mapping[Any, RowRefusal]], Re
 
     Raises:
         RefusedMembers: ``attempt`` refused only rows that it had to leave out already.
+        Any other error of ``attempt``.
     """
     left_out: dict[Any, RowRefusal] = {}
     while True:

@@ -77,7 +77,7 @@ class DeadRow:
 
     @staticmethod
     def from_bad(name: bytes, stream: str, at: int, bad: Bad) -> "DeadRow":
-        """Return the dead row for a bad part of an entry, whose id is ``name``."""
+        """Return the dead row for a bad part of the entry that has the id ``name``."""
         return DeadRow(
             name, bad.position, stream, at, bad.reason, bad.detail, bad.payload, counter=bad.counter
         )
@@ -93,9 +93,9 @@ class DeadRow:
 
 
 def record(session: Session, rows: Iterable[DeadRow]) -> int:
-    """Store the dead rows for which there is room, and return the number of all others. Call this
-    last in a transaction (READ COMMITTED): it locks a row of ``dead_group`` for each reason, so
-    that no room is used twice, and others wait.
+    """Store the dead rows for which there is room, count the others in ``dead_group``, and return
+    how many those are. Call this last in a transaction (READ COMMITTED): it locks a row of
+    ``dead_group`` for each reason that has a limit, so that no room is used twice, and others wait.
     """
     given: dict[str, list[DeadRow]] = {}
     for row in rows:
@@ -166,8 +166,9 @@ def list_rows(
     refs: Sequence[str] | None = None,
     limit: int = 100,
 ) -> list[DeadRow]:
-    """Return dead rows, newest first: all, or those with ``reason``, or those that ``refs`` name,
-    in the form of :attr:`DeadRow.ref`. Raises ValueError if a ref has another form.
+    """Return up to ``limit`` dead rows, newest first: those with ``reason``, if it is given; and if
+    ``refs`` are given, only those that these name, in a form that :func:`parse_ref` reads. Raises
+    ValueError if a ref has another form.
     """
     if refs is None:
         return _read(session, *_where(("reason = %s", reason)), limit)
@@ -177,16 +178,16 @@ def list_rows(
 
 
 def count(session: Session, *, up_to: datetime | None = None) -> dict[str, int]:
-    """Return the number of stored dead rows by reason; with ``up_to``, of those created by then
-    (UTC).
-    """
+    """Return the number of stored dead rows by reason; ``up_to`` (UTC) leaves out later ones."""
     return counted(session, up_to=up_to)[0]
 
 
 def counted(
     session: Session, *, up_to: datetime | None = None
 ) -> tuple[dict[str, int], datetime | None]:
-    """Return numbers of stored dead rows by reason, and the time of the newest, stored or not."""
+    """Return the numbers of :func:`count`, and the time (UTC) of the newest of these rows and of
+    all that were not stored for lack of room; None if there are none.
+    """
     ((last,),) = session.query("SELECT MAX(last_at) FROM dead_group WHERE not_kept > 0")
     where, args = _where(("created <= %s", up_to))
     rows = session.query(
@@ -222,8 +223,8 @@ def drop(
     refs: Sequence[str] | None = None,
     up_to: datetime | None = None,
 ) -> int:
-    """Delete dead rows, selected as by :func:`pages`, and return their number. Without ``refs``
-    also delete the numbers of rows that had no room. Raises ValueError for a bad ref.
+    """Delete dead rows, chosen as by :func:`pages`, and return their number. Without ``refs``, also
+    delete the numbers of such rows that had no room. Raises ValueError for a bad ref.
     """
     dropped = 0
     for page in pages(session, reason=reason, refs=refs, up_to=up_to):
@@ -295,8 +296,8 @@ def pages(
     up_to: datetime | None = None,
     size: int = _ROWS_PER_PAGE,
 ) -> Iterator[Sequence[Key]]:
-    """Yield primary keys of dead rows in pages, in order: of those that ``refs`` name; or of those
-    with ``reason``, created by ``up_to`` (UTC), without those whose reason is in ``but``.
+    """Yield keys of dead rows in pages, in order: those with ``reason`` that ``refs`` name; or,
+    without ``refs``, those with ``reason``, created by ``up_to`` (UTC), except reasons in ``but``.
     """
     if refs is not None:
         yield from parts(_named(session, refs, reason), size)

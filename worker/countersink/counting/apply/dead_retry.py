@@ -1,6 +1,6 @@
-"""Retries of dead letters (``countersink dead retry``). One transaction counts ``PAGE`` dead rows
-and deletes them. Dead letters with the reasons ``too_old`` and ``reconciled`` are only retried if
-the operator names them.
+"""Retries of dead letters (``countersink dead retry``). One transaction counts up to ``PAGE`` dead
+rows and deletes them. Dead letters with the reasons ``too_old`` and ``reconciled`` are only retried
+if the operator names this reason or the dead letters.
 """
 
 import time
@@ -40,7 +40,7 @@ class Retried:
         failed: number of dead rows that stay, or that were made for the bad rows of a whole entry.
         rows: number of rows that were counted.
         left_out: number of dead rows that were not retried, because their reason is ``too_old`` or
-            ``reconciled`` and neither a reason nor refs were given.
+            ``reconciled``, and neither a reason nor refs were given.
     """
 
     retried: int = 0
@@ -59,20 +59,23 @@ def retry(
     up_to: datetime | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Retried:
-    """Count dead rows and delete them: those with a reason, or those that refs name. If neither is
-    given, all are retried except ``too_old`` and ``reconciled``.
+    """Count dead rows and delete them: those with ``reason``, those that ``refs`` name, or, if both
+    are given, those that fit both. If neither is given, all are retried except those with the
+    reasons ``too_old`` and ``reconciled``.
 
-    A dead row that fails again stays, with its new reason. ``too_old`` rows may have been counted
-    already. ``reconciled`` rows are counted already if the sources of the reconcile were complete.
-    So an operator has to decide that these are new, and name them. If another retry runs at the
-    same time, each dead row is left to the one that locks it first.
+    A dead row that fails again stays, with its new reason. A whole entry of which only some rows
+    fail is replaced by dead rows of these. ``too_old`` rows may have been counted already.
+    ``reconciled`` rows are counted already if the sources of the reconcile were complete. So an
+    operator has to decide that these rows are not counted yet, and choose them by reason or ref. If
+    another retry runs at the same time, each dead row is left to the one that locks it first.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
         slot: the slot to which amounts are added.
         decode: ``countersink.stream.decode.decode_payload``.
         reason: retry only dead rows with this reason.
-        refs: retry only dead rows with these names (``<hex id>:<position>``).
+        refs: retry only dead rows with these names (``<hex id>:<position>``, or ``<hex id>`` for
+            all of an entry).
         up_to: without ``refs``, retry only dead rows that were created by this time (UTC).
         pause: sleeps for the given seconds before a transaction is run again.
 
@@ -162,7 +165,7 @@ def _retry_page(
 
 def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], Mapping[int, Seen], list[DeadRow]]:
     """Return the rows in a dead row's payload, the hashes of their members by position, and dead
-    rows for what cannot be counted.
+    rows for what cannot be counted. If the payload was cut off, this is the dead row itself.
     """
     if row.truncated:
         return [], {}, [row]

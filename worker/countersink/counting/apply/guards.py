@@ -1,6 +1,6 @@
 """The control row with its locks, and guards, which keep an entry from being counted twice. Guards
 are rows of ``applied_entry``; they are inserted, looked up, and pruned up to the watermark. Pruning
-is refused while the clocks of MySQL and Redis differ.
+is refused while the clocks of MySQL and Redis differ by more than five minutes.
 
 The control row has the watermark, the version of the catalog, strict mode and the default cap.
 Every batch reads it under a share lock until its transaction ends. A change takes the exclusive
@@ -84,7 +84,7 @@ def exclusive(
     return the result of ``work``.
 
     Whoever waits for this lock blocks new readers of the row. So an attempt waits for one second at
-    most.
+    most for each lock.
 
     Args:
         session: outside a transaction.
@@ -95,7 +95,7 @@ def exclusive(
             nobody has to wait for the control row meanwhile.
 
     Raises:
-        Conflict: other transactions held the row at each attempt; nothing was done.
+        Conflict: each attempt conflicted with other transactions, and was rolled back.
     """
 
     def attempt() -> Result:
@@ -108,8 +108,8 @@ def exclusive(
 
 
 def bump(session: Session) -> None:
-    """Increase the version of the catalog. Each worker then reads the catalog again before its next
-    batch.
+    """Increase the version of the catalog, in the transaction that changes it. Each worker then
+    reads the catalog again before its next batch.
     """
     session.execute("UPDATE control SET catalog_version = catalog_version + 1 WHERE id = 1")
 
@@ -173,7 +173,9 @@ def insert(session: Session, entries: Sequence[tuple[bytes, int]], control: Cont
 
 
 def known(session: Session, ids: Sequence[bytes]) -> set[bytes]:
-    """Return those ids that have a guard. Their entries were counted, or became dead letters."""
+    """Return those ids that have a guard. Their entries were applied: counted, or stored as dead
+    letters.
+    """
     found: set[bytes] = set()
     for part in parts(sorted(ids), IDS_PER_STATEMENT):
         rows = session.query(
@@ -195,27 +197,29 @@ def prune(
     stop: Callable[[], bool] = lambda: False,
     rest: Callable[[], object] = lambda: None,
 ) -> Pruned:
-    """Delete the guards of entries that were first sent more than ``keep_ms`` milliseconds ago.
+    """Raise the watermark to ``keep_ms`` milliseconds ago, and delete the guards of entries that
+    were both first sent and applied before it.
 
-    First the watermark is raised and committed. From then on, entries sent before it are refused as
-    too old, so their guards are not needed any more. The watermark is never lowered again. So if it
+    The raised watermark is committed first. From then on, entries sent before it are refused as too
+    old, so their guards are not needed any more. The watermark is never lowered again. So if it
     followed a clock that jumped ahead, all entries would be too old until that time comes. This is
     why the earlier of two clocks decides: that of Redis, which dates entries, and that of MySQL.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
-        keep_ms: age in milliseconds up to which guards are kept.
+        keep_ms: milliseconds for which guards are kept.
         now_ms: time of Redis's clock in Unix ms.
         not_above_ms: Unix ms of the oldest entry that is still in a stream or pending; the
             watermark stays at or below it. None if there is no such entry.
-        chunk: number of rows that one transaction deletes.
+        chunk: maximum number of rows that one transaction deletes.
         attempts: maximum number of attempts to get the lock on the control row.
         pause: sleeps for the given seconds between attempts.
         stop: asked between transactions; if it returns True, pruning ends early.
         rest: called between transactions, to let others work.
 
     Raises:
-        Conflict: workers held the control row at each attempt; nothing was pruned.
+        Conflict: workers held the control row at each attempt, and nothing was pruned; or the
+            deletion conflicted with others, and the next call deletes the rest.
         Refused: the clocks differ by more than :data:`MAX_CLOCK_DIFFERENCE_MS`; nothing was pruned.
         ValueError: ``keep_ms`` is negative, or ``chunk`` is below 1.
     """

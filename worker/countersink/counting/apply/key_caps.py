@@ -4,9 +4,10 @@ counting, and reads the amounts of the key ``__overflow__``, which counts all fu
 The transaction that counts applies the cap before it adds anything. Existing keys are always
 counted, so keys that the catalog does not remember are looked up. If some are new, the transaction
 locks the day's row of ``counter_keys`` until it ends. Under that lock it looks them up again, makes
-as many as there is room for, and stores the new number of keys. So no day ever exceeds its cap,
-whatever process is killed or repeats its transaction. Once a day is full it stays full, and nobody
-locks its row any more, even if a million further keys arrive.
+as many as there is room for, and stores the new number of keys. So workers and backfills never make
+more keys than the cap allows, whatever process is killed or repeats its transaction. (Transactions
+of applications keep to no cap.) Once a day is full it stays full, and nobody locks its row any
+more, even if a million further keys arrive.
 
 The stored number never decreases: deleting a key gives no room back. When a counter gets its first
 cap, its existing keys are counted first (:func:`count_anew`).
@@ -87,7 +88,8 @@ class Capped:
 
 
 def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
-    """Move the amounts of new keys for which a day has no room to the key ``__overflow__``.
+    """Decide which new keys a day has room for, and store its new number of keys. Move the amounts
+    of the other new keys to the key ``__overflow__``.
 
     Args:
         session: at READ COMMITTED, in a transaction that holds the share lock on the control row
@@ -128,7 +130,7 @@ def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
 
 
 def make_rows(session: Session, places: Iterable[Place]) -> None:
-    """Insert a row of ``counter_keys`` for each of ``places``, each in its own transaction."""
+    """Insert the missing rows of ``counter_keys`` for ``places``, each in its own transaction."""
     for counter, day in sorted(places):
         session.execute(
             "INSERT IGNORE INTO counter_keys (counter, day) VALUES (%s, %s)", (counter, day)
@@ -163,7 +165,7 @@ class _Day:
 
 
 def _unknown(amounts: Amounts, catalog: Catalog) -> dict[Place, _Day]:
-    """Return, for each day of capped counters, the keys that the catalog does not remember."""
+    """Return the keys that the catalog does not remember, by (counter, day), of capped counters."""
     found: dict[Place, _Day] = {}
     for counter in amounts.counters:
         most = catalog.cap(counter)
@@ -210,7 +212,7 @@ def _granted(
     """Return the keys that may be made, and the keys that have no room. Keys that another
     transaction made meanwhile are in neither list.
 
-    The day's row stays locked until this transaction ends.
+    Stores the day's new number of keys. The day's row stays locked until this transaction ends.
 
     Args:
         session: as for :func:`cap`.
@@ -243,8 +245,9 @@ def _granted(
 def _missing_keys(
     session: Session, catalog: Catalog, place: Place, keys: Iterable[str]
 ) -> tuple[list[str], bool]:
-    """Return the keys that a day does not have, and whether its keys may have moved to its month.
-    The second value is False if no key is missing. The catalog then remembers the keys that exist.
+    """Return the keys that a day does not have, and whether the day's keys may have moved to its
+    month. If they may, keys that the month has are not missing. The second value is False if the
+    day's own buckets have all keys. The catalog is made to remember the keys that exist.
     """
     counter, day = place
     encoded = {key: key.encode().hex() for key in keys}
@@ -299,8 +302,8 @@ def _existing(
     args: Sequence[object],
     encoded: Iterable[str],
 ) -> set[str]:
-    """Return those keys of ``encoded`` (hex digits) that have rows of a counter under an SQL
-    condition. ``index`` names the index to use.
+    """Return, as texts, those of some keys (``encoded``, in hex digits) that have rows of a counter
+    under an SQL condition. ``index`` names the index to use.
     """
     existing: set[str] = set()
     for part in parts(sorted(encoded), KEYS_PER_STATEMENT):

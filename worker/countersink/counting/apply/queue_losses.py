@@ -41,7 +41,8 @@ class WatchedSample(Protocol):
         length: number of entries in the stream.
         added: number of entries that were ever added to it.
         entries: (stream id, entry id) of its oldest and of its newest entry.
-        gone: ids of entries that were in the previous sample and are not in the stream any more.
+        gone: ids, as hex digits, of entries that were in the previous sample and are not in the
+            stream any more.
     """
 
     life: str
@@ -58,7 +59,8 @@ by stream."""
 
 @dataclass(frozen=True, slots=True)
 class QueueLoss:
-    """A loss of entries from one stream.
+    """A loss of entries from one stream. Of the recorded losses, those that were found on the same
+    day (UTC) are added up.
 
     Attributes:
         stream: the stream's key in Redis.
@@ -89,9 +91,9 @@ def _iso(ms: int) -> str:
 
 
 def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
-    """Take samples of the streams, and return the losses that were recorded now. Nothing is done if
-    any process took samples within the last :data:`LOOK_EVERY_MS`. If several processes call this
-    at once, only one of them records a loss.
+    """Take samples of the streams, and return the losses that were recorded now. If any process
+    took samples within the last :data:`LOOK_EVERY_MS`, nothing is done, and the list is empty. If
+    several processes call this at once, only one of them records a loss.
 
     Args:
         session: at READ COMMITTED, outside a transaction, on the server that takes writes.
@@ -165,7 +167,9 @@ def _loss(
 
 
 def _with(known: str, losses: Sequence[QueueLoss]) -> str:
-    """Return JSON of the recorded losses and the new ones, added up by stream and day of UTC."""
+    """Return JSON of the recorded losses (``known``, also JSON) and the new ones, added up by
+    stream and day of UTC.
+    """
     by_day = {(each.stream, _iso(each.noticed_at)[:10]): each for each in _read(known)}
     for loss in losses:
         place = loss.stream, _iso(loss.noticed_at)[:10]
@@ -192,7 +196,9 @@ def _all(session: Session) -> tuple[int, list[QueueLoss]]:
 
 
 def recent(session: Session, days: int = SHOWN_DAYS) -> list[QueueLoss]:
-    """Return the losses that were found in the last ``days`` times 24 hours, by stream and day."""
+    """Return the losses that were found in the last ``days`` times 24 hours: one for each stream
+    and day (UTC), in this order.
+    """
     now, losses = _all(session)
     return [each for each in losses if each.noticed_at > now - days * _DAY_MS]
 

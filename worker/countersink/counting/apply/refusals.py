@@ -3,8 +3,8 @@ malformed rows; rows of a counter that a tracked table has, or (in strict mode) 
 counter; dimensions that are not declared; members that the counter does not count, or that have a
 wrong salt; and days that were reconciled.
 
-The rules decide row by row, in the transaction that counts the other rows, before it writes
-anything.
+The rules decide row by row, in the transaction that counts the other rows: after it has inserted
+the guards, and before it adds any amounts.
 """
 
 import json
@@ -77,11 +77,12 @@ def refuse(
         entries: the entries that are to be counted.
         catalog: the catalog in force.
         left_out: further rows that must not be counted, each with the reason.
-        late: whether to count rows that were accepted before their day was reconciled. If
-            false, these are refused. Rows accepted later are never refused for this reason.
+        late: whether to count rows that were accepted before their day was reconciled. If false,
+            these are refused. Rows accepted later are never refused for this reason.
 
     Returns:
-        The entries without the refused rows, and a dead row for each refused row.
+        The entries without the refused rows (also those that have no rows left), and a dead row for
+        each refused row.
     """
     numbers = {seen.number for entry in entries for seen in entry.seen.values()}
     context = RuleContext(

@@ -1,1 +1,1 @@
-"""Counters: settings, catalog, buckets, notes, deletion."""
+"""Counters: names, settings, breakdowns, catalog, buckets, steps of retention, deletion."""

@@ -2,7 +2,7 @@
 created or counted, and their totals of all time; checks whether a counter is in use.
 
 Names are read in parts. Totals are added up from the rows of the counters, or read from the ledger.
-Each function sends few statements, however many counters there are.
+One statement reads hundreds of counters.
 """
 
 import re
@@ -36,8 +36,9 @@ def counter_names(session: Session) -> list[str]:
 
 
 def names_in_parts(session: Session, after: str, *, reverse: bool = False) -> Iterator[list[str]]:
-    """Yield the sorted names of all counters in lists of up to :data:`NAMES_PER_QUERY` names. Each
-    list is read by one query, which uses indexes.
+    """Yield the sorted names of all counters that were created or counted, in lists of up to
+    :data:`NAMES_PER_QUERY` names. Names of breakdowns are left out, so a list may be shorter or
+    empty. Each list is read by one query, which uses indexes.
 
     Args:
         session: in a snapshot.
@@ -65,8 +66,8 @@ def names_in_parts(session: Session, after: str, *, reverse: bool = False) -> It
 
 
 def known_names(session: Session, wanted: Iterable[str]) -> set[str]:
-    """Return the names in ``wanted`` whose counters were created or counted. The given names must
-    be valid.
+    """Return the names in ``wanted`` whose counters were created or counted. The caller has checked
+    that the names are valid.
     """
     known: set[str] = set()
     for part in parts(sorted(wanted), _COUNTERS_PER_QUERY):
@@ -81,8 +82,8 @@ def known_names(session: Session, wanted: Iterable[str]) -> set[str]:
 
 
 def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:
-    """Return the total of all time of each counter in ``names``, in this order; 0 for unknown
-    counters.
+    """Return the total of all time of each counter, by name, in the order of ``names``; 0 for
+    unknown counters.
     """
     return dict.fromkeys(names, 0) | _by_counter(session, "counter_slot", names)
 
@@ -139,12 +140,13 @@ def counter_of(name: str) -> str:
 
 
 def names_of(session: Session, counter: str, condition: str = "created IS NOT NULL") -> list[str]:
-    """Return the names of a counter's breakdowns; those that are being deleted are included.
+    """Return the sorted names of a counter's breakdowns; those that are being deleted are included.
 
     Args:
         session: in a transaction or not.
         counter: the counter's name.
-        condition: SQL condition on their rows of the table ``counter``.
+        condition: SQL condition on their rows of the table ``counter``. By default, breakdowns that
+            were deleted, but still have a row there, are left out.
     """
     found = session.query(
         f"SELECT name FROM counter WHERE breakdown_of = %s AND {condition} ORDER BY name",
@@ -159,7 +161,8 @@ def is_used(session: Session, name: str, more: Sequence[str] = ()) -> bool:
     Args:
         session: in a transaction or not.
         name: the counter's name.
-        more: names of further tables; a row of the counter in one of them is enough.
+        more: names of further tables with a column ``counter``; a row of the counter in one of them
+            is enough.
     """
     tables = ("counter_ledger", "counter_slot", *more)
     seen = " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE counter = %s)" for table in tables)
@@ -171,7 +174,7 @@ def require(session: Session, name: str, more: Sequence[str] = ()) -> None:
     """Raise an error if a counter is unknown. Arguments are as for :func:`is_used`.
 
     Raises:
-        UnknownCounter: it was neither created nor ever counted.
+        UnknownCounter: it was neither created nor ever counted, or its name is invalid.
     """
     if is_name(name) and (
         session.query("SELECT 1 FROM counter WHERE name = %s AND created IS NOT NULL", (name,))

@@ -115,7 +115,8 @@ class Dimensioned:
 
     def answering(self, wanted: Iterable[str], first: Iterable[str] = ()) -> list[Breakdown]:
         """Return all breakdowns that have every dimension in ``wanted``. Those with the fewest
-        dimensions come first, and among these the ones that begin with the dimensions in ``first``.
+        dimensions come first, and among these the ones that begin with the dimensions in ``first``,
+        in any order.
 
         Raises:
             UnknownDimension: no breakdown has them all; the message says how to declare one.
@@ -214,8 +215,9 @@ def _each_once(values: tuple[T, ...], text: str) -> tuple[T, ...]:
 
 
 def read_dimensioned(session: Session, counter: str | None = None) -> dict[str, Dimensioned]:
-    """Return what each counter has declared, by the counter's name. Counters without dimensions are
-    left out, and with ``counter`` so are all others. Reads in the caller's transaction or snapshot.
+    """Return what each counter with dimensions has declared, by the counter's name. With
+    ``counter``, read only this counter; the result is empty if it has no dimensions. Reads in the
+    caller's transaction or snapshot.
     """
     only, args = ("", ()) if counter is None else (" AND %s IN (name, breakdown_of)", (counter,))
     declared: dict[str, tuple[str, ...]] = {}
@@ -247,15 +249,18 @@ def empty_key(counter: str) -> ValueError:
 
 
 def removed(session: Session, counter: str) -> list[str]:
-    """Return the names of the breakdowns that were removed from a counter's settings: their rows
-    are to be deleted. A name is returned again after this deletion if applications used the
-    breakdown shortly before, as they may have counted in it since: its rows are then deleted again.
+    """Return the names of the breakdowns that were removed from a counter's settings: the caller
+    deletes their rows. After the first deletion a name is still returned, because applications may
+    go on counting in the breakdown for a minute. A second deletion, ten minutes later or more, ends
+    this.
     """
     return names_of(session, counter, "dimensions IS NULL")
 
 
 def remove_all(session: Session, counter: str) -> None:
-    """Remove all breakdowns from a counter's settings, in a transaction while nobody counts."""
+    """Remove all breakdowns from a counter's settings, in a transaction while nobody counts. Their
+    rows stay until the caller deletes what :func:`removed` returns.
+    """
     session.execute("UPDATE counter SET dimensions = NULL WHERE breakdown_of = %s", (counter,))
     bump(session)
 
@@ -268,7 +273,7 @@ def declare(
     since: int,
 ) -> None:
     """Declare dimensions and breakdowns of a counter, whose row exists. Existing breakdowns that
-    ``breakdowns`` does not name are removed.
+    ``breakdowns`` does not name are removed, as by :func:`remove_all`.
 
     Args:
         session: in a transaction during which nobody counts.
@@ -335,7 +340,10 @@ _COPIED: Final = (
 
 
 def copy_settings(session: Session, counter: str) -> None:
-    """Copy a counter's settings to its breakdowns, except how far its buckets are rolled up."""
+    """Copy to a counter's breakdowns its time zone, resolution (with the times of former ones),
+    steps of retention, cap and slots. How far buckets are rolled up is not copied: each breakdown
+    has its own.
+    """
     copied = ", ".join(f"part.{column} = base.{column}" for column in _COPIED.split(", "))
     session.execute(
         "UPDATE counter AS part JOIN counter AS base ON base.name = part.breakdown_of"

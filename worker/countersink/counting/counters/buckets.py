@@ -70,7 +70,7 @@ def zone(name: str) -> ZoneInfo:
 
 
 def label(time_zone: str, width: Width, minute: int) -> int:
-    """Return the label (see the module) of the bucket of an event at ``minute`` (Unix minutes)."""
+    """Return the label (see the module) of the bucket of ``width`` that contains a Unix minute."""
     number = NUMBER[width]
     if width == "day" or width == "month":
         day = minute // 1440 if time_zone == "UTC" else _day_number(time_zone, minute * 60)
@@ -102,7 +102,7 @@ def starts_at(time_zone: str, label: int) -> int:
     """Return the Unix seconds at which the bucket with this label begins.
 
     Raises:
-        LookupError: as for :func:`width_of`.
+        LookupError: the label has an unknown width, so countersink did not write the row.
     """
     start = label - width_number(label)
     if width_of(label) in ("day", "month"):
@@ -114,7 +114,7 @@ def ends_at(time_zone: str, label: int) -> int:
     """Return the Unix seconds at which the bucket with this label ends and the next begins.
 
     Raises:
-        LookupError: as for :func:`width_of`.
+        LookupError: the label has an unknown width, so countersink did not write the row.
     """
     start, width = label - width_number(label), width_of(label)
     if width == "month":
@@ -199,7 +199,7 @@ def offset_at(time_zone: str, instant: int) -> int:
 
 
 def widest(minutes: int) -> Resolution:
-    """Return the widest resolution finer than a day whose buckets make up ``minutes`` minutes."""
+    """Return the widest resolution finer than a day that divides ``minutes`` minutes evenly."""
     return next(each for each in reversed(FINER) if minutes % MINUTES[each] == 0)
 
 
@@ -252,8 +252,8 @@ def intervals(time_zone: str, start: date | None, end: date | None) -> list[Inte
 
 
 def edges(time_zone: str, edge: date) -> tuple[int, ...]:
-    """Return the instants at which local time becomes ``edge`` or later. Where clocks repeat a
-    date, each second instant is one at which it goes back before ``edge``.
+    """Return the Unix seconds of a time, or those of :func:`date_changes` for a day: at the first
+    instant it begins; at the second, if clocks repeat a date, they go back before it; and so on.
     """
     return (unix(edge),) if isinstance(edge, datetime) else date_changes(time_zone, edge)
 
@@ -298,14 +298,14 @@ def offsets(time_zone: str, begin: int, end: int) -> list[tuple[int, int, int]]:
 
 
 def hour_at(time_zone: str, instant: int, width: int) -> tuple[int, int]:
-    """Return (begin, UTC offset) in seconds of an instant's local hour (or span of ``width``)."""
+    """Return (begin, UTC offset) in seconds of an instant's local hour, or ``width`` seconds."""
     offset = offset_at(time_zone, instant)
     return (instant + offset) // width * width - offset, offset
 
 
 def hours(time_zone: str, begin: int, end: int, width: int) -> Iterator[tuple[int, int]]:
     """Yield the local hours from ``begin`` to before ``end`` (Unix seconds) in order, as
-    :func:`hour_at` returns them.
+    :func:`hour_at` returns them. The first one contains ``begin``.
 
     An hour that clocks repeat comes twice, with two offsets. An hour that they skip does not come.
     If clocks change within an hour, two hours may have one begin, and each exists only in part.
@@ -358,7 +358,7 @@ def require_length(
     most: int = MAX_DAYS,
     whole_days: int,
 ) -> None:
-    """Raise an error if a series is too long.
+    """Raise an error if a series has more than ``most`` rows.
 
     Args:
         count: number of rows of the series.

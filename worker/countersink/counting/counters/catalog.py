@@ -1,6 +1,6 @@
 """The catalog: what a worker knows of all counters, namely their schemes (time zone, resolution,
 roll-ups), caps of keys, marks of reconciled days, dimensions and salts. It also remembers keys that
-exist.
+exist, of counters with a cap.
 
 A counter's time zone never changes once it was counted. A new resolution applies to events counted
 later: each row has the width of its bucket, so a counter may have buckets of several widths. A
@@ -119,7 +119,8 @@ class Scheme:
 
     def until(self, width: Width) -> int | None:
         """Return Unix seconds that are after all events in buckets of ``width``; None if such
-        buckets still get new events, because this is the resolution.
+        buckets still get new events, because this is the resolution. The result is 0 if the counter
+        never had such buckets.
         """
         if width == self.resolution:
             return None
@@ -132,7 +133,9 @@ class Scheme:
         return tuple(width for width in WIDTHS if width in used)
 
     def _zone(self, width: Width) -> str:
-        """Return the time zone. It is checked only where buckets of ``width`` depend on it."""
+        """Return the counter's time zone. Only where buckets of ``width`` depend on it, this checks
+        that the machine knows it.
+        """
         return self.time_zone if width in buckets.FINER else self.known_zone()
 
 
@@ -250,7 +253,7 @@ class Catalog:
         )
 
     def scheme(self, counter: str) -> Scheme:
-        """Return the scheme of a counter."""
+        """Return the scheme of a counter; the default scheme if it has no settings."""
         return self._schemes.get(counter, DEFAULT)
 
     def cap(self, counter: str) -> int | None:
@@ -277,7 +280,8 @@ class Catalog:
 
     def cells(self, counter: str, key: RowKey, minute: int) -> Iterator[tuple[str, int, str]]:
         """Yield (counter, bucket's label, key) for each cell to which a row of an entry is added:
-        one cell of the counter, and one of each breakdown that counts the row.
+        one cell of the counter, and one of each breakdown that counts the row. A row with
+        dimensions has the key ``""`` in the cell of the counter.
 
         Raises:
             UnknownZone: as for :meth:`bucket`.
@@ -299,7 +303,7 @@ class Catalog:
         return self.scheme(counter).local_day(label)
 
     def mark(self, counter: str, minute: int, accepted: int) -> Mark | None:
-        """Return the mark because of which an event is not counted; None if no mark concerns it.
+        """Return the mark because of which an event is not counted; None if no mark forbids it.
 
         Args:
             counter: the counter's name.
@@ -462,11 +466,11 @@ def last_reconciles(
     """Return those days of ``days`` that were ever reconciled, each with the last run that did so.
 
     Args:
-        session: where the result must not change until the transaction ends, this is a transaction
-            that holds the share lock on the control row.
+        session: in a transaction or not. A transaction that needs the result to stay true until its
+            end holds the share lock on the control row.
         counter: the counter's name.
         days: local days of the counter.
-        later_than: ignore this run and earlier ones.
+        later_than: id of a run; ignore this run and earlier ones.
     """
     found: dict[date, int] = {}
     for part in parts(sorted(set(days)), _ROWS_PER_STATEMENT):
@@ -482,8 +486,9 @@ def mark_days(
     session: Session, counter: str, run: int, sent_before: int, days: Iterable[date]
 ) -> None:
     """Mark days of a counter as reconciled by a run: entries accepted before ``sent_before`` (Unix
-    ms) are not counted on them. Needs a transaction that holds the exclusive lock on the control
-    row and increases the version of the catalog.
+    ms) are not counted on them. Days that this run has marked before keep their time. Needs a
+    transaction that holds the exclusive lock on the control row and increases the version of the
+    catalog.
     """
     rows = [(counter, day, run, sent_before) for day in sorted(days)]
     into = "reconciled_day (counter, day, run, sent_before)"
@@ -506,9 +511,10 @@ settings for a while, and clocks may be ahead."""
 
 
 def next_midnight(session: Session, name: str, now_ms: int) -> int:
-    """Return the Unix minute of a counter's midnight at which a new breakdown can begin. It is the
-    first one that is far enough ahead and after all buckets with counts, so that the breakdown has
-    whole days.
+    """Return the Unix minute of the midnight, in a counter's time zone, at which a new breakdown
+    can begin. It is the first midnight that is at least ten minutes ahead and after all buckets
+    with counts, so that the breakdown has whole days. Waits for open transactions of applications
+    that count ahead.
 
     Raises:
         ValueError: a bucket more than a day ahead has counts; the message names the bucket.

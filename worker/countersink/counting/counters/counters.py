@@ -28,7 +28,7 @@ class Counters:
     """All counters and their settings. Threads and forked processes may share an object.
 
     A change applies to each batch that workers begin after :meth:`set` has returned. It applies to
-    transactions of applications within a minute. Every method raises the errors of
+    transactions of applications within a minute. Every method can raise the errors of
     :mod:`countersink.database.errors`. Among these, Conflict means that other transactions held the
     needed rows at each attempt.
 
@@ -87,26 +87,29 @@ class Counters:
                 days until 400 days, then months. With ``"forever"`` (default) no bucket is rolled
                 up.
             max_keys: maximum number of keys per day that workers and backfills make, 1 to
-                100,000,000. Further keys are counted together in the key ``__overflow__``. With
-                ``"none"`` (default) the cap of :meth:`set_max_keys` applies.
+                100,000,000. Further keys are counted together in the key ``__overflow__``.
+                (Transactions of applications make any number of keys.) With ``"none"`` (default)
+                the cap of :meth:`set_max_keys` applies.
             app_slots: number of slots over which transactions of applications spread, 1 to 256. The
                 default is 16.
             dimensions: names of the dimensions that increments may have, at most 8. The default,
                 ``[]``, allows none.
             breakdowns: each combination of dimensions for which totals are kept, as
                 ``"page,country"`` or as a sequence of names. A new breakdown counts events from its
-                ``since`` on: the counter's first midnight that is at least ten minutes ahead. If
-                the counter was never counted, it counts all events. An existing breakdown that is
-                not in the list is deleted with its counts.
-            salt_days: count different members, hashed with a salt that is renewed after this number
-                of days (of the counter's time zone), 1 to 366. With 0 the salt is never renewed.
+                ``since`` on: the counter's first midnight that is at least ten minutes ahead and
+                after all buckets with counts. If the counter was never counted, the breakdown
+                counts all events. An existing breakdown that is not in the list is deleted with its
+                counts.
+            salt_days: count different members (such as visitors), hashed with a salt that is
+                renewed after this number of days (of the counter's time zone), 1 to 366. With 0 the
+                salt is never renewed. By default, different members are not counted.
 
         Returns:
             The counter with its new settings.
 
         Raises:
-            ValueError: a value is invalid, or the change is not allowed; the message says what is
-                allowed.
+            TypeError, ValueError: a value is invalid, or the change is not allowed; the message
+                says what is allowed.
             TrackedCounter: the counter belongs to a tracked table.
         """
         settings.check_name(name)
@@ -130,12 +133,13 @@ class Counters:
         return found
 
     def _delete_removed(self, session: Session, name: str) -> None:
-        """Delete all rows of breakdowns that were removed from a counter's settings."""
+        """Delete all rows of those breakdowns that were removed from a counter's settings."""
         for breakdown in declared.removed(session, name):
             deletion.delete_counter(session, breakdown)
 
     def delete(self, name: str, key: str | None = None) -> Deleted:
-        """Delete a counter with its counts and settings, or only one of its keys.
+        """Delete a counter with its counts, settings, breakdowns, notes and share links; or only
+        one of its keys.
 
         The deletion takes many short transactions, and others may count meanwhile. If it was
         interrupted, call it again. Later increments, and those still in the queue, start from 0.
@@ -145,6 +149,10 @@ class Counters:
         Args:
             name: the counter's name.
             key: the key to delete; None deletes the counter.
+
+        Returns:
+            The number of deleted rows and the sum of their amounts; those of breakdowns are not
+            included.
 
         Raises:
             UnknownCounter: there is no such counter. (If only the key is missing, 0 rows are
@@ -167,8 +175,8 @@ class Counters:
             return deletion.delete_key(session, name, key)
 
     def strict(self) -> bool:
-        """Return whether strict mode is on. It refuses rows of counters that were neither created
-        nor counted.
+        """Return whether strict mode is on. Strict mode refuses rows of counters that were neither
+        created nor counted.
         """
         return self._pool.read(lambda session: read_control(session, lock="").strict)
 

@@ -8,10 +8,11 @@ transaction waits for workers, whose transactions are short. If it has waited lo
 transaction of the application) it deletes row by row, so that nobody waits behind it.
 
 One pass over a counter deletes as many rows as there were at its beginning. Another pass follows
-only if fewer rows are left than before. So the deletion ends, however fast others count. Passes
-over a key are repeated until one transaction finds all rows that are left: retention may move rows
-to buckets that the pass has already left behind. Records of the counter's backfills are deleted
-first; that ends the runs of these backfills.
+only if fewer rows are left than before, and still more than ``FEW``. So the deletion ends, however
+fast others count. The last transaction deletes the rest and the counter itself, and nobody can
+count meanwhile. Passes over a key are repeated until one transaction finds all rows that are left:
+retention may move rows to buckets that the pass has already left behind. Records of the counter's
+backfills are deleted first; that ends the runs of these backfills.
 """
 
 import time
@@ -71,8 +72,8 @@ class _NotFinished(Exception):
 
 @dataclass(slots=True)
 class _Deletion:
-    """One deletion of a counter or a key. ``size`` is the number of rows for the next transaction;
-    ``reached`` and ``pause`` are as for :func:`delete_key`.
+    """One deletion of a counter or a key. ``size`` is the number of rows that the next transaction
+    deletes; ``reached`` and ``pause`` are as for :func:`delete_key`.
     """
 
     session: Session
@@ -85,8 +86,8 @@ class _Deletion:
         """End the counter's backfills, and delete their records.
 
         Args:
-            run: a function that runs one step of this work in a transaction, as :meth:`transact`
-                does.
+            run: a function that runs one step of this work in a transaction and returns its result,
+                as :meth:`transact` does.
         """
         place = self.session, self.counter
         run(lambda _: deletion_sql.end_runs(*place))
@@ -95,7 +96,9 @@ class _Deletion:
                 pass
 
     def delete_pass(self, most: int) -> Deleted:
-        """Delete about ``most`` rows of the counter, in the order of the primary key."""
+        """Delete about ``most`` rows of the counter, in the order of the primary key, and return
+        what was deleted.
+        """
         deleted = Deleted()
         where, args = "counter = %s", tuple[object, ...]((self.counter,))
         while deleted.rows < most:
@@ -111,8 +114,13 @@ class _Deletion:
         return deleted
 
     def finish(self) -> Deleted:
-        """Delete the rows that were counted meanwhile, and the counter itself. Nobody can count
-        during this.
+        """Delete the rows that are left, and the counter itself, and return what was deleted.
+        Nobody can count meanwhile.
+
+        Raises:
+            Conflict: others hold rows, count the counter faster than it can be deleted, or have
+                given it breakdowns.
+            TrackedCounter: the counter belongs to a tracked table.
         """
         try:
             with self._held():
@@ -159,8 +167,9 @@ class _Deletion:
         )
 
     def transact(self, delete: Callable[[int], Result]) -> Result:
-        """Run ``delete`` in a transaction and return its result. ``delete`` gets the number of rows
-        to delete: 1 after a conflict with another transaction, then more with each success.
+        """Run ``delete`` in a transaction, again after a conflict, and return its result.
+        ``delete`` gets the number of rows to delete: 1 after a conflict with another transaction,
+        then more with each success.
         """
 
         def attempt() -> Result:
@@ -183,7 +192,8 @@ def delete_key(
     reached: Reached = lambda point: None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Deleted:
-    """Delete one key of a counter in all its buckets.
+    """Delete one key of a counter, with its sketches, in all buckets of the counter. Return the
+    number of deleted rows and their sum.
 
     Args:
         session: at REPEATABLE READ, outside a transaction.
@@ -223,12 +233,17 @@ def delete_counter(
     reached: Reached = lambda point: None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Deleted:
-    """Delete a counter: rows, ledger, settings, and the records of its backfills. Only the list of
-    their runs stays. Arguments are as for :func:`delete_key`.
+    """Delete a counter: its rows and sketches, ledger, settings, notes, share links, salts, marks
+    of reconciled days, and the records of its backfills. The list of the backfills' runs stays. So
+    do the counter's time zone and resolution, by which applications may still count for a while.
+
+    If the counter is a breakdown, a second deletion, ten minutes later or more, deletes its last
+    row in the table ``counter``. Arguments are as for :func:`delete_key`.
 
     Raises:
         Conflict: as for :func:`delete_key`; or others count the counter faster than it can be
-            deleted.
+            deleted; or the counter has breakdowns, which must be deleted before.
+        TrackedCounter: the counter belongs to a tracked table.
     """
     deletion = _Deletion(session, counter, reached, pause, ROWS)
     deleted = Deleted()

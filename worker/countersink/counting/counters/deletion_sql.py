@@ -2,13 +2,15 @@
 records of the counter's backfills. See ``deletion.py`` for the order of these steps, and their
 sizes.
 
-All functions run in a transaction at REPEATABLE READ. There, SELECT … FOR UPDATE locks the rows and
-the gaps between them, so the DELETE that follows finds the same rows.
+All functions that delete run in a transaction at REPEATABLE READ. There, SELECT … FOR UPDATE locks
+the rows and the gaps between them, so the DELETE that follows finds the same rows.
 
 Each function that deletes records of backfills leaves consistent records when its transaction is
-committed. It moves the amounts of deleted chunks and corrections to the ledger of slot 0, from
-which the counter's rows are subtracted when they are deleted. It deletes the last chunks of a
-source first, so that the source looks as if these chunks had not been read yet.
+committed. Backfills have posted the amounts of their chunks and corrections to the ledger's rows of
+slots 512 to 1023, whose sum ``verify`` compares with these records. The function moves the amounts
+of the records that it deletes to the row of slot 0, from which the counter's rows are subtracted
+when they are deleted. The last chunks of a source are deleted first, so that the source looks as if
+these chunks had not been read yet.
 """
 
 from dataclasses import dataclass
@@ -45,8 +47,8 @@ class Deleted:
 
 
 def rows_left(session: Session, counter: str, most: int = EVERYTHING) -> int:
-    """Return the number of rows that a counter has, or ``most`` if it has more: the scan ends
-    there.
+    """Return the number of rows that a counter has in ``counter_slot``, or ``most`` if it has more:
+    the scan ends there.
     """
     ((number,),) = session.query(
         "SELECT COUNT(*) FROM (SELECT 1 FROM counter_slot FORCE INDEX (PRIMARY)"
@@ -59,7 +61,8 @@ def rows_left(session: Session, counter: str, most: int = EVERYTHING) -> int:
 def delete_rows(
     session: Session, where: str, args: tuple[object, ...], size: int, wait: str = ""
 ) -> tuple[Deleted, Position | None]:
-    """Delete the first ``size`` rows of a range of the primary key.
+    """Delete the first ``size`` rows of a range of ``counter_slot``, in the order of the primary
+    key, with their sketches. Subtract their amounts from the ledger's row of slot 0.
 
     Args:
         session: in a transaction.
@@ -69,8 +72,11 @@ def delete_rows(
         wait: `` NOWAIT`` to fail at once where another transaction holds a row; empty to wait.
 
     Returns:
-        What was deleted, and the position of the last deleted row. The position is None if there
-        were no rows.
+        The number of deleted rows with their sum, and the position of the last deleted row. The
+        position is None if the range had no rows.
+
+    Raises:
+        Conflict: another transaction holds a row; roll back.
     """
     rows: list[tuple[int, int, bytes, int]] = session.query(
         f"SELECT amount, {LABEL}, counter_key, slot FROM counter_slot FORCE INDEX (PRIMARY)"
@@ -94,7 +100,8 @@ def delete_rows(
 def delete_buckets(
     session: Session, counter: str, key: bytes, after: datetime | None, size: int
 ) -> tuple[Deleted, datetime | None]:
-    """Delete a key's rows in the next few buckets of a counter, about ``size`` rows.
+    """Delete a key's rows in the next few buckets of a counter, about ``size`` rows, with their
+    sketches. Subtract their amounts from the ledger's row of slot 0.
 
     A bucket is deleted as a whole. To end within a bucket, rows would have to be sorted by slot,
     and MySQL would read all rows of the key for that.
@@ -103,11 +110,16 @@ def delete_buckets(
         session: in a transaction.
         counter: the counter's name.
         key: the key's bytes.
-        after: the last bucket that the previous call deleted; None in the first call.
-        size: approximate number of rows.
+        after: value of the column ``bucket`` that the previous call returned; None in the first
+            call.
+        size: approximate number of rows: the bucket of the row with this number is the last one.
 
     Returns:
-        What was deleted, and the last deleted bucket. The bucket is None once no rows are left.
+        The number of deleted rows with their sum, and the column ``bucket`` of the last deleted
+        bucket. The bucket is None if no later rows were left.
+
+    Raises:
+        Conflict: another transaction holds a row, or changed the rows meanwhile; roll back.
     """
     rows = "counter_slot FORCE INDEX (by_key)"
     where = "counter = %s AND counter_key = %s"
@@ -152,7 +164,9 @@ _OF_CHUNKS: Final = ("backfill_journal", "backfill_chunk", "backfill_sample")
 
 
 def end_runs(session: Session, counter: str) -> None:
-    """End all runs of the counter's backfills, so that they commit nothing more."""
+    """End all runs of the counter's backfills, so that they commit nothing more, and drop the
+    rejected lines that they have stored. Runs that were undone stay as they are.
+    """
     session.execute(
         "UPDATE backfill_run SET state = 'deleted', ended = COALESCE(ended, UTC_TIMESTAMP(3)),"
         " error = COALESCE(error, 'its counter was deleted'), rejects = NULL"
@@ -162,8 +176,9 @@ def end_runs(session: Session, counter: str) -> None:
 
 
 def delete_corrections(session: Session, counter: str, size: int) -> bool:
-    """Delete up to ``size`` corrections of a counter, all of the same reconcile run. (Records
-    of the run about keys that needed no correction are deleted in the same way.)
+    """Delete up to ``size`` corrections of a counter, all of the same reconcile run, and move their
+    amounts to the ledger's row of slot 0. (Records of the run about keys that needed no correction
+    are deleted in the same way.)
 
     Returns:
         False once no run of the counter has corrections; True if this is to be called again.
@@ -191,8 +206,11 @@ def delete_corrections(session: Session, counter: str, size: int) -> bool:
 
 
 def delete_chunks(session: Session, counter: str, size: int) -> bool:
-    """Delete the last few chunks of one source of the counter, or the source itself once it has
-    none.
+    """Delete the last few chunks of one source of the counter, with their journals and samples, and
+    move their amounts to the ledger's row of slot 0. (Chunks of a reconcile were never added, so no
+    amounts are moved.) Once the source has no chunks, delete the source itself.
+
+    After the first call no backfill recognizes the source, so none continues it.
 
     Args:
         session: in a transaction.

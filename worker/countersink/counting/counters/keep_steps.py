@@ -100,8 +100,8 @@ def targets(steps: Steps) -> dict[Width, int]:
 def due(scheme: Scheme, steps: Steps, now: int) -> dict[Width, int]:
     """Return how far buckets are to be rolled up to each width by now: the Unix seconds before
     which finer buckets become buckets of this width. Each time is the start of a bucket of this
-    width, so that none is rolled up in part. Widths that are already rolled up that far are left
-    out.
+    width, so that none is rolled up in part. Left out are widths that are already rolled up that
+    far, and those not wider than the counter's finest buckets.
 
     Args:
         scheme: the counter's scheme.

@@ -45,13 +45,15 @@ class Counter:
         name: the counter's name.
         time_zone: IANA name of the zone in which its days begin at midnight.
         resolution: width of the buckets in which events are counted now.
-        keep: how long buckets finer than months are kept until they are rolled up.
+        keep: for how many minutes buckets of each width are kept until they are rolled up; empty if
+            for ever.
         rolled_up_to: by width, the aware time before which finer buckets are rolled up to it.
         max_keys: the counter's own cap of keys per day; None where the default cap applies.
         most_keys: the cap in force; None where any number of keys is allowed.
-        overflown: today's amount (in its time zone) of ``__overflow__``, its breakdowns included.
+        overflown: today's amount (in its time zone) of ``__overflow__``, its breakdowns included; 0
+            if this machine does not know the time zone.
         app_slots: number of slots over which transactions of applications spread.
-        made: whether an operator created it; if not, it has the default settings.
+        made: whether ``Counters.set`` created it. If not, it exists because it was counted.
         dimensions: names of the dimensions that increments may have.
         breakdowns: its breakdowns, in the order in which they were declared.
         salt_days: days for which a salt of its members lasts; 0 for ever. None where different
@@ -74,7 +76,9 @@ class Counter:
 
 
 def read(session: Session, name: str | None = None) -> list[Counter]:
-    """Return all counters that were created or counted, or only ``name``, with their settings."""
+    """Return all counters that were created or counted, in the order of names, with their settings.
+    With ``name``, return only this counter, even if it does not exist.
+    """
     ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
     minute = int(now_ms) // 60_000
     catalog = load(session)
@@ -121,8 +125,9 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChange:
-    """New settings of a counter, already checked. None leaves a setting as it is. ``max_keys`` is
-    in a tuple, because NULL is a value of its column.
+    """New settings of a counter, each already checked by itself. None leaves a setting as it is.
+    ``max_keys`` is a tuple of one value, because None is also a value: ``(None,)`` removes the
+    counter's own cap.
     """
 
     name: str
@@ -137,7 +142,8 @@ class SettingsChange:
 
 
 def change(wanted: SettingsChange, session: Session, control: Control) -> Counter:
-    """Change a counter's settings, and return the counter after the change. Runs within
+    """Create a counter or change its settings, and return the counter after the change. Breakdowns
+    that the change removes are only marked; the caller deletes their rows. Runs within
     :func:`countersink.counting.apply.guards.exclusive`, so no worker counts meanwhile.
 
     Raises:
@@ -160,7 +166,9 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
 
 
 def _set_options(session: Session, wanted: SettingsChange) -> None:
-    """Insert the counter's row, or update its cap, slots and steps."""
+    """Insert the counter's row if it has none, and set its cap, slots and steps. If this is its
+    first cap, the stored numbers of its keys are forgotten, to be counted anew.
+    """
     name = wanted.name
     session.execute("INSERT IGNORE INTO counter (name) VALUES (%s)", (name,))
     ((before, slots, keep),) = session.query(
@@ -226,8 +234,8 @@ def _check_zone(session: Session, scheme: Scheme) -> None:
 
 
 def _may_be_counted(session: Session, name: str) -> bool:
-    """Return whether a counter was ever counted, or somebody may be counting it now. Waits for open
-    transactions of applications that count it for the first time.
+    """Return whether a counter was ever counted, or an application or a backfill may be counting it
+    now. Waits for open transactions of applications that count it for the first time.
     """
     return is_used(session, name) or _is_fixed(session, name) or is_posted(session, name)
 
@@ -331,7 +339,8 @@ def check_resolution(resolution: str) -> Resolution:
 
 
 def check_max_keys(max_keys: MaxKeys | None) -> int | None:
-    """Return the cap as the table stores it: a number, or None for no cap.
+    """Return a counter's own cap as the table stores it: a number; or None, for None and for
+    ``none``, if the counter is to have no cap of its own.
 
     Raises:
         ValueError: neither a number from 1 to 100,000,000 nor ``none``.
@@ -360,7 +369,8 @@ def _check_hours(
     time_zone: str, width: Width, since: int, advice: str = "use the resolution quarter"
 ) -> None:
     """Raise ValueError if ``width`` is hours, and the zone is not whole hours from UTC at some time
-    from ``since`` (Unix seconds) on.
+    in the two years from ``since`` (Unix seconds) on; or if there is no such zone. ``advice`` ends
+    the message.
     """
     buckets.zone(time_zone)
     if width != "hour":

@@ -58,7 +58,7 @@ class Difference:
             backfills, for ``breakdown`` the breakdown's sum of those days, for ``sketch`` the
             number of wrong sketches.
         in_ledger: sum of the ledger. For ``backfill`` it is the ledger's sum of slots 512 to 1023,
-            for ``breakdown`` the counter's sum of those days.
+            for ``breakdown`` the counter's sum of those days. For ``sketch`` it is 0.
         detail: a sentence for people.
         day: day of the wrong bucket, if it is known.
     """
@@ -72,7 +72,7 @@ class Difference:
 
     @property
     def difference(self) -> int:
-        """The sum in the tables minus the sum in the ledger."""
+        """``in_tables`` minus ``in_ledger``."""
         return self.in_tables - self.in_ledger
 
 
@@ -103,7 +103,7 @@ CHECKSUM: Final = f"COALESCE(SUM({_AMOUNT} * {_KEY} MOD {MODULUS:d} * {_BUCKET})
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """Sum and checksum of rows that were added to a counter; or, negated, of rows that were
+    """The sum and the checksum of rows that were added to a counter; or, negated, of rows that were
     deleted.
 
     Attributes:
@@ -164,7 +164,7 @@ class BucketSums:
 
 
 def post(session: Session, slot: int, postings: Iterable[tuple[str, Posting]]) -> None:
-    """Add postings to the ledger, in its rows of one slot.
+    """Add postings to the ledger, in its rows of one slot. A counter without such a row gets one.
 
     Args:
         session: in the transaction that changes the rows of the counters.
@@ -204,22 +204,25 @@ def post_in(connection: AppConnection, database: str, counter: str, posting: Pos
 
 
 def foldable(session: Session) -> list[str]:
-    """Return the sorted names of the counters that have rows to fold."""
+    """Return the sorted names of the counters that have ledger rows for :func:`fold` to fold."""
     counters = f"SELECT DISTINCT counter FROM counter_ledger WHERE {_UNCHANGED} ORDER BY counter"
     return [name for (name,) in session.query(counters)]
 
 
 def fold(session: Session, counter: str, after: int) -> int | None:
-    """Add the next rows of applications, of one counter, to its row of slot 0, and delete them.
+    """Add the next ledger rows of applications' connections, of one counter, to its row of slot 0,
+    and delete them. These are at most :data:`ROWS_PER_FOLD` rows that were not changed for an hour.
     Rows that others have locked are skipped.
 
     Args:
         session: outside a transaction.
         counter: the counter's name.
-        after: what the previous call returned; a slot below all of applications in the first call.
+        after: what the previous call returned; in the first call, a slot below those of
+            applications' connections.
 
     Returns:
-        The last slot whose row was folded; None if no more rows are left.
+        The last slot whose row was folded; None if no more rows are left, or others have locked all
+        that are.
     """
     # READ COMMITTED locks no gaps, into which connections insert their rows.
     session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")

@@ -52,14 +52,14 @@ def between(after: str | None, last: str | None) -> tuple[str, list[object]]:
 
 
 def last_of_next(session: Session, after: str | None, rows: int) -> str | None:
-    """Return the last name in the next part of all counters. A part has about ``rows`` rows in
+    """Return the last name in the next part of all counters, which are compared part by part, in
+    the order of names. A part ends with the first counter that brings it to ``rows`` rows in
     ``counter_slot`` or in the ledger. Return None if the part has all counters that are left.
 
     Args:
         session: in a transaction or not.
         after: last name in the previous part; None for the first part.
-        rows: number of rows of a part, not counting those of its last counter, which may have any
-            number.
+        rows: number of rows of a part; its last counter may have any number more.
     """
     where, args = between(after, None)
     ends = [
@@ -75,7 +75,8 @@ def last_of_next(session: Session, after: str | None, rows: int) -> str | None:
 
 
 def read(session: Session, where: str, args: Sequence[object]) -> dict[str, tuple[Side, Side]]:
-    """Return for each counter its two sides: that of ``counter_slot``, and that of the ledger.
+    """Return two sides for each counter, by name: the number and the sum of its rows in
+    ``counter_slot``, and the same in the ledger. Counters without any rows are left out.
 
     Args:
         session: in a snapshot.
@@ -125,7 +126,10 @@ def journal_entries(piece: bytes) -> Iterator[JournalEntry]:
 
 
 def mismatches(session: Session, where: str, args: Sequence[object]) -> Iterator[Difference]:
-    """Yield the problems in the records of backfills. Arguments are as for :func:`read`."""
+    """Yield a problem for each counter whose records of backfills do not add up to the ledger's sum
+    of their slots, or whose chunks do not cover what was read of its sources. Arguments are as for
+    :func:`read`.
+    """
     backfilled = session.query(
         f"SELECT counter FROM backfill_source WHERE {where}"
         f" UNION SELECT counter FROM backfill_run WHERE {where}",

@@ -1,6 +1,6 @@
-"""``Totals``, the interface for programs. ``ask`` takes any question; ``total``, ``daily``,
-``hourly``, ``minutely``, ``monthly``, ``top``, ``by_key``, ``counters`` and ``span`` are short
-forms. See ``answer.py`` for how a question is answered, and ``sums.py`` for the SQL.
+"""``Totals``, the interface for programs. ``ask`` takes any question; ``total``, ``daily``, ``by``
+and the other methods are short forms. See ``answer.py`` for how a question is answered, and
+``sums.py`` for the SQL.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,8 +39,9 @@ class DayRange(TypedDict, total=False):
 
 
 class TotalsQuestion(DayRange, total=False):
-    """The scope of a question: events in a range that have one key, one of several keys, a key that
-    matches, or (``where``) some values of dimensions. By default these are all events.
+    """The scope of a question: events in a range that have the key ``key``, one of ``keys``, a key
+    that matches ``match``, or the values of dimensions in ``where``. By default these are all
+    events. Give only one of ``key`` and ``keys``.
     """
 
     key: str | None
@@ -123,31 +124,43 @@ class Totals:
         return int(found)
 
     def daily(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
-        """Return (day, total) for each day in order, 0 for days without counts; at most 100,000
-        days.
+        """Return (day, total) for each day in order, 0 for days without counts. If the range has no
+        start or no end, the first or the last row is the first or the last day that has counts; if
+        no day has any, the list is empty.
+
+        Raises:
+            SeriesTooLong: there would be more than 100,000 days.
         """
         return self._rows(selection_of(counter, **asked), "day")
 
     def hourly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[datetime, int]]:
-        """Return (begin of the hour, total) for each hour in order, 0 for hours without counts; at
-        most 100,000 hours.
+        """Return (begin of the hour, total) for each hour in order, 0 for hours without counts.
+        Without a start or an end, rows begin or end as in :meth:`daily`.
 
         The begin is an aware datetime with the zone's UTC offset at that time. An hour that clocks
-        repeat is returned twice. A counter that is counted by day has no hours, and InexactZone is
-        raised.
+        repeat is returned twice.
+
+        Raises:
+            SeriesTooLong: there would be more than 100,000 hours.
+            InexactZone: the counter is counted by day, or its buckets do not add up to hours of the
+                time zone.
         """
         return self._rows(selection_of(counter, **asked), "hour")
 
     def minutely(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[datetime, int]]:
         """Return (begin of the minute, total) for each minute in order, 0 for minutes without
-        counts; at most 100,000 minutes. This is as :meth:`hourly`, for a counter that is counted by
+        counts. This is as :meth:`hourly`, errors included, but the counter has to be counted by
         minute.
         """
         return self._rows(selection_of(counter, **asked), "minute")
 
     def monthly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
         """Return (first day of the month, total) for each month in order, 0 for months without
-        counts. Of the first and the last month, only the days in the range are added up.
+        counts. Of the first and the last month, only the days in the range are added up. Without a
+        start or an end, rows begin or end as in :meth:`daily`.
+
+        Raises:
+            SeriesTooLong: there would be more than 3,600 months.
         """
         return self._rows(selection_of(counter, **asked), "month")
 
@@ -168,14 +181,15 @@ class Totals:
     def by_key(
         self, counter: str, *, match: KeyMatch = ANY, **days: Unpack[DayRange]
     ) -> list[tuple[str, int]]:
-        """Return (key, total) of every matching key that has rows in the range, the largest first;
-        equal totals are in the order of keys.
+        """Return (key, total) of every matching key that has rows in the range (also of the total
+        0), the largest first; equal totals are in the order of keys.
         """
         return self._rows(selection_of(counter, match=match, **days), "key")
 
     def counters(self, **days: Unpack[DayRange]) -> dict[str, int]:
-        """Return the total of each counter by name. Days are those of each counter's own time zone,
-        unless one is given.
+        """Return the total of each counter by name, in the order of names; 0 for counters without
+        counts in the range. Breakdowns are left out. Days are those of each counter's own time
+        zone, unless one is given.
         """
         return dict(self._rows(selection_of(None, **days), "total"))
 
@@ -211,7 +225,8 @@ class Totals:
     def unique(self, counter: str, **asked: Unpack[TotalsQuestion]) -> Visitors:
         """Return the number of different members that ``Producer.seen`` has counted; arguments are
         as for :meth:`total`. A member that was seen in several keys or buckets is counted once. The
-        number is exact up to 256 members; beyond that, it is an estimate with bounds.
+        number is exact if no stored sketch has more than 256 members, and all together have at most
+        100,000. Otherwise it is an estimate with bounds.
 
         Raises:
             NotUnique: the counter does not count different members, or those of this range were
@@ -228,7 +243,7 @@ class Totals:
     ) -> list[tuple[date, Visitors]]:
         """Return (place, number of different members) for each ``day``, ``hour``, ``minute`` or
         ``month`` in order. A place is a day or time as :meth:`daily`, :meth:`hourly`,
-        :meth:`minutely` or :meth:`monthly` returns it.
+        :meth:`minutely` or :meth:`monthly` returns it. Errors are as for these and :meth:`unique`.
         """
         rows = self._rows(selection_of(counter, **asked), unit, unique=True)
         return [(place, Visitors(*found)) for place, *found in rows]
@@ -237,8 +252,8 @@ class Totals:
         self, counter: str, *, match: KeyMatch = ANY, n: int | None = None, **days: Unpack[DayRange]
     ) -> list[tuple[str, Visitors]]:
         """Return (key, number of different members) of the matching keys that have members, the
-        largest number first; equal numbers are in the order of keys. With ``n``, only the first so
-        many.
+        largest number first; equal numbers are in the order of keys. With ``n``, only the first
+        ``n`` are returned. Errors are as for :meth:`unique`.
         """
         rows = self._rows(selection_of(counter, match=match, **days), "key", unique=True, top=n)
         return [(key, Visitors(*found)) for key, *found in rows]
@@ -253,7 +268,8 @@ class Totals:
         **days: Unpack[DayRange],
     ) -> list[tuple[tuple[str, ...], Visitors]]:
         """Return (values of the dimensions, number of different members), the largest number first;
-        equal numbers are in the order of the values. Arguments and errors are as for :meth:`by`.
+        equal numbers are in the order of the values. Arguments are as for :meth:`by`, errors as for
+        :meth:`by` and :meth:`unique`.
         """
         wanted, by = selection_of(counter, where=where, **days), tuple(dimensions)
         rows = self._rows(wanted, DIMENSIONS, dimensions=by, unique=True, top=n)
@@ -263,7 +279,8 @@ class Totals:
         self, counter: str, *, key: str | None = None, time_zone: str | None = None
     ) -> tuple[date, date] | None:
         """Return the first and the last day that have rows of a counter or of one key; None if
-        there are no rows. All days of a month that is a single bucket count as days with rows.
+        there are no rows, also for an unknown counter. All days of a month that is a single bucket
+        count as days with rows.
         """
         wanted = Selection(counter, keys=None if key is None else [key], time_zone=time_zone)
         return self._pool.read(lambda session: sums.span(Snapshot(session), wanted))

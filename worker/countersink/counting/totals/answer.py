@@ -37,7 +37,8 @@ Question = Callable[[Snapshot, Selection], T]
 
 
 def answer(snapshot: Snapshot, query: Query) -> Answer:
-    """Answer a question for totals of one counter, or of all that may be read.
+    """Answer a question for totals of one counter, or of all that ``visible`` of its selection
+    allows.
 
     All counters are read together, with a few statements for each 500 counters.
 
@@ -100,10 +101,12 @@ def rows(snapshot: Snapshot, query: Query, limits: Answer) -> Iterator[Row]:
     Args:
         snapshot: the snapshot to read.
         query: a question about one counter.
-        limits: an answer; its attributes that tell where it is partial are set.
+        limits: an answer. While rows are yielded, those of its attributes are set that tell where
+            it is partial, and ``window``.
 
     Raises:
-        StoreError, ValueError: as for :func:`answer`.
+        StoreError, ValueError: as for :func:`answer`, but AnswerTooLarge is not raised: the number
+            of rows has no limit here.
     """
     asked, view = query.selection, None
     wanted = asked
@@ -167,7 +170,9 @@ class _Rows:
         return iter([(sums.total(snapshot, wanted), *previous)])
 
     def _series(self) -> Iterator[Row]:
-        """Return the rows of days, hours, minutes or months."""
+        """Return the rows of days, hours, minutes or months, and note in ``limits`` where they are
+        partial.
+        """
         snapshot, query, wanted, limits = self.snapshot, self.query, self.wanted, self.limits
         unit = cast("Unit", query.by)
         found = series(snapshot, wanted, unit, strict=query.strict, uncut=query.streamed)
@@ -232,7 +237,9 @@ class _Rows:
             yield *values, total, *((previous,) if query.against_previous else ())
 
     def _previous(self, question: Question[T], wanted: Selection) -> T | None:
-        """Return the answer to a question for the window before; None if that is not possible."""
+        """Return the answer to a question for the window before; None if there is no such window,
+        or the counter's buckets do not add up to it.
+        """
         window = self.before
         return None if window is None else self._within(question, wanted, window.start, window.end)
 
@@ -279,11 +286,13 @@ class _Rows:
     def _by_place(
         self, view: View, total: Scope, labels: list[int], places: Sequence[tuple[date, date]]
     ) -> Iterator[Row]:
-        """Yield (first day, key, total) for each range of days in ``places``.
+        """Yield (first day, key, total) for each key and each range of days in ``places``, as far
+        as the range is in ``total``. The buckets of ``total`` that have rows have the labels
+        ``labels``.
 
         Raises:
             InexactZone, RolledUp: one of the ranges, or the day after it, begins within a bucket.
-                (For the first range this is no error, because nothing was counted before it.)
+                (The first range may, because nothing was counted before it.)
         """
         latest = max(map(view.last_day, labels), default=None)
         following = [last + ONE_DAY for _, last in places if latest and last < latest]

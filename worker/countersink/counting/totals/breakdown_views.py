@@ -90,9 +90,10 @@ class BreakdownView:
 def view_of(snapshot: Snapshot, selection: Selection, by: Sequence[str] = ()) -> BreakdownView:
     """Return the breakdown that answers a question by dimensions.
 
-    It has all dimensions in ``by`` and ``where``, and counts all events of the range. Of several,
-    it is the one with the fewest dimensions, and of these one that begins with the dimensions in
-    ``where``. If none counts all events, it is the one that began first.
+    The breakdown has all dimensions in ``by`` and ``where``, and counts all events of the range. (A
+    window, whose start is not known yet, is taken as a range without start.) Of several, it is the
+    one with the fewest dimensions, and of these one that begins with the dimensions in ``where``.
+    If none counts all events of the range, it is the one that began first.
 
     Raises:
         UnknownCounter: there is no such counter.

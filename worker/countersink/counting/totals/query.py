@@ -56,7 +56,7 @@ def read_by(text: str, words: Iterable[str] = COLUMNS) -> By:
         The values of ``Query.by`` and ``Query.dimensions``.
 
     Raises:
-        ValueError: the text is neither.
+        ValueError: the text is neither, or names a dimension twice.
     """
     if text in words:
         return text, ()
@@ -78,7 +78,7 @@ def read_where(text: str) -> tuple[str, str]:
     """Parse a text such as ``country=DE`` into a dimension and its value.
 
     Raises:
-        ValueError: the text has another form.
+        ValueError: the text has another form, or the dimension's name is invalid.
     """
     name, equals, value = text.partition("=")
     if not equals:
@@ -98,7 +98,7 @@ class TimeWindow:
     end: date
 
     def document(self) -> dict[str, str]:
-        """Return both ends for JSON: days, or times in UTC."""
+        """Return both ends for JSON, as ``from`` and ``to``: days, or times in UTC."""
         return {
             name: iso(each, "minutes") for name, each in (("from", self.start), ("to", self.end))
         }
@@ -124,24 +124,26 @@ class Query:
         selection: which counter, keys and range.
         by: what each row is for: a key of :data:`COLUMNS`, or :data:`DIMENSIONS`.
         dimensions: the dimensions of the rows, in order, if ``by`` is :data:`DIMENSIONS`.
-        top: maximum number of keys (of each counter), counters or values of dimensions.
-        most: the same maximum, where ``top`` is None. The answer then says whether rows were left
-            out. If both are None, none are.
-        max_rows: refuse an answer with more rows; None accepts any number.
+        top: maximum number of keys (of each counter), counters or combinations of values; the rows
+            with the largest totals are returned. None for any number.
+        most: the same maximum, where ``top`` is None; the answer then says whether rows were left
+            out (``truncated``).
+        max_rows: an answer with more rows is refused with AnswerTooLarge; None accepts any number.
         also: further ranges of days. Their totals are added to each row as ``also``, None where
-            buckets do not add up to a range. Only with ``by="key"``.
+            buckets do not add up to a range. Only for ``by="key"``, which is not checked here.
         against_previous: whether each row has ``previous``: its total in the window before, None
             where that cannot be answered. Needs a range with both ends, or a window, and is not for
             series.
         include_pending: whether to add increments that are still in the queue.
         unique: whether to ask for numbers of different members instead of totals.
-        strict: whether a partial answer is an error.
+        strict: whether an error is raised instead of a partial answer.
         streamed: whether :func:`countersink.counting.totals.answer.rows` streams all rows from the
             server, keys or values in the order of their bytes. ``by`` is then a key of
             :data:`EXPORTED`, or :data:`DIMENSIONS`.
 
     Raises:
-        ValueError: options exclude each other, or there is no window before.
+        ValueError: options are invalid or exclude each other; or ``against_previous`` is set, and
+            the range lacks an end.
     """
 
     selection: Selection
@@ -159,7 +161,7 @@ class Query:
     streamed: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ValueError if options exclude each other."""
+        """Raise ValueError if options are invalid or exclude each other."""
         for refusal in self._refusals():
             raise ValueError(refusal)
 
@@ -199,7 +201,7 @@ class Query:
 
     @property
     def dimensional(self) -> bool:
-        """Whether a breakdown has to answer."""
+        """Whether the question is about dimensions, so that a breakdown has to answer."""
         return self.by == DIMENSIONS or bool(self.selection.where)
 
     @property
@@ -223,11 +225,12 @@ class Answer:
 
     Attributes:
         columns: names of the values in each row.
-        rows: the rows. Days, hours, minutes and months are in ascending order; keys and counters by
-            total, the largest first, then by name.
+        rows: the rows. Days, hours, minutes and months are in ascending order; keys, counters and
+            combinations of values by total, the largest first, then by name. Rows of several
+            counters are in the order of the counters' names, except with ``by="counter"``.
         complete_up_to: a time; all increments that reached Redis before it are in the rows. None if
             this is unknown.
-        unknown_because: the error because of which it is unknown.
+        unknown_because: the error because of which ``complete_up_to`` is unknown.
         pending: number of entries that were still in the queue and are included.
         rolled_up_to: first day that still has its own bucket, because days before it are rolled up
             to months; the latest of several counters. None if no days are.
@@ -235,9 +238,9 @@ class Answer:
             earlier.
         told_from: day or time at which the rows begin; set if earlier days, hours or minutes of the
             range are left out, because they are rolled up. The latest of several counters.
-        truncated: whether there are more keys or counters than the rows have; or whether the rows
-            are only a part of a series that is too long, namely the one that has the most days with
-            counts.
+        truncated: whether ``most`` left out keys, counters or combinations of values; or whether
+            the rows are only a part of a series that is too long, namely the one that has the most
+            days with counts.
         window: the range that ``last`` became; None without ``last``, and for several counters.
     """
 
@@ -283,8 +286,9 @@ def documents(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[dict[str,
 
 
 def text(value: Any, column: str) -> Any:
-    """Return a value for JSON and CSV, such as ``2026-11-21``, ``2026-11-21T08:00+01:00``,
-    ``2026-11``.
+    """Return a value as JSON and CSV have it: a time, a day and (in the column ``month``) a month
+    become a text such as ``2026-11-21T08:00+01:00``, ``2026-11-21`` or ``2026-11``. Other values
+    stay as they are.
     """
     if isinstance(value, datetime):
         return value.isoformat(timespec="minutes")
@@ -319,7 +323,9 @@ def with_window(
 
 
 def window_of(selection: Selection) -> TimeWindow | None:
-    """Return the range of a selection if it has both ends, and these are two days or two times."""
+    """Return the range of a selection if it has both ends, and these are two days or two times;
+    otherwise None.
+    """
     start, end = selection.start, selection.end
     if start is None or end is None or isinstance(start, datetime) != isinstance(end, datetime):
         return None

@@ -30,7 +30,8 @@ class KeyMatch:
     character is special.
 
     A key matches if it fulfils all conditions: it is one of ``keys`` or begins with one of
-    ``prefix`` (where any of these are given), it contains ``contains``, and it is not excluded.
+    ``prefix`` (where any of these are given), it contains ``contains`` and has ``values``, and it
+    is not excluded.
 
     Attributes:
         keys: exact keys.
@@ -42,7 +43,8 @@ class KeyMatch:
 
     Raises:
         ValueError: an empty prefix is excluded, which would exclude all keys; or there are more
-            than :data:`MAX_PARTS` keys and prefixes.
+            than :data:`MAX_PARTS` prefixes, excluded keys and excluded prefixes together. (Beside a
+            ``prefix``, ``keys`` count as well.)
         TypeError: ``keys`` or ``exclude_keys`` is a single text.
     """
 
@@ -157,7 +159,7 @@ class PickedKeys:
         indexes: names of the indexes that the server may use.
         ranges: number of ranges of an index over keys, for each counter; 0 if no such index is
             used.
-        ordered: as for :func:`countersink.counting.totals.sums.grouping`.
+        ordered: whether rows may come in the order of an index; see ``grouping`` in ``sums.py``.
     """
 
     where: str
@@ -206,8 +208,8 @@ class Last:
 
     @classmethod
     def of(cls, given: "str | timedelta | Last") -> "Last":
-        """Parse the length of a window, such as ``90m``, ``24h`` or ``7d``. A timedelta makes it
-        minutes.
+        """Parse the length of a window, such as ``90m``, ``24h`` or ``7d``. A timedelta is a window
+        of minutes, never of days.
 
         Raises:
             ValueError: it is no such length, or longer than 36,500 days.
@@ -335,8 +337,9 @@ def _check_time(moment: datetime) -> None:
 
 
 def wanted_keys(key: str | None, keys: Sequence[str] | None, match: KeyMatch = ANY) -> Keys:
-    """Return the keys that a question is about: one key, several keys, or a match. If named keys
-    and a match are given, the keys are added to those of the match.
+    """Return the keys that a question is about: one key, several keys, a match, or None for all. If
+    named keys and a match are given, the keys are added to those of the match. Without a prefix, a
+    match of named keys becomes the list of those that it does not exclude.
 
     Raises:
         ValueError: both ``key`` and ``keys`` are given.

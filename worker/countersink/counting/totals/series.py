@@ -79,7 +79,8 @@ def series(
             range begins or ends within a month that is a single bucket.
         InexactZone: the buckets do not add up to the units; or the counter has no hours, or no
             minutes.
-        SeriesTooLong: the series is too long.
+        SeriesTooLong: the series is too long, and no part of it may be returned: ``strict`` or
+            ``uncut`` is set, or the range has a start.
     """
     view = snapshot.selected(selection)
     wanted, told_from = answerable(view, selection, unit, strict=strict)
@@ -172,7 +173,7 @@ def _rows(
 
     Raises:
         InexactZone: a day, hour, minute or month of the range begins within a bucket.
-        SeriesTooLong: the series is too long.
+        SeriesTooLong: the series is too long; the error has the part that is short enough.
     """
     scope = Scope.of(view, wanted.start, wanted.end)
     amounts = by_label(snapshot, scope, wanted.keys)
@@ -247,7 +248,7 @@ def _hours(
 
 @dataclass(frozen=True, slots=True)
 class _StoredBuckets:
-    """The buckets of a counter that have rows.
+    """The buckets of a counter that have rows in a range.
 
     Attributes:
         view: the counter's buckets in a time zone.
@@ -273,8 +274,9 @@ class _StoredBuckets:
 
 
 def _require_narrow(stored: _StoredBuckets, begin: int, stop: int, unit: Unit) -> None:
-    """Refuse a range that has buckets wider than the unit, or a counter that is counted by a wider
-    one.
+    """Raise InexactZone if the span from ``begin`` to before ``stop`` (Unix seconds) has buckets
+    wider than the unit, or if the counter is counted by wider ones now and has no narrower ones in
+    the span. Wider buckets that retention has made are ignored.
     """
     view = stored.view
     narrow = [each for each in view.widths if not is_wider(each, unit)]
@@ -303,7 +305,9 @@ def _no_hours(view: View, width: Width, unit: Unit) -> InexactZone:
 
 
 def _require_whole(stored: _StoredBuckets, begin: int, stop: int, unit: Unit) -> None:
-    """Refuse a span (Unix seconds) if any of its hours or minutes begins within a bucket."""
+    """Raise InexactZone if any hour or minute in the span from ``begin`` to before ``stop`` (Unix
+    seconds) begins within a bucket.
+    """
     view = stored.view
     for width in view.widths:
         if width not in FINER or is_wider(width, unit):

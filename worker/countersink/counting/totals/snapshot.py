@@ -138,7 +138,9 @@ class Snapshot:
         return self.view(selection.counter, selection.time_zone)
 
     def names(self, visible: Callable[[str], bool]) -> list[str]:
-        """Return the sorted names of all counters that the caller may see."""
+        """Return the sorted names of all counters, pending ones included, for which ``visible``
+        returns True.
+        """
         return sorted(filter(visible, {*counter_names(self.session), *self.pending.cells}))
 
     def added(self, counter: str, ranges: Ranges, keys: Keys) -> Iterator[tuple[int, str, int]]:
@@ -165,7 +167,8 @@ class Snapshot:
         self, counter: str | None = None, visible: Callable[[str], bool] = lambda name: True
     ) -> date | None:
         """Return the day before which the days of a counter are rolled up to months. Without a
-        counter, return the latest such day of all visible counters. Return None if no days are.
+        counter, return the latest such day of all counters for which ``visible`` returns True.
+        Return None if no rows are rolled up to months.
         """
         if counter is not None:
             return self._months_to(self.shape(counter).scheme)
@@ -230,8 +233,8 @@ class Snapshot:
         """Within the block, read several counters by one query where possible.
 
         Args:
-            names: up to :data:`SIZE` valid names, in the order of their bytes. Questions about the
-                counters have to follow in this order.
+            names: up to :data:`SIZE` valid names, in the order of their bytes. The caller asks its
+                questions about the counters in this order.
         """
         before, self._group = self._group, _Group(names)
         try:
@@ -243,8 +246,9 @@ class Snapshot:
             self._views.clear()
 
     def shared(self, question: object, counter: str, ask: Ask) -> SumRows:
-        """Return a counter's rows for a question that will be asked about each counter read
-        :meth:`together`.
+        """Return a counter's rows that answer a question. Within :meth:`together`, ``ask`` is also
+        given the counters that follow and have the same scheme. Their rows are kept until the same
+        question is asked about them.
 
         Args:
             question: a value that is the same for all counters about which this is asked.
@@ -295,7 +299,8 @@ class _Group:
     Attributes:
         names: their names.
         places: the position of each name in ``names``.
-        found: by question and counter, the rows that were read, but not asked for yet.
+        found: by question and counter, the rows that were read together with those of an earlier
+            counter, and not asked for yet.
         taken: by question, the counters about which it was asked already.
     """
 

@@ -51,7 +51,7 @@ BUCKETS: Final = "bucket"
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The rows of ``counter_slot`` that a question has to read.
+    """The buckets whose rows in ``counter_slot`` a question has to read.
 
     Attributes:
         counter: the counter's name.
@@ -92,7 +92,8 @@ def by_key(
     snapshot: Snapshot, selection: Selection, *, limit: int | None = None
 ) -> list[tuple[str, int]]:
     """Return (key, total) of the keys that match, the largest total first; equal totals are in the
-    order of keys. With ``limit``, only the first so many are returned.
+    order of keys. With ``limit``, only the first ``limit`` are returned. The selection has a match
+    or all keys, no named keys.
     """
     scope, keys = _scope(snapshot, selection), selection.keys
     assert keys is None or isinstance(keys, KeyMatch)
@@ -155,8 +156,9 @@ def span(snapshot: Snapshot, selection: Selection) -> tuple[date, date] | None:
 
 
 def sums(snapshot: Snapshot, scope: Scope, keys: Keys, group: str = "") -> SumRows:
-    """Return rows of SUM(amount). With ``group``, an SQL expression, each row begins with its
-    value; several rows may have the same value, and have to be added up.
+    """Return rows of SUM(amount) of the tables, without pending amounts. With ``group``, an SQL
+    expression, each row begins with its value (with :data:`BUCKETS`, see :func:`grouping`). Several
+    rows may have the same value, and the caller adds them up.
     """
     chosen = chosen_keys(keys)
     return snapshot.shared(
@@ -207,7 +209,7 @@ def _complete(names: list[str], rows: Sequence[tuple[Any, ...]]) -> list[str]:
 
 
 def by_label(snapshot: Snapshot, scope: Scope, keys: Keys) -> dict[int, int]:
-    """Return the sums of the selected keys by bucket's label, which is its start and width."""
+    """Return the sums of the selected keys by bucket's label, pending amounts included."""
     found: dict[int, int] = {}
     for label, *most, amount in sums(snapshot, scope, keys, BUCKETS):
         if most and most[0] != width_number(int(label)):
@@ -229,8 +231,8 @@ def _added(snapshot: Snapshot, scope: Scope, keys: Keys) -> Iterator[tuple[int, 
 def _ranked(
     snapshot: Snapshot, scope: Scope, limit: int | None, match: KeyMatch
 ) -> list[tuple[str, int]]:
-    """Return (key, sum) of the keys that match, the largest sum first; equal sums are in the order
-    of keys. With ``limit``, only the first so many are returned.
+    """Return (key, sum) of the keys that match, without pending amounts, the largest sum first;
+    equal sums are in the order of keys. With ``limit``, only the first ``limit`` are returned.
     """
     rows = snapshot.shared(
         (scope.ranges, limit, match),
@@ -271,8 +273,8 @@ def _ranked_of(
 
 
 def keyed(snapshot: Snapshot, scope: Scope, keys: Keys) -> Iterator[tuple[str, int]]:
-    """Yield (key, sum) in the order of the keys' bytes, as the server sends them. If keys are
-    named, all of them must fit into one statement.
+    """Yield (key, sum) in the order of the keys' bytes, as the server sends them, without pending
+    amounts. If keys are named, all of them must fit into one statement.
     """
     if keys is not None and not isinstance(keys, KeyMatch):
         if not keys:

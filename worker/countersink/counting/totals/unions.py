@@ -56,7 +56,7 @@ def by_unit(
     snapshot: Snapshot, selection: Selection, unit: Unit, places: Sequence[Any]
 ) -> list[tuple[Any, Visitors]]:
     """Return (place, number of different members) for each of ``places``. A place is a day, hour,
-    minute or month as the series of totals has it.
+    minute or month as :func:`countersink.counting.totals.series.series` has it.
     """
     found = _united(snapshot, selection, partial(_place, unit), unit=unit, wanted=frozenset(places))
     return [(place, found[place].visitors() if place in found else Visitors()) for place in places]
@@ -66,7 +66,7 @@ def by_key(
     snapshot: Snapshot, selection: Selection, *, limit: int | None = None
 ) -> list[tuple[str, Visitors]]:
     """Return (key, number of different members) of the keys that have members, the largest number
-    first; equal numbers are in the order of keys. With ``limit``, only the first so many are
+    first; equal numbers are in the order of keys. With ``limit``, only the first ``limit`` are
     returned.
     """
     found = by_group(snapshot, selection, lambda key: (key,))
@@ -126,10 +126,12 @@ def _united(
 def _sketches(
     session: Session, selection: Selection, view: View, unit: Unit | None
 ) -> Iterator[StoredSketch]:
-    """Yield the selected sketches.
+    """Yield the selected sketches. If ``unit`` is None or a month, a range that begins or ends
+    within a bucket is refused; otherwise the series of totals has checked it before.
 
     Raises:
-        DamagedSketch: some sketches are missing.
+        DamagedSketch: some sketches are missing; raised after the others were yielded.
+        InexactZone, RolledUp: the range is refused.
     """
     if unit in (None, "month"):
         ranges = Scope.of(view, selection.start, selection.end).ranges
@@ -152,7 +154,9 @@ def _sketches(
 
 
 def _place(unit: Unit, view: View, sketch: StoredSketch) -> date:
-    """Return the day, hour, minute or month to which a sketch belongs."""
+    """Return the day, hour, minute or month to which a sketch belongs: a date (of a month, its
+    first day), or the begin of the hour or minute as an aware time.
+    """
     if unit == "day":
         return view.day(sketch.label)
     if unit == "month":
@@ -185,7 +189,7 @@ class _Salts:
         self._of_labels: dict[int, tuple[int, int]] = {}
 
     def note(self, group: object, view: View, sketch: StoredSketch) -> None:
-        """Remember the salt of a sketch that belongs to a group.
+        """Check that a sketch has the same salt as the sketches that the same group had before.
 
         Raises:
             NotUnique: the sketch may have several salts, or has another one than the group.

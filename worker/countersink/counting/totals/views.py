@@ -2,11 +2,11 @@
 do not add up to these, a view raises an error with advice.
 
 Day buckets always add up to days of the counter's own zone. In all other cases each day, month,
-hour or time of a question must begin at the edge of a bucket; a *cut* is an instant within a bucket
-at which one begins. This is checked in the counter's own zone, too, which may not be whole hours
-from UTC. The scheme tells which buckets are possible. If buckets with a cut are possible, but finer
-ones are as well, the rows of all keys decide whether such a bucket exists. They are looked up in
-the snapshot in which the totals are read.
+hour or time of a question must begin at the edge of a bucket. A *cut* is an instant within a bucket
+at which a day, month, hour or time of the question begins. Cuts are looked for in the counter's own
+zone, too, which may not be whole hours from UTC. The scheme tells which buckets are possible. If
+buckets with a cut are possible, but finer ones are as well, the rows of all keys decide whether
+such a bucket exists. They are looked up in the snapshot in which the totals are read.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -76,7 +76,9 @@ class LabelRange:
 
     @property
     def only(self) -> int | None:
-        """The label of the range's only bucket; None if several are possible."""
+        """The label of the range's only bucket, without the number of its width; None if several
+        buckets are possible.
+        """
         if self.first is None or self.until is None:
             return None
         return self.first if 0 < self.until - self.first <= _LONGEST[self.width] else None
@@ -179,8 +181,8 @@ class View:
 
     def ranges(self, start: date | None, end: date | None) -> Ranges:
         """Return the buckets that begin on the days from ``start`` to ``end``, both included, or at
-        times from ``start`` to before ``end``. Call :meth:`require_range` before, which refuses
-        cuts.
+        times from ``start`` to before ``end``. Return None, which stands for all buckets, if
+        neither is given. Call :meth:`require_range` before, which refuses cuts.
         """
         if start is None and end is None:
             return None
@@ -192,8 +194,9 @@ class View:
         return tuple(each for each in found if not each.empty)
 
     def _end(self, possible: LabelRange) -> int | None:
-        """Return the label before which all buckets of a width end, or None if there is no such
-        end. None is also for a former resolution, by which applications still count for a while.
+        """Return the label before which the labels of all buckets of a width lie; None if there is
+        no such end. Former resolutions have none, because applications still count by them for a
+        while.
         """
         return None if possible.width in dict(self.scheme.counted) else possible.until
 
@@ -237,9 +240,9 @@ class View:
         self._refuse(self._cuts_of_days(days))
 
     def require_series(self, days: Sequence[date]) -> None:
-        """Raise an error if one of several consecutive days begins within a bucket. The first day
-        may do so, because nothing was counted before it. But it may not if clocks go back and it
-        begins twice.
+        """Raise an error if one of several days (or months, given by their first days) in order
+        begins within a bucket. The first day may do so, because nothing was counted before it. But
+        it may not if clocks go back and it begins twice.
 
         Raises:
             InexactZone, RolledUp: as for :meth:`require_days`.
@@ -256,8 +259,8 @@ class View:
         self._refuse(self._cuts_of_range(start, end))
 
     def first_day(self, start: date) -> date:
-        """Return the earliest date of events in a range from ``start`` on. If ``start`` is a time
-        after which clocks go back to the day before, it is that day.
+        """Return the earliest date of events in a range from ``start`` on. This is the day before
+        that of ``start`` if it is a time after which clocks go back over midnight.
         """
         if not isinstance(start, datetime):
             return start
@@ -288,8 +291,9 @@ class View:
         return buckets.edges(self.zone, edge)
 
     def certain(self, width: Width, instant: int) -> bool:
-        """Return whether all events from an instant on, and all others in its bucket, are in
-        buckets of this width.
+        """Return whether events from an instant (Unix seconds) on, and all others in its bucket,
+        are counted in buckets of this width: it is the resolution, and all finer buckets end before
+        that bucket.
         """
         if width != self.scheme.resolution:
             return False
@@ -355,8 +359,9 @@ class View:
         return begins if self.scheme.starts_at(label) >= instant else _next(width, begins)
 
     def _around(self, width: Width, instant: int | None) -> int | None:
-        """Return the label, without the number of its width, of the bucket in which an instant is;
-        None for None (see ``buckets.py``: not always an instant). Clamped to possible events.
+        """Return the label, without the number of its width, of the bucket that contains an instant
+        (Unix seconds). Instants before or after all possible events are taken as the first or the
+        last minute of events. None gives None.
         """
         if instant is None:
             return None
@@ -399,8 +404,8 @@ class View:
         return buckets.date_changes(zone, day) != (instant,) or (width == "month" and day.day != 1)
 
     def _labels_at(self, cut: Cut) -> Iterator[int]:
-        """Yield the label of the bucket in which a cut is. Two buckets have the cut if clocks
-        repeat a part of the day.
+        """Yield the label of the bucket that contains the instant of a cut. There are two such
+        buckets if clocks repeat a part of the day.
         """
         around = ((cut.instant - 1) // 60, cut.instant // 60)
         for label in {self.scheme.label_in(cut.width, minute) for minute in around}:
@@ -418,8 +423,8 @@ class View:
         return buckets.date_changes(self.scheme.known_zone(), last + buckets.ONE_DAY)[-1]
 
     def _refuse(self, cuts: Iterable[Cut]) -> None:
-        """Raise the error of a cut if its bucket is certain to exist, or has rows or pending
-        amounts.
+        """Raise the error of a cut (an instant within a bucket, at which a day or time of the
+        question begins) if its bucket is certain to exist, or has rows or pending amounts.
         """
         possible: dict[int, Cut] = {}
         for cut in cuts:
@@ -478,8 +483,8 @@ class View:
 
 
 def _label_from(width: Width, day: date | None) -> int | None:
-    """Return the label, without the number of its width, of the first day or month that begins on
-    this date or later. ``day`` None gives None.
+    """Return the label, without the number of its width, of the first bucket (``width`` is day or
+    month) that begins on this date or later. None gives None.
     """
     if day is None:
         return None
@@ -498,7 +503,7 @@ def _next(width: Width, label: int) -> int:
 
 
 def intersected(left: Ranges, right: Ranges) -> Ranges:
-    """Return the buckets that are in both."""
+    """Return the buckets that are in both ``left`` and ``right``."""
     if left is None or right is None:
         return right if left is None else left
     both = (

@@ -73,7 +73,7 @@ class Visitors:
 
 class SketchUnion:
     """The union of sketches and hashes. It is exact as long as all its sketches are exact and it
-    has at most ``most`` members. Otherwise it is an estimate.
+    has at most ``most`` members. Otherwise, and after :meth:`estimate`, it is an estimate.
     """
 
     def __init__(self, most: int = MOST_UNITED) -> None:
@@ -83,7 +83,7 @@ class SketchUnion:
 
     @property
     def exact(self) -> int:
-        """The number of members that are held as hashes."""
+        """The number of members that are held as hashes; 0 once the union is an estimate."""
         return len(self._hashes)
 
     def add(self, sketch: bytes) -> None:
@@ -119,7 +119,7 @@ class SketchUnion:
 
     def estimate(self) -> "hll_union":
         """Turn the union into an HLL, which takes a few KB for any number of members, and return
-        this.
+        the HLL itself, not a copy.
 
         Raises:
             NoSketches: the library datasketches is not installed.
@@ -131,7 +131,8 @@ class SketchUnion:
         return self._estimated
 
     def sketch(self) -> bytes:
-        """Return the union as the bytes of a sketch.
+        """Return the union as the bytes of a sketch. A union of more than :data:`MOST_EXACT`
+        members becomes an estimate.
 
         Raises:
             NoSketches: the library datasketches is needed, and not installed.
@@ -142,7 +143,7 @@ class SketchUnion:
         return _HLL + image
 
     def visitors(self) -> Visitors:
-        """Return the number of members.
+        """Return the number of members, exact or estimated.
 
         Raises:
             NoSketches: as for :meth:`sketch`.
@@ -166,15 +167,19 @@ class SketchUnion:
 
 
 def checksum(counter: str, bucket: int, key: bytes, slot: int, sketch: bytes) -> int:
-    """Return the CRC-32 of a row's primary key and sketch. The key is included so that exchanged
-    sketches are detected. ``bucket`` is the bucket's label.
+    """Return the CRC-32 of a row's primary key and sketch. The primary key is included so that
+    exchanged sketches are detected. ``bucket`` is the bucket's label.
     """
     place = f"{counter}\0{bucket}\0{slot}\0{len(key)}\0"
     return crc32(sketch, crc32(key, crc32(place.encode())))
 
 
 def _module() -> Any:
-    """Import the module ``datasketches`` now that it is needed, and return it."""
+    """Import the module ``datasketches`` now that it is needed, and return it.
+
+    Raises:
+        NoSketches: it is not installed.
+    """
     try:
         import datasketches  # noqa: PLC0415 (an extra)
     except ImportError as error:
@@ -215,13 +220,18 @@ def check_salt_days(days: int) -> int:
 
 
 def set_days(session: Session, counter: str, days: int, minute: int) -> None:
-    """Set for how many days the salts of a counter, whose row exists, last from now on.
+    """Set for how many days the salts of a counter, whose row exists, last from now on, and create
+    the missing salts. A salt without end gets one if ``days`` is not 0: the first midnight that is
+    at least ten minutes ahead.
 
     Args:
         session: in a transaction during which nobody counts.
         counter: the counter's name.
         days: number of days; 0 for ever.
         minute: current time in Unix minutes.
+
+    Raises:
+        UnknownZone: this machine does not know the counter's time zone.
     """
     session.execute("UPDATE counter SET salt_days = %s WHERE name = %s", (days, counter))
     endless = "counter = %s AND ends IS NULL"
@@ -238,8 +248,9 @@ def set_days(session: Session, counter: str, days: int, minute: int) -> None:
 
 
 def keep(session: Session) -> dict[str, list[Salt]]:
-    """Create missing salts up to the end of tomorrow, delete salts that are not needed any more,
-    and return all others by counter, so that they can be published to producers.
+    """Create missing salts up to the end of tomorrow, delete salts that are not needed any more
+    (their periods stay), and return all others by counter, so that they can be published to
+    producers.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
@@ -264,7 +275,9 @@ def keep(session: Session) -> dict[str, list[Salt]]:
 
 
 def kept(session: Session) -> dict[str, list[Salt]]:
-    """Return the salts that are not deleted, by counter, the earliest first."""
+    """Return the salts that are not deleted, by counter, the earliest first. Counters without any
+    are left out.
+    """
     found: dict[str, list[Salt]] = {}
     for name, *salt in session.query(
         "SELECT counter, number, begins, ends, salt FROM visitor_salt"
@@ -288,7 +301,9 @@ def periods_of(session: Session, counter: str) -> list[SaltPeriod]:
 def known_periods(
     session: Session, catalog: Catalog, numbers: Iterable[int]
 ) -> dict[int, SaltPeriod]:
-    """Return the periods of salts by the salt's number. Numbers that no salt has are left out.
+    """Return the periods of salts by the salt's number, as the catalog remembers them, after those
+    of ``numbers`` were looked up. The dict is the catalog's own, and may have further salts.
+    Numbers that no salt has are not in it.
 
     The catalog remembers the periods, because they only change when its version does.
     """
@@ -304,7 +319,9 @@ def known_periods(
 
 
 def _make_locked(session: Session, counter: str) -> None:
-    """Create the missing salts of a counter, in a transaction that locks its salts."""
+    """Create the missing salts of a counter, in a transaction that locks its salts. If this machine
+    does not know the counter's time zone, none are created.
+    """
     with session.transaction():
         control = read_control(session)  # its lock keeps the counter's settings unchanged
         # Locks the salts, not the counter's row, which a worker's user may not change. Where there

@@ -34,8 +34,8 @@ _RowPlace = tuple[str, int, bytes]
 
 
 def unite(session: Session, slot: int, members: Mapping[CellPlace, Sequence[bytes]]) -> None:
-    """Add members to the sketches of cells in one slot. The caller has locked the rows of these
-    cells.
+    """Add members to the sketches of cells in one slot; a row without a sketch gets one. The caller
+    has locked the rows of these cells, which exist.
 
     Args:
         session: at READ COMMITTED.
@@ -75,8 +75,9 @@ def move(
     lowest_slot: int,
     to: int | None = None,
 ) -> None:
-    """Move sketches along with their rows: unite the sketches of moved rows with those of the
-    target rows, then delete the sketches of the moved rows.
+    """Move sketches along with their rows to slot 0: unite the sketches of the source rows with
+    those of the target rows, and delete the sketches of the source rows. Nothing is done if no
+    source row has a sketch.
 
     Args:
         session: at REPEATABLE READ. The source and the target rows of ``counter_slot`` are locked,
@@ -86,12 +87,11 @@ def move(
             ``counter_slot``.
         args: the values of the condition.
         sketches: by (bucket's label, key), the number of source rows that have a sketch.
-        lowest_slot: the lowest slot whose rows are moved.
-        to: label of the bucket to which rows are moved, in slot 0. None if each row stays in its
-            bucket and is moved to slot 0.
+        lowest_slot: the lowest slot of the source rows.
+        to: label of the bucket to which all rows are moved; None if each row stays in its bucket.
 
     Raises:
-        DamagedSketch, NoSketches: a sketch cannot be read; roll back.
+        DamagedSketch, NoSketches: a sketch cannot be read, or is missing; roll back.
         Conflict: another transaction holds a row.
         StoreError: a statement failed.
     """
@@ -119,10 +119,10 @@ def move(
 
 
 def delete(session: Session, counter: str, places: Sequence[tuple[int, bytes, int]]) -> None:
-    """Delete the sketches of some rows of a counter. The caller has locked these rows.
+    """Delete the sketches of some rows of a counter, where they have any.
 
     Args:
-        session: in the transaction that deletes the rows. It has locked them before it read
+        session: in the transaction that deletes the rows. It has locked these rows before it read
             anything without a lock; or nobody counts meanwhile.
         counter: the counter's name.
         places: (bucket's label, key, slot) of each row.
@@ -151,7 +151,9 @@ def delete_key(session: Session, where: str, args: Sequence[object]) -> None:
 
 
 def sketched(session: Session) -> list[str]:
-    """Return the names of the counters and breakdowns that have sketches, or should have some."""
+    """Return the sorted names of the counters and breakdowns that have sketches, or that count
+    different members.
+    """
     found = session.query(
         "SELECT DISTINCT counter FROM visitor_slot"
         " UNION SELECT part.name FROM counter AS part JOIN counter AS base"
@@ -190,7 +192,9 @@ def faults(session: Session, counter: str) -> Iterator[tuple[int, str]]:
 
 
 def number(session: Session, counter: str, where: str, args: Sequence[object], by: str) -> int:
-    """Return how many sketches there should be. Arguments are as for :func:`stored`."""
+    """Return how many sketches there should be: the number of rows that say that they have one.
+    Arguments are as for :func:`stored`.
+    """
     ((found,),) = session.query(
         f"SELECT COUNT(*) FROM counter_slot FORCE INDEX ({by})"
         f" WHERE counter = %s{where} AND sketched",
@@ -219,8 +223,8 @@ def stored(
 
 
 class StoredSketch(NamedTuple):
-    """A sketch as it was read from the table. The attributes are in the order of :data:`_COLUMNS`,
-    after the counter's name.
+    """A sketch as it was read from the table; ``label`` is that of its bucket. The attributes are
+    in the order of :data:`_COLUMNS`, after the counter's name.
     """
 
     counter: str
@@ -255,7 +259,8 @@ def _write(
     union_of: Callable[[_RowPlace], SketchUnion],
     lock: str = "",
 ) -> dict[_RowPlace, DamagedSketch | NoSketches]:
-    """Unite members with the sketches of rows in one slot, and store the results.
+    """Unite members with the sketches of rows in one slot, and store the results. Rows without a
+    sketch get one. Other rows are written even if some fail.
 
     Args:
         session: in a transaction that has locked the rows.
