@@ -1,4 +1,6 @@
-"""Keys from outside, made safe to print."""
+"""Tables that fit terminals, and keys from outside, made safe to print."""
+
+import io
 
 import pytest
 from hypothesis import given
@@ -66,3 +68,74 @@ def test_columns_stand_under_each_other_however_wide_characters_are(
         "日本     7,000  x",
         "abc\\x1b      -",
     ]
+
+
+class Terminal(io.StringIO):
+    """A terminal of as many columns as ``COLUMNS`` says."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def at_terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> Terminal:
+    """Let stdout be a terminal of this width."""
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(width))
+    return terminal
+
+
+RUNS = [("compact", 1, "日本語 the server has gone away and came back", 12_000)]
+COLUMNS = ("job", ">attempts", "detail", "->rows")
+
+
+def test_a_pipe_gets_whole_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows(COLUMNS, RUNS)
+    assert capsys.readouterr().out.splitlines() == [
+        "job      attempts  detail                                           rows",
+        "compact         1  日本語 the server has gone away and came back  12,000",
+    ]
+
+
+def test_a_terminal_wraps_at_spaces_and_then_leaves_out_what_is_least_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = at_terminal(monkeypatch, 50)
+    write_rows(COLUMNS, RUNS)
+    assert terminal.getvalue().splitlines() == [
+        "job      attempts  detail                     rows",
+        "compact         1  日本語 the server has    12,000",
+        "                   gone away and came back",
+    ]
+    terminal = at_terminal(monkeypatch, 40)
+    write_rows(COLUMNS, RUNS)
+    assert terminal.getvalue().splitlines() == [
+        "job      attempts  detail",
+        "compact         1  日本語 the server has",
+        "                   gone away and came",
+        "                   back",
+        "Not shown: rows (--format json has",
+        "them).",
+    ]
+
+
+@given(
+    st.lists(st.lists(st.text("ab ", max_size=60), min_size=4, max_size=4), max_size=4),
+    st.integers(1, 120),
+)
+def test_no_word_is_broken_and_no_line_is_too_long_unless_a_word_is(
+    rows: list[list[str]], width: int
+) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        terminal = at_terminal(monkeypatch, width)
+        write_rows(("w", "-x", "y", "->z"), rows)
+    lines = terminal.getvalue().splitlines()
+    words = {word for row in rows for text in row for word in text.split()}
+    assert {word for line in lines[1:] for word in line.split() if set(word) <= {*"ab"}} <= words
+    if width >= 2 * max(20, *map(len, words), 20) + 2:  # two columns may not be left out
+        assert max(map(len, lines)) <= width
+
+
+def test_bars_are_shorter_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_terminal(monkeypatch, 60)
+    assert len(bar(10, 10)) == 20

@@ -1,5 +1,6 @@
 """Where a setting comes from: flag, environment, file, default."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,52 @@ def test_a_missing_url_is_wrong_usage_that_says_what_to_set(
     command: list[str], variable: str
 ) -> None:
     assert variable in one_sentence(call(*command), 2)
+
+
+@pytest.mark.parametrize(
+    ("command", "variable", "said"),
+    [
+        ("info", "COUNTERSINK_REDIS_ULR", "; did you mean COUNTERSINK_REDIS_URL?"),
+        ("info", "COUNTERSINK_REDIS_URL_FIEL", "; did you mean COUNTERSINK_REDIS_URL?"),
+        ("info", "COUNTERSINK_INFO_FROMAT", "; did you mean COUNTERSINK_INFO_FORMAT?"),
+        (
+            "info",
+            "COUNTERSINK_WROKER_BATCH_ROWS",
+            "; did you mean COUNTERSINK_WORKER_BATCH_ROWS?",
+        ),
+        ("info", "COUNTERSINK_PRODUCER_SPOL", "; did you mean COUNTERSINK_PRODUCER_SPOOL?"),
+        (
+            "link list",
+            "COUNTERSINK_LINK_LSIT_FORMAT",
+            "; did you mean COUNTERSINK_LINK_LIST_FORMAT?",
+        ),
+        ("info", "COUNTERSINK_NONSENSE", ""),
+    ],
+)
+def test_a_variable_that_nothing_reads_is_named_with_the_nearest_one(
+    command: str, variable: str, said: str
+) -> None:
+    url = {"COUNTERSINK_REDIS_URL": ABSENT, "COUNTERSINK_MYSQL_URL": "mysql://u@127.0.0.1:1/x"}
+    warning, error = call(*command.split(), **url, **{variable: "x"}).err.splitlines()
+    assert warning == f"countersink: {variable} is not a setting{said}"
+    assert "127.0.0.1" in error
+
+
+def test_variables_of_other_commands_and_programs_are_left_alone() -> None:
+    variables = {
+        "COUNTERSINK_WORKER_BATCH_ROWS": "1",
+        "COUNTERSINK_DEAD_LIST_FORMAT": "json",
+        "COUNTERSINK_PRODUCER_SPOOL": "/spool",
+        "COUNTERSINK_MYSQL_READ_URL_FILE": "/none",
+        "COUNTERSINK_KEY": "x",
+        "COUNTERSINKS": "x",
+        "COUNTERSINK_SERVICE_HOST": "10.0.0.1",
+        "COUNTERSINK_INFO_PORT_8321_TCP_ADDR": "10.0.0.1",
+    }
+    one_sentence(call("info", COUNTERSINK_REDIS_URL=ABSENT, COUNTERSINK_DEBUG="0", **variables), 1)
+
+
+def test_a_log_of_json_stays_json() -> None:
+    variables = {"COUNTERSINK_WORKER_LOG_FORMAT": "json", "COUNTERSINK_WORKER_BATHC_ROWS": "1"}
+    first, _ = call("worker", **variables).err.splitlines()
+    assert json.loads(first)["message"].endswith("did you mean COUNTERSINK_WORKER_BATCH_ROWS?")

@@ -58,7 +58,7 @@ def test_list_shows_what_is_held_and_what_is_waiting(tmp_path: Path, children: C
     done = call("spool", "list", str(tmp_path))
     assert (done.status, done.err) == (0, "")
     head, *rows, last = done.out.splitlines()
-    assert head.split() == [name.lstrip(">") for name in SPOOL_COLUMNS]
+    assert head.split() == [name.lstrip("->") for name in SPOOL_COLUMNS]
     assert [row.split()[1] for row in rows] == ["waiting", "held"]
     assert [row.split()[4:] for row in rows] == [["2", "2"], ["1", "5"]]
     assert last == "1 file waits for a replay, with 2 increments."

@@ -1,5 +1,6 @@
 """`countersink up`: one command from nothing to totals, and nothing left behind."""
 
+import io
 import json
 import os
 import re
@@ -150,6 +151,8 @@ def test_from_nothing_to_totals_and_the_data_outlives_a_restart(start_up: Start)
         "a job process ends",
         "a worker ends",
     ]
+    assert re.search(r"^worker    \| \S+Z info    started ", first.output(), re.MULTILINE)
+    assert "\x1b[" not in first.output()  # no terminal, no colour
 
     second = start_up(FEWER)
     second.wait_for(r"countersink is up\.")
@@ -302,3 +305,26 @@ def test_a_missing_server_program_is_one_line_that_says_what_to_install(
     assert done.err.splitlines()[-1] == (
         "countersink: redis-server is not installed: install the package redis-server"
     )
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what is written to it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_of_a_process_begin_with_its_name_and_json_stays_json(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for stream, name in (
+        (io.StringIO(), "web       | "),
+        (Terminal(), "\x1b[34mweb       | \x1b[0m"),
+    ):
+        reader, writer = os.pipe()
+        os.write(writer, b'ready \xff\n{"action": "ready"}\nthe end')
+        os.close(writer)
+        monkeypatch.setattr("sys.stderr", stream)
+        up_module.relay("web", reader)
+        assert stream.getvalue() == f'{name}ready \ufffd\n{{"action": "ready"}}\n{name}the end\n'

@@ -14,7 +14,7 @@ MODULES: Final = sorted(
     path for root in SOURCE_ROOTS for path in (PROJECT / root / "countersink").rglob("*.py")
 )
 FILES: Final = {root: sorted((PROJECT / root).rglob("*.*")) for root in SOURCE_ROOTS}
-MOST_MODULES: Final = 271
+MOST_MODULES: Final = 272
 MOST_IN_A_FOLDER: Final = 15
 LONG: Final = 400
 """Lines of a module above which there is a reason for it."""
@@ -72,11 +72,11 @@ def test_errors_are_in_errors_py() -> None:
         for each in classes(path)
     }
 
-    def is_error(name: str) -> bool:
+    def is_error(name: str, *derived: str) -> bool:
         own = bases.get(name)
-        if own is None or name in own:  # of somebody else, or called as that
+        if own is None or name in (*own, *derived):  # of somebody else, or called as that
             return name.endswith(("Error", "Exception"))
-        return any(map(is_error, own))
+        return any(is_error(base, name, *derived) for base in own)
 
     wrong = [
         f"{path.relative_to(PROJECT)}: {each.name}"

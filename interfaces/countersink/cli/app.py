@@ -3,6 +3,7 @@
 ``--version``."""
 
 import io
+import os
 import sys
 from importlib import import_module
 from typing import Final
@@ -68,6 +69,7 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "compact": "Compact now: add up the rows of each key in one row.",
             "key": "Create, list and revoke keys of the HTTP interface.",
             "link": "Create, list and revoke links that show one counter without a key.",
+            "completion": "Print the script by which a shell completes commands and names.",
         },
     ),
 }
@@ -94,13 +96,14 @@ _LOCATIONS: Final = {
     "spool": "operate.recovery:spool_group",
     "key": "operate.access:key_group",
     "link": "operate.access:link_group",
+    "completion": ".completion:command",
 }
 """Where the function of a command is, if not at the usual place: ``module:function``, relative to
-``countersink.cli.commands``. The usual place is the function ``command`` in the module with the
-name of the command, in the package of its heading."""
+``countersink.cli.commands`` as in an import statement. The usual place is the function ``command``
+in the module with the name of the command, in the package of its heading."""
 
 
-class App(click.Group):
+class App(settings.DocumentedCommand, click.Group):
     """The group of all commands. It imports a command's module only when that command runs.
 
     ``countersink --help`` imports no such module. Ctrl-C ends a command without a message.
@@ -117,10 +120,24 @@ class App(click.Group):
             if cmd_name in commands:
                 location = _LOCATIONS.get(cmd_name, f"{folder}{cmd_name}:command")
                 module, _, name = location.partition(":")
-                command = getattr(import_module(f"countersink.cli.commands.{module}"), name)
+                command = getattr(import_module(f".{module}", "countersink.cli.commands"), name)
                 assert isinstance(command, click.Command)
                 return command
         return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the name, the command and the arguments of the command that ``args`` call.
+
+        Raises:
+            click.UsageError: there is no such command; the message suggests similar ones.
+        """
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            names = self.list_commands(ctx)
+            raise click.NoSuchCommand(error.command_name, possibilities=names, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands under their headings into the help text. ``GROUPS`` has all that this
@@ -188,5 +205,7 @@ def run(args: list[str] | None = None) -> int:
         result = app.main(args=args, obj=urls, prog_name="countersink", standalone_mode=False)
         sys.stdout.flush()
     except BaseException as error:
+        if settings.COMPLETION_VARIABLE in os.environ:  # a shell shows nothing but completions
+            return Exit.DONE
         return errors.report(error, urls)
     return result if isinstance(result, int) else Exit.DONE

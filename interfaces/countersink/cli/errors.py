@@ -9,6 +9,7 @@ on the MySQL error number (see ``_ADVICE`` in ``database/errors.py``).
 
     click.ClickException
     ├── Failure             status 1; the message says what to do next
+    │   └── NotFound        an argument names nothing that exists; also a LookupError
     └── click.UsageError
         └── Misuse          status 2; the message says what is allowed
     ServerError             a private server failed
@@ -16,6 +17,7 @@ on the MySQL error number (see ``_ADVICE`` in ``database/errors.py``).
     └── ServerFailed        it did not start or stop; the message ends with the end of its log
 """
 
+import difflib
 import os
 import re
 import sys
@@ -67,6 +69,10 @@ class Misuse(click.UsageError):
         super().__init__(message, click.get_current_context(silent=True))
 
 
+class NotFound(Failure, LookupError):
+    """An argument names nothing that exists."""
+
+
 class ServerError(ExplainedError):
     """Base class of the errors of private servers, which ``countersink up`` starts
     (``countersink.cli.private_server``)."""
@@ -108,7 +114,7 @@ def describe(error: BaseException) -> tuple[str, int]:
     if isinstance(error, click.UsageError):
         return _usage(error), Exit.USAGE
     if isinstance(error, click.ClickException):
-        return _one_line(error.format_message()), error.exit_code
+        return _one_line(_with_notes(error, error.format_message())), error.exit_code
     known = sentence_of(error)
     if known is not None:
         return _one_line(known), Exit.FAILED
@@ -126,9 +132,20 @@ def sentence_of(error: BaseException) -> str | None:
     other error. The advice is left out if the message names a command or a variable already."""
     if not isinstance(error, ExplainedError):
         return None
-    text = str(error).rstrip(".")
-    advised = not error.advice or re.search("COUNTERSINK_|countersink [a-z]", text)
+    text = _with_notes(error, str(error).rstrip("."))
+    advised = not error.advice or re.search("COUNTERSINK_|countersink [a-z]|you mean", text)
     return text if advised else f"{text}; {error.advice}"
+
+
+def _with_notes(error: BaseException, text: str) -> str:
+    return "; ".join([text, *getattr(error, "__notes__", ())])
+
+
+def did_you_mean(name: str, names: Iterable[str], similarity: float = 0.6) -> str:
+    """Return the question whether the most similar one of ``names`` was meant; empty if none has
+    at least the given similarity, from 0 to 1."""
+    near = difflib.get_close_matches(name, list(names), 1, similarity)
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def scrub(text: str, urls: Iterable[str]) -> str:

@@ -14,7 +14,9 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
-from itertools import islice
+from functools import partial
+from itertools import islice, zip_longest
+from shutil import get_terminal_size
 from types import FrameType
 from typing import Any, Final
 
@@ -29,12 +31,15 @@ Document = Mapping[str, object]
 """A JSON object: values by names of members. A table or a CSV file has one line for each
 document."""
 Columns = Sequence[str]
-"""Headings of a table; ``>`` before a heading aligns its column to the right, for numbers."""
+"""Headings of a table. ``>`` before a heading aligns its column to the right, for numbers. ``-``
+before that marks a column that a narrow terminal may leave out; the last one is left out first."""
 
 _CHUNK_LINES: Final = 1000
 """Number of lines that are written to stdout in one call."""
 _BAR: Final = 40
-"""Length of the longest bar, in characters."""
+"""Length of the longest bar, in characters; shorter on a narrow terminal."""
+_NARROWEST: Final = 20
+"""Width of a column below which its texts are not wrapped."""
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
@@ -145,10 +150,9 @@ def write_rows(columns: Columns, rows: Iterable[Sequence[object]], *, otherwise:
 
 
 def write_documents(columns: Columns, rows: Iterable[Document], *, otherwise: str = "") -> None:
-    """Write a table to stdout, with one line for each document. ``columns`` names the members that
-    are shown. If there are no documents, write the sentence ``otherwise`` instead, unless that is
-    empty."""
-    names = [name.removeprefix(">") for name in columns]
+    """Write a table of documents to stdout, as :func:`write_rows` does. ``columns`` names the
+    members that are shown."""
+    names = [name.lstrip("->") for name in columns]
     lines = ([each[name] for name in names] for each in rows)
     write_rows(columns, lines, otherwise=otherwise)
 
@@ -159,15 +163,67 @@ def table(columns: Columns, rows: Iterable[Sequence[object]]) -> str:
 
 
 def _lines(columns: Columns, rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Return the lines of a table, the headings first. Most columns have few different values, so
-    each different value of a column is padded only once."""
+    """Return the lines of a table. The first has the headings; the last names columns that are left
+    out. Most columns have few different values, so each is wrapped and padded only once."""
+    heads = [name.lstrip("->") for name in columns]
+    texts = [(head, *(row[number] for row in rows)) for number, head in enumerate(heads)]
+    widths = _fitted(columns, list(map(set, texts)))
     padded = []
-    for number, name in enumerate(columns):
-        texts = [name.removeprefix(">"), *(row[number] for row in rows)]
-        width = max(map(_width, set(texts)))
-        pads = {text: _padded(text, width, not name.startswith(">")) for text in set(texts)}
-        padded.append(map(pads.__getitem__, texts))
-    return ("  ".join(cells).rstrip() for cells in zip(*padded, strict=True))
+    for number, width in widths.items():
+        pad = partial(_padded, width=width, left=">" not in columns[number])
+        pads = {text: list(map(pad, wrapped(text, width))) for text in set(texts[number])}
+        padded.append(map(pads.__getitem__, texts[number]))
+    blanks = [" " * width for width in widths.values()]
+    for row in zip(*padded, strict=True):
+        for line in zip_longest(*row):
+            cells = (cell or blank for cell, blank in zip(line, blanks, strict=True))
+            yield "  ".join(cells).rstrip()
+    hidden = (head for number, head in enumerate(heads) if number not in widths)
+    if names := ", ".join(filter(str.strip, hidden)):
+        yield from wrapped(f"Not shown: {names} (--format json has them).", terminal_width())
+
+
+def _fitted(columns: Columns, texts: Sequence[set[str]]) -> dict[int, int]:
+    """Return the widths of the columns that fit the terminal, by number. ``texts`` are the texts of
+    each column. Columns marked ``-`` are left out as far as wrapping alone does not suffice; then
+    the widest columns are narrowed, at most to their longest words."""
+    widths = {number: max(map(_width, each)) for number, each in enumerate(texts)}
+    room = terminal_width() + 2  # two spaces follow each column but the last
+
+    def fits(widths: Mapping[int, int]) -> bool:
+        return sum(widths.values()) + 2 * len(widths) <= room
+
+    if fits(widths):
+        return widths
+    least = {
+        number: max(min(widths[number], _NARROWEST), *map(_width, " ".join(each).split(" ")))
+        for number, each in enumerate(texts)
+    }
+    optional = [number for number, name in enumerate(columns) if name.startswith("-")]
+    while optional and not fits(least):
+        del widths[optional[-1]], least[optional.pop()]
+    while not fits(widths) and widths != least:
+        widest = max(widths, key=lambda number: (widths[number] > least[number], widths[number]))
+        widths[widest] -= 1
+    return widths
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return the lines of a text that is broken at spaces; a longer word has its own line."""
+    if _width(text) <= width:
+        return [text]
+    lines: list[str] = []
+    for word in text.split(" "):
+        if lines and _width(lines[-1]) + 1 + _width(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def terminal_width() -> int:
+    """Return the number of columns of the terminal that stdout is; any number if it is none."""
+    return get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
 def _padded(text: str, width: int, left: bool) -> str:
@@ -204,11 +260,12 @@ def first_names(names: Sequence[str], most: int = 5) -> str:
 
 
 def bar(value: int, largest: int) -> str:
-    """Return a bar whose length is proportional to ``value``; for the value ``largest`` it has 40
-    characters. It is drawn in eighths of a character. For values up to 0 it is empty."""
+    """Return a bar whose length is proportional to ``value``, in eighths of a character. Up to 0 it
+    is empty; for ``largest`` it has 40 characters, or fewer on a narrow terminal."""
     if value <= 0 or largest <= 0:
         return ""
-    eighths = max(1, round(8 * _BAR * value / largest))
+    longest = min(_BAR, max(8, terminal_width() - _BAR))
+    eighths = max(1, round(8 * longest * value / largest))
     full, rest = divmod(eighths, 8)
     return _EIGHTHS[8] * full + (_EIGHTHS[rest] if rest else "")
 
@@ -229,9 +286,7 @@ def ago(seconds: float) -> str:
 
 def printable(text: str) -> str:
     """Return ``text`` with control, format and other invisible characters escaped, such as
-    ``\\x1b`` or ``\\u202e``.
-
-    Backslashes are doubled, so that two different keys never look alike.
+    ``\\x1b`` or ``\\u202e``. Backslashes are doubled, so that two different keys never look alike.
     """
     if text.isascii() and text.isprintable() and "\\" not in text:
         return text

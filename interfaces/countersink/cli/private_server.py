@@ -33,10 +33,8 @@ SOCKET_PATH_BYTES: Final = 100
 
 
 def _make_launcher() -> None:
-    """Make the thread that starts all child processes. It lives as long as this process.
-
-    Linux sends a child its parent-death signal when the *thread* that started the child ends.
-    """
+    """Make the thread that starts all child processes. It lives as long as this process, because
+    Linux sends a child its parent-death signal when the *thread* that started the child ends."""
     global _launcher
     _launcher = ThreadPoolExecutor(1, "server-launcher")
 
@@ -51,8 +49,8 @@ class ChildProcess:
 
     Args:
         command: the program and its arguments.
-        log: the file to which the output of the child is appended; None if the child writes to the
-            output of this process.
+        log, output: the output of the child: a file to append to, or an open descriptor; with None
+            for both, the output of this process.
         death_signal: the signal that the kernel sends to the child if this process dies first.
         environment: the child's environment variables; None if they are those of this process.
     """
@@ -61,7 +59,8 @@ class ChildProcess:
         self,
         command: Sequence[str],
         *,
-        log: Path | None,
+        log: Path | None = None,
+        output: int | None = None,
         death_signal: signal.Signals,
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -70,13 +69,13 @@ class ChildProcess:
         if setpriv := shutil.which("setpriv"):
             wrapper = [setpriv, "--pdeathsig", death_signal.name.removeprefix("SIG"), "--"]
         self._log_start = log.stat().st_size if log is not None and log.exists() else 0
-        with nullcontext() if log is None else log.open("ab") as output:
+        with nullcontext(output) if log is None else log.open("ab") as stdout:
             self._popen = _launcher.submit(
                 subprocess.Popen[bytes],
                 [*wrapper, *command],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdout=stdout,
+                stderr=stdout,
                 env=environment,
                 # its own session: Ctrl-C in the terminal reaches this process only
                 start_new_session=True,

@@ -19,7 +19,7 @@ At its top, the file has the settings that all commands share. A table for each 
     format = "json"
 """
 
-import difflib
+import logging
 import math
 import os
 import re
@@ -33,14 +33,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
-from countersink.cli.errors import Misuse
+from countersink.cli.errors import Misuse, did_you_mean
 from countersink.runtime import limits
 from countersink.runtime.dimensions import check_name
 from countersink.runtime.errors import ExplainedError
+from countersink.runtime.log import Log, logged
 from countersink.runtime.texts import read_day, read_edge
 
 if TYPE_CHECKING:
     import redis
+    from click.shell_completion import CompletionItem
 
     from countersink.counting.totals.selection import Last
     from countersink.database.session import Session
@@ -51,6 +53,9 @@ T = TypeVar("T")
 Parent: TypeAlias = click.Context | None
 Decorated = Callable[..., Any]
 """The type of a command's function, before or after click has attached options to it."""
+
+
+_EXAMPLES: Final = Path(__file__).with_name("examples.toml")
 
 
 class Setting(click.Option):
@@ -102,7 +107,19 @@ class SharedSetting(Setting):
         return found if isinstance(found, str) else super().get_default(ctx, call=call)
 
 
-class Command(click.Command):
+class DocumentedCommand(click.Command):
+    """A command or group whose help ends with the examples in ``examples.toml``."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples into the help text, then the epilog."""
+        examples = tomllib.loads(_EXAMPLES.read_text("utf-8"))
+        with formatter.section("Examples"):
+            for arguments in examples.get(ctx.command_path.partition(" ")[2], ()):
+                formatter.write(f"{'':{formatter.current_indent}}countersink {arguments}\n")
+        super().format_epilog(ctx, formatter)
+
+
+class Command(DocumentedCommand):
     """A command. In its table of ``countersink.toml``, it accepts only its own settings."""
 
     def make_context(
@@ -118,8 +135,27 @@ class Command(click.Command):
         _check_table(parent, info_name, known)
         return super().make_context(info_name, args, parent, **extra)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, and warn of environment variables that nothing reads."""
+        try:
+            return super().parse_args(ctx, args)
+        finally:
+            if not ctx.resilient_parsing:
+                _warn_of_variables(ctx)
 
-class CommandGroup(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. If an argument names nothing that exists, the error suggests a similar
+        name."""
+        try:
+            return super().invoke(ctx)
+        except LookupError as error:
+            from countersink.cli.completion import suggest
+
+            suggest(ctx, error)
+            raise
+
+
+class CommandGroup(DocumentedCommand, click.Group):
     """A group of commands, such as ``countersink dead``. Its table in ``countersink.toml`` may
     contain only tables of its commands."""
 
@@ -149,6 +185,65 @@ def _check_table(
         if isinstance(value, dict) is not tables:
             wanted = "a table" if tables else "text, a number or true/false"
             raise click.UsageError(f"[{name}]: {key} must be {wanted}", parent)
+
+
+_OTHER_VARIABLES: Final = ("CONFIG", "DEBUG", "KEY", "MYSQLD", "REDIS_SERVER")
+"""Ends of the names of variables that are not options of a command. ``KEY`` is for the clients in
+the documentation."""
+
+_SERVICE_LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT.*|PORT(_[0-9]+_.*)?)$")
+"""Ends of the variables that Kubernetes sets for a Service such as ``countersink-web``."""
+
+
+def _warn_of_variables(ctx: click.Context) -> None:
+    """Warn of each environment variable with our prefix that nothing reads, on stderr or, if that
+    is a log of JSON, in the log."""
+    for name, hint in _unread_variables(ctx):
+        text = f"{name} is not a setting" + (f"; {hint}" if hint else "")
+        if ctx.params.get("log_format") == "json":
+            log = Log(logging.getLogger("countersink.cli"))
+            with logged("json"):
+                log("unknown_variable", text, level=logging.WARNING, variable=name)
+        else:
+            click.echo(f"countersink: {text}", err=True)
+
+
+def _unread_variables(ctx: click.Context) -> Iterator[tuple[str, str]]:
+    """Yield the variables that nothing reads, each with the question whether a similar one was
+    meant. A variable with the prefix of another command is left to that command, as its module is
+    not imported here."""
+    root = ctx.find_root()
+    prefix = f"{root.auto_envvar_prefix}_"
+    known = {prefix + name.upper() for name in (*_OTHER_VARIABLES, *URLS)} | {*_variables(ctx)}
+    others: set[str] = set()
+    own = ctx
+    while (group := own.parent) is not None and isinstance(group.command, click.Group):
+        for name in group.command.list_commands(group):
+            others.add(f"{group.auto_envvar_prefix}_{name}_".replace("-", "_").upper())
+        others.discard(f"{own.auto_envvar_prefix}_")
+        own = group
+    given = [name for name in sorted(os.environ) if name.startswith(prefix)]
+    if any(name.startswith(f"{prefix}PRODUCER_") for name in given):
+        from countersink.producers.options import PREFIX, Options
+
+        known |= {PREFIX + name.upper() for name in Options.__dataclass_fields__}
+    for name in given:
+        if not (
+            name.removesuffix("_FILE") in known
+            or name.startswith(tuple(others))
+            or _SERVICE_LINK.search(name)
+        ):
+            yield name, did_you_mean(name, {*known, *_variables(root)}, 0.8)
+
+
+def _variables(ctx: click.Context) -> Iterator[str]:
+    """Yield the variables of a command's settings, and those of all commands in a group."""
+    yield from (each.variable(ctx) for each in ctx.command.params if isinstance(each, Setting))
+    if isinstance(ctx.command, click.Group):
+        for name in ctx.command.list_commands(ctx):
+            command = ctx.command.get_command(ctx, name)
+            assert command is not None
+            yield from _variables(click.Context(command, parent=ctx, info_name=name))
 
 
 def setting(*names: str, **attributes: Any) -> Callable[[Decorated], Decorated]:
@@ -321,6 +416,14 @@ def option_value(name: str) -> Any:
     return context and context.meta.get(f"countersink.{name}")
 
 
+def shared_value(context: click.Context, name: str) -> str | None:
+    """Return the value of a setting of :data:`URLS`, for any command, also one without its
+    option."""
+    option = SharedSetting([f"--{name.replace('_', '-')}"], envvar=f"COUNTERSINK_{name.upper()}")
+    value = context.meta.get(f"countersink.{name}") or option.consume_value(context, {})[0]
+    return value if isinstance(value, str) else None
+
+
 def is_given(parameter: str) -> bool:
     """Return whether an option of the current command was given by the user, so that its value is
     not the default."""
@@ -431,6 +534,8 @@ def _from_file(variable: str, path: str, ctx: click.Context) -> str:
     return value
 
 
+COMPLETION_VARIABLE: Final = "_COUNTERSINK_COMPLETE"
+"""Name of the environment variable by which a shell asks for completions."""
 DEFAULT_PATH: Final = Path("countersink.toml")
 Settings: TypeAlias = dict[str, "str | Settings"]
 
@@ -473,8 +578,7 @@ def _load(path: Path, commands: list[str]) -> Settings:
 def _unknown(where: str, name: str, allowed: list[str]) -> str:
     """Return the message for an unknown name in the file. It suggests the most similar name that is
     allowed, or else lists all of these."""
-    near = difflib.get_close_matches(name, allowed, 1)
-    hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(allowed) or 'nothing'}"
+    hint = did_you_mean(name, allowed) or f"allowed: {', '.join(allowed) or 'nothing'}"
     return f"{where}: {name} is not a setting; {hint}"
 
 
@@ -514,6 +618,14 @@ class Checked(click.ParamType[T]):
             return self._read(_utf8(value if isinstance(value, str) else str(value)))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> "list[CompletionItem]":
+        """Return the names of this type in the database that begin with ``incomplete``."""
+        from countersink.cli.completion import completion_items
+
+        return completion_items(ctx, self.name, incomplete)
 
 
 class Finite(click.FloatRange):
@@ -595,10 +707,21 @@ def _name(text: str) -> str:
     return text
 
 
+def _run(text: str) -> int:
+    if (number := whole_number(text)) < 1:
+        raise ValueError(f"{text!r} is not the number of a run")
+    return number
+
+
 TEXT: Final = Checked("text", str)
 NAME: Final = Checked("name", _name)
 SECONDS: Final = Finite(0, 10**9)
 COUNTER: Final = Checked("counter", limits.check_counter)
+TRACKED: Final = Checked("tracked table", _name)
+JOB: Final = Checked("job", str)
+RUN: Final = Checked("run", _run)
+API_KEY: Final = Checked("API key", _name)
+LINK: Final = Checked("link", _name)
 KEY: Final = Checked("key", limits.check_key)
 DIMENSION: Final = Checked("dimension", _dimension)
 AMOUNT: Final = Checked("amount", _amount)

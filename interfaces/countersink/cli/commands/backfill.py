@@ -217,8 +217,7 @@ def _show_sources(report: BackfillReport) -> None:
     ]
     if len(rows) > 1:
         rows.append(_cells("all", "", report, ""))
-    headings = (f">{name}" for name in backfills.FIGURES)
-    output.write_rows(("source", "outcome", *headings, "detail"), rows)
+    output.write_rows(("source", "outcome", *backfills.HEADINGS, "detail"), rows)
 
 
 def _cells(

@@ -19,11 +19,9 @@ from countersink.backfill.undo import Undone, undo
 from countersink.cli import output, settings
 from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.output import stopped_by_signals
-from countersink.cli.settings import COUNTER
+from countersink.cli.settings import COUNTER, RUN
 from countersink.database.session import Session
 from countersink.runtime.texts import iso, plural
-
-RUN = click.IntRange(1)
 
 
 @click.group("backfills", cls=settings.CommandGroup)
@@ -121,6 +119,8 @@ def undo_command(runs: tuple[int, ...]) -> int:
 REJECTED: Final = ("source", "line", "reason", "text")
 FIGURES: Final = ("lines", "counted", "filtered", "rejected", "amount")
 """Members with numbers that a run has, and also each of its sources."""
+HEADINGS: Final = ("->lines", ">counted", "->filtered", ">rejected", "->amount")
+"""These, as headings of a table."""
 _RUN: Final = (
     *("run", "counter", "mode", "state", "started", "seen", "ended", "holder", "bytes"),
     *(*FIGURES, "corrections", "error", "options", "sources"),
@@ -142,8 +142,8 @@ def _source_document(one: RunSource) -> dict[str, Any]:
 def _show_list(runs: Sequence[Run]) -> None:
     """Print runs as a table."""
     columns = (
-        *(">run", "counter", "mode", "state", "started"),
-        *(">lines", ">rejected", ">amount", ">corrections", "sources"),
+        *(">run", "counter", "mode", "state", "-started"),
+        *("->lines", "->rejected", ">amount", "->corrections", "-sources"),
     )
     rows = [
         _document(run)
@@ -182,14 +182,12 @@ def _show_one(run: Run, sources: Sequence[RunSource]) -> None:
 
 
 def _show_sources(sources: Sequence[RunSource]) -> None:
-    numbers = (*FIGURES, "chunks")
+    names = ("source", *FIGURES, "chunks")
     rows = [
-        output.document(
-            one, ("source", *numbers), source=f"{one.path} ({one.name})" if one.name else one.path
-        )
+        output.document(one, names, source=f"{one.path} ({one.name})" if one.name else one.path)
         for one in sources
     ]
-    output.write_documents(("source", *(f">{number}" for number in numbers)), rows)
+    output.write_documents(("source", *HEADINGS, "->chunks"), rows)
 
 
 def _show_rejected(rejected: Sequence[output.Document], more: int) -> None:

@@ -322,7 +322,7 @@ def _print(answer: Answer, rows: Sequence[dict[str, Any]], top: int | None) -> N
         shown.append(("all", *([""] * (len(named) - 1)), sum(totals), *rest, ""))
     if totals:
         columns = [f">{name}" if name in FIGURES else name for name in shown_names]
-        output.write_rows((*columns, *((f">{CHANGE}",) if compared else ()), " "), shown)
+        output.write_rows((*columns, *((f">{CHANGE}",) if compared else ()), "- "), shown)
     elif answer.told_from is None:  # else there may be counts in wider buckets
         click.echo("Nothing was counted in this range.")
     if answer.window is not None:

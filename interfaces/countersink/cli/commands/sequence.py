@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from countersink.cli import output, settings
-from countersink.cli.errors import Failure, Misuse
+from countersink.cli.errors import Misuse, NotFound
 from countersink.cli.settings import DAY, ZONE, Checked, values_checked
 from countersink.runtime.texts import iso, plural
 from countersink.sequences import Sequences
@@ -39,7 +39,7 @@ def _setting(text: str) -> int | str:
     return NONE if text == NONE else _number(text)
 
 
-NAME: Final = Checked("name", _name)
+NAME: Final = Checked("sequence", _name)
 NUMBER: Final = Checked("number", _number)
 NUMBER_SETTING: Final = Checked("number", _setting)
 
@@ -99,7 +99,7 @@ def peek_command(name: str, period: date | None) -> None:
         value = sequences.peek(name, period=period)
     if value is None:
         when = "" if period is None else f" in the period of {period}"
-        raise Failure(
+        raise NotFound(
             f"{_shown(name)} has no value{when}: countersink sequence periods shows"
             " the periods with values, countersink sequence list all sequences"
         )
@@ -212,7 +212,7 @@ def periods_command(name: str) -> None:
     with _sequences() as sequences:
         periods = sequences.periods(name)
         if not periods:
-            raise Failure(
+            raise NotFound(
                 f"{_shown(name)} has no value in any period: countersink sequence list"
                 " shows all sequences"
             )
@@ -237,7 +237,7 @@ def delete_command(name: str, yes: bool) -> None:
     with _sequences() as sequences:
         deleted = sequences.delete(name)
     if not deleted:
-        raise Failure(f"there is no sequence {_shown(name)}")
+        raise NotFound(f"there is no sequence {_shown(name)}")
     document = {"sequence": name, "deleted": True}
     output.write_result(document, f"deleted sequence {_shown(name)}")
 
@@ -281,7 +281,7 @@ def _print_one(sequence: StoredSequence) -> None:
 
 def _print_list(sequences: Sequence[StoredSequence]) -> None:
     """Print sequences as a table."""
-    columns = ("sequence", ">value", "period", "updated at", "settings")
+    columns = ("sequence", ">value", "-period", "-updated at", "settings")
     rows = (
         (one.name, one.value, one.period_start, iso(one.updated_at), _settings(one))
         for one in sequences

@@ -12,7 +12,7 @@ import click
 
 from countersink.cli import output, settings
 from countersink.cli.errors import Misuse
-from countersink.cli.settings import COUNTER, NAME, values_checked
+from countersink.cli.settings import COUNTER, NAME, TRACKED, values_checked
 from countersink.counting.counters.settings import DEFAULT_APP_SLOTS, MAX_APP_SLOTS
 from countersink.row_counts.definitions import TrackedTable, in_words
 from countersink.row_counts.lifecycle import Plan
@@ -85,7 +85,7 @@ def track_command(
 
 
 @click.command("untrack", cls=settings.Command)
-@click.argument("table_or_counter", type=NAME, metavar="[TABLE|COUNTER]", required=False)
+@click.argument("table_or_counter", type=TRACKED, metavar="[TABLE|COUNTER]", required=False)
 @settings.one_off(
     "--counter", type=COUNTER, help="This counter, even if a table has the same name."
 )
@@ -125,7 +125,7 @@ def _show_list(tracked: Sequence[TrackedTable]) -> None:
         row = _document(one)
         counted = row["counted"] or "not yet: run track again"
         rows.append(row | {"by": ", ".join(one.by) or None, "counted": counted})
-    columns = ("counter", "table", "by", "day", ">slots", "counted")
+    columns = ("counter", "table", "-by", "-day", "->slots", "counted")
     output.write_documents(columns, rows, otherwise="No table is tracked: countersink track TABLE")
 
 

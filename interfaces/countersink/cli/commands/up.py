@@ -8,6 +8,7 @@ import fcntl
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -31,6 +32,7 @@ from countersink.cli.private_server import (
 from countersink.cli.servers import MariaDBServer, RedisServer
 from countersink.database.migrate import migrate
 from countersink.database.sessions import open_tables
+from countersink.runtime.log import LineHandler
 from countersink.runtime.process import SignalQueue, signal_queue
 from countersink.statsd.options import PORT as STATSD_PORT
 from countersink.store import api_keys
@@ -53,6 +55,10 @@ COMMANDS: Final = ("worker", "jobs", "jobs", "scheduler", "web", "statsd")
 """The processes, in the order of their start; they stop in the opposite order. A job process
 executes one run at a time. There are two of them, so that the job ``alarms`` also runs during a run
 of hours."""
+COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "bright_red")
+"""The colours of their names on a terminal."""
+LAST_LINES_S: Final = 1.0
+"""Longest wait for the last lines of a process that has ended: its children may go on writing."""
 WEB_MODULE: Final = "uvicorn"
 """A module that only the extra ``web`` installs."""
 KEY_FILE: Final = "web.key"
@@ -93,9 +99,10 @@ def command(data: Path, web_port: int | None, statsd_port: int | None) -> None:
     The private Redis and MariaDB listen on this machine only, on free ports, with their own
     passwords. First, the tables are brought up to date. Then a worker, a scheduler, two job
     processes, the HTTP interface with its dashboard and the StatsD listener start, for this machine
-    only. A process or private server that dies is started again. HTTP needs a key, which is created
-    and kept in DIR/web.key; the printed address logs in with it. Ctrl-C or SIGTERM stops the
-    processes and servers that the command has started.
+    only. Each line of their output begins with the name of the process, unless it is JSON. A
+    process or private server that dies is started again. HTTP needs a key, which is created and
+    kept in DIR/web.key; the printed address logs in with it. Ctrl-C or SIGTERM stops the processes
+    and servers that the command has started.
     """
     given = {
         REDIS_URL: settings.option_value("redis_url"),
@@ -280,12 +287,16 @@ class CommandProcess(Restartable):
 
     def start(self) -> object:
         """Start the process. The process itself waits until its servers answer."""
-        self._process = ChildProcess(
-            [sys.executable, "-m", "countersink.cli.entry", self.name, *self._arguments],
-            log=None,
-            death_signal=signal.SIGTERM,
-            environment=self._environment,
-        )
+        reader, writer = os.pipe()
+        self._relay = threading.Thread(target=relay, args=(self.name, reader), daemon=True)
+        self._relay.start()
+        with os.fdopen(writer, "wb"):  # the process has a copy
+            self._process = ChildProcess(
+                [sys.executable, "-m", "countersink.cli.entry", self.name, *self._arguments],
+                output=writer,
+                death_signal=signal.SIGTERM,
+                environment=self._environment,
+            )
         return self
 
     def stop(self) -> None:
@@ -294,6 +305,21 @@ class CommandProcess(Restartable):
         if self._process is not None:
             self._process.stop(signal.SIGTERM, STOP_SECONDS)
             self._process = None
+            self._relay.join(LAST_LINES_S)
+
+
+def relay(name: str, reader: int) -> None:
+    """Copy the output of a process to stderr until it ends, each line with the name of the process
+    before it, in colour on a terminal. Lines of JSON are copied as they are. It never waits until
+    stderr takes a line, and closes ``reader``."""
+    prefix = f"{name:<{max(map(len, COMMANDS))}} | "
+    if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
+        prefix = click.style(prefix, fg=COLOURS[COMMANDS.index(name) % len(COLOURS)])
+    stderr = LineHandler(sys.stderr)
+    with os.fdopen(reader, encoding="utf-8", errors="replace", newline="\n") as lines:
+        for line in lines:
+            stderr.write(("" if line.startswith("{") else prefix) + line.rstrip("\n") + "\n")
+    stderr.close()
 
 
 def _chosen_port(asked: int | None, usual: int) -> int:

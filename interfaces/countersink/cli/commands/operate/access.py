@@ -14,7 +14,16 @@ import click
 
 from countersink.cli import output, settings
 from countersink.cli.errors import Misuse
-from countersink.cli.settings import COUNTER, MOMENT, NAME, TEXT, Checked, values_checked
+from countersink.cli.settings import (
+    API_KEY,
+    COUNTER,
+    LINK,
+    MOMENT,
+    NAME,
+    TEXT,
+    Checked,
+    values_checked,
+)
 from countersink.counting.counters.all_counters import require
 from countersink.runtime.texts import iso, plural
 from countersink.store import api_keys, links
@@ -96,12 +105,13 @@ def list_keys() -> None:
     database = settings.open_tables()
     rows = list(map(_key_document, api_keys.list_keys(database)))
     columns, flat = (*_KEY, "last_used"), list(map(_flat, rows))
-    people = partial(output.write_documents, columns, flat, otherwise="There are no keys.")
+    shown = [name if name in _KEY[:4] else f"-{name}" for name in columns]
+    people = partial(output.write_documents, shown, flat, otherwise="There are no keys.")
     output.write_result({"keys": rows}, people, csv=(columns, flat))
 
 
 @key_group.command("revoke", cls=settings.Command)
-@click.argument("which", type=NAME, metavar="ID|NAME")
+@click.argument("which", type=API_KEY, metavar="ID|NAME")
 @settings.mysql_options("text", "json")
 def revoke_key(which: str) -> None:
     """Revoke a key, and the logins made with it, for good: they are refused within two seconds."""
@@ -175,12 +185,13 @@ def list_links() -> None:
     """List the valid links, without their texts."""
     database = settings.open_tables()
     rows = list(map(_link_document, links.list_links(database)))
-    people = partial(output.write_documents, _LINK_COLUMNS, rows, otherwise="There are no links.")
+    shown = ("id", "counter", "-key", "-created", "expires")
+    people = partial(output.write_documents, shown, rows, otherwise="There are no links.")
     output.write_result({"links": rows}, people, csv=(_LINK_COLUMNS, rows))
 
 
 @link_group.command("revoke", cls=settings.Command)
-@click.argument("id", type=NAME, required=False, metavar="ID|--all")
+@click.argument("id", type=LINK, required=False, metavar="ID|--all")
 @settings.one_off("--all", "everything", is_flag=True, help="All links.")
 @settings.mysql_options("text", "json")
 def revoke_link(id: str | None, everything: bool) -> None:

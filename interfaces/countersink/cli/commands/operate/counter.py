@@ -283,8 +283,8 @@ def _print_one(counter: Counter) -> None:
 def _print_list(counters: Sequence[Counter]) -> None:
     """Print the settings of counters as a table."""
     columns = (
-        *("counter", "time zone", "resolution", "keep", ">max keys", ">overflown", ">app slots"),
-        *("rolled up to", "made by hand"),
+        *("counter", "-time zone", "-resolution", "-keep", "->max keys", "->overflown"),
+        *("->app slots", "-rolled up to", "-made by hand"),
     )
     output.write_documents(columns, map(_cells, counters), otherwise="There are no counters.")
 

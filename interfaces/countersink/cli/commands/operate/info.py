@@ -206,8 +206,8 @@ def _workers(found: Mapping[str, Any]) -> str:
     if not found["workers"]:
         return "No worker runs: start one with countersink worker"
     columns = (
-        *("worker", "state", ">slot", ">rows/s", ">entries", ">rows", ">duplicates", ">dead"),
-        *(">last batch", "last error"),
+        *("worker", "state", "->slot", ">rows/s", "->entries", "->rows", "->duplicates"),
+        *("->dead", ">last batch", "last error"),
     )
     names = ("state", "slot", "rows_per_second", "entries", "rows", "duplicates", "dead")
     rows = []

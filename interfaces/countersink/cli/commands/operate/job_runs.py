@@ -7,13 +7,14 @@ The HTTP interface uses ``control_job`` as well. See ``schedules/`` for the jobs
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import click
 
 from countersink.cli import output, settings
-from countersink.cli.errors import Exit, Failure, Misuse
-from countersink.cli.settings import COUNTER, DAY
+from countersink.cli.errors import Exit, Misuse, NotFound, did_you_mean
+from countersink.cli.settings import COUNTER, DAY, JOB
 from countersink.counting.counters.buckets import width_of
 from countersink.database.errors import StoreError
 from countersink.database.session import Session
@@ -31,11 +32,10 @@ COLUMNS: Final = (
     *("job", "planned", "state", "attempts", "started", "ended"),
     *("rows", "detail"),
 )
-_NUMBERS: Final = ("attempts", "rows")
 
 
 @click.command("runs", cls=settings.Command)
-@settings.one_off("--job", metavar="JOB", help="Only runs of this job.")
+@settings.one_off("--job", type=JOB, metavar="JOB", help="Only runs of this job.")
 @settings.one_off(
     "--limit",
     type=click.IntRange(1, 100_000),
@@ -54,7 +54,8 @@ def command(job: str | None, limit: int) -> None:
     last = [_row(run) for run in runs.last_runs(opened, job=job, limit=limit)]
     upcoming = [row for row in next_rows(opened, job=job) if row["at"]]
     if job is not None and job not in JOBS and not last and not upcoming:
-        raise Misuse(f"there is no job {job!r}: the jobs are {', '.join(JOBS)}")
+        hint = did_you_mean(job, JOBS) or f"the jobs are {', '.join(JOBS)}"
+        raise Misuse(f"there is no job {job!r}: {hint}")
     document = {"runs": last, "next": upcoming}
     output.write_result(document, partial(_show, last, upcoming), csv=(COLUMNS, last))
 
@@ -90,12 +91,12 @@ def next_rows(session: Session, *, job: str | None = None) -> list[dict[str, Any
 
 
 def _show(last: Sequence[dict[str, Any]], upcoming: Sequence[dict[str, Any]]) -> None:
-    columns = [f">{name}" if name in _NUMBERS else name for name in COLUMNS]
+    columns = ("job", "planned", "state", "->attempts", "-started", "-ended", "->rows", "detail")
     output.write_documents(columns, last, otherwise="There are no runs.")
     click.echo()
     rows = ((run["job"], run["at"], run["cron"], run["time_zone"]) for run in upcoming)
     none = "No run is planned: start countersink scheduler."
-    output.write_rows(("next", "at", "cron", "time zone"), rows, otherwise=none)
+    output.write_rows(("next", "at", "cron", "-time zone"), rows, otherwise=none)
 
 
 COMPACT: Final = "compact"
@@ -186,11 +187,12 @@ def render(found: Mapping[str, Any]) -> str:
         f" (see countersink runs --job {one['job']})"
         for one in found["failing"]
     ]
-    return "\n".join([output.facts(facts), *map(output.display, warnings)])
+    texts = (output.wrapped(output.display(text), output.terminal_width()) for text in warnings)
+    return "\n".join([output.facts(facts), *chain.from_iterable(texts)])
 
 
 SCHEDULE_COLUMNS: Final = ("job", "at", "paused", "last", "ended", "detail", "cron", "time_zone")
-JOB: Final = click.argument("job", metavar="JOB")
+_JOB: Final = click.argument("job", type=JOB)
 
 
 def control_job(mysql_url: str, action: str, job: str) -> dict[str, Any]:
@@ -237,7 +239,7 @@ def list_command() -> None:
 
 
 @schedule_group.command("pause", cls=settings.Command)
-@JOB
+@_JOB
 @settings.mysql_options("table", "json")
 def pause_command(job: str) -> None:
     """Plan no runs of a job until it is resumed. A run that is planned or running goes on."""
@@ -245,7 +247,7 @@ def pause_command(job: str) -> None:
 
 
 @schedule_group.command("resume", cls=settings.Command)
-@JOB
+@_JOB
 @settings.mysql_options("table", "json")
 def resume_command(job: str) -> None:
     """Plan runs of a paused job again, from its next time on."""
@@ -253,7 +255,7 @@ def resume_command(job: str) -> None:
 
 
 @schedule_group.command("run", cls=settings.Command)
-@JOB
+@_JOB
 @settings.mysql_options("table", "json")
 def run_command(job: str) -> None:
     """Run a job now, in addition to its planned times, unless a run of it waits already.
@@ -267,7 +269,7 @@ def _control(action: str, job: str, result: str) -> None:
     try:
         done = control_job(settings.mysql_url(), action, job)
     except LookupError:
-        raise Failure(f"there is no job {job!r}: see countersink schedule list") from None
+        raise NotFound(f"there is no job {job!r}: see countersink schedule list") from None
     output.write_result(done, partial(click.echo, result))
 
 
@@ -282,7 +284,7 @@ def _show_schedule(rows: Sequence[dict[str, Any]]) -> None:
         }
         for row in rows
     ]
-    columns = ("job", "next", "last", "ended", "cron", "time zone")
+    columns = ("job", "next", "last", "-ended", "-cron", "-time zone")
     output.write_documents(
         columns, shown, otherwise="There are no jobs: start countersink scheduler."
     )

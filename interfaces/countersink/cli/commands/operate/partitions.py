@@ -53,11 +53,11 @@ def command(action: str | None, number: int | None) -> None:
 
 
 def _print(streams: Sequence[dict[str, Any]]) -> None:
-    columns = (">partition", "node", ">entries", ">pending", ">bytes", ">oldest waits")
+    columns = (">partition", "node", ">entries", ">pending", "->bytes", ">oldest waits")
     rows = []
     for each in streams:
         waits = None if each["oldest"] is None else output.ago(each["lag_ms"] / 1000)
-        numbers = (each[name.removeprefix(">")] for name in columns[:-1])
+        numbers = (each[name.lstrip("->")] for name in columns[:-1])
         rows.append((*numbers, waits))
     output.write_rows(columns, rows)
 

@@ -141,7 +141,7 @@ def _print(
     rows: Sequence[output.Document], by_reason: dict[str, int], not_kept: Sequence[dict[str, Any]]
 ) -> None:
     if total := sum(by_reason.values()):
-        output.write_documents(("ref", "reason", "created", "detail"), rows)
+        output.write_documents(("ref", "-reason", "-created", "detail"), rows)
         reasons = ", ".join(f"{name} {number:,}" for name, number in by_reason.items())
         click.echo(f"{len(rows):,} of {total:,} shown; by reason: {reasons}")
     else:
@@ -152,7 +152,15 @@ def _print(
         click.echo(f"{one['rows']:,} more{rows_of} {were} not kept: {one['reason']}")
 
 
-SPOOL_COLUMNS: Final = ("segment", "state", "since", ">bytes", ">entries", ">increments", "detail")
+SPOOL_COLUMNS: Final = (
+    "segment",
+    "state",
+    "-since",
+    "->bytes",
+    ">entries",
+    "->increments",
+    "detail",
+)
 DIRECTORY: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 
 

@@ -13,7 +13,7 @@ import click
 
 from countersink.cli import output, settings
 from countersink.cli.errors import Exit, Misuse, sentence_of
-from countersink.cli.settings import COUNTER, NAME, values_checked
+from countersink.cli.settings import COUNTER, TRACKED, values_checked
 from countersink.row_counts.check import RowDifference
 from countersink.row_counts.definitions import TrackedTable
 from countersink.row_counts.recount import Repaired
@@ -38,7 +38,7 @@ class RepairResult:
 
 
 @click.command("verify", cls=settings.Command)
-@click.argument("table", type=NAME, required=False)
+@click.argument("table", type=TRACKED, required=False)
 @settings.one_off("--counter", type=COUNTER, help="Only this counter.")
 @settings.one_off(
     "--repair", is_flag=True, help="Repair tracked tables that differ; writers go on."
