@@ -71,13 +71,7 @@ def base_python(
 
     Made without a network: the required packages are linked from the tests' own environment.
     """
-    directory = tmp_path_factory.mktemp("base") / "venv"
-    venv.create(directory, with_pip=False, symlinks=True)
-    [site] = directory.glob("lib/python*/site-packages")
-    for name in required_names(wheel_requirements(wheel)):
-        for source in top_level_paths(name):
-            (site / source.name).symlink_to(source)
-    python = directory / "bin/python"
+    python, site = made_venv(tmp_path_factory.mktemp("base"), wheel_requirements(wheel))
     if request.param == "installed":
         pip = (sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet")
         output([*pip, "--no-index", "--no-deps", str(wheel)])
@@ -85,6 +79,16 @@ def base_python(
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(site)
     return python
+
+
+def made_venv(directory: Path, requirements: list[str]) -> tuple[Path, Path]:
+    """A new Python that has what these requirements need, and its directory of packages."""
+    venv.create(directory / "venv", with_pip=False, symlinks=True)
+    [site] = directory.glob("venv/lib/python*/site-packages")
+    for name in required_names(requirements):
+        for source in top_level_paths(name):
+            (site / source.name).symlink_to(source)
+    return directory / "venv/bin/python", site
 
 
 def wheel_requirements(wheel: Path) -> list[str]:
@@ -174,6 +178,29 @@ def test_producing_works_with_the_base_install(base_python: Path) -> None:
     )
     done = run(base_python, "-c", program)
     assert done.stdout.strip() == "1", done.stderr
+
+
+def test_every_command_but_web_can_be_loaded_with_the_server_extra(
+    wheel: Path, tmp_path: Path
+) -> None:
+    extra = ("; extra == 'server'", '; extra == "server"')
+    needed = [each.removesuffix(end) for each in wheel_requirements(wheel) for end in extra]
+    python, site = made_venv(tmp_path, needed)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    program = (
+        "import click\n"
+        "from countersink.cli.app import app\n"
+        "def load(group):\n"
+        "    context = click.Context(group)\n"
+        "    for name in set(group.list_commands(context)) - {'web'}:\n"
+        "        command = group.get_command(context, name)\n"
+        "        if isinstance(command, click.Group):\n"
+        "            load(command)\n"
+        "load(app)\n"
+    )
+    done = run(python, "-c", program)
+    assert done.returncode == 0, done.stderr
 
 
 def test_pytest_finds_the_fixtures_of_the_base_install(base_python: Path, tmp_path: Path) -> None:

@@ -29,9 +29,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from countersink.counting.counters.breakdowns import Breakdown
 from countersink.counting.counters.keep_steps import by_width
@@ -45,6 +43,9 @@ from countersink.database.sql import datetime_of
 from countersink.reads.errors import TotalTooLarge
 from countersink.runtime.texts import iso
 from countersink.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _PART_ROWS: Final = 1000
 """Rows in one part of CSV or NDJSON text."""
@@ -314,7 +315,7 @@ def frame(
     time_zone: str | None = None,
     match: KeyMatch = ANY,
     where: Mapping[str, str] | None = None,
-) -> pd.DataFrame:
+) -> "pd.DataFrame":
     """Return the totals of one or several counters from one snapshot, as a DataFrame in memory.
 
     Args:
@@ -336,6 +337,8 @@ def frame(
         UnknownCounter, InexactZone, RolledUp, IncompleteBreakdown, StoreError, ValueError: as
             :class:`countersink.counting.totals.Totals`.
     """
+    import pandas as pd  # noqa: PLC0415 (no extra installs it)
+
     layout, dimensions = read_by(by, EXPORTED)
     names = [counter] if isinstance(counter, str) else list(counter)
     found: list[tuple[object, ...]] = []
