@@ -113,7 +113,7 @@ def up_to_three(last: date) -> Callable[[Event], bool]:
 def percent(now: int, before: int) -> str:
     """As JavaScript writes it: at most one digit, and a sign."""
     change = round((now / before - 1) * 1000) / 10
-    return f"{change:+,.1f}%".replace(".0%", "%") if change else "0%"
+    return f"{change:+,.1f}%".replace(".0%", "%") if change else "no change"
 
 
 def test_counters_stand_side_by_side_in_days_that_all_can_be_told_in(page: Page) -> None:
@@ -290,7 +290,7 @@ def test_what_days_of_a_time_zone_cannot_be_told_in_is_said_in_words(page: Page)
 def test_an_unfinished_day_is_compared_up_to_the_same_moment(page: Page) -> None:
     """In Berlin it is 15:35: both last days count up to 15:00."""
 
-    def told(counter: str, zone: str, days: int, last: date = TODAY) -> str:
+    def told(counter: str, zone: str, days: int, last: date = TODAY) -> tuple[str, str]:
         start = TODAY - timedelta(days=days - 1)
         sums = []
         for back in (timedelta(), timedelta(days=days)):
@@ -298,21 +298,24 @@ def test_an_unfinished_day_is_compared_up_to_the_same_moment(page: Page) -> None
             sums.append(counted(*asked, up_to_three(TODAY - back)))
             assert (sums[-1] < counted(*asked)) is (last == TODAY)
         mine, before = sums
-        return f"{mine:,}; before {before:,}, {percent(mine, before)}"
+        return percent(mine, before), f"{mine:,}, before {before:,}"
 
     page.goto("/#/counter/visits?range=7&compare=1")
-    said = f"up to 15:00 {told('visits', BERLIN, 7)}"
+    change, sums = told("visits", BERLIN, 7)
+    said = f"{change} · up to 15:00 {sums}"
     expect(sum_note(page)).to_have_text(said)
     page.get_by_role("button", name="Hours").click()
     expect(walk(page)).to_have_attribute("aria-valuemax", "167")
     expect(sum_note(page)).to_have_text(said)
     page.goto("/#/counter/visits?range=90&compare=1&by=month")
-    expect(sum_note(page)).to_have_text(f"up to 15:00 {told('visits', BERLIN, 90)}")
+    change, sums = told("visits", BERLIN, 90)
+    expect(sum_note(page)).to_have_text(f"{change} · up to 15:00 {sums}")
     expect(page.locator(".note")).to_contain_text("This month is not over.")
     # Of a counter by day that day is left out.
     page.goto("/#/counter/buys?range=30&compare=1")
     yesterday = TODAY - timedelta(days=1)
-    expect(sum_note(page)).to_have_text(f"without today {told('buys', 'UTC', 30, yesterday)}")
+    change, sums = told("buys", "UTC", 30, yesterday)
+    expect(sum_note(page)).to_have_text(f"{change} · without today {sums}")
     expect(page.locator(".note")).to_contain_text("Today is not over.")
     chart = walk(page)
     chart.press("End")
@@ -320,15 +323,15 @@ def test_an_unfinished_day_is_compared_up_to_the_same_moment(page: Page) -> None
 
 
 def test_the_year_before_is_day_by_day_and_29_february_stands_alone(page: Page) -> None:
-    start, end = date(2025, 2, 20), date(2025, 3, 5)
+    start, end = date(2025, 2, 20), date(2025, 3, 6)
     page.goto(f"/#/counter/visits?range=custom&from={start}&to={end}")
     page.get_by_label("Compare with").select_option("year")
     expect(page).to_have_url(re.compile("compare=year"))
     mine = counted("visits", start, end, BERLIN)
-    then = (date(2024, 2, 20), date(2024, 3, 5))
+    then = (date(2024, 2, 20), date(2024, 3, 6))
     assert counted("visits", LEAP, LEAP, BERLIN)
     before = counted("visits", *then, BERLIN) - counted("visits", LEAP, LEAP, BERLIN)
-    expect(sum_note(page)).to_have_text(f"before {before:,}, {percent(mine, before)}")
+    expect(sum_note(page)).to_have_text(f"{percent(mine, before)} · before {before:,}")
     note = page.locator(".note")
     expect(note).to_contain_text("Thu, 29 Feb 2024 of the other period: left out.")
     days = by_day("visits", start, end, BERLIN)
@@ -336,6 +339,13 @@ def test_the_year_before_is_day_by_day_and_29_february_stands_alone(page: Page) 
     assert [row[1:] for row in rows(page)] == [
         [f"{n:,}", f"{m:,}"] for n, m in zip(days.values(), years, strict=True)
     ]
+    # Whole weeks stand beside the same weekdays, 52 weeks before.
+    last = end - timedelta(days=1)
+    page.get_by_label("Last day").fill(str(last))
+    weeks = timedelta(weeks=52)
+    before = counted("visits", start - weeks, last - weeks, BERLIN)
+    mine = counted("visits", start, last, BERLIN)
+    expect(sum_note(page)).to_have_text(f"{percent(mine, before)} · before {before:,}")
     # Whole months have all their days.
     page.goto("/#/counter/visits?range=custom&from=2025-01-01&to=2025-02-28&compare=year&by=month")
     months = ((date(2024, 1, 1), date(2024, 1, 31)), (date(2024, 2, 1), LEAP))
@@ -385,14 +395,14 @@ def test_a_period_of_ones_own_to_compare_with(page: Page) -> None:
     length = DAYS[1] - DAYS[0]
     other = (date(2024, 5, 1), date(2024, 5, 1) + length)
     mine, before = counted("visits", *DAYS, BERLIN), counted("visits", *other, BERLIN)
-    expect(sum_note(page)).to_have_text(f"before {before:,}, {percent(mine, before)}")
+    expect(sum_note(page)).to_have_text(f"{percent(mine, before)} · before {before:,}")
     expect(page.get_by_label("Compared to")).to_have_value(str(other[1]))
     page.get_by_label("Compared to").fill("2024-05-10")
     short = (other[0], date(2024, 5, 10))
     alike = counted("visits", DAYS[0], DAYS[0] + timedelta(days=9), BERLIN)
     before = counted("visits", *short, BERLIN)
     expect(sum_note(page)).to_have_text(
-        f"before {before:,}, {percent(alike, before)} for {alike:,}"
+        f"{percent(alike, before)} · days of both {alike:,}, before {before:,}"
     )
     expect(page.locator(".note")).to_contain_text("20 days: nothing to compare with.")
 

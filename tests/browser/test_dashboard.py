@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from countersink.web.http import answers
 from tests.browser.chromium import UNLOADED, Look, looking, routed, row
@@ -250,3 +250,104 @@ def test_top_keys_say_how_they_have_changed_and_which_are_new(look: Look, filled
     page.goto("/#/counter/top_keys?range=all")
     expect(page.locator(".keys .total").first).to_have_text("6,100")
     expect(page.locator(".keys .change").first).to_have_text("")
+
+
+def test_figures_say_how_they_have_changed_without_being_asked(look: Look, filled: Web) -> None:
+    now = datetime.now(UTC)
+    for back in range(1, 7):
+        filled.producer.increment("steady", "a", 30, at=now - timedelta(days=back))
+        filled.producer.increment("steady", "a", 20, at=now - timedelta(days=back + 7))
+        filled.producer.increment("fresh", "a", 5, at=now - timedelta(days=back))
+    filled.apply()
+    page = look.at("/#/counter/steady?range=7")
+    note = page.locator(".figure small").nth(1)
+    expect(note).to_have_text("+50% · without today 180, before 120")
+    expect(note.locator(".gain")).to_have_text("+50%")
+    expect(page.get_by_label("Compare with")).to_have_value("")  # nothing is drawn beside it
+    page.goto("/#/counter/steady?range=7&with=fresh")
+    expect(page.locator(".lines .change")).to_have_text(["+50%", "new"])
+    page.goto("/#/counter/fresh?range=7")
+    expect(note).to_have_text("new · without today 30, before 0")
+    last = (now - timedelta(days=1)).date()
+    page.goto(f"/#/counter/steady?range=custom&from={last}&to={last}")
+    expect(note).to_have_text("no change · before 30")
+
+
+def stripes(page: Page, day: int, days: int) -> int:
+    """How many colours a column of pixels has within the bar of a day."""
+    script = """(canvas, part) => {
+        const plot = canvas.parentElement.querySelector(".u-over");
+        const ratio = canvas.width / canvas.clientWidth;
+        const x = Math.round((plot.offsetLeft + part * plot.clientWidth) * ratio);
+        const y = Math.round((plot.offsetTop + plot.clientHeight) * ratio);
+        const pixels = canvas.getContext("2d").getImageData(x, y - 44, 1, 40).data;
+        return new Set(Array.from({ length: 40 }, (_, i) => pixels.slice(4 * i, 4 * i + 4).join()))
+            .size;
+    }"""
+    part = (day + 0.6) / (days + 0.2)
+    found: int = page.locator(".plot canvas").first.evaluate(script, part)
+    return found
+
+
+def test_what_is_not_over_is_hatched_and_dashed(look: Look, filled: Web) -> None:
+    now = datetime.now(UTC)
+    for back in range(7):
+        filled.producer.increment("even", "a", 40, at=now - timedelta(days=back))
+    filled.apply()
+    page = look.at("/#/counter/even?range=7")
+    expect(page.locator(".plot canvas")).to_have_count(1)
+    eventually(lambda: stripes(page, 3, 7) == 1)
+    assert stripes(page, 6, 7) > 2
+    page.goto("/#/?range=7")
+    dashed = page.locator(f"{row('even').replace('even', 'even?range=7')} .spark .running")
+    expect(dashed).to_have_css("stroke-dasharray", "2px, 3px")
+
+
+def test_the_days_stay_from_counter_to_counter_and_back(look: Look) -> None:
+    page = look.at("/#/")
+    page.get_by_role("button", name="7 days").click()
+    expect(page.get_by_role("columnheader", name="Last 7 days")).to_be_visible()
+    page.get_by_role("link", name="signups", exact=True).click()
+    chosen = page.get_by_role("button", name="7 days")
+    expect(chosen).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("button", name="90 days").click()
+    expect(page.locator(".figure dt").nth(1)).to_have_text("Last 90 days")
+    page.get_by_role("link", name="System").click()
+    page.get_by_role("link", name="Counters", exact=True).click()
+    expect(page.get_by_role("columnheader", name="Last 90 days")).to_be_visible()
+    page.get_by_role("link", name="orders", exact=True).click()
+    expect(page.locator(".figure dt").nth(1)).to_have_text("Last 90 days")
+    page.get_by_role("link", name="← All counters").click()
+    expect(page).to_have_url(re.compile(r"/#/\?range=90$"))
+    page.go_back()
+    expect(page.get_by_role("heading", level=1)).to_have_text("orders")
+
+
+def test_a_counter_without_keys_has_no_lists_of_them(look: Look, filled: Web) -> None:
+    filled.store.counters.set("keyless", resolution="hour")
+    filled.count("keyless", "", 5)
+    page = look.at("/#/counter/keyless")
+    expect(page.locator(".figure dd > span")).to_have_text(["5", "5", "5"])
+    with page.expect_response(re.compile("last=24h")):
+        page.reload()
+    expect(page.get_by_role("heading", name="Top keys")).to_be_hidden()
+    expect(page.get_by_text("Trending in the last 24 hours")).to_be_hidden()
+    filled.count("keyless", "a key", 1)
+    page.reload()
+    expect(page.locator(".keys li")).to_have_count(2)
+    expect(page.locator(".trends tbody tr")).to_have_count(2)
+
+
+def test_wide_windows_have_two_columns(look: Look, filled: Web) -> None:
+    for number in range(12):
+        filled.producer.increment(f"column.{number}")
+    filled.apply()
+    parts = {"/#/counter/page_views": (".top-keys", ".hours"), "/#/": ("tbody tr", "tbody tr")}
+    for place, (left, right) in parts.items():
+        page = look.at(place)
+        expect(page.locator(f"{left} .key, td.all").first).to_have_text(re.compile("[/0-9]"))
+        for width, beside in ((1599, False), (1600, True)):
+            page.set_viewport_size({"width": width, "height": 900})
+            first, last = page.locator(left).first, page.locator(right).last
+            ends = first.evaluate("(one) => one.getBoundingClientRect().right")
+            assert (last.evaluate("(one) => one.getBoundingClientRect().left") > ends) is beside

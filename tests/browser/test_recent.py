@@ -193,8 +193,8 @@ def test_keys_of_the_last_day_stand_beside_those_of_the_day_before(
     rows = trends(page)
     expect(rows).to_have_text(
         [
-            re.compile(r"up\s*12\s*5\s*\+140%"),
             re.compile(r"new\s*9\s*0\s*new"),
+            re.compile(r"up\s*12\s*5\s*\+140%"),
             re.compile(r"\(no key\)\s*8\s*16\s*-50%"),
         ]
     )

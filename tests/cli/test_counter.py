@@ -16,7 +16,7 @@ def test_a_counter_is_made_shown_and_listed(servers: Servers) -> None:
     made = servers.call(
         *("counter", "set", "views", "--time-zone", "Europe/Berlin", "--resolution", "quarter"),
         *("--keep", "quarter=30d,day=400d", "--max-keys", "5000", "--app-slots", "4"),
-        *("--format", "json"),
+        *("--better", "down", "--format", "json"),
     )
     assert made.status == 0
     assert made.json == {
@@ -33,6 +33,7 @@ def test_a_counter_is_made_shown_and_listed(servers: Servers) -> None:
         "dimensions": [],
         "breakdowns": [],
         "salt_days": None,
+        "better": "down",
     }
     assert servers.json("counter", "show", "views") == made.json
     count(servers, "clicks")
@@ -50,6 +51,8 @@ def test_a_counter_is_made_shown_and_listed(servers: Servers) -> None:
             "yes",
         ],
     ]
+    shown = [line.split() for line in servers.call("counter", "show", "views").out.splitlines()]
+    assert ["better", "down"] in shown
     forever = servers.call("counter", "set", "views", "--keep", "forever")
     assert ["keep", "forever"] in [line.split() for line in forever.out.splitlines()]
 

@@ -9,6 +9,7 @@ import pytest
 
 import countersink.store
 from countersink.counting.apply.applier import Applier
+from countersink.counting.counters.all_counters import read_better
 from countersink.database.session import Session
 from countersink.store import Misconfigured, Store, StoreError, UnknownCounter
 from tests.support.entries import Database, entry, row, together
@@ -44,6 +45,19 @@ def test_what_is_not_given_stays(store: Store) -> None:
     assert (made.time_zone, made.resolution) == ("Asia/Tokyo", "day")
 
 
+def test_a_rise_is_good_unless_it_was_set_and_after_deletion(store: Store, db: Database) -> None:
+    db.count(("/a", 0))
+    assert store.counters.show("views").better == "up"
+    assert store.counters.set("views", better="down").better == "down"
+    assert store.counters.set("views", app_slots=8).better == "down"
+    store.counters.set("moods", better="none")
+    names = ["views", "moods", "unknown"]
+    assert read_better(db.session, names) == {"views": "down", "moods": "none"}
+    assert read_better(db.session, []) == {}
+    store.counters.delete("views")
+    assert store.counters.set("views").better == "up"
+
+
 def test_setting_what_is_in_force_changes_nothing(store: Store, applier: Applier) -> None:
     def again() -> None:
         store.counters.set("views", time_zone="UTC", resolution="day", keep="day=9d", app_slots=8)
@@ -74,6 +88,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"time_zone": "Asia/Kolkata", "resolution": "hour"}, "use the resolution quarter"),
     ({"time_zone": "Australia/Lord_Howe", "resolution": "hour"}, "use the resolution quarter"),
     ({"resolution": "second"}, "one of day, hour, quarter, minute"),
+    ({"better": "high"}, "use one of up, down, none"),
     ({"app_slots": 0}, "app_slots is 0"),
     ({"app_slots": 257}, "app_slots is 257"),
 ]

@@ -114,6 +114,12 @@ def test_the_window_before_a_breakdown_was_declared_is_not_told(
         assert answer.since is None
         earlier = reads.ask(replace(query, selection=replace(wanted, start=begin - ONE_DAY)))
         assert earlier.since == begin
+    day = begin.date() - 2 * ONE_DAY
+    wanted = Selection("late", start=begin.date() + ONE_DAY)
+    asked = Query(wanted, by=DIMENSIONS, dimensions=("country",), also=[(day, day)])
+    with closing(Applier(mysql_url, 17)) as applier:
+        applier.apply([entry([(0, "late", "", since + 2_880, 2)])])
+    assert [row[-1] for row in reads.ask(asked).rows] == [[None]]
 
 
 @pytest.mark.servers("mariadb", "mysql")

@@ -20,7 +20,7 @@ UNSAID: Final = re.compile(
             "an increment with a member is one sighting",
             "this could return more than 10,000 samples",
             "do not fit into 64 bits",
-            "it needs keys, not dimensions",
+            "it needs keys or dimensions",
             "give each dimension once",
             "name each dimension once",
             "this name is reserved for",

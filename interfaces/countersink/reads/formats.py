@@ -253,6 +253,7 @@ def counter_document(counter: Counter) -> dict[str, object]:
             for each in counter.breakdowns
         ],
         "salt_days": counter.salt_days,
+        "better": counter.better,
     }
 
 

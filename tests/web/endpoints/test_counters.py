@@ -19,7 +19,9 @@ def test_counters_at_a_glance(web: Web) -> None:
     back = timedelta(days=1)
     count(web.producer, (today, "a", 1), (today, "b", 2), (today - 2 * back, "a", 4))
     count(web.producer, (today - 400 * back, "", 8), counter="old")
-    web.store.counters.set("zoned", time_zone="Pacific/Kiritimati", resolution="quarter")
+    web.store.counters.set(
+        "zoned", time_zone="Pacific/Kiritimati", better="down", resolution="quarter"
+    )
     web.apply()
     web.count("zoned", amount=16)
     found = {row["counter"]: row for row in rows(web, "/v1/counters", days=3)}
@@ -31,11 +33,13 @@ def test_counters_at_a_glance(web: Web) -> None:
         "counter": "old",
         "time_zone": "UTC",
         "resolution": "day",
+        "better": "up",
         "total": 8,
         "today": 0,
         "days": [],
     }
     assert found["zoned"]["time_zone"] == "Pacific/Kiritimati"
+    assert found["zoned"]["better"] == document(web, "/v1/counters/zoned")["better"] == "down"
     assert sum(day["total"] for day in found["zoned"]["days"]) == 16
     without = rows(web, "/v1/counters", days=0, totals="false")
     assert [(row["total"], row["today"], row["days"]) for row in without] == [(None,) * 3] * 3

@@ -332,6 +332,22 @@ def broken_down(web: Web) -> Web:
     return web
 
 
+def test_what_values_have_in_other_days_stands_beside_them(broken_down: Web) -> None:
+    first = date(2026, 10, 1)
+    for page, country, amount in (("/home", "DE", 2), ("/home", "AT", 6), ("/a", "DE", 7)):
+        values = {"page": page, "country": country}
+        broken_down.producer.increment("visits", values, amount, at=noon(first))
+    broken_down.apply()
+    asked = {"from": first + timedelta(days=1), "also": f"{first}..{first}"}
+    assert rows(broken_down, f"{VISITS}/top", by="page", n=2, where="country=DE", **asked) == [
+        {"page": "/home", "total": 5, "also": [2]},
+        {"page": "/about", "total": 4, "also": [0]},
+    ]
+    both = rows(broken_down, f"{VISITS}/top", by="page,country", n=1, **asked)
+    assert both == [{"page": "/home", "country": "DE", "total": 5, "also": [2]}]
+    assert "keys or dimensions" in refused(broken_down, f"{VISITS}/top", 422, by="counter", **asked)
+
+
 VISITS = "/v1/counters/visits"
 
 

@@ -117,6 +117,7 @@ CREATE TABLE IF NOT EXISTS counter (
     since        DATETIME NULL COMMENT 'UTC; a breakdown has the events from this minute on; NULL: all events',
     last_breakdown SMALLINT UNSIGNED NULL COMMENT 'the highest number of its breakdowns so far; NULL: there were none',
     salt_days    SMALLINT UNSIGNED NULL COMMENT 'local days for which the salt of its members is used; 0: for ever; NULL: its different members are not counted',
+    better       VARCHAR(4) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'up' COMMENT 'whether a rise is good (up), bad (down) or neither (none)',
     PRIMARY KEY (name)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 

@@ -12,15 +12,17 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from countersink.counting.counters.all_counters import BETTER, Better, read_better
 from countersink.counting.counters.buckets import Resolution
 from countersink.counting.counters.settings import Counter
 from countersink.metrics.health import CachedAnswer
-from countersink.reads import ANYTHING
+from countersink.reads import ANYTHING, Moment
 from countersink.reads.formats import counter_document
 from countersink.reads.overview import (
     MAX_DAYS,
     SORTS,
     WEEK,
+    Overview,
     OverviewLine,
     OverviewQuery,
     SortValues,
@@ -105,12 +107,12 @@ async def counters(request: Request, services: Services, who: Identity) -> Respo
                 reverse=given["reverse"],
                 sort_values=None if values is None else values.get(),
             )
-            page, complete = services.reads.read(
-                lambda moment: (overview(moment.snapshot, query), iso(moment.complete_up_to)),
+            page, better, complete = services.reads.read(
+                lambda moment: _page(moment, query),
                 replace(ANYTHING, include_pending=pending),
             )
         content = {
-            "rows": [_row(line) for line in page.lines],
+            "rows": [_row(line, better.get(line.counter, BETTER[0])) for line in page.lines],
             "counters": page.counters,
             "next": page.lines[-1].counter if page.more else None,
         }
@@ -120,12 +122,19 @@ async def counters(request: Request, services: Services, who: Identity) -> Respo
     return await services.read_pool.run(request, who, answer, pending=pending)
 
 
-def _row(line: OverviewLine) -> dict[str, Any]:
+def _page(moment: Moment, query: OverviewQuery) -> tuple[Overview, dict[str, Better], str | None]:
+    page = overview(moment.snapshot, query)
+    better = read_better(moment.snapshot.session, [line.counter for line in page.lines])
+    return page, better, iso(moment.complete_up_to)
+
+
+def _row(line: OverviewLine, better: Better) -> dict[str, Any]:
     days = line.days
     return {
         "counter": line.counter,
         "time_zone": line.time_zone,
         "resolution": line.resolution,
+        "better": better,
         "total": line.total,
         "today": days[-1][1] if days else None,
         "days": days and [{"day": day.isoformat(), "total": total} for day, total in days],
@@ -175,12 +184,16 @@ class DayTotal(Closed):
     total: int
 
 
+_BETTER: Final = doc("Whether a rise is good (`up`), bad (`down`) or neither (`none`).")
+
+
 class CounterRow(Closed):
     """A counter in the list of counters."""
 
     counter: str
     time_zone: str
     resolution: Resolution
+    better: Annotated[Better, _BETTER]
     total: Annotated[int | None, doc("null: not asked for")]
     today: int | None
     days: Annotated[
@@ -239,6 +252,7 @@ class CounterSettings(msgspec.Struct):
         int | None,
         doc("Days for which a salt is used, 0: for ever; null: it counts no different members."),
     ]
+    better: Annotated[Better, _BETTER]
 
 
 ROUTES: Final = (

@@ -107,8 +107,8 @@ def _days(text: str) -> tuple[date, date]:
 ALSO: Final = Parameter(
     "also",
     _days,
-    "Other days, FIRST..LAST: each row has the key's totals of these days in `also`, in the same"
-    " order; null if they cannot be determined. Not for CSV.",
+    "Other days, FIRST..LAST: each row has its totals of these days in `also`, in the same order;"
+    " null if they cannot be determined. Not for CSV.",
     {"type": "string", "examples": ["2026-10-01..2026-10-31"]},
     repeatable=True,
     most=4,
@@ -170,8 +170,8 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
     by, dimensions = given.get("by") or (default, ())
     if top and by not in ("key", "counter", DIMENSIONS):
         raise refuse("top", f"it needs by=key, by=counter or dimensions, not by={by}")
-    if given.get("also") and by != "key":
-        raise refuse("also", "it needs keys, not dimensions")
+    if given.get("also") and by not in ("key", DIMENSIONS):
+        raise refuse("also", "it needs keys or dimensions")
     with read_problems():
         return Query(
             Selection(

@@ -1,5 +1,6 @@
 """Names of counters and of breakdowns (``page_views#1``): reads the names of all counters that were
-created or counted, and their totals of all time; checks whether a counter is in use.
+created or counted, their totals of all time, and whether a rise is good; checks whether a counter
+is in use.
 
 Names are read in parts. Totals are added up from the rows of the counters, or read from the ledger.
 One statement reads hundreds of counters.
@@ -7,7 +8,7 @@ One statement reads hundreds of counters.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, Literal, get_args
 
 from countersink.counting.errors import TrackedCounter, UnknownCounter
 from countersink.database.session import Session
@@ -29,10 +30,23 @@ there."""
 _STORED: Final = re.compile(r"([A-Za-z0-9_.:\-]{1,61})#([1-9][0-9]?)", re.ASCII)
 """The form of a breakdown's name: the name of its counter, and a number."""
 
+Better = Literal["up", "down", "none"]
+"""Whether a rise of a counter is good (``up``), bad (``down``) or neither (``none``)."""
+BETTER: Final[tuple[Better, ...]] = get_args(Better)
+
 
 def counter_names(session: Session) -> list[str]:
     """Return the sorted names of all counters that were created or counted, without breakdowns."""
     return sorted(name for names in names_in_parts(session, "") for name in names)
+
+
+def read_better(session: Session, names: Sequence[str]) -> dict[str, Better]:
+    """Return whether a rise of each of some counters is good, bad or neither, by name. Counters
+    without a row are left out: they have the default."""
+    if not names:
+        return {}
+    query = f"SELECT name, better FROM counter WHERE name IN ({marks(names)})"
+    return dict(session.query(query, names))
 
 
 def names_in_parts(session: Session, after: str, *, reverse: bool = False) -> Iterator[list[str]]:

@@ -10,7 +10,7 @@ from countersink.counting.apply import key_caps
 from countersink.counting.apply.guards import Control, bump, exclusive, read_control
 from countersink.counting.counters import all_counters, buckets, deletion, keep_steps, settings
 from countersink.counting.counters import breakdowns as declared
-from countersink.counting.counters.all_counters import refuse_tracked
+from countersink.counting.counters.all_counters import Better, refuse_tracked
 from countersink.counting.counters.breakdowns import check_breakdowns, check_dimensions
 from countersink.counting.counters.buckets import Resolution
 from countersink.counting.counters.deletion import Deleted
@@ -70,6 +70,7 @@ class Counters:
         dimensions: Sequence[str] | None = None,
         breakdowns: "Sequence[str | Sequence[str]] | None" = None,
         salt_days: int | None = None,
+        better: Better | None = None,
     ) -> Counter:
         """Create a counter, or change settings of an existing one. Settings that are not given stay
         as they are.
@@ -103,6 +104,7 @@ class Counters:
             salt_days: count different members (such as visitors), hashed with a salt that is
                 renewed after this number of days (of the counter's time zone), 1 to 366. With 0 the
                 salt is never renewed. By default, different members are not counted.
+            better: whether a rise is good (``up``, default), bad (``down``) or neither (``none``).
 
         Returns:
             The counter with its new settings.
@@ -125,6 +127,7 @@ class Counters:
             None if dimensions is None else check_dimensions(dimensions),
             None if breakdowns is None else check_breakdowns(breakdowns),
             None if salt_days is None else check_salt_days(salt_days),
+            None if better is None else settings.check_better(better),
         )
         found = self._exclusively(partial(settings.change, wanted))
         if breakdowns is not None:

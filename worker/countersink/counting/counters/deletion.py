@@ -55,7 +55,7 @@ _TOMBSTONE: Final = (
     "INSERT INTO counter (name, zone_fixed) VALUES (%s, UTC_TIMESTAMP(3)) ON DUPLICATE KEY UPDATE"
     " zone_fixed = UTC_TIMESTAMP(3), created = NULL, keep_steps = NULL, rolled_quarter = NULL,"
     " rolled_hour = NULL, rolled_day = NULL, rolled_month = NULL, max_keys = NULL,"
-    " app_slots = DEFAULT(app_slots), dimensions = NULL, salt_days = NULL"
+    " app_slots = DEFAULT(app_slots), dimensions = NULL, salt_days = NULL, better = DEFAULT(better)"
 )
 """SQL that resets a counter's row. Time zone and resolution stay: applications may still count by
 them for a minute."""

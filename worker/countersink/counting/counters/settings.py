@@ -1,5 +1,5 @@
-"""Settings of a counter (time zone, resolution, steps of retention, cap of keys, slots): limits,
-checks with their messages, and the SQL of a change. See ``breakdowns.py`` for dimensions.
+"""Settings of a counter (time zone, resolution, steps of retention, cap of keys, slots, `better`):
+limits, checks with their messages, and the SQL of a change. See ``breakdowns.py`` for dimensions.
 """
 
 from collections import Counter as Counts
@@ -13,6 +13,8 @@ from countersink.counting.apply import key_caps
 from countersink.counting.apply.guards import Control, bump
 from countersink.counting.counters import all_counters, breakdowns, buckets, keep_steps
 from countersink.counting.counters.all_counters import (
+    BETTER,
+    Better,
     counter_names,
     counter_of,
     is_used,
@@ -34,7 +36,7 @@ from countersink.database.sql import LABEL, NOW_MS, SHARED_SLOTS, datetime_of, l
 from countersink.runtime.limits import is_name
 
 DEFAULT_APP_SLOTS: Final = 16
-_NOT_CREATED: Final = (None, DEFAULT_APP_SLOTS, None)
+_NOT_CREATED: Final = (None, DEFAULT_APP_SLOTS, None, BETTER[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,7 @@ class Counter:
         breakdowns: its breakdowns, in the order in which they were declared.
         salt_days: days for which a salt of its members lasts; 0 for ever. None where different
             members are not counted.
+        better: whether a rise is good, bad or neither.
     """
 
     name: str
@@ -73,6 +76,7 @@ class Counter:
     dimensions: tuple[str, ...] = ()
     breakdowns: tuple[Breakdown, ...] = ()
     salt_days: int | None = None
+    better: Better = BETTER[0]
 
 
 def read(session: Session, name: str | None = None) -> list[Counter]:
@@ -84,7 +88,7 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
     catalog = load(session)
     where, args = ("", ()) if name is None else (" AND name = %s", (name,))
     rows = session.query(
-        "SELECT name, max_keys, app_slots, keep_steps FROM counter"
+        "SELECT name, max_keys, app_slots, keep_steps, better FROM counter"
         f" WHERE created IS NOT NULL{where}",
         args,
     )
@@ -95,7 +99,7 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
             overflown[counter_of(each), catalog.day(each, label)] += amount
     found = []
     for each in [name] if name is not None else counter_names(session):
-        max_keys, app_slots, steps = created.get(each, _NOT_CREATED)
+        max_keys, app_slots, steps, better = created.get(each, _NOT_CREATED)
         scheme = catalog.scheme(each)
         declared = catalog.dimensioned.get(each, Dimensioned(each, ()))
         over = 0
@@ -118,6 +122,7 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
                 dimensions=declared.dimensions,
                 breakdowns=declared.breakdowns,
                 salt_days=catalog.salt_days.get(each),
+                better=better,
             )
         )
     return found
@@ -139,6 +144,7 @@ class SettingsChange:
     dimensions: tuple[str, ...] | None = None
     breakdowns: tuple[tuple[str, ...], ...] | None = None
     salt_days: int | None = None
+    better: Better | None = None
 
 
 def change(wanted: SettingsChange, session: Session, control: Control) -> Counter:
@@ -166,21 +172,22 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
 
 
 def _set_options(session: Session, wanted: SettingsChange) -> None:
-    """Insert the counter's row if it has none, and set its cap, slots and steps. If this is its
-    first cap, the stored numbers of its keys are forgotten, to be counted anew.
+    """Insert the counter's row if it has none, and set its cap, slots, steps and ``better``. If
+    this is its first cap, the stored numbers of its keys are forgotten, to be counted anew.
     """
     name = wanted.name
     session.execute("INSERT IGNORE INTO counter (name) VALUES (%s)", (name,))
-    ((before, slots, keep),) = session.query(
-        "SELECT max_keys, app_slots, keep_steps FROM counter WHERE name = %s FOR UPDATE", (name,)
+    ((before, slots, keep, better),) = session.query(
+        "SELECT max_keys, app_slots, keep_steps, better FROM counter WHERE name = %s FOR UPDATE",
+        (name,),
     )
     most = before if wanted.max_keys is None else wanted.max_keys[0]
     if wanted.keep is not None:
         keep = keep_steps.text_of(wanted.keep) if wanted.keep else None
     session.execute(
-        "UPDATE counter SET max_keys = %s, app_slots = %s, keep_steps = %s,"
+        "UPDATE counter SET max_keys = %s, app_slots = %s, keep_steps = %s, better = %s,"
         " created = COALESCE(created, UTC_TIMESTAMP(3)) WHERE name = %s",
-        (most, wanted.app_slots or slots, keep, name),
+        (most, wanted.app_slots or slots, keep, wanted.better or better, name),
     )
     if before is None and most is not None:
         key_caps.count_anew(session, [name, *all_counters.names_of(session, name)])
@@ -336,6 +343,17 @@ def check_resolution(resolution: str) -> Resolution:
     if resolution not in buckets.RESOLUTIONS:
         raise ValueError(f"resolution {resolution!r}: use one of {', '.join(buckets.RESOLUTIONS)}")
     return resolution
+
+
+def check_better(better: str) -> Better:
+    """Return ``better`` if it is valid.
+
+    Raises:
+        ValueError: it is not valid.
+    """
+    if better not in BETTER:
+        raise ValueError(f"better {better!r}: use one of {', '.join(BETTER)}")
+    return better
 
 
 def check_max_keys(max_keys: MaxKeys | None) -> int | None:

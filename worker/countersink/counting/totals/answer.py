@@ -3,11 +3,11 @@
 notes where an answer is partial.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import astuple, dataclass, replace
 from datetime import date
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from countersink.counting.counters.all_counters import totals_of
 from countersink.counting.counters.buckets import ONE_DAY, month_ends, month_of
@@ -33,6 +33,7 @@ from countersink.runtime.limits import key_bytes, text_bytes
 from countersink.runtime.texts import iso
 
 T = TypeVar("T")
+K = TypeVar("K")
 Question = Callable[[Snapshot, Selection], T]
 
 
@@ -215,9 +216,17 @@ class _Rows:
             further.append(self._previous(sums.many, of_found))
         further += [self._within(sums.many, of_found, *days) for days in query.also]
         for key, total in found:
-            others = [None if totals is None else totals[key] for totals in further]
-            previous = others[: query.against_previous]
-            yield key, total, *previous, *([others[len(previous) :]] if query.also else ())
+            yield key, total, *self._other_totals(further, key)
+
+    def _other_totals(self, further: Sequence[Mapping[K, int] | None], row: K) -> Iterator[Any]:
+        """Yield the values of the columns ``previous`` and ``also`` of a row, of those that the
+        question asks for. ``further`` has the totals of these ranges, None where unknown.
+        """
+        totals = [None if each is None else each.get(row, 0) for each in further]
+        if self.query.against_previous:
+            yield totals.pop(0)
+        if self.query.also:
+            yield totals
 
     def _by_dimensions(self) -> Iterator[Row]:
         snapshot, query, wanted, view = self.snapshot, self.query, self.wanted, self.view
@@ -229,12 +238,14 @@ class _Rows:
             return
         limit = self._limit if view.one_key_each else None
         found = view.projected(sums.by_key(snapshot, wanted, limit=limit))
-        # Of all keys: the values found may have had other keys in the previous window.
-        earlier = self._previous(sums.by_key, wanted)
-        known = None if earlier is None else dict(view.projected(earlier))
+        # Of all keys: the values found may have had other keys in the other ranges.
+        earlier = [self._previous(sums.by_key, wanted)] if query.against_previous else []
+        for start, end in query.also:
+            covered = view.since_if_after(snapshot, start) is None
+            earlier.append(self._within(sums.by_key, wanted, start, end) if covered else None)
+        further = [None if each is None else dict(view.projected(each)) for each in earlier]
         for values, total in _largest(query, self.limits, found):
-            previous = None if known is None else known.get(values, 0)
-            yield *values, total, *((previous,) if query.against_previous else ())
+            yield *values, total, *self._other_totals(further, values)
 
     def _previous(self, question: Question[T], wanted: Selection) -> T | None:
         """Return the answer to a question for the window before; None if there is no such window,

@@ -130,7 +130,8 @@ class Query:
             out (``truncated``).
         max_rows: an answer with more rows is refused with AnswerTooLarge; None accepts any number.
         also: further ranges of days. Their totals are added to each row as ``also``, None where
-            buckets do not add up to a range. Only for ``by="key"``, which is not checked here.
+            buckets do not add up to a range, or the breakdown that answers counts events from a
+            later time on. Only for ``by="key"`` and :data:`DIMENSIONS`, which is not checked here.
         against_previous: whether each row has ``previous``: its total in the window before, None
             where that cannot be answered. Needs a range with both ends, or a window, and is not for
             series.

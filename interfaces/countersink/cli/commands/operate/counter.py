@@ -16,6 +16,7 @@ from countersink.cli import output, settings
 from countersink.cli.errors import Misuse
 from countersink.cli.settings import COUNTER, KEY, ZONE, Checked, values_checked
 from countersink.counting.apply.key_caps import OVERFLOW
+from countersink.counting.counters.all_counters import BETTER
 from countersink.counting.counters.breakdowns import Breakdown, check_breakdowns, check_dimensions
 from countersink.counting.counters.buckets import RESOLUTIONS
 from countersink.counting.counters.keep_steps import parse, text_of
@@ -133,6 +134,12 @@ def show_command(name: str) -> None:
     type=click.IntRange(1, MOST_SALT_DAYS),
     help="Also count different members, with a new salt after this number of days: then members of"
     " two such spans cannot be compared, and there is no total over both.",
+)
+@settings.one_off(
+    "--better",
+    type=click.Choice(BETTER),
+    help="Whether a rise is good (up), bad (down) or neither (none): the dashboard colours changes"
+    " by it; initially up.",
 )
 @settings.one_off("--yes", is_flag=True, help="Do not ask before breakdowns are deleted.")
 @click.argument("more", nargs=-1, metavar="")
@@ -302,6 +309,7 @@ def _cells(counter: Counter) -> dict[str, object]:
         "app slots": counter.app_slots,
         "rolled up to": ", ".join(f"{width} {until:%Y-%m-%dT%H:%MZ}" for width, until in rolled)
         or None,
+        "better": counter.better,
         "made by hand": counter.made,
     }
 

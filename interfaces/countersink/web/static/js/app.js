@@ -9,6 +9,7 @@ import { token } from "./link.js";
 import { Live } from "./live.js";
 import { counterView } from "./counter.js";
 import { overview } from "./overview.js";
+import { daysQuery } from "./range.js";
 import { systemView } from "./system.js";
 
 const VIEWS = new Map([
@@ -57,6 +58,7 @@ function go() {
   const asked = token === null ? shownHere : "counter"; // a link shows one, and nothing else
   const name = asked === "system" && !app.seesAll() ? "" : asked;
   const make = VIEWS.get(name) ?? overview;
+  if (token === null && name !== "system") for (const link of document.querySelectorAll(".brand, nav [data-view=overview]")) link.href = `#/${daysQuery(query)}`;
   const same = view && shownView === `${name}/${argument}`;
   if (same && view.changed) return view.changed(query);
   const first = view === null;

@@ -1,5 +1,6 @@
 // Draws a series with uPlot: bars or lines (`MOST_BARS`), several lines or a ratio, the other
-// period pale, notes, highest and lowest point, arrow keys, and the texts for an empty chart.
+// period pale, what is not over hatched or dashed, notes, highest and lowest point, arrow keys, and
+// the texts for an empty chart.
 
 import { h, text } from "./dom.js";
 import { label, short } from "./format.js";
@@ -12,7 +13,7 @@ export const MOST_BARS = 62;
 
 /** Chart of { by, labels, values, before: { labels, values } | null, name, lines, written, ratio, partial }:
     `lines` are [{ name, values }] instead of the one, or null; `written` makes a number a text;
-    `partial` is the place of a day that is not over, or null. */
+    `partial` is the place of a day or hour that is not over, or null. */
 export class Chart {
   #plot = null;
   #series = null;
@@ -88,32 +89,34 @@ export class Chart {
     this.#describe(this.#plot.cursor.idx ?? null);
   }
 
-  #data({ labels, values, before, lines }) {
-    const then = before ? [labels.map((_, i) => before.values[i] ?? null)] : [];
+  #data({ labels, values, before, lines, ratio, partial }) {
+    // A whole day is not drawn behind one that is not over.
+    const then = before ? [labels.map((_, i) => (i === partial ? null : before.values[i] ?? null))] : [];
     const all = lines ? lines.map((line) => line.values) : [values];
-    return [labels.map((_, i) => i), ...then, ...all]; // the last one is drawn above the others
+    const bars = inBars({ labels, lines, ratio });
+    return [labels.map((_, i) => i), ...then, ...all.flatMap((own) => parted(own, partial, bars))]; // the last one is drawn above the others
   }
 
   #options({ by, labels, before, lines, ratio, written, partial }) {
     const style = getComputedStyle(this.element);
     const colour = (name) => style.getPropertyValue(name).trim();
-    const bars = labels.length <= MOST_BARS && !lines && !ratio;
+    const bars = inBars({ labels, lines, ratio });
     const font = `12px ${style.fontFamily}`;
     const width = this.#width();
     const marks = ticks(by, labels, width - 56);
-    const series = [
-      {},
+    const accent = colour("--accent");
+    let own = [
       {
-        stroke: colour("--accent"),
+        stroke: accent,
         width: bars ? 0 : 1.75,
         fill: colour(bars ? "--accent" : "--accent-wash"),
         paths: bars ? uPlot.paths.bars({ size: before ? [0.5, 32] : [0.72, 44], radius: 0.12 }) : uPlot.paths.linear(),
         points: { show: false },
       },
     ];
-    if (lines || ratio) {
-      series.splice(1, 1, ...(lines ?? [null]).map((_, n) => line(n, colour, labels.length <= MOST_BARS)));
-    }
+    if (lines || ratio) own = (lines ?? [null]).map((_, n) => line(n, colour, labels.length <= MOST_BARS));
+    const running = (one) => ({ ...one, ...(bars ? { width: 1, fill: hatched(accent) } : { dash: [2, 3], fill: undefined }) });
+    const series = [{}, ...own.flatMap((one) => (partial === null ? [one] : [one, running(one)]))];
     if (before) {
       series.splice(1, 0, {
         stroke: colour("--soft"),
@@ -160,7 +163,6 @@ export class Chart {
       series,
       hooks: {
         ready: [() => this.#series.labels.includes(this.#held) && this.#point(this.#series.labels.indexOf(this.#held))],
-        drawClear: [(plot) => partial !== null && shade(plot, partial, colour("--hover"))],
         draw: [(plot) => flags(plot, this.#series.notes ?? [], colour("--warn"))],
         setCursor: [(plot) => this.#describe(plot.cursor.idx ?? null)],
       },
@@ -179,7 +181,8 @@ export class Chart {
       return;
     }
     const then = before?.values[index];
-    const beside = then === undefined || then === null ? "" : `, before ${written(then)} (${label(by, before.labels[index])})`;
+    const whole = index === partial ? "all of it, " : "";
+    const beside = then === undefined || then === null ? "" : `, before ${written(then)} (${whole}${label(by, before.labels[index])})`;
     const shown = lines ? lines.map((one) => `${one.name} ${written(one.values[index])}`).join(", ") : written(values[index]);
     const said = `${label(by, labels[index])}${index === partial ? " (not over)" : ""}: ${shown}${beside}${notes?.[index] ? `. ${notes[index]}` : ""}`;
     text(this.#readout, said);
@@ -254,14 +257,31 @@ function flags(plot, notes, colour) {
   plot.ctx.restore();
 }
 
-/** The day at this place is not over. */
-function shade(plot, place, colour) {
-  const { left, top, width, height } = plot.bbox;
-  const from = Math.max(left, plot.valToPos(place - 0.5, "x", true));
-  plot.ctx.save();
-  plot.ctx.fillStyle = colour;
-  plot.ctx.fillRect(from, top, Math.min(left + width, plot.valToPos(place + 0.5, "x", true)) - from, height);
-  plot.ctx.restore();
+const inBars = ({ labels, lines, ratio }) => labels.length <= MOST_BARS && !lines && !ratio;
+
+/** The values that are over, and the one that is not: a line of it begins at the point before. What has
+    not come yet has no point. */
+function parted(values, partial, bars) {
+  if (partial === null) return [values];
+  return [
+    values.map((value, i) => (i < partial || (i > partial && value) ? value : null)),
+    values.map((value, i) => (i === partial || (i === partial - 1 && !bars) ? value : null)),
+  ];
+}
+
+/** Stripes, to fill a bar with. */
+function hatched(colour) {
+  const tile = document.createElement("canvas");
+  const size = (tile.width = tile.height = Math.round(6 * devicePixelRatio));
+  const stripes = tile.getContext("2d");
+  stripes.strokeStyle = colour;
+  stripes.lineWidth = size / 3;
+  for (const x of [-size, 0, size]) {
+    stripes.moveTo(x - size / 2, size * 1.5);
+    stripes.lineTo(x + size * 1.5, -size / 2);
+  }
+  stripes.stroke();
+  return stripes.createPattern(tile, "repeat");
 }
 
 /** "Highest: 12, Sat, 21 Nov 2026"; below 0 what is lowest, and beside it only a highest above 0. */

@@ -1,8 +1,9 @@
 // Which period another one is compared with (`COMPARISONS`: the one before, the year before, an own
-// one), and which day of it stands beside which.
+// one), and which day of it stands beside which: of whole weeks, the same weekday (`WEEKS_OF_YEAR`).
 
 import { plus, span } from "./format.js";
 
+const WEEKS_OF_YEAR = 52;
 export const COMPARISONS = [
   ["", "nothing"],
   ["1", "the period before"],
@@ -21,6 +22,7 @@ export function comparison(kind, { from, to, days, by }, own) {
     return shifted(kind, begin, end, from);
   }
   if (kind !== "year") return null;
+  if (days % 7 === 0 && by !== "month") return shifted(kind, plus(from, -7 * WEEKS_OF_YEAR), plus(to, -7 * WEEKS_OF_YEAR), from);
   // 29 February stands beside nothing. Of whole months it is a part.
   const begin = yearBefore(from) ?? `${year(from) - 1}-03-01`;
   const ends = by === "month" && plus(to, 1).endsWith("-01");

@@ -73,12 +73,12 @@ export function controls(go) {
         (value) => go({ by: value }),
       ),
     );
-    compare.value = before?.kind ?? "";
+    compare.value = wanted.compare;
     const because = from === null ? "The range of all days has no period before it." : wanted.lines.length > 1 && !ratio ? "Needs a single line, or a ratio." : "";
     compare.disabled = Boolean(because);
     why.textContent = because;
     why.hidden = !because;
-    others.hidden = before?.kind !== "own";
+    others.hidden = wanted.compare !== "own";
     dated(otherFirst, before?.from);
     dated(otherLast, before?.to);
     put(lines, filter.key.length > 1 && !wanted.beside.length && eachKey(each), wanted.lines.length > 1 && ratioChoice(ratio));

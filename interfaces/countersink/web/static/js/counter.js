@@ -6,20 +6,21 @@ import { Chart } from "./chart.js";
 import { controls, title } from "./controls.js";
 import { amount, announce, h, paced, put, text } from "./dom.js";
 import { filters } from "./filters.js";
-import { MEMBERS, plus, ratios, whole } from "./format.js";
+import { MEMBERS, ratios, timeIn, whole } from "./format.js";
 import { hourMap } from "./hours.js";
-import { keys } from "./keys.js";
+import { isOf, keys } from "./keys.js";
 import { lastHour, trending } from "./recent.js";
 import { legend } from "./lines.js";
 import { dayNotes } from "./notes.js";
 import { share } from "./share.js";
 import { name, visible } from "./names.js";
 import { failure, tick } from "./parts.js";
-import { FILTERS, RANGES, viewAddress, picked, read } from "./range.js";
+import { FILTERS, RANGES, viewAddress, daysQuery, picked, read } from "./range.js";
 import { compared, counting, differentVisitors, remarks, unknownVisitors } from "./sentences.js";
-import { series } from "./series.js";
+import { lastTwoDays, series } from "./series.js";
 import { downloads, figuresOf, table } from "./table.js";
 
+const NO_FILTER = Object.fromEntries(FILTERS.map((one) => [one, []]));
 const HOURS_ANEW_MS = 5_000;
 const KEYS_ANEW_MS = 10_000;
 const COUNTER_ANEW_MS = 60_000;
@@ -44,7 +45,7 @@ export function counterView(app, counter, query) {
   // Hours and keys are not in the events: look again, but not all the time.
   const again = paced(() => load(true), HOURS_ANEW_MS);
   const keysAgain = paced(() => {
-    top.again(found.sum);
+    for (const list of lists()) list.again(found.sum);
     different(asking.signal).catch(() => {}); // asked for something else
   }, KEYS_ANEW_MS);
   const startAgain = paced(() => start(), HOURS_ANEW_MS);
@@ -70,6 +71,9 @@ export function counterView(app, counter, query) {
   const csv = h("span", { class: "csv" });
   const alone = (key) => ({ ...Object.fromEntries(FILTERS.map((one) => [one, null])), key, each: null, ratio: null });
   const top = keys(counter, (key) => go(alone(key)));
+  const valuePanels = h("div", { class: "values-of" });
+  let values = []; // a list for each dimension
+  const lists = () => (wanted.filter.where.length ? values : [top, ...values]); // which events with dimensions have, or keys
   const hour = lastHour(counter);
   const map = hourMap(counter);
   const trends = trending(counter, (key) => viewAddress(counter, query, alone(key)));
@@ -84,11 +88,13 @@ export function counterView(app, counter, query) {
     sumFigure,
     h("div", { class: "figure" }, h("dt", null, "In all"), h("dd", null, all)),
   );
-  const content = h("div", null, totals, chosen.days, filter.element, zoneTrouble, trouble, panel, notes.element, hour.element, map.element, trends.element, top.element);
+  const columns = h("div", { class: "columns" }, top.element, h("div", null, trends.element, hour.element, map.element, notes.element));
+  const content = h("div", null, totals, chosen.days, filter.element, zoneTrouble, trouble, panel, valuePanels, columns);
+  const back = h("a", null, "← All counters");
   const element = h(
     "section",
     { class: "counter" },
-    h("p", { class: "back" }, h("a", { href: "#/" }, "← All counters")),
+    h("p", { class: "back" }, back),
     h("div", { class: "head" }, h("h1", null, name(counter)), meta, sharing.element),
     missing,
     content,
@@ -97,6 +103,17 @@ export function counterView(app, counter, query) {
 
   function go(changes) {
     location.hash = viewAddress(counter, query, changes);
+  }
+
+  /** The panel of each dimension that a breakdown has: a value that is chosen is a filter of all others;
+      chosen again, it is none. */
+  function dimensionList(dimension) {
+    const pick = (value) => {
+      const mine = `${dimension}=${value}`;
+      const now = query.getAll("where");
+      go({ ...alone(null), where: [...now.filter((one) => !isOf(dimension, one)), ...(now.includes(mine) ? [] : [mine])] });
+    };
+    return keys(counter, pick, dimension);
   }
 
   async function start() {
@@ -120,6 +137,8 @@ export function counterView(app, counter, query) {
     put(missing);
     content.hidden = false;
     text(meta, counting(settings));
+    values = settings.dimensions.filter((one) => settings.breakdowns.some(({ dimensions }) => dimensions.includes(one))).map(dimensionList);
+    put(valuePanels, values.map((list) => list.element));
     load();
   }
 
@@ -182,7 +201,11 @@ export function counterView(app, counter, query) {
     // Of one key there is nothing to list: the others are, to go to.
     const total = alone || wanted.beside.length ? 0 : wanted.each ? found.lines.reduce((all, line) => all + line.sum, 0) : found.sum;
     for (const part of [hour, map, trends]) part.show(wanted, settings);
-    if (!alone || !quietly) top.show({ ...wanted, filter: alone ? {} : wanted.filter }, total);
+    top.element.hidden = wanted.filter.where.length > 0;
+    for (const list of lists()) {
+      if (list !== top) list.show(wanted, total);
+      else if (!alone || !quietly) top.show(alone ? { ...wanted, filter: NO_FILTER } : wanted, total);
+    }
   }
 
   /** How the counters beside this one are counted: the time zone of the view depends on it. */
@@ -201,6 +224,7 @@ export function counterView(app, counter, query) {
 
   /** The controls, as the address has them. */
   function show() {
+    back.href = `#/${daysQuery(query)}`;
     chosen.show(wanted, settings, found?.by);
     filter.show(wanted);
     put(
@@ -211,21 +235,22 @@ export function counterView(app, counter, query) {
 
   function drawn(quietly) {
     const { before, labels, values, by } = found;
-    const useful = before && !before.trouble && before.labels.some(Boolean) ? before : null;
+    const useful = wanted.compare && before && !before.trouble && before.labels.some(Boolean) ? before : null;
     const many = wanted.lines.length > 1;
     const written = wanted.ratio ? ratios(found.sum ?? Math.max(0, ...values)) : whole;
-    const unfinished = labels.findIndex((iso) => iso.slice(0, 10) === (by === "month" ? wanted.now.slice(0, 7) : wanted.now));
-    const partial = by === "hour" || unfinished === -1 || (by === "month" && wanted.to !== null && wanted.to < wanted.now) ? null : unfinished;
+    const running = { month: wanted.now.slice(0, 7), hour: `${wanted.now}T${timeIn(wanted.shownZone)?.slice(0, 2)}` }[by] ?? wanted.now;
+    const unfinished = labels.findIndex((iso) => iso.slice(0, running.length) === running);
+    const partial = unfinished === -1 || (by === "month" && wanted.to !== null && wanted.to < wanted.now) ? null : unfinished;
     const drawnLines = many && !wanted.ratio ? found.lines.map((line, i) => ({ name: title(wanted.lines[i]), values: line.values })) : null;
     chart.draw({ by, labels, values, before: useful, name: visible(counter), lines: drawnLines, written, ratio: Boolean(wanted.ratio), partial, notes: notes.at(by, labels) });
     const chosenRange = RANGES.find(([value]) => value === wanted.range)?.[1];
     totals.hidden = many;
     lines.hidden = !many;
-    if (many) legend(lines, wanted, found, written);
+    if (many) legend(lines, wanted, found, written, (name) => known.get(name)?.better);
     sumFigure.hidden = wanted.range === "all";
     text(sumName, found.toldFrom ? `${MEMBERS[by]} shown` : wanted.range === "custom" ? "These days" : wanted.range === "1" ? "Today, all hours" : `Last ${chosenRange}`);
     amount(sum, whole(found.sum));
-    text(sumNote, many ? "" : compared(found, written));
+    put(sumNote, many ? "" : compared(found, written, wanted.better));
     put(note, remarks(wanted, found, useful, partial, written));
     put(csv, downloads(wanted, by));
     if (details.open) numbers();
@@ -235,15 +260,14 @@ export function counterView(app, counter, query) {
 
   async function figures(signal) {
     if (wanted.lines.length > 1) return;
-    const from = plus(wanted.now, -1);
-    const two = await get(counterPath(counter, "daily"), picked(wanted, wanted.lines[0], { from, to: wanted.now }), signal).catch((error) => {
+    const two = await lastTwoDays(wanted, signal).catch((error) => {
       if (error.status !== 422 || wanted.zone) throw error;
       return null;
     });
     if (!two) return;
-    todayTotal = two.rows.at(-1).total;
+    todayTotal = two.sum;
     amount(now, whole(todayTotal));
-    text(yesterday, `all of yesterday ${whole(two.rows[0].total)}`);
+    put(yesterday, two.before.alike ? compared(two, whole, wanted.better) : `all of yesterday ${whole(two.before.sum)}`);
   }
 
   async function inAll(signal) {
@@ -318,7 +342,7 @@ export function counterView(app, counter, query) {
       clearInterval(timer);
       for (const call of [again, keysAgain, startAgain]) call.stop();
       asking?.abort();
-      for (const part of [chosen, filter, hour, map, trends, top]) part.gone();
+      for (const part of [chosen, filter, hour, map, trends, top, ...values]) part.gone();
       chart.destroy();
     },
   };

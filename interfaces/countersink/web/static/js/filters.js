@@ -13,7 +13,7 @@ const KINDS = [
   ["exclude_prefix", "Without keys beginning with"],
   ["with", "Together with the counter"],
 ];
-const WORDS = { key: "only", prefix: "only beginning with", exclude_key: "without", exclude_prefix: "without those beginning with", with: "together with" };
+const WORDS = { where: "only", key: "only", prefix: "only beginning with", exclude_key: "without", exclude_prefix: "without those beginning with", with: "together with" };
 const NO_KEY = "(no key)";
 const OFFERED = 20;
 const OFFERED_MS = 200;
@@ -45,7 +45,7 @@ export function filters(counter, go, beside) {
       return;
     }
     field.value = "";
-    go({ [what]: [...chosen(what), value] });
+    go({ [what]: [...chosen(what), value], ...(what === "with" ? {} : { where: null }) }); // an event has a key, or dimensions
   }
 
   /** What there is to choose from, for what has been typed. */
@@ -67,10 +67,13 @@ export function filters(counter, go, beside) {
   }
 
   function chip(what, value) {
-    const shown = value === "" ? h("em", null, NO_KEY) : name(value);
-    const said = `${WORDS[what]} ${value === "" ? NO_KEY : visible(value)}`;
+    const [, dimension = "", own] = /^([^=]*)=([^]*)$/.exec(what === "where" ? value : "") ?? ["", "", value];
+    const none = dimension ? `(no ${dimension})` : NO_KEY;
+    const before = `${WORDS[what]} ${dimension && `${dimension} `}`;
+    const shown = own === "" ? h("em", null, none) : name(own);
+    const said = `${before}${own === "" ? none : visible(own)}`;
     const without = () => go({ [what]: chosen(what).filter((one) => one !== value), ...(what === "with" || what === "key" ? { ratio: null } : {}) });
-    return h("li", { class: "chip" }, h("span", { class: "soft" }, `${WORDS[what]} `), shown, h("button", { type: "button", "aria-label": `Remove: ${said}`, onclick: without }, "×"));
+    return h("li", { class: "chip" }, h("span", { class: "soft" }, before), shown, h("button", { type: "button", "aria-label": `Remove: ${said}`, onclick: without }, "×"));
   }
 
   return {
@@ -79,7 +82,7 @@ export function filters(counter, go, beside) {
       wanted = next;
       why.textContent = "";
       const focused = chips.contains(document.activeElement);
-      const all = KINDS.flatMap(([what]) => chosen(what).map((value) => chip(what, value)));
+      const all = [...KINDS, ["where"]].flatMap(([what]) => chosen(what).map((value) => chip(what, value)));
       const none = all.length > 1 && h("li", null, h("button", { type: "button", class: "small", onclick: () => go(Object.fromEntries([...FILTERS, "with", "each", "ratio"].map((one) => [one, null]))) }, "Remove all"));
       put(chips, all, none);
       if (focused) (chips.querySelector("button") ?? more.firstChild).focus();

@@ -26,8 +26,13 @@ const PLAIN = new Intl.NumberFormat("en", { maximumSignificantDigits: 5 });
 /** How ratios are written, all of one view alike: in percent where none is above 1. */
 export const ratios = (largest) => (n) => (n === null || n === undefined ? "–" : (Math.abs(largest) <= 1 ? FINE : PLAIN).format(n));
 
-/** "+12.5%"; null where there is nothing to compare with. */
-export const change = (now, before) => (before > 0 ? CHANGE.format(now / before - 1) : null);
+/** "+12.5%", "no change", or "new" where there was nothing before; null: there is none. */
+export function change(now, before) {
+  if (now === null || before === null || before < 0 || (before === 0 && now <= 0)) return null;
+  if (before === 0) return "new";
+  const shown = CHANGE.format(now / before - 1);
+  return shown === "0%" ? "no change" : shown;
+}
 
 export const clock = (moment) => CLOCK.format(moment);
 export const moment = (iso) => (iso ? MOMENT.format(new Date(iso)) : "–");

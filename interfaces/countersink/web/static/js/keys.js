@@ -1,23 +1,31 @@
-// The list of a counter's keys with the largest totals: how many are shown (`FIRST_KEYS`, `MOST_LISTED`),
-// search, change, CSV, and its texts.
+// The lists of a counter's keys, and of the values of a dimension, with the largest totals: how many
+// are shown (`FIRST_KEYS`, `FIRST_VALUES`, `MOST_LISTED`), search, change, CSV, and their texts.
 
 import { address, counterPath, get } from "./api.js";
 import { amount, announce, h, put, settled, text } from "./dom.js";
-import { between, day, percent, plus, whole } from "./format.js";
+import { between, day, moment, percent, plus, whole } from "./format.js";
 import { name, visible } from "./names.js";
 import { failure, told } from "./parts.js";
+import { isKeyless } from "./range.js";
 
 const FIRST_KEYS = 25;
+const FIRST_VALUES = 8;
 const STEP = 4;
 const MOST_LISTED = 10_000;
 const DRAWN = 500;
 const MOST_CHANGES = 2_000; // keys of which it is asked how they have changed
 
-/** `picked(key)` is called when somebody chooses one. */
-export function keys(counter, picked) {
+/** `picked(key)` is called when somebody chooses one. With a dimension, it lists its values: whatever
+    of them is chosen, it has the others, to change to. */
+export function keys(counter, picked, dimension = null) {
+  const first = dimension === null ? FIRST_KEYS : FIRST_VALUES;
+  const noun = dimension ?? "key";
+  const id = `top-${noun}`;
   let wanted = null;
+  let chosen = []; // values of the dimension that the view is limited to
   let sum = 0;
-  let n = FIRST_KEYS;
+  let shareOf = 0;
+  let n = first;
   let rows = [];
   let items = []; // of the first rows: the others are drawn when they are scrolled to
   let most = 1;
@@ -35,12 +43,12 @@ export function keys(counter, picked) {
     "aria-label": "Find keys",
     spellcheck: "false",
     maxlength: "255",
-    oninput: settled(() => ask(FIRST_KEYS), 150),
+    oninput: settled(() => ask(first), 150),
   });
   const element = h(
     "section",
-    { class: "top-keys", "aria-labelledby": "keys-title" },
-    h("div", { class: "head" }, h("h2", { id: "keys-title" }, "Top keys"), find),
+    { class: dimension === null ? "top-keys" : "top-keys values panel", "aria-labelledby": id },
+    h("div", { class: "head" }, h("h2", { id }, dimension === null ? "Top keys" : `By ${dimension}`), dimension === null && find),
     trouble,
     list,
     more,
@@ -54,25 +62,41 @@ export function keys(counter, picked) {
     asking?.abort();
     const own = (asking = new AbortController());
     const also = n > MOST_CHANGES ? null : changeOf(wanted);
-    const question = { n, search: find.value, from: wanted.from, to: wanted.to, time_zone: wanted.zone, ...wanted.filter, also: also && also.map(({ from, to }) => `${from}..${to}`) };
+    const question = { ...rowsOf(n), also: also && also.map(({ from, to }) => `${from}..${to}`) };
     try {
       const found = await get(counterPath(counter, "top"), question, own.signal);
       put(trouble);
-      show(found.rows);
+      show(dimension === null ? found.rows : found.rows.map((row) => ({ ...row, key: row[dimension] })));
+      if (found.since) note.append(` Counted by ${dimension} from ${moment(found.since)} on.`);
       explain(also);
     } catch (error) {
-      if (error.name !== "AbortError") put(trouble, failure(error, () => ask(n)));
+      if (error.name === "AbortError") return;
+      // No breakdown has this dimension together with those that are chosen.
+      const unknown = dimension !== null && error.status === 422;
+      if (unknown) show([]);
+      element.hidden = false;
+      put(trouble, unknown ? h("p", { class: "soft" }, error.message) : failure(error, () => ask(n)));
     }
+  }
+
+  /** The parameters of so many rows. */
+  function rowsOf(number) {
+    const filter = dimension === null ? { ...wanted.filter, search: find.value } : { ...wanted.filter, by: dimension, where: wanted.filter.where.filter((one) => !isOf(dimension, one)) };
+    return { n: number, from: wanted.from, to: wanted.to, time_zone: wanted.zone, ...filter };
   }
 
   function show(found) {
     rows = found;
     most = Math.max(1, ...rows.map((row) => row.total));
+    const all = rows.reduce((added, row) => added + row.total, 0);
+    shareOf = dimension === null ? sum : rows.length < n ? all : chosen.length ? 0 : sum;
+    element.hidden = dimension === null ? isKeyless(rows, wanted.filter) && !find.value : !chosen.length && rows.every(({ key }) => key === "");
     arrange(rows.slice(0, Math.max(DRAWN, items.length)));
     fill(0);
     more.hidden = rows.length < n || n >= MOST_LISTED;
     const searched = find.value;
-    if (!rows.length) put(note, searched ? `No key has “${visible(searched)}” in it.` : "Nothing was counted in these days.");
+    if (!rows.length && dimension !== null) put(note);
+    else if (!rows.length) put(note, searched ? `No key has “${visible(searched)}” in it.` : "Nothing was counted in these days.");
     else if (n >= MOST_LISTED && rows.length >= MOST_LISTED) put(note, `The ${whole(MOST_LISTED)} largest keys. `, csv(), " has the same keys; countersink export has all.");
     else put(note, csv());
     if (searched) announce(rows.length === 1 ? "1 key found" : `${rows.length} keys found`);
@@ -113,14 +137,14 @@ export function keys(counter, picked) {
   }
 
   function csv() {
-    const query = { n: MOST_LISTED, search: find.value, from: wanted.from, to: wanted.to, time_zone: wanted.zone, ...wanted.filter, format: "csv", spreadsheet: true };
+    const query = { ...rowsOf(MOST_LISTED), format: "csv", spreadsheet: true };
     return h("a", { href: address(counterPath(counter, "top"), query), download: true }, "Download as CSV");
   }
 
   function item(key) {
     const bar = h("span", { class: "bar", "aria-hidden": "true" });
     const place = h("span", { class: "rank number", "aria-hidden": "true" });
-    const button = h("button", { type: "button", class: "key", onclick: () => picked(key) }, key === "" ? h("em", null, "(no key)") : name(key));
+    const button = h("button", { type: "button", class: "key", onclick: () => picked(key) }, key === "" ? h("em", null, `(no ${noun})`) : name(key));
     const share = h("span", { class: "share number soft" });
     const changed = h("span", { class: "change number" });
     const number = h("span", { class: "number total" });
@@ -129,11 +153,12 @@ export function keys(counter, picked) {
       button,
       element: h("li", null, bar, place, button, changed, share, number),
       tell({ total, also }, rank) {
-        if (also) told(changed, ...also);
+        if (dimension !== null) button.setAttribute("aria-pressed", String(chosen.includes(key)));
+        if (also) told(changed, ...also, wanted.better);
         else text(changed, "");
         bar.style.setProperty("--part", String(Math.max(0, total) / most));
         text(place, String(rank));
-        text(share, sum > 0 && total >= 0 ? percent(total / sum) : "");
+        text(share, shareOf > 0 && total >= 0 ? percent(total / shareOf) : "");
         amount(number, whole(total));
       },
     };
@@ -146,7 +171,8 @@ export function keys(counter, picked) {
       sum = total;
       const same = wanted && asked(wanted) === asked(range);
       wanted = range;
-      ask(same ? n : FIRST_KEYS);
+      chosen = dimension === null ? [] : wanted.filter.where.filter((one) => isOf(dimension, one)).map((one) => one.slice(dimension.length + 1));
+      ask(same ? n : first);
     },
     /** Ask again for the same; the sum may be another by now. */
     again(total) {
@@ -169,5 +195,8 @@ function changeOf({ from, to, now, days, before }) {
   const other = { from: before.from, to: (last < to && before.day(last)) || before.to };
   return other.from <= other.to ? [{ from, to: last }, other] : null;
 }
+
+/** Whether a filter, "country=DE", is of this dimension. */
+export const isOf = (dimension, filter) => filter.startsWith(`${dimension}=`);
 
 const asked = ({ from, to, zone, filter, before }) => JSON.stringify([from, to, zone, filter, before]);

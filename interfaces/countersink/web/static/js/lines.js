@@ -3,15 +3,22 @@
 import { h, put, s } from "./dom.js";
 import { whole } from "./format.js";
 import { name } from "./names.js";
+import { told } from "./parts.js";
 
 const DASHES = [[], [9, 5], [2, 4], [12, 4, 2, 4], [16, 3], [5, 2, 2, 2, 2, 2]];
 
 /** { colour, dash } of the nth line; the colour is a variable of CSS. */
 export const stroke = (n) => ({ colour: `--line-${n + 1}`, dash: DASHES[n] });
 
-/** A legend: each line with its total; of a ratio both, and the ratio. `found` is of series.js. */
-export function legend(element, { lines, ratio }, found, written) {
-  const entries = found.lines.map(({ sum, trouble }, i) => item(ratio ? null : i, named(lines[i]), whole(sum), trouble));
+/** A legend: each line with its total and change; of a ratio both, and the ratio. `found` is of
+    series.js, `better` says of a counter which change is good. */
+export function legend(element, { lines, ratio }, found, written, better) {
+  const entries = found.lines.map(({ sum, trouble }, i) => {
+    const entry = item(ratio ? null : i, named(lines[i]), whole(sum), trouble);
+    const pair = found.before?.alike?.lines[i];
+    if (pair) told(entry.appendChild(h("span", { class: "change" })), ...pair, better(lines[i].counter));
+    return entry;
+  });
   if (ratio) {
     const [a, b] = ratio === "ab" ? lines : [lines[1], lines[0]];
     entries.push(item(0, [named(a), " ÷ ", named(b)], written(found.sum)));

@@ -1,17 +1,18 @@
 // The view of all counters: columns, orders, search, how many are loaded at a time (`PAGE`), days
-// of the small lines, how often it is asked for again, and its texts.
+// of the small lines (`TRENDS`), how often it is asked for again, and its texts.
 
 import { get } from "./api.js";
 import { amount, announce, h, put, settled, text } from "./dom.js";
 import { emptyState } from "./empty.js";
 import { whole } from "./format.js";
 import { visible } from "./names.js";
-import { failure, tick, told } from "./parts.js";
+import { choice, failure, tick, told } from "./parts.js";
+import { RANGES, daysQuery } from "./range.js";
 import { draw, sparkline } from "./sparkline.js";
 
 const PAGE = 100;
 const MOST_AT_ONCE = 1_000;
-const TREND_DAYS = 30;
+const TRENDS = RANGES.filter(([value]) => ["7", "30", "90"].includes(value));
 const WEEK = 7;
 const ORDERS = [
   ["counter down", "Name"],
@@ -26,7 +27,8 @@ const ORDERS = [
 const OVERVIEW_ANEW_MS = 60_000;
 const AFTER_TROUBLE_MS = 5_000;
 
-export function overview(app) {
+export function overview(app, _, query) {
+  const days = () => Number(TRENDS.find(([value]) => value === query.get("range"))?.[0] ?? 30);
   let rows = new Map(); // counter → { day, today, values, base, heard, … }
   let size = PAGE;
   let number = null;
@@ -51,6 +53,8 @@ export function overview(app) {
   });
   const head = (by, shown, kind = "") =>
     h("th", { scope: "col", class: kind || null, "data-sort": by }, h("button", { type: "button", onclick: () => sorted(by) }, shown));
+  const trendName = h("span");
+  const trendDays = h("div");
   const table = h(
     "table",
     { class: "counters" },
@@ -60,7 +64,7 @@ export function overview(app) {
       null,
       h("tr", null, [
         head("counter", "Counter"),
-        h("th", { scope: "col", class: "trend" }, `Last ${TREND_DAYS} days`),
+        h("th", { scope: "col", class: "trend" }, trendName),
         head("change", "Change", "number change"),
         head("today", "Today", "number"),
         head("total", "In all", "number all"),
@@ -75,15 +79,26 @@ export function overview(app) {
     "Sort by ",
     h("select", { onchange: ({ target }) => sorted(...target.value.split(" ")) }, ORDERS.map(([value, shown]) => h("option", { value }, shown))),
   );
-  const explained = h("p", { class: "soft explained" }, "Change: the last 7 complete days, without today, against the 7 days before.");
+  const explained = h("p", { class: "soft explained" }, "Change: the last 7 complete days, without today, against the 7 days before. Dashed: today, which is not over.");
   const list = h("div", { hidden: true }, h("div", { class: "sheet" }, table), more, explained);
   const empty = h("div");
-  const top = h("div", { class: "head" }, h("h1", null, "Counters ", count), h("div", { class: "controls" }, choose, find));
+  const top = h("div", { class: "head" }, h("h1", null, "Counters ", count), h("div", { class: "controls" }, trendDays, choose, find));
   const element = h("section", { class: "overview" }, top, list, rest, empty);
   let shown;
   const ready = new Promise((done) => (shown = done));
-  const self = { element, ready, loaded: ready, title: "Counters", counters: [], heard, gone };
+  const self = { element, ready, loaded: ready, title: "Counters", counters: [], heard, changed, gone };
   const timer = setInterval(() => !document.hidden && load(), OVERVIEW_ANEW_MS);
+
+  function shownDays() {
+    text(trendName, `Last ${days()} days`);
+    put(trendDays, choice("Days of the lines", TRENDS, String(days()), (value) => (location.hash = `#/${daysQuery(new URLSearchParams({ range: value }))}`)));
+  }
+
+  function changed(next) {
+    query = next;
+    shownDays();
+    load();
+  }
 
   function gone() {
     asked++; // what is still to be answered is for nobody
@@ -96,7 +111,7 @@ export function overview(app) {
     size = wanted;
     failed = 0;
     try {
-      const found = await first({ days: TREND_DAYS, totals: "false" }, turn);
+      const found = await first({ days: Math.max(days(), 2 * WEEK + 1), totals: "false" }, turn);
       if (turn !== asked) return;
       take(found, turn);
       shown();
@@ -153,8 +168,9 @@ export function overview(app) {
     // Heard since this was asked for: if the answer is newer, that is heard, too, in a moment.
     if (row?.heard === turn && row.day === day) values[values.length - 1] = today = row.today;
     if (!row) row = make(data, values);
-    else if (values.join() !== row.values.join()) draw(row.spark, values);
-    Object.assign(row, { values, day, today });
+    else if (values.join() !== row.values.join() || row.days !== days()) draw(row.spark, values.slice(-days()));
+    Object.assign(row, { values, day, today, days: days() });
+    row.link.href = `#/counter/${encodeURIComponent(data.counter)}${daysQuery(query)}`;
     numbers(row);
     return row;
   }
@@ -164,8 +180,8 @@ export function overview(app) {
     const all = h("span", null, "…");
     const cell = h("td", { class: "number change" });
     const small = h("small", { class: "phone" });
-    const spark = sparkline(values);
-    const link = h("a", { href: `#/counter/${encodeURIComponent(data.counter)}` }, breakable(data.counter));
+    const spark = sparkline(values.slice(-days()));
+    const link = h("a", null, breakable(data.counter));
     const element = h(
       "tr",
       null,
@@ -175,7 +191,7 @@ export function overview(app) {
       h("td", { class: "number" }, now, small),
       h("td", { class: "number all" }, all),
     );
-    return { counter: data.counter, element, now, all, changed: cell, small, spark, values, base: null };
+    return { counter: data.counter, better: data.better, link, element, now, all, changed: cell, small, spark, values, base: null };
   }
 
   /** What was ever counted, and what of it is today's: both of one moment. */
@@ -186,7 +202,7 @@ export function overview(app) {
 
   function numbers(row) {
     amount(row.now, whole(row.today));
-    const more = changed(row.changed, row.values);
+    const more = weekly(row.changed, row.values, row.better);
     if (row.base === null) return;
     const counted = row.base.day === row.day ? (row.base.today ?? 0) : 0; // of today
     row.total = row.base.total + (row.today ?? 0) - counted;
@@ -230,11 +246,12 @@ export function overview(app) {
       row.heard = asked;
       row.values[row.values.length - 1] = total;
       numbers(row);
-      draw(row.spark, row.values);
+      draw(row.spark, row.values.slice(-days()));
       tick(row.now);
     }
   }
 
+  shownDays();
   load();
   return self;
 }
@@ -243,10 +260,10 @@ export function overview(app) {
 const lastDay = (data) => data.days?.at(-1)?.day;
 
 /** How the last whole week differs from the one before. */
-function changed(cell, values) {
+function weekly(cell, values, better) {
   const sum = (from, to) => values.slice(from, to).reduce((one, other) => one + other, 0);
   const known = values.length > 2 * WEEK;
-  return known ? told(cell, sum(-WEEK - 1, -1), sum(-2 * WEEK - 1, -WEEK - 1)) : told(cell, null, null);
+  return known ? told(cell, sum(-WEEK - 1, -1), sum(-2 * WEEK - 1, -WEEK - 1), better) : told(cell, null, null, better);
 }
 
 /** A name that may be broken after its parts. */

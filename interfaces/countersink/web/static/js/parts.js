@@ -61,13 +61,14 @@ export function snippet(code) {
   return h("div", { class: "snippet" }, h("pre", { tabindex: "0", "aria-label": "Code" }, shown), button);
 }
 
-/** How a number differs from an earlier one: "+12%", "new", or "–" where there is nothing to tell. */
-export function told(element, now, before) {
-  const known = now !== null && before !== null;
-  const shown = (known && change(now, before)) || (known && before === 0 && now > 0 ? "new" : "–");
+/** The change from an earlier number, "–" if it is not known; `better` (`up`, `down`, `none`) is the
+    direction that has the colour of good. */
+export function told(element, now, before, better) {
+  const shown = change(now, before) ?? "–";
+  const way = { "+": "up", "-": "down" }[shown[0]];
   text(element, shown);
-  element.classList.toggle("up", shown.startsWith("+"));
-  element.classList.toggle("down", shown.startsWith("-"));
+  element.classList.toggle("gain", Boolean(way) && better === way);
+  element.classList.toggle("loss", Boolean(way) && better !== way && better !== "none");
   element.classList.toggle("none", shown === "–");
   return shown;
 }

@@ -1,7 +1,7 @@
 // What a counter's view shows, read from the address: ranges of days (`RANGES`) and the one shown
 // at first, most lines, when hours can be shown; and the address of another view.
 
-import { comparison } from "./comparison.js";
+import { COMPARISONS, comparison } from "./comparison.js";
 import { plus, span, today } from "./format.js";
 
 export const RANGES = [
@@ -12,8 +12,8 @@ export const RANGES = [
   ["365", "1 year"],
   ["all", "All"],
 ];
-/** Names in the address and in the read API alike: which keys. */
-export const FILTERS = ["key", "prefix", "exclude_key", "exclude_prefix"];
+/** Names in the address and in the read API alike: which keys, or which values of dimensions. */
+export const FILTERS = ["key", "prefix", "exclude_key", "exclude_prefix", "where"];
 /** Lines of one chart. */
 export const MOST_LINES = 6;
 const MOST_HOUR_DAYS = 92;
@@ -50,10 +50,12 @@ export function read(counter, query, known, refused = null) {
   const lines = linesOf(counter, beside, each, filter).map((line) => ({ ...line, zone: zoneOf(line.counter) }));
   const allHours = lines.every((line) => known.get(line.counter)?.resolution !== "day");
   const ratio = lines.length === 2 && ["ab", "ba"].includes(query.get("ratio")) ? query.get("ratio") : null;
-  const kind = from !== null && (lines.length === 1 || ratio) ? query.get("compare") : null;
+  const drawable = from !== null && (lines.length === 1 || ratio);
+  const compare = (drawable && COMPARISONS.find(([kind]) => kind === query.get("compare"))?.[0]) || "";
   const own = { from: date(query.get("other_from")), to: date(query.get("other_to")) };
-  const before = comparison(kind, { from, to, days, by }, own);
-  return { range, from, to, days, by, can, hours, before, own, now, zone: zoneOf(counter), asked, usual, shownZone, allHours, filter, beside, each, lines, ratio };
+  // Figures are compared with the period before, if the chart with nothing else.
+  const before = from === null ? null : comparison(compare || "1", { from, to, days, by }, own);
+  return { range, from, to, days, by, can, hours, compare, before, own, better: settings.better, now, zone: zoneOf(counter), asked, usual, shownZone, allHours, filter, beside, each, lines, ratio };
 }
 
 /** Parameters of a question about what is shown of one line. */
@@ -70,6 +72,15 @@ export function viewAddress(counter, query, changes) {
   return `#/counter/${encodeURIComponent(counter)}${text ? `?${text}` : ""}`;
 }
 
+/** Whether a list of keys says nothing, as the only one is that of increments without a key. */
+export const isKeyless = (rows, filter) => rows.length > 0 && rows.every(({ key }) => key === "") && FILTERS.every((one) => !filter[one].length);
+
+/** The part of an address that stays from view to view: "?range=7", or "" for the usual days. */
+export function daysQuery(query) {
+  const kept = String(new URLSearchParams([...query].filter(([name]) => ["range", "from", "to"].includes(name))));
+  return kept && `?${kept}`;
+}
+
 /** The time zone whose days all of them can tell, where there is one: that of those counted by day. */
 function common(all) {
   const own = all[0].time_zone;
@@ -80,7 +91,7 @@ function common(all) {
 /** One line for each counter; or for each key, where that is wanted. */
 function linesOf(counter, beside, each, filter) {
   if (!each) return [counter, ...beside].map((name) => ({ counter: name, key: null, filter }));
-  const nothing = { prefix: [], exclude_key: [], exclude_prefix: [] };
+  const nothing = { prefix: [], exclude_key: [], exclude_prefix: [], where: [] };
   return filter.key.slice(0, MOST_LINES).map((key) => ({ counter, key, filter: { ...nothing, key: [key] } }));
 }
 

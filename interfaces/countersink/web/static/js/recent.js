@@ -1,6 +1,7 @@
 // What was counted of late: the last hour of a counter as a chart that moves on, and its largest keys
-// of the last 24 hours against the 24 hours before; how often each is asked for again (`HOUR_ANEW_MS`,
-// `TRENDS_ANEW_MS`), how many keys (`MOST_KEYS`), its texts, and why it cannot be told.
+// of the last 24 hours, sorted by their change against the 24 hours before; how often each is asked
+// for again (`HOUR_ANEW_MS`, `TRENDS_ANEW_MS`), how many keys (`RANKED`, `MOST_KEYS`), its texts, and
+// why it cannot be told.
 
 import { address, counterPath, get } from "./api.js";
 import { Chart } from "./chart.js";
@@ -9,11 +10,13 @@ import { label, labelIn, whole } from "./format.js";
 import { serverNow } from "./freshness.js";
 import { name, visible } from "./names.js";
 import { failure, told } from "./parts.js";
+import { isKeyless } from "./range.js";
 import { toldFrom, tooWide } from "./sentences.js";
 import { table } from "./table.js";
 
 const HOUR_ANEW_MS = 5_000;
 const TRENDS_ANEW_MS = 10_000;
+const RANKED = 50; // of smaller keys a change is chance
 const MOST_KEYS = 10;
 const MINUTE_MS = 60_000;
 const QUARTER_MS = 900_000;
@@ -47,7 +50,7 @@ export function lastHour(counter) {
   return { ...self, gone: () => (gone(), chart.destroy()) };
 }
 
-/** The keys with the largest totals of the last 24 hours; `to(key)` is the address of a key alone. */
+/** The keys that grew most in the last 24 hours, of those with the largest totals; `to(key)` is the address of a key alone. */
 export function trending(counter, to) {
   const list = h("tbody");
   const head = ["Key", "Total", "Previous", "Change"].map((one, i) => h("th", { scope: "col", class: i ? "number" : null }, one));
@@ -57,32 +60,38 @@ export function trending(counter, to) {
   const file = h("p");
   const why = (settings) => settings.resolution === "day" && tooWide(counter, settings, "last 24 hours", "hour");
 
-  async function show({ filter, shownZone }, _settings, signal) {
-    const question = { n: MOST_KEYS, last: "24h", against: "previous", ...filter };
+  async function show({ filter, shownZone, better }, _settings, signal) {
+    const question = { n: RANKED, last: "24h", against: "previous", ...filter };
     const { rows, window } = await get(counterPath(counter, "top"), question, signal);
     if (signal.aborted) return;
     const focused = list.querySelector("a:focus")?.getAttribute("href");
-    put(list, rows.map((row) => trend(row, to(row.key))));
+    if (isKeyless(rows, filter)) return false;
+    const ranked = [...rows].sort((a, b) => growth(b) - growth(a) || b.total - a.total).slice(0, MOST_KEYS);
+    put(list, ranked.map((row) => trend(row, to(row.key), better)));
     if (focused) [...list.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus({ preventScroll: true });
     keys.hidden = !rows.length;
     const [since, until] = [window.from, window.to].map((each) => label("minute", labelIn(shownZone, new Date(each))));
     const before = rows.some(({ previous }) => previous === null) ? "The 24 hours before are not known: the counter had wider buckets then, or they are rolled up. " : "";
     const csv = address(counterPath(counter, "top"), { ...question, format: "csv", spreadsheet: true });
     put(file, rows.length > 0 && h("a", { href: csv, download: true }, "Trending keys as CSV"));
-    text(note, rows.length ? `From ${since} to ${until}, ${shownZone}, the open bucket included, against the 24 hours before. New: no counts in those. ${before}` : "Nothing was counted in the last 24 hours.");
+    text(note, rows.length ? `From ${since} to ${until}, ${shownZone}, the open bucket included, against the 24 hours before; of the ${RANKED} largest keys, those that grew most. New: no counts before. ${before}` : "Nothing was counted in the last 24 hours.");
+    return true;
   }
 
-  return part("Trending in the last 24 hours", h("div", { class: "trends" }, keys, note, file), why, show, TRENDS_ANEW_MS);
+  return part("Trending in the last 24 hours", h("div", { class: "trends" }, keys, note, file), why, show, TRENDS_ANEW_MS, ({ filter }) => filter.where.length > 0);
 }
 
-function trend({ key, total, previous }, href) {
+/** The place in the order of changes: keys that are new come first, those without a known change last. */
+const growth = ({ total, previous }) => (previous > 0 ? total / previous : previous === 0 ? Number.MAX_VALUE : -Number.MAX_VALUE);
+
+function trend({ key, total, previous }, href, better) {
   const numbers = [total, previous].map((one, i) => {
     const cell = h("td", { class: i ? "number soft" : "number" });
     amount(cell, whole(one));
     return cell;
   });
   const change = h("td", { class: "number change" });
-  told(change, total, previous);
+  told(change, total, previous, better);
   return h("tr", null, h("th", { scope: "row" }, h("a", { href }, key === "" ? h("em", null, "(no key)") : name(key))), numbers, change);
 }
 
@@ -110,29 +119,33 @@ async function quarters(counter, { shownZone, filter }, signal) {
 }
 
 /** A part that can be opened, and is where `why(settings)` names no reason against it: that is shown
-    instead. `show(wanted, settings, signal)` fills the body. */
-function part(title, body, why, show, every) {
+    instead. `show(wanted, settings, signal)` fills the body; where it answers false, or
+    `hides(wanted)`, the part is not there. */
+function part(title, body, why, show, every, hides = () => false) {
   let wanted = null;
   let settings = null;
   let asking = null;
   const content = h("div");
-  const element = h("details", { class: "recent panel", ontoggle: load }, h("summary", null, title), content);
+  const element = h("details", { class: "recent panel", hidden: true, ontoggle: load }, h("summary", null, title), content);
   const again = paced(load, every);
+  const none = () => wanted.lines.length > 1 || hides(wanted);
 
   async function load() {
     again.done();
-    if (!element.open || element.hidden || !wanted) return;
+    if (!wanted || !element.open || none()) return;
     asking?.abort();
     const own = (asking = new AbortController());
     const reason = why(settings);
+    let found = true;
     try {
       if (reason) put(content, reason);
-      else await show(wanted, settings, own.signal);
+      else found = await show(wanted, settings, own.signal);
       if (!reason && !own.signal.aborted && !content.contains(body)) put(content, body);
     } catch (error) {
       if (error.name === "AbortError" || own.signal.aborted) return;
       put(content, error.status === 422 ? h("p", { class: "soft" }, error.message) : failure(error, load));
     }
+    if (!own.signal.aborted) element.hidden = none() || found === false;
   }
 
   return {
@@ -141,9 +154,9 @@ function part(title, body, why, show, every) {
     show(next, own) {
       const opening = !settings && !element.open && !why(own);
       [wanted, settings] = [next, own];
-      element.hidden = wanted.lines.length > 1;
       if (opening) element.open = true; // which asks
       else load();
+      if (none() || !element.open) element.hidden = none();
     },
     gone() {
       again.stop();

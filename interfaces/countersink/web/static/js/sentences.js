@@ -7,16 +7,18 @@ import { title } from "./controls.js";
 import { h } from "./dom.js";
 import { MEMBERS, age, between, change, label, labelIn, whole } from "./format.js";
 import { visible } from "./names.js";
+import { told } from "./parts.js";
 
-/** How the other period compares, of an unfinished day only what both have. `found`: of series.js. */
-export function compared({ sum, before }, written) {
+/** The change against the other period, and the sums it is of: of an unfinished day only what both
+    have. `found`: of series.js. */
+export function compared({ sum, before }, written, better) {
   if (!before || before.trouble) return "";
   if (!before.alike) return `before ${written(before.sum)}`;
   const { now: mine, then, until } = before.alike;
-  const more = mine !== null && then !== null ? change(mine, then) : null;
-  const words = `before ${written(then)}${more ? `, ${more}` : ""}`;
-  if (until === null) return mine === sum ? words : `${words} for ${written(mine)}`;
-  return `${until ? `up to ${until}` : "without today"} ${written(mine)}; ${words}`;
+  const changed = h("span", { class: "change" });
+  told(changed, mine, then, better);
+  const part = until === null ? "days of both" : until ? `up to ${until}` : "without today";
+  return [change(mine, then) && [changed, " · "], until === null && mine === sum ? "" : `${part} ${written(mine)}, `, `before ${written(then)}`];
 }
 
 /** How a counter is counted, and for how long its buckets are kept. */
@@ -66,12 +68,12 @@ export function period(by, labels) {
 export function remarks(wanted, found, useful, partial, written) {
   const { before, labels, values, by } = found;
   return [
-    wanted.lines.length > 1 && useful && `${compared(found, written)}. `,
+    wanted.lines.length > 1 && useful && [compared(found, written, "none"), ". "],
     useful && [h("span", { class: "of now" }, period(by, labels)), " ", h("span", { class: `of then ${labels.length > MOST_BARS || wanted.ratio ? "dashed" : ""}` }, period(by, useful.labels)), " "],
-    before?.trouble && `${before.trouble} `,
+    wanted.compare && before?.trouble && `${before.trouble} `,
     useful && unpaired(by, useful),
     wanted.zone && `Days of ${visible(wanted.shownZone)}. `,
-    partial !== null && `${by === "month" ? "This month" : "Today"} is not over. `,
+    partial !== null && `${{ month: "This month", hour: "This hour" }[by] ?? "Today"} is not over. `,
     found.toldFrom && toldFrom(by, found.toldFrom, wanted.shownZone),
     wanted.each && wanted.filter.key.length > wanted.lines.length && `Of ${wanted.filter.key.length} keys, the first ${wanted.lines.length} have a line. `,
     wanted.ratio && values.includes(null) && `Where ${title(wanted.lines[wanted.ratio === "ab" ? 1 : 0])} is 0, there is no ratio. `,

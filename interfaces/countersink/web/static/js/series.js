@@ -2,7 +2,7 @@
 // month (`MANY`, `FEW`), what an unfinished day is compared with, ratios.
 
 import { ApiError, counterPath, get } from "./api.js";
-import { MEMBERS, timeIn } from "./format.js";
+import { MEMBERS, plus, timeIn } from "./format.js";
 import { aligned } from "./comparison.js";
 import { picked } from "./range.js";
 
@@ -25,6 +25,21 @@ export async function series(wanted, signal) {
   const other = { ...then, ...shownSums(wanted, then.lines) };
   const beside = aligned(now.by, now.labels, other, before);
   return { ...found, before: { ...beside, sum: other.sum, alike: await alikeDays(wanted, now, then, beside.places, signal).catch(unknown) } };
+}
+
+/** Sums of today and of the day before, as `series` has those of two periods. */
+export async function lastTwoDays(wanted, signal) {
+  const [line] = wanted.lines;
+  const range = { from: plus(wanted.now, -1), to: wanted.now };
+  const hour = ((wanted.allHours && timeIn(wanted.shownZone)) || "00").slice(0, 2);
+  const hours = hour > "00" ? await one(wanted, line, "hour", range, signal).catch(unknown) : null;
+  if (!hours || hours.toldFrom) {
+    const { values } = await one(wanted, line, "day", range, signal);
+    return { sum: values[1], before: { sum: values[0], alike: null } };
+  }
+  const sum = (day, end) => added(hours.values.filter((_, i) => hours.labels[i].slice(0, 10) === day && hours.labels[i].slice(11, 13) < end));
+  const [now, then] = [range.to, range.from].map((day) => sum(day, hour));
+  return { sum: sum(range.to, "24"), before: { sum: sum(range.from, "24"), alike: { now, then, until: `${hour}:00` } } };
 }
 
 /** What is drawn of one line, or of the ratio of two: a ratio of nothing is no number. */
@@ -91,8 +106,8 @@ function untold(error) {
 }
 
 /** Sums of both periods over what stands side by side, of a day that is not over only up to the same
-    moment: { now, then, until }; `until`: the time of day, "" without that day, null: all is over. Null:
-    there is nothing to tell. */
+    moment: { now, then, until, lines }; `until`: the time of day, "" without that day, null: all is over;
+    `lines`: [now, then] of each line, or null. Null: there is nothing to tell. */
 async function alikeDays(wanted, now, then, places, signal) {
   const { before } = wanted;
   if (wanted.from > wanted.now) return null; // nothing of it has come yet
@@ -111,16 +126,23 @@ async function alikeDays(wanted, now, then, places, signal) {
   if (today && (months || now.labels.some((label, i) => day(label) === wanted.now && counts(label, i)))) {
     const time = other && wanted.allHours && timeIn(wanted.shownZone);
     until = time ? `${time.slice(0, 2)}:00` : "";
-    const rests = () => Promise.all(wanted.lines.map((line) => Promise.all([wanted.now, other].map((one) => one && rest(wanted, line, one, until, signal)))));
-    const left = await rests().catch((error) => {
+    const at = now.labels.indexOf(wanted.now);
+    const wholeDay = () => now.lines.map((line, k) => [line.values[at], then.lines[k].values[places[at]] ?? 0]);
+    const rests = () => (!until && now.by === "day" ? wholeDay() : restsAsked());
+    const restsAsked = () => Promise.all(wanted.lines.map((line) => Promise.all([wanted.now, other].map((one) => one && rest(wanted, line, one, until, signal)))));
+    let left;
+    try {
+      left = await rests();
+    } catch (error) {
       if (error.status !== 422 || !until) throw error;
       until = ""; // a day of before hours were counted
-      return rests();
-    });
+      left = await rests();
+    }
+    if (!until && wanted.from === wanted.now) return null; // without today there is none
     sums = sums.map(([a, b], k) => [a - left[k][0], b - left[k][1]]);
   }
   const [mine, theirs] = [0, 1].map((i) => shownSums(wanted, sums.map((pair) => ({ values: [], sum: pair[i] }))).sum);
-  return { now: mine, then: theirs, until };
+  return { now: mine, then: theirs, until, lines: sums.map((pair, k) => (now.lines[k].trouble || then.lines[k].trouble ? null : pair)) };
 }
 
 /** That there is no telling, such as of days that are in months by now. */

@@ -1,4 +1,5 @@
-// The small line of the last days in the overview: its size and path.
+// The small line of the last days in the overview: its size and path. The last day is not over: its
+// part of the line is dashed.
 
 import { s } from "./dom.js";
 
@@ -22,10 +23,12 @@ export function draw(svg, values) {
   const points = values.map((value, i) => `${round(i * step)},${round(y(value))}`);
   if (points.length === 1) points.push(`${WIDTH},${round(y(values[0]))}`);
   if (points.length === 0) points.push(`0,${y(0)}`, `${WIDTH},${y(0)}`);
-  const line = `M${points.join("L")}`;
+  const [over, running] = [points.slice(0, -1), points.slice(-2)];
+  const line = `M${over.join("L")}`;
   svg.replaceChildren(
-    s("path", { class: "area", d: `${line}L${WIDTH},${round(y(0))}L0,${round(y(0))}Z` }),
+    s("path", { class: "area", d: `${line}L${over.at(-1).split(",")[0]},${round(y(0))}L0,${round(y(0))}Z` }),
     s("path", { class: "line", d: line, "vector-effect": "non-scaling-stroke" }),
+    s("path", { class: "line running", d: `M${running.join("L")}`, "vector-effect": "non-scaling-stroke" }),
   );
 }
 

@@ -36,7 +36,7 @@ export function figuresOf(wanted, { lines, values, before, sum }, noted) {
   const columns = wanted.lines.length > 1 ? lines.map((line, i) => [title(wanted.lines[i]), line.values, whole]) : [];
   const written = wanted.ratio ? ratios(sum ?? 0) : whole;
   if (columns.length !== wanted.lines.length || wanted.ratio) columns.unshift([wanted.ratio ? "Ratio" : "Total", values, written]);
-  if (before) columns.splice(1, 0, ["Before", before.values, written]);
+  if (wanted.compare && before) columns.splice(1, 0, ["Before", before.values, written]);
   if (noted.some(Boolean)) columns.push(["Note", noted, (one) => one ?? ""]);
   return columns;
 }
