@@ -35,7 +35,7 @@ NEXT = [
     ". ./countersink-data/environment.sh  where they are",
     "export PATH=$PWD/.venv/bin:$PATH",
     "countersink increment page_views /home",
-    "countersink totals page_views --by key",
+    "countersink totals page_views --last 24h",
     "countersink info --watch",
     "README.md says how to count from your own application.",
 ]

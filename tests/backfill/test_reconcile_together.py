@@ -146,7 +146,7 @@ def test_days_rolled_up_meanwhile_are_left_as_they_are(scene: Scene, proxy: MySQ
     run = scene.said_by({(DAY, "/"): 10, (april, "/"): 10})
 
     announce = partial(scene.execute, "UPDATE counter SET rolled_month = '2026-04-01'")
-    rule = once(proxy, says("INTO counter (name)"), announce)
+    rule = once(proxy, says("INTO counter (name"), announce)
     done = scene.correct(run, proxy=proxy)
     assert rule.acted == 1
     assert scene.totals() == on_days({(DAY, "/"): 1, (april, "/"): 10})

@@ -57,6 +57,28 @@ def test_a_counter_is_made_shown_and_listed(servers: Servers) -> None:
     assert ["keep", "forever"] in [line.split() for line in forever.out.splitlines()]
 
 
+def test_new_counters_have_the_defaults_and_old_ones_are_told_how_to_get_them(
+    servers: Servers,
+) -> None:
+    built_in = {"time_zone": "UTC", "resolution": "day", "keep": None}
+    assert servers.json("counter", "defaults") == built_in
+    count(servers, "old")
+    refused = one_sentence(servers.call("totals", "old", "--last", "24h"))
+    assert "with `countersink counter set old --resolution hour`" in refused
+    given = "--time-zone Europe/Berlin --resolution hour --keep hour=90d"
+    said = servers.call("counter", "defaults", *given.split()).out
+    assert said.endswith(f"this changes one:\n  countersink counter set NAME {given}\n")
+    changed = {"time_zone": "Europe/Berlin", "resolution": "hour", "keep": {"hour": "90d"}}
+    assert servers.json("counter", "defaults") == changed
+    wrong = one_sentence(servers.call("counter", "defaults", "--keep", "minute=2d"), 2)
+    assert "leave minute out of --keep, or choose --resolution minute" in wrong
+    assert servers.call("increment", "new", "/a").status == 0
+    window = ("new", "--last", "24h", "--by", "total")
+    assert servers.rows(*window, "--include-pending") == [{"total": 1}]
+    servers.apply()
+    assert servers.rows(*window) == [{"total": 1}]
+
+
 def test_what_has_no_room_is_shown(servers: Servers) -> None:
     assert servers.call("counter", "max-keys").out.startswith("a day of a counter may have any")
     assert servers.call("counter", "max-keys", "2").out.startswith("a day of a counter may have 2")

@@ -235,7 +235,8 @@ def planned_jobs(urls: dict[str, str]) -> set[str]:
 
 
 def total(urls: dict[str, str]) -> int | None:
-    done = call("totals", "page_views", "--by", "total", "--format", "json", **urls)
+    window = ("--last", "24h", "--by", "total", "--format", "json")
+    done = call("totals", "page_views", *window, **urls)
     if done.status != 0:
         return None  # an unknown counter, so far
     return int(done.json["rows"][0]["total"])

@@ -1,6 +1,7 @@
 """Planning, tracking and untracking: beside others, after a crash, and nothing but its own."""
 
 import threading
+from datetime import date
 from typing import Any
 
 import pytest
@@ -256,3 +257,14 @@ def test_a_plan_names_the_columns_that_triggers_read_and_what_will_need_a_recoun
     notices = list[str]()
     app.track("bare", notice=notices.append, **how)
     assert notices == bare.warnings
+
+
+def test_a_tracked_table_is_counted_by_utc_day_whatever_the_defaults_are(orders: App) -> None:
+    orders.store.counters.set_defaults(time_zone="Asia/Tokyo", resolution="hour")
+    orders.track("orders", counter="rows", day="placed")
+    shown = orders.store.counters.show("rows")
+    assert (shown.time_zone, shown.resolution) == ("UTC", "day")
+    assert (date(2026, 11, 21), 1) in orders.store.totals.daily("rows")
+    orders.store.tracked.untrack(counter="rows")
+    made = orders.store.counters.set("rows")
+    assert (made.time_zone, made.resolution) == ("Asia/Tokyo", "hour")

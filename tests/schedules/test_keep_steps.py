@@ -222,6 +222,15 @@ def test_late_rows_follow_and_steps_that_are_removed_leave_what_is_wide_as_it_is
     assert verified(kept.url) == []
 
 
+def test_counters_without_settings_follow_the_default_steps(kept: Kept) -> None:
+    kept.store.counters.set_defaults(resolution="hour", keep="hour=90d")
+    now = now_minute()
+    kept.count({("a", now - 100 * 1440): 1, ("a", now): 2}, "plain")
+    assert rolled_up(kept.url).rolled_up == 1
+    assert rolled_to(kept, "plain").keys() == {"day"}
+    assert verified(kept.url) == []
+
+
 STEPS_TO = [("minute", "minute=2d,hour=90d"), ("day", "day=10d")]
 """A resolution, and steps by which buckets of sixty days ago become wider."""
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from countersink.backfill.errors import BackfillError, RunEnded
 from countersink.backfill.options import BackfillOptions, Drift, Recipe, SourceReport
 from countersink.counting.apply.guards import read_control
+from countersink.counting.counters.all_counters import insert_rows
 from countersink.counting.counters.buckets import Resolution
 from countersink.counting.counters.catalog import load_scheme
 from countersink.database.session import Session
@@ -81,8 +82,10 @@ def begin(
     """
     ask = "SELECT id, resolution FROM backfill_run WHERE counter = %s AND holder = %s"
     with session.transaction():
-        read_control(session)  # its lock keeps the resolution from changing
+        control = read_control(session)  # its lock keeps the resolution from changing
         if not session.query(ask, (options.counter, holder)):
+            # Otherwise a change of the defaults would apply to the rest of the run.
+            insert_rows(session, [options.counter], control.defaults)
             scheme = load_scheme(session, options.counter)
             session.execute(
                 "INSERT INTO backfill_run"

@@ -41,6 +41,9 @@ CREATE TABLE IF NOT EXISTS control (
     catalog_version BIGINT UNSIGNED NOT NULL DEFAULT 0 COMMENT 'grows with every change of settings by which counters count',
     strict        BOOLEAN NOT NULL DEFAULT FALSE COMMENT 'rows of counters that were never created are refused',
     max_keys      INT UNSIGNED NULL COMMENT 'key cap of counters without a cap of their own; NULL: no cap',
+    time_zone     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'UTC' COMMENT 'of counters without a row in counter, with which the row is inserted; likewise resolution and keep_steps',
+    resolution    VARCHAR(8) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'day',
+    keep_steps    VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NULL,
     PRIMARY KEY (id)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
@@ -94,7 +97,8 @@ CREATE TABLE IF NOT EXISTS lease (
     PRIMARY KEY (name)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Settings of counters that were created explicitly, and fixed time zones; all other counters have the defaults.
+-- Settings of counters that were created explicitly, and fixed time zones; all other counters have the defaults of control. A change
+-- of the defaults inserts the rows of those counters first, so that they stay as they are.
 CREATE TABLE IF NOT EXISTS counter (
     name         VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     time_zone    VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT 'UTC' COMMENT 'IANA name; cannot change once anything was counted',

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from functools import partial
 from secrets import token_hex
 
-from countersink.counting.apply.guards import Control, bump, exclusive
-from countersink.counting.counters.all_counters import is_used
+from countersink.counting.apply.guards import BUILT_IN, Control, bump, exclusive
+from countersink.counting.counters.all_counters import insert_rows, is_used
 from countersink.counting.counters.catalog import ZONE_STAYS
 from countersink.counting.counters.deletion_sql import EVERYTHING, delete_rows
 from countersink.counting.counters.settings import check_app_slots, check_name, is_posted
@@ -118,6 +118,8 @@ def claim(session: Session, wanted: TrackedTable) -> bool:
         session.execute(
             "DELETE FROM counter WHERE name = %s AND created IS NULL", (wanted.counter,)
         )
+        # Without a row it would have the default settings.
+        insert_rows(session, [wanted.counter], BUILT_IN)
         definitions.insert(session, wanted)
         bump(session)
         return True
@@ -279,6 +281,7 @@ def _delete_unused(session: Session, tracked: TrackedTable, _: Control) -> bool:
     delete_rows(session, "counter = %s", (tracked.counter,), EVERYTHING)
     for table in ("counter_ledger", "tracked_table"):
         session.execute(f"DELETE FROM {table} WHERE counter = %s", (tracked.counter,))
+    session.execute("DELETE FROM counter WHERE name = %s AND created IS NULL", (tracked.counter,))
     bump(session)
     return True
 

@@ -34,7 +34,7 @@ from typing import Final
 from countersink.counting.apply.amounts import Amounts, Cell
 from countersink.counting.apply.guards import read_control
 from countersink.counting.counters import breakdowns
-from countersink.counting.counters.all_counters import known_names, refuse_tracked
+from countersink.counting.counters.all_counters import insert_rows, known_names, refuse_tracked
 from countersink.counting.counters.breakdowns import Dimensioned, read_dimensioned
 from countersink.counting.counters.catalog import Catalog, read_schemes
 from countersink.counting.counters.settings import check_name
@@ -219,12 +219,12 @@ def _read(
 
 
 def _fix_zone(session: Session, counter: str) -> None:
-    """Forbid a change of the counter's time zone for ten minutes."""
-    session.execute(
-        "INSERT INTO counter (name, zone_fixed) VALUES (%s, UTC_TIMESTAMP(3))"
-        " ON DUPLICATE KEY UPDATE zone_fixed = UTC_TIMESTAMP(3)",
-        (counter,),
-    )
+    """Insert the counter's row if need be, and keep its time zone from changing for ten minutes."""
+    update = "UPDATE counter SET zone_fixed = UTC_TIMESTAMP(3) WHERE name = %s"
+    if not session.execute(update, (counter,)):
+        with session.transaction():
+            insert_rows(session, [counter], read_control(session).defaults)
+            session.execute(update, (counter,))
 
 
 ROWS_PER_STATEMENT: Final = 1000

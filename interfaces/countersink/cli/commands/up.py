@@ -35,7 +35,7 @@ from countersink.database.sessions import open_tables
 from countersink.runtime.log import LineHandler
 from countersink.runtime.process import SignalQueue, signal_queue
 from countersink.statsd.options import PORT as STATSD_PORT
-from countersink.store import api_keys
+from countersink.store import Store, api_keys
 from countersink.web.options import PORT as WEB_PORT
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -97,7 +97,8 @@ def command(data: Path, web_port: int | None, statsd_port: int | None) -> None:
     """Run all processes on this machine, and private servers where no URL is configured.
 
     The private Redis and MariaDB listen on this machine only, on free ports, with their own
-    passwords. First, the tables are brought up to date. Then a worker, a scheduler, two job
+    passwords. First, the tables are brought up to date; in new tables, counters count hours unless
+    `counter set` or `counter defaults` says otherwise. Then a worker, a scheduler, two job
     processes, the HTTP interface with its dashboard and the StatsD listener start, for this machine
     only. Each line of their output begins with the name of the process, unless it is JSON. A
     process or private server that dies is started again. HTTP needs a key, which is created and
@@ -159,8 +160,13 @@ def _run(
         if stop.next(0):
             return
     urls = {**given, **private}
-    for applied in migrate(urls[MYSQL_URL]):
-        _say(f"applied {applied}")
+    applied = migrate(urls[MYSQL_URL])
+    for migration in applied:
+        _say(f"applied {migration}")
+    if "0001_schema" in applied:
+        # New tables: `totals --last 24h` is to answer for the first counter.
+        with Store(urls[MYSQL_URL]) as store:
+            store.counters.set_defaults(resolution="hour")
     key = _page_key(urls[MYSQL_URL], data / KEY_FILE)
     processes: list[Restartable] = []
     for name in COMMANDS:
@@ -219,7 +225,7 @@ def _instructions(
         lines.append(f"  . {file}      # sets {' and '.join(private)}, with passwords")
     lines += [
         "  countersink increment page_views /home",
-        "  countersink totals page_views",
+        "  countersink totals page_views --last 24h",
         "  countersink info",
         "Ctrl-C stops it.",
     ]

@@ -25,6 +25,7 @@ from typing import Final
 from countersink.counting.apply import dead, guards, key_caps
 from countersink.counting.apply.guards import read_control
 from countersink.counting.counters import keep_steps
+from countersink.counting.counters.all_counters import insert_all_rows
 from countersink.counting.counters.buckets import WIDTHS, Width, in_one_day, is_wider, width_of
 from countersink.counting.counters.catalog import SCHEME_COLUMNS, Scheme, scheme_of
 from countersink.database.connection import LOCK_WAIT
@@ -187,6 +188,10 @@ _ROLLED: Final = [f"rolled_{width}" for width in WIDTHS[1:]]
 def _kept(session: Session) -> list[tuple[str, str | None]]:
     """Return (counter, keep_steps) for each counter that has keep steps, or buckets that were
     rolled up."""
+    with session.transaction():
+        defaults = read_control(session).defaults
+        if defaults.keep_steps:
+            insert_all_rows(session, defaults)
     return session.query(
         "SELECT name, keep_steps FROM counter"
         f" WHERE COALESCE(keep_steps, {', '.join(_ROLLED)}) IS NOT NULL ORDER BY name"

@@ -18,6 +18,8 @@ from countersink.backfill.count.chunks import Chunk, scope_of
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import Recipe
 from countersink.backfill.spans import digest
+from countersink.counting.apply.guards import read_control
+from countersink.counting.counters.all_counters import insert_rows
 from countersink.database.session import Session, rerun
 
 LONGEST_PATH: Final = 4096
@@ -346,13 +348,10 @@ def read(session: Session, source: int, *, lock: bool = False) -> Source | None:
 
 
 def lock_counter(session: Session, counter: str) -> None:
-    """Lock the row of a counter exclusively until the transaction ends. The transaction must not
-    take the share lock of the control row afterwards: a process that has the control row's
-    exclusive lock may be waiting for the counter's row."""
-    # ON DUPLICATE KEY takes the exclusive lock of an existing row; INSERT IGNORE a shared one.
-    session.execute(
-        "INSERT INTO counter (name) VALUES (%s) ON DUPLICATE KEY UPDATE name = name", (counter,)
-    )
+    """Lock the control row, shared, and then the row of a counter, exclusively, until the
+    transaction ends. In the opposite order it could wait for a process that has the control row's
+    exclusive lock and waits for the counter's row."""
+    insert_rows(session, [counter], read_control(session).defaults)
 
 
 def save(session: Session, source: Source) -> None:

@@ -29,7 +29,6 @@ from countersink.backfill.options import BackfillOptions, Drift, Progress
 from countersink.backfill.reconcile.scope import DayBuckets, choose, each_day
 from countersink.counting.apply import cells
 from countersink.counting.apply.amounts import Amounts
-from countersink.counting.apply.guards import read_control
 from countersink.counting.counters.all_counters import refuse_tracked
 from countersink.counting.counters.buckets import Resolution
 from countersink.database.errors import Conflict
@@ -149,7 +148,6 @@ class Correction:
         """
         counter = self.counter
         with session.transaction():
-            read_control(session)
             lock_counter(session, counter)
             # Retention cannot add widths to the scheme meanwhile, and locks the rows that it moves.
             buckets = self.buckets(session, " LOCK IN SHARE MODE")

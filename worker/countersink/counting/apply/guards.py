@@ -2,7 +2,8 @@
 are rows of ``applied_entry``; they are inserted, looked up, and pruned up to the watermark. Pruning
 is refused while the clocks of MySQL and Redis differ by more than five minutes.
 
-The control row has the watermark, the version of the catalog, strict mode and the default cap.
+The control row has the watermark, the version of the catalog, strict mode, the default cap and the
+default settings of counters.
 Every batch reads it under a share lock until its transaction ends. A change takes the exclusive
 lock. So no transaction that has read the old values can commit after the change.
 """
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from countersink.database.connection import LOCK_WAIT
 from countersink.database.errors import Refused
@@ -27,6 +28,24 @@ EXCLUSIVE_ATTEMPTS: Final = 20
 Result = TypeVar("Result")
 
 
+class CounterDefaults(NamedTuple):
+    """The settings of counters that have no row in ``counter``. The row is inserted with them.
+
+    Attributes:
+        time_zone: IANA name of the time zone.
+        resolution: width of the buckets in which events are counted.
+        keep_steps: text of the steps of retention; None to keep all buckets for ever.
+    """
+
+    time_zone: str = "UTC"
+    resolution: str = "day"
+    keep_steps: str | None = None
+
+
+BUILT_IN: Final = CounterDefaults()
+"""The default settings of a new installation."""
+
+
 @dataclass(frozen=True, slots=True)
 class Control:
     """The values of the control row.
@@ -38,6 +57,7 @@ class Control:
         strict: whether rows of counters that were neither created nor counted are refused.
         max_keys: maximum number of keys per day of a counter without its own cap; None for any
             number.
+        defaults: the default settings of counters.
     """
 
     watermark: int
@@ -45,6 +65,7 @@ class Control:
     catalog_version: int
     strict: bool
     max_keys: int | None
+    defaults: CounterDefaults
 
 
 def read_control(session: Session, lock: str = "LOCK IN SHARE MODE") -> Control:
@@ -61,15 +82,17 @@ def read_control(session: Session, lock: str = "LOCK IN SHARE MODE") -> Control:
         Refused: the row is missing.
     """
     rows = session.query(
-        f"SELECT pruned_before, {NOW_MS}, catalog_version, strict, max_keys FROM control"
-        f" WHERE id = 1 {lock}"
+        f"SELECT pruned_before, {NOW_MS}, catalog_version, strict, max_keys, time_zone, resolution,"
+        f" keep_steps FROM control WHERE id = 1 {lock}"
     )
     if not rows:
         raise Refused(
             "the row of table control is missing: restore it, with its pruned_before, from a backup"
         )
-    watermark, now, version, strict, max_keys = rows[0]
-    return Control(int(watermark), int(now), int(version), bool(strict), max_keys)
+    watermark, now, version, strict, max_keys, *defaults = rows[0]
+    return Control(
+        int(watermark), int(now), int(version), bool(strict), max_keys, CounterDefaults(*defaults)
+    )
 
 
 def exclusive(

@@ -1,6 +1,6 @@
 """Names of counters and of breakdowns (``page_views#1``): reads the names of all counters that were
 created or counted, their totals of all time, and whether a rise is good; checks whether a counter
-is in use.
+is in use; inserts rows of counters that have none.
 
 Names are read in parts. Totals are added up from the rows of the counters, or read from the ledger.
 One statement reads hundreds of counters.
@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, get_args
 
+from countersink.counting.apply.guards import CounterDefaults
 from countersink.counting.errors import TrackedCounter, UnknownCounter
 from countersink.database.session import Session
 from countersink.database.sql import marks, parts
@@ -93,6 +94,29 @@ def known_names(session: Session, wanted: Iterable[str]) -> set[str]:
         found = session.query(" UNION ".join(each), [*part] * len(each))
         known.update(name for (name,) in found)
     return known
+
+
+def insert_rows(session: Session, names: Iterable[str], defaults: CounterDefaults) -> None:
+    """Insert the rows of counters into ``counter``, with the default settings. Existing rows stay
+    as they are, and are locked exclusively until the transaction ends.
+
+    Args:
+        session: in a transaction that has read the control row under a lock. Otherwise, workers
+            could count a new counter by other defaults before its row is inserted.
+        names: the names of the counters.
+        defaults: the default settings, from the control row.
+    """
+    into = "counter (name, time_zone, resolution, keep_steps)"
+    rows = [(name, *defaults) for name in sorted(names)]
+    # ON DUPLICATE KEY takes the exclusive lock of an existing row; INSERT IGNORE a shared one.
+    keep = " ON DUPLICATE KEY UPDATE name = counter.name"
+    session.insert_rows(into, rows, _COUNTERS_PER_QUERY, keep)
+
+
+def insert_all_rows(session: Session, defaults: CounterDefaults) -> None:
+    """Insert the rows of all counters that have none. Arguments are as for :func:`insert_rows`."""
+    stored = {name for (name,) in session.query("SELECT name FROM counter")}
+    insert_rows(session, set(counter_names(session)) - stored, defaults)
 
 
 def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:

@@ -4,7 +4,8 @@ exist, of counters with a cap.
 
 A counter's time zone never changes once it was counted. A new resolution applies to events counted
 later: each row has the width of its bucket, so a counter may have buckets of several widths. A
-counter without settings counts days in UTC. Retention rolls finer buckets up to wider ones.
+counter without a row in ``counter`` has the default settings. Retention rolls finer buckets up to
+wider ones.
 
 A *mark* is on a local day that a reconcile has set to the counts of its sources. The sources have
 all events that were accepted before the reconcile began, even if their entries had not arrived yet.
@@ -18,10 +19,10 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final, cast
 
-from countersink.counting.apply.guards import read_control
+from countersink.counting.apply.guards import BUILT_IN, CounterDefaults, read_control
 from countersink.counting.counters import buckets
 from countersink.counting.counters.breakdowns import Breakdown, Dimensioned, read_dimensioned
-from countersink.counting.counters.buckets import NUMBER, RESOLUTIONS, WIDTHS, Resolution, Width
+from countersink.counting.counters.buckets import RESOLUTIONS, WIDTHS, Resolution, Width
 from countersink.database.errors import UnknownZone
 from countersink.database.session import Session
 from countersink.database.sql import (
@@ -229,6 +230,7 @@ class Catalog:
         made: memory of keys that were found to exist, of counters with a cap.
         salt_days: days for which a salt lasts, by the name of each counter that counts different
             members.
+        defaults: the settings of counters that have no row in ``counter``.
         salts: memory of the periods of salts, by the salt's number.
     """
 
@@ -241,12 +243,14 @@ class Catalog:
     default_cap: int | None = None
     dimensioned: Mapping[str, Dimensioned] = field(default_factory=dict)
     salt_days: Mapping[str, int] = field(default_factory=dict)
+    defaults: CounterDefaults = BUILT_IN
     known: set[str] = field(default_factory=set, init=False)
     made: KeyMemory = field(default_factory=KeyMemory, init=False)
     salts: dict[int, SaltPeriod] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Derive ``capped`` and ``marked_before`` from the other attributes."""
+        """Derive further attributes from the given ones."""
+        self._default = default_scheme("", self.defaults)
         self.capped = bool(self._caps) or self.default_cap is not None
         self.marked_before = max(
             (mark.sent_before for days in self._marks.values() for mark in days.values()), default=0
@@ -254,7 +258,7 @@ class Catalog:
 
     def scheme(self, counter: str) -> Scheme:
         """Return the scheme of a counter; the default scheme if it has no settings."""
-        return self._schemes.get(counter, DEFAULT)
+        return self._schemes.get(counter, self._default)
 
     def cap(self, counter: str) -> int | None:
         """Return the maximum number of keys that a day of the counter may have; None for any
@@ -269,8 +273,7 @@ class Catalog:
         Raises:
             UnknownZone: this machine does not know the counter's time zone.
         """
-        scheme = self._schemes.get(counter)
-        return minute // 1440 * 86_400 + _DAY if scheme is None else scheme.label(minute)
+        return self.scheme(counter).label(minute)
 
     def holds(self, breakdown: Breakdown, counter: str, label: int) -> bool:
         """Return whether a breakdown counts the events of a bucket of its counter. A breakdown
@@ -320,9 +323,6 @@ class Catalog:
         return found if found is not None and accepted < found.sent_before else None
 
 
-_DAY: Final = NUMBER["day"]
-
-
 def load(session: Session, *, old_marks: bool = False) -> Catalog:
     """Read the catalog in the caller's transaction or snapshot.
 
@@ -350,6 +350,7 @@ def load(session: Session, *, old_marks: bool = False) -> Catalog:
         control.max_keys,
         read_dimensioned(session) if any(names for *_, names in settings) else {},
         {name: days for name, _, days, _ in settings if days is not None},
+        control.defaults,
     )
 
 
@@ -391,7 +392,13 @@ def load_scheme(session: Session, counter: str, lock: str = "") -> Scheme:
     """Read the scheme of one counter; the default scheme, if it has no row. ``lock`` is as for
     :func:`read_schemes`.
     """
-    return read_schemes(session, [counter], lock).get(counter, DEFAULT)
+    found = read_schemes(session, [counter], lock).get(counter)
+    return found or default_scheme(counter, read_control(session, lock="").defaults)
+
+
+def default_scheme(counter: str, defaults: CounterDefaults) -> Scheme:
+    """Return the scheme of a counter that has no row in ``counter``."""
+    return scheme_of(counter, (defaults.time_zone, defaults.resolution))
 
 
 def scheme_of(counter: str, columns: Sequence[Any]) -> Scheme:

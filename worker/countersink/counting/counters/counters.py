@@ -1,5 +1,6 @@
 """``Counters``, the interface for programs: list, show, set and delete counters, switch strict
-mode, and set the default cap of keys. See ``settings.py`` for the checks of values.
+mode, and set the default cap of keys and the default settings. See ``settings.py`` for the checks
+of values.
 """
 
 from collections.abc import Callable, Sequence
@@ -7,12 +8,19 @@ from functools import partial
 from typing import TypeVar
 
 from countersink.counting.apply import key_caps
-from countersink.counting.apply.guards import Control, bump, exclusive, read_control
+from countersink.counting.apply.guards import (
+    Control,
+    CounterDefaults,
+    bump,
+    exclusive,
+    read_control,
+)
 from countersink.counting.counters import all_counters, buckets, deletion, keep_steps, settings
 from countersink.counting.counters import breakdowns as declared
 from countersink.counting.counters.all_counters import Better, refuse_tracked
 from countersink.counting.counters.breakdowns import check_breakdowns, check_dimensions
 from countersink.counting.counters.buckets import Resolution
+from countersink.counting.counters.catalog import default_scheme
 from countersink.counting.counters.deletion import Deleted
 from countersink.counting.counters.settings import Counter, MaxKeys, SettingsChange
 from countersink.counting.visitors import check_salt_days
@@ -73,20 +81,18 @@ class Counters:
         better: Better | None = None,
     ) -> Counter:
         """Create a counter, or change settings of an existing one. Settings that are not given stay
-        as they are.
+        as they are. A new counter has the default settings, see :meth:`set_defaults`.
 
         Args:
             name: 1 to 64 characters of ``A-Z a-z 0-9 _ . : -``.
-            time_zone: IANA name of the zone in which the counter's days begin at midnight. The
-                default is UTC. It cannot be changed once the counter was counted.
-            resolution: width of the buckets in which events are counted from now on: ``day``
-                (default), ``hour``, ``quarter`` (of an hour) or ``minute``. Minutes and quarters
-                add up to the days of any zone, hours only to those of zones that are whole hours
-                from UTC.
+            time_zone: IANA name of the zone in which the counter's days begin at midnight. It
+                cannot be changed once the counter was counted.
+            resolution: width of the buckets in which events are counted from now on: ``day``,
+                ``hour``, ``quarter`` (of an hour) or ``minute``. Minutes and quarters add up to the
+                days of any zone, hours only to those of zones that are whole hours from UTC.
             keep: how long buckets finer than months are kept. An example is
                 ``minute=2d,hour=90d,day=400d``: minutes for 2 days, then hours until 90 days, then
-                days until 400 days, then months. With ``"forever"`` (default) no bucket is rolled
-                up.
+                days until 400 days, then months. With ``"forever"`` no bucket is rolled up.
             max_keys: maximum number of keys per day that workers and backfills make, 1 to
                 100,000,000. Further keys are counted together in the key ``__overflow__``.
                 (Transactions of applications make any number of keys.) With ``"none"`` (default)
@@ -176,6 +182,50 @@ class Counters:
             if key == "" and all_counters.names_of(session, name):
                 raise declared.empty_key(name)
             return deletion.delete_key(session, name, key)
+
+    def defaults(self) -> CounterDefaults:
+        """Return the default settings of counters."""
+        return self._pool.read(lambda session: read_control(session, lock="").defaults)
+
+    def set_defaults(
+        self,
+        *,
+        time_zone: str | None = None,
+        resolution: Resolution | None = None,
+        keep: str | None = None,
+    ) -> CounterDefaults:
+        """Change default settings: those that a counter gets when it is created or counted for the
+        first time. Counters that exist keep their settings. The arguments are as for :meth:`set`;
+        defaults that are not given stay as they are, in a new installation ``UTC``, ``day`` and
+        ``forever``.
+
+        Returns:
+            The new default settings.
+
+        Raises:
+            ValueError: a value is invalid, or a counter cannot have these settings together.
+        """
+        if resolution is not None:
+            settings.check_resolution(resolution)
+        steps = None if keep is None else keep_steps.parse(keep)
+
+        def change(session: Session, control: Control) -> CounterDefaults:
+            zone, width, text = control.defaults
+            if steps is not None:
+                text = keep_steps.text_of(steps) if steps else None
+            changed = CounterDefaults(time_zone or zone, resolution or width, text)
+            scheme = default_scheme("a new counter", changed)
+            settings.check_hours(scheme.time_zone, scheme.resolution, control.now // 1000)
+            settings.check_steps(scheme, keep_steps.stored(text), None, control.now)
+            all_counters.insert_all_rows(session, control.defaults)
+            session.execute(
+                "UPDATE control SET time_zone = %s, resolution = %s, keep_steps = %s WHERE id = 1",
+                changed,
+            )
+            bump(session)
+            return changed
+
+        return self._exclusively(change)
 
     def strict(self) -> bool:
         """Return whether strict mode is on. Strict mode refuses rows of counters that were neither

@@ -25,7 +25,7 @@ from typing import Final, TypeVar
 
 from countersink.counting.apply.guards import Control, bump, exclusive, short_waits
 from countersink.counting.counters import deletion_sql
-from countersink.counting.counters.all_counters import names_of, refuse_tracked
+from countersink.counting.counters.all_counters import insert_rows, names_of, refuse_tracked
 from countersink.counting.counters.catalog import ZONE_STAYS, load
 from countersink.counting.counters.deletion_sql import Deleted as Deleted
 from countersink.database.errors import Conflict
@@ -52,13 +52,14 @@ _ABOUT_A_COUNTER: Final = (
 )
 """Tables that may still have rows of a counter when its rows of ``counter_slot`` are deleted."""
 _TOMBSTONE: Final = (
-    "INSERT INTO counter (name, zone_fixed) VALUES (%s, UTC_TIMESTAMP(3)) ON DUPLICATE KEY UPDATE"
-    " zone_fixed = UTC_TIMESTAMP(3), created = NULL, keep_steps = NULL, rolled_quarter = NULL,"
+    "UPDATE counter SET zone_fixed = UTC_TIMESTAMP(3), created = NULL,"
+    " keep_steps = IF(time_zone = %s AND resolution = %s, %s, NULL), rolled_quarter = NULL,"
     " rolled_hour = NULL, rolled_day = NULL, rolled_month = NULL, max_keys = NULL,"
     " app_slots = DEFAULT(app_slots), dimensions = NULL, salt_days = NULL, better = DEFAULT(better)"
+    " WHERE name = %s"
 )
-"""SQL that resets a counter's row. Time zone and resolution stay: applications may still count by
-them for a minute."""
+"""SQL that resets a counter's row, given the default settings. Time zone and resolution stay:
+applications may still count by them for a minute. Other default steps might not fit them."""
 
 Reached = Callable[[str], object]
 Result = TypeVar("Result")
@@ -155,7 +156,8 @@ class _Deletion:
             f" AND zone_fixed < {ZONE_STAYS}"
         )
         if not self.session.execute(old, (self.counter,)):
-            self.session.execute(_TOMBSTONE, (self.counter,))
+            insert_rows(self.session, [self.counter], control.defaults)
+            self.session.execute(_TOMBSTONE, (*control.defaults, self.counter))
         bump(self.session)
         self.reached("before_commit")
         return deleted

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from countersink.counting import visitors
 from countersink.counting.apply import key_caps
-from countersink.counting.apply.guards import Control, bump
+from countersink.counting.apply.guards import BUILT_IN, Control, bump
 from countersink.counting.counters import all_counters, breakdowns, buckets, keep_steps
 from countersink.counting.counters.all_counters import (
     BETTER,
@@ -36,7 +36,6 @@ from countersink.database.sql import LABEL, NOW_MS, SHARED_SLOTS, datetime_of, l
 from countersink.runtime.limits import is_name
 
 DEFAULT_APP_SLOTS: Final = 16
-_NOT_CREATED: Final = (None, DEFAULT_APP_SLOTS, None, BETTER[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,7 @@ class Counter:
         overflown: today's amount (in its time zone) of ``__overflow__``, its breakdowns included; 0
             if this machine does not know the time zone.
         app_slots: number of slots over which transactions of applications spread.
-        made: whether ``Counters.set`` created it. If not, it exists because it was counted.
+        made: whether an operator created it. If not, it exists because it was counted.
         dimensions: names of the dimensions that increments may have.
         breakdowns: its breakdowns, in the order in which they were declared.
         salt_days: days for which a salt of its members lasts; 0 for ever. None where different
@@ -86,20 +85,21 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
     ((now_ms,),) = session.query(f"SELECT {NOW_MS}")
     minute = int(now_ms) // 60_000
     catalog = load(session)
-    where, args = ("", ()) if name is None else (" AND name = %s", (name,))
+    where, args = ("", ()) if name is None else (" WHERE name = %s", (name,))
     rows = session.query(
-        "SELECT name, max_keys, app_slots, keep_steps, better FROM counter"
-        f" WHERE created IS NOT NULL{where}",
+        "SELECT name, created IS NOT NULL, max_keys, app_slots, keep_steps, better FROM counter"
+        + where,
         args,
     )
-    created = {each: columns for each, *columns in rows}
+    stored = {each: columns for each, *columns in rows}
+    default = False, None, DEFAULT_APP_SLOTS, catalog.defaults.keep_steps, BETTER[0]
     overflown: Counts[tuple[str, date]] = Counts()
     for (each, label), amount in key_caps.overflown_lately(session, name).items():
         with suppress(Refused, LookupError):  # verify reports unknown widths
             overflown[counter_of(each), catalog.day(each, label)] += amount
     found = []
     for each in [name] if name is not None else counter_names(session):
-        max_keys, app_slots, steps, better = created.get(each, _NOT_CREATED)
+        made, max_keys, app_slots, steps, better = stored.get(each, default)
         scheme = catalog.scheme(each)
         declared = catalog.dimensioned.get(each, Dimensioned(each, ()))
         over = 0
@@ -118,7 +118,7 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
                 most_keys=catalog.cap(each),
                 overflown=over,
                 app_slots=app_slots,
-                made=each in created,
+                made=bool(made),
                 dimensions=declared.dimensions,
                 breakdowns=declared.breakdowns,
                 salt_days=catalog.salt_days.get(each),
@@ -158,11 +158,19 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
     """
     refuse_tracked(session, wanted.name)
     name = wanted.name
-    _set_options(session, wanted)
-    _set_scheme(session, wanted, control.now)
-    if wanted.salt_days is not None:
-        visitors.set_days(session, name, wanted.salt_days, control.now // 60_000)
-    _check_steps(session, name, control.now)
+    has_row = session.query("SELECT 1 FROM counter WHERE name = %s", (name,))
+    all_counters.insert_rows(session, [name], control.defaults)
+    try:
+        _set_options(session, wanted)
+        _set_scheme(session, wanted, control.now)
+        if wanted.salt_days is not None:
+            visitors.set_days(session, name, wanted.salt_days, control.now // 60_000)
+        _check_steps(session, name, control.now)
+    except ValueError as error:
+        if has_row or control.defaults == BUILT_IN:
+            raise
+        own = "settings that are not given are those of `countersink counter defaults`"
+        raise ValueError(f"{error}; {own}") from error
     if wanted.dimensions is not None or wanted.breakdowns is not None:
         since = next_midnight(session, name, control.now) if _may_be_counted(session, name) else 0
         breakdowns.declare(session, name, wanted.dimensions, wanted.breakdowns, since)
@@ -172,11 +180,10 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
 
 
 def _set_options(session: Session, wanted: SettingsChange) -> None:
-    """Insert the counter's row if it has none, and set its cap, slots, steps and ``better``. If
-    this is its first cap, the stored numbers of its keys are forgotten, to be counted anew.
+    """Update the cap, slots, steps and ``better`` in the counter's row. If this is its first cap,
+    the stored numbers of its keys are forgotten, to be counted anew.
     """
     name = wanted.name
-    session.execute("INSERT IGNORE INTO counter (name) VALUES (%s)", (name,))
     ((before, slots, keep, better),) = session.query(
         "SELECT max_keys, app_slots, keep_steps, better FROM counter WHERE name = %s FOR UPDATE",
         (name,),
@@ -205,7 +212,7 @@ def _set_scheme(session: Session, wanted: SettingsChange, now_ms: int) -> None:
     resolution = wanted.resolution or before.resolution
     if (zone, resolution) == (before.time_zone, before.resolution):
         return
-    _check_hours(zone, resolution, now_ms // 1000)
+    check_hours(zone, resolution, now_ms // 1000)
     if zone != before.time_zone:
         _check_zone(session, before)
     if resolution != before.resolution and _may_be_counted(session, name):
@@ -279,17 +286,27 @@ def _counted_to(session: Session, scheme: Scheme, now_ms: int) -> int:
 
 
 def _check_steps(session: Session, name: str, now_ms: int) -> None:
-    """Raise an error if the counter cannot follow its steps of retention.
+    """Raise an error if the counter cannot follow its steps: see :func:`check_steps`."""
+    ((text, days),) = session.query(
+        "SELECT keep_steps, salt_days FROM counter WHERE name = %s", (name,)
+    )
+    check_steps(load_scheme(session, name), keep_steps.stored(text), days, now_ms)
+
+
+def check_steps(scheme: Scheme, steps: Steps, days: int | None, now_ms: int) -> None:
+    """Raise an error if a counter cannot follow some steps of retention.
+
+    Args:
+        scheme: the counter's scheme.
+        steps: the steps.
+        days: days for which a salt of its members lasts; None where they are not counted.
+        now_ms: time of the server's clock in Unix ms.
 
     Raises:
         ValueError: the counter has no buckets of the first width; or hours do not fit its time
             zone; or a month would unite members that were hashed with several salts.
     """
-    ((text, days),) = session.query(
-        "SELECT keep_steps, salt_days FROM counter WHERE name = %s", (name,)
-    )
-    steps, scheme = keep_steps.stored(text), load_scheme(session, name)
-    finest = scheme.widths[0]
+    name, finest = scheme.counter, scheme.widths[0]
     if steps and NUMBER[steps[0][0]] < NUMBER[finest]:
         raise ValueError(
             f"{name} has no {steps[0][0]} buckets, its finest are {finest} buckets: leave"
@@ -297,14 +314,14 @@ def _check_steps(session: Session, name: str, now_ms: int) -> None:
         )
     if days and "month" in keep_steps.targets(steps):
         raise ValueError(
-            f"{name} cannot both roll up days to months (--keep {text})"
+            f"{name} cannot both roll up days to months (--keep {keep_steps.text_of(steps)})"
             f" and renew its salts (--salt-days {days}): a month would unite"
             " members that were hashed with several salts; keep its days (--keep without day), or"
             " one salt (--unique)"
         )
     if "hour" in keep_steps.targets(steps):
         advice = "write quarter instead of hour in --keep, or leave hour out"
-        _check_hours(scheme.time_zone, "hour", now_ms // 1000, advice)
+        check_hours(scheme.time_zone, "hour", now_ms // 1000, advice)
 
 
 MAX_APP_SLOTS: Final = len(SHARED_SLOTS)
@@ -383,7 +400,7 @@ def _checked(name: str, value: int | str, most: int, noun: str = "", other: str 
     return value
 
 
-def _check_hours(
+def check_hours(
     time_zone: str, width: Width, since: int, advice: str = "use the resolution quarter"
 ) -> None:
     """Raise ValueError if ``width`` is hours, and the zone is not whole hours from UTC at some time

@@ -9,14 +9,15 @@ the same, because nothing changes within a snapshot.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, Final
 
+from countersink.counting.apply.guards import BUILT_IN, read_control
 from countersink.counting.counters import buckets
 from countersink.counting.counters.all_counters import counter_names, is_breakdown
 from countersink.counting.counters.buckets import NUMBER, is_wider
-from countersink.counting.counters.catalog import DEFAULT, SCHEME_COLUMNS, Scheme, scheme_of
+from countersink.counting.counters.catalog import SCHEME_COLUMNS, Scheme, default_scheme, scheme_of
 from countersink.counting.errors import UnknownCounter
 from countersink.counting.totals.selection import KeyMatch, Keys, Selection
 from countersink.counting.totals.views import NOTHING, Ranges, View
@@ -324,13 +325,14 @@ def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
         )
     }
     others = [name for name in names if name and name not in found]
+    defaults = read_control(session, lock="").defaults if others else BUILT_IN
     counted: set[str] = set()
     for table in ("counter_ledger", "counter_slot") if others else ():
         distinct = f"SELECT DISTINCT counter FROM {table} FORCE INDEX (PRIMARY)"
         rows = session.query(f"{distinct} WHERE counter IN ({marks(others)})", others)
         counted |= {name for (name,) in rows}
     return {
-        name: found.get(name) or Shape(name in counted, replace(DEFAULT, counter=name))
+        name: found.get(name) or Shape(name in counted, default_scheme(name, defaults))
         for name in names
     }
 

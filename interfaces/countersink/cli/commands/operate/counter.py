@@ -1,5 +1,5 @@
 """``countersink counter``: flags, tables and texts of its commands ``list``, ``show``, ``set``,
-``delete``, ``strict`` and ``max-keys``.
+``delete``, ``defaults``, ``strict`` and ``max-keys``.
 
 See ``counting/counters/settings.py`` for the limits of a counter's settings, and for their errors.
 """
@@ -19,7 +19,7 @@ from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.counting.counters.all_counters import BETTER
 from countersink.counting.counters.breakdowns import Breakdown, check_breakdowns, check_dimensions
 from countersink.counting.counters.buckets import RESOLUTIONS
-from countersink.counting.counters.keep_steps import parse, text_of
+from countersink.counting.counters.keep_steps import FOREVER, by_width, parse, stored, text_of
 from countersink.counting.counters.settings import (
     MAX_APP_SLOTS,
     NO_CAP,
@@ -52,8 +52,8 @@ KEYS: Final = Checked("keys", _max_keys)
 def command() -> None:
     """Make, configure, show and delete counters.
 
-    A counter need not be made: without settings, it counts days in UTC and keeps them forever. Make
-    it to choose its time zone, finer buckets, or how long buckets are kept.
+    A counter need not be made: its first count gives it the settings of `counter defaults`. Make it
+    to choose its time zone, finer buckets, or how long buckets are kept.
     """
 
 
@@ -81,13 +81,13 @@ def show_command(name: str) -> None:
 @settings.one_off(
     "--time-zone",
     type=ZONE,
-    help="Time zone of its days; initially UTC, and fixed by the first count.",
+    help="Time zone of its days, fixed by the first count; initially as in `counter defaults`.",
 )
 @settings.one_off(
     "--resolution",
     type=click.Choice(RESOLUTIONS),
-    help="Width of its new buckets; initially day. With quarters (of an hour) and minutes, days are"
-    " exact in any time zone.",
+    help="Width of its new buckets; initially as in `counter defaults`. With quarters (of an hour)"
+    " and minutes, days are exact in any time zone.",
 )
 @settings.one_off(
     "--keep",
@@ -95,7 +95,7 @@ def show_command(name: str) -> None:
     type=STEPS,
     help="How long buckets of each width are kept before they become wider, such as"
     " minute=2d,hour=90d,day=400d: minutes for two days, then hours until 90 days, days until 400"
-    " days, then months. Initially forever.",
+    " days, then months. Initially as in `counter defaults`.",
 )
 @settings.one_off(
     "--max-keys",
@@ -237,8 +237,48 @@ def strict_command(state: str | None) -> None:
         {"strict": on},
         "strict: rows of unknown counters become dead letters"
         if on
-        else "not strict: rows of unknown counters are counted, by days in UTC",
+        else "not strict: rows of unknown counters are counted, by the settings of"
+        " `countersink counter defaults`",
     )
+
+
+@command.command("defaults", cls=settings.Command)
+@settings.one_off("--time-zone", type=ZONE, help="Time zone of their days.")
+@settings.one_off("--resolution", type=click.Choice(RESOLUTIONS), help="Width of their buckets.")
+@settings.one_off(
+    "--keep",
+    metavar="STEPS",
+    type=STEPS,
+    help="How long their buckets are kept, such as hour=90d; see `counter set`. forever: no limit.",
+)
+@settings.mysql_options("table", "json")
+def defaults_command(**changes: Any) -> None:
+    """Show or set the settings of new counters.
+
+    A counter gets them when `counter set` makes it or when it is counted for the first time, except
+    those that `counter set` names. At first they are days in UTC, kept forever; `countersink up`
+    chooses hours for the tables that it creates. A change applies at once. Counters that exist keep
+    their settings.
+    """
+    counters = settings.open_store().counters
+    given = " ".join(
+        f"--{name.replace('_', '-')} {value}" for name, value in changes.items() if value
+    )
+    with values_checked():
+        found = counters.set_defaults(**changes) if given else counters.defaults()
+    time_zone, resolution, keep = found
+
+    def write() -> None:
+        shown = {"time zone": time_zone, "resolution": resolution, "keep": keep or FOREVER}
+        output.write_facts(shown)
+        if given:
+            click.echo(
+                "Counters that exist stay as they are; this changes one:\n"
+                f"  countersink counter set NAME {given}"
+            )
+
+    steps = by_width(stored(keep)) or None
+    output.write_result({"time_zone": time_zone, "resolution": resolution, "keep": steps}, write)
 
 
 @command.command("max-keys", cls=settings.Command)
