@@ -324,7 +324,7 @@ class LogFile:
             ) from error
 
     def holds(self, offset: int) -> bool:
-        """Return whether the log has at least ``offset`` uncompressed bytes."""
+        """Return whether the log has ``offset`` uncompressed bytes; LogError as :meth:`read`."""
         if not self.compressed:
             return os.fstat(self._fd).st_size >= offset
         return offset == 0 or len(self.read(1, offset - 1)) == 1

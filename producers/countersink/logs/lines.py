@@ -95,6 +95,7 @@ class Parser:
         Raises:
             UnknownFormat: the file's first lines are in several formats, or their format lacks a
                 requested field or needs a time zone.
+            LogError: the file cannot be read.
         """
         self._detected = not self._auto
         if isinstance(self._reader, W3cLog):
@@ -117,7 +118,8 @@ class Parser:
             all: whether these are all lines of the source.
 
         Returns:
-            False where the lines do not show the format, but more lines may; else True.
+            False where the lines do not show the format, but more lines may. True where the format
+            is known, or all lines are blank and no more are needed.
 
         Raises:
             UnknownFormat: as :meth:`begin`; or no line shows the format, and all lines or the first
@@ -159,6 +161,10 @@ class Parser:
     def _detect(self, lines: Sequence[bytes]) -> None:
         """Detect the format by ``lines``. Where no line shows it, the parser keeps its reader: that
         of the last file, or one that rejects all lines.
+
+        Raises:
+            UnknownFormat: the lines are in several formats, or the format lacks a requested field
+                or needs a time zone.
         """
         detected = detect(lines)
         if detected is None:

@@ -115,7 +115,7 @@ def _place(mark: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """Entries of some lines, and the position after them; ``at`` is Unix ms on Redis's clock."""
+    """Entries of some lines, the position after these lines, and ``at``, the entries' time."""
 
     position: Position
     at: int

@@ -140,9 +140,10 @@ def _identity(path: str) -> tuple[int, int] | None:
 def find(log: LogPath, position: Position) -> LogFile | None:
     """Open the file of ``position``, whatever its name is now; None where it was not found.
 
-    The file must begin with the position's first bytes. The file with its inode is tried first,
-    then the log and its rotated files: a copy or a compressed file has another inode. For a
-    position without first bytes nothing is found: its inode may belong to another file by now.
+    The file must begin with the position's first bytes and reach its offset. The file with its
+    inode is tried first, then the log and its rotated files: a copy or a compressed file has
+    another inode. For a position without first bytes nothing is found: its inode may belong to
+    another file by now.
 
     Raises:
         LogError: the file was not found, but may be one that cannot be read.
@@ -170,7 +171,7 @@ def find(log: LogPath, position: Position) -> LogFile | None:
 
 def find_below(log: LogPath, position: Position) -> tuple[LogPath, LogFile] | None:
     """Look for the file of a position in the subdirectories of the log's directory. Return the log
-    path with that subdirectory and the open file; None where it was not found.
+    path with that subdirectory and the open file; None where it was not found or is unreadable.
     """
     directory = os.path.dirname(log.path)
     for place in (os.path.join(directory, name) for name in _names(directory)):
@@ -288,10 +289,8 @@ def _changed_ns(path: str) -> int:
 
 
 def open_following(log: LogPath, file: LogFile, position: Position) -> LogFile | None:
-    """Open the file that was begun after ``file``; None where ``file`` is the log itself.
-
-    Args:
-        position: a position in ``file``.
+    """Open the file that was begun after ``file``, to which ``position`` belongs; None where
+    ``file`` is the log itself, or where that file would be the log, which does not exist yet.
 
     Raises:
         LogError: the log is rotated faster than it can be read.
@@ -300,7 +299,8 @@ def open_following(log: LogPath, file: LogFile, position: Position) -> LogFile |
 
 
 def _opened(log: LogPath, find: Callable[[], str | None]) -> LogFile | None:
-    """Open the file whose path ``find`` returns; None where it returns None.
+    """Open the file whose path ``find`` returns; None where it returns None, or the path of the log
+    while there is no log.
 
     Files may be renamed meanwhile: the open file is the right one only if ``find`` returns its path
     again afterwards.

@@ -106,8 +106,9 @@ class LogSender:
 
         Raises:
             PositionError: the position file cannot be written; nothing was sent.
-            TailError: another reader has set the mark; or a stop came while Redis was away, and the
-                next run sends the entries that are in the position file.
+            TailError: another reader has set the mark; or the lines have visitors, and the counter
+                does not count them; or a stop came while Redis was away or the stream was full, and
+                the next run sends the entries that are in the position file.
             StreamError: Redis refuses for good.
         """
         at = self.now()
@@ -120,6 +121,10 @@ class LogSender:
     def _sent(self, file: PositionFile, mark: LogMark, batch: LogBatch) -> bool:
         """Send the entries of ``batch`` and set the mark to its position. Send nothing and return
         False where Redis has lost earlier entries, which are still in the position file.
+
+        Raises:
+            TailError: another tail has set the mark; or as :meth:`retried`.
+            StreamError: Redis refuses for good.
         """
         if self.retried(lambda: mark.store(batch, self.full)) == "other":
             if file.can_resend_from(mark.known):
@@ -146,7 +151,8 @@ class LogSender:
         to a master that answers.
 
         Raises:
-            TailError: a stop came while Redis was away.
+            TailError: the lines have visitors, and the counter does not count them; or a stop came
+                while Redis was away or the stream was full.
             StreamError: Redis refuses for good.
         """
         if self._route is None:
@@ -235,10 +241,11 @@ class LogSender:
         return work(self._stream)
 
     def retried(self, call: Callable[[], T]) -> T:
-        """Repeat ``call`` while Redis is away or the stream is full, and return its result.
+        """Repeat ``call`` while Redis is away or the stream is full, which ``call`` says by
+        returning ``full``; return its result. Notices say what is waited for.
 
         Raises:
-            TailError: a stop came, and Redis was still away 5 s later.
+            TailError: a stop came, and 5 s later Redis was still away or the stream full.
             StreamError: Redis refuses for good.
         """
         backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT)

@@ -79,7 +79,9 @@ def parse(template: str) -> tuple[str | Field, ...]:
 
 
 def canonical(template: str) -> str:
-    """Return a template with braces: a field's name alone, ``status``, becomes ``{status}``."""
+    """Return a template in the form with braces: a field's name alone, ``status``, becomes
+    ``{status}``; a text with braces, and an empty text, stay.
+    """
     if template.strip() and "{" not in template and "}" not in template:
         return "{" + template.strip() + "}"
     return template
@@ -110,7 +112,8 @@ def fill(
 
 
 def check_conditions(conditions: Sequence[Condition]) -> None:
-    """Refuse conditions that no line can fulfil.
+    """Refuse a condition without a field, and conditions that no line can fulfil because of two
+    ``=``. Other contradictions are not found.
 
     Raises:
         ValueError: a condition names no field, or two demand different texts of the same field.

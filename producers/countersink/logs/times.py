@@ -120,6 +120,8 @@ class Clock:
         Raises:
             Malformed: ``time`` does not fit the time format, has no zone though it needs one, or is
                 before 1970 or more than 366 days ahead.
+            Misread: it is a number that only in another unit than the format's is from 1990 to
+                2099.
         """
         text = time if type(time) is str else _digits(time, self._where)
         minute = self._minutes.get(text)

@@ -231,7 +231,8 @@ class Bad:
         reason: the code of the fault.
         detail: the fault, as a sentence for people.
         payload: the row's JSON. For a whole entry it is the field ``rows``, or a JSON object of all
-            fields if the fault is in another field. ``stream.decode.decode_payload`` reads both.
+            fields if the fault is in another field. ``stream.decode.decode_payload`` reads these
+            two, and the row if ``[]`` is put around it.
         counter: the row's counter, or ``''`` if its name is not valid.
     """
 

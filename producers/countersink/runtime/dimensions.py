@@ -210,7 +210,8 @@ class KnownDimensions:
         forget: a function to call when the cache is emptied, for callers that keep lists of
             ``by_counter``.
         by_counter: maps a counter to a list. Item n of the list is the :data:`Known` for the names
-            of the counter's latest increment with n dimensions.
+            of the counter's latest increment with n dimensions, or one without names if there was
+            none.
     """
 
     forget: Callable[[], None] = lambda: None
@@ -267,8 +268,8 @@ class KnownDimensions:
 
 
 def _is_short(values: tuple[str, ...]) -> bool:
-    """Return whether no value was cut. Only such values are cached, so that the number of items
-    bounds the cache's memory.
+    """Return whether the values are ASCII and have at most 255 characters together; so none needs
+    to be cut. Only such values are cached, so that the number of items bounds the cache's memory.
     """
     text = "".join(values)
     return len(text) <= MAX_KEY_BYTES and text.isascii()

@@ -2,7 +2,7 @@
 functions that cut a key of more than 255 bytes.
 
 Producers and workers share these rules. So a producer raises an error in the caller for exactly the
-rows that a worker would have to store as dead letters.
+rows that a worker would store as dead letters whatever the settings of their counter are.
 """
 
 import re
@@ -181,8 +181,7 @@ def cut_key(key: str, most: int = MAX_KEY_BYTES) -> str:
     :func:`cut_bytes`.
 
     Raises:
-        UnicodeEncodeError: ``key`` is not ASCII, or too long, and holds a lone surrogate, which has
-            no UTF-8 form.
+        UnicodeEncodeError: ``key`` holds a lone surrogate, which has no UTF-8 form.
     """
     if len(key) <= most and key.isascii():
         return key

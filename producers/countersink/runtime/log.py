@@ -98,7 +98,8 @@ class Log:
 
 
 def code_lines(error: BaseException) -> str:
-    """Return the traceback of ``error`` and of its causes: types and lines of code, no messages."""
+    """Return the traceback of ``error`` and of its causes, eight errors at most: types and lines of
+    code, no messages."""
     parts: list[str] = []
     current: BaseException | None = error
     while current is not None and len(parts) < 8:
@@ -169,7 +170,7 @@ class JsonFormatter(logging.Formatter):
 
 class TextFormatter(logging.Formatter):
     """Formats a record as one line of text: time, level, action, message, and ``name=value`` for
-    each field.
+    each field. Only a traceback follows on lines of its own.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -188,8 +189,9 @@ def _shown(value: object) -> str:
 
 
 class LineHandler(logging.Handler):
-    """Writes each record as a line to ``stream``, and never waits until the stream takes it. A
-    stream without a file descriptor, such as :class:`io.StringIO`, is written to directly.
+    """Writes each record as a line to ``stream``. It keeps a line that the stream does not take at
+    once, up to :data:`KEPT_BYTES`, and drops further ones; only :meth:`flush` and :meth:`close`
+    wait. A stream without a file descriptor, such as :class:`io.StringIO`, is written to directly.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -214,7 +216,7 @@ class LineHandler(logging.Handler):
 
     def write(self, text: str) -> None:
         """Write ``text``, which consists of whole lines, or keep it until the stream can be written
-        to.
+        to; drop it if more than :data:`KEPT_BYTES` would be kept.
         """
         if self._output is None:
             self._stream.write(text)
@@ -239,7 +241,7 @@ class LineHandler(logging.Handler):
                 self._write()
 
     def close(self) -> None:
-        """Flush; then close the descriptor if this handler opened it."""
+        """Flush; then close the descriptor if this handler opened it and no lines still wait."""
         self.flush()
         super().close()
         with self._guard:

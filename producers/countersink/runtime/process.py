@@ -107,8 +107,8 @@ class SignalQueue:
 
 @contextmanager
 def signal_queue(numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[SignalQueue]:
-    """Inside the block, put the signals ``numbers`` into the queue, and do not call their former
-    handlers. Only for the main thread.
+    """Give the block a queue that gets the signals ``numbers``; inside the block their former
+    handlers are not called. Only for the main thread.
     """
     reader, writer = _pipe()
     try:
@@ -129,18 +129,18 @@ def stop_by_signals(
     asked: Callable[[], object] = lambda: None,
     forced: Callable[[], object] = lambda: None,
 ) -> Iterator[None]:
-    """Inside the block, SIGTERM and SIGINT request a stop. The process ends ``within_s`` seconds
-    later at the latest, and at once after a second signal. Outside the main thread this context
-    manager does nothing.
+    """Inside the block, SIGTERM and SIGINT request a stop. If the block has not ended ``within_s``
+    seconds later, or after a second signal, the process ends with the exit status :data:`FORCED`.
+    Outside the main thread this context manager does nothing.
 
     Args:
         stop: the stop to request.
         log: the log that gets a record of the signal, and a record of a forced end.
         within_s: seconds from the signal to the forced end.
         doing: the log's text for the work that follows the request.
-        left: the log's text for work that is unfinished at a forced end.
-        asked: a function to call on a thread after the request.
-        forced: a function to call on a thread right before a forced end.
+        left: the end of the log's text about a forced end, which says what work is unfinished.
+        asked: a function to call on a thread after the request; at most a second is waited for it.
+        forced: a function to call on a thread right before a forced end; likewise.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,7 +1,7 @@
 """Retries while a server is away, and pauses between pieces of work.
 
 ``Patience`` and ``retry`` repeat a call, with pauses from ``FIRST_PAUSE_S`` to ``LONGEST_PAUSE_S``.
-After a stop request they make ``TRIES_WHILE_STOPPING`` more tries. ``Outage`` logs that a server is
+After a stop request, at most ``TRIES_WHILE_STOPPING`` tries fail. ``Outage`` logs that a server is
 away (``waiting``, every ``SAY_EVERY_S``) and that it is back (``resumed``). ``Pace`` lets a job
 work for a share of the time; each of its pauses is at most ``LONGEST_REST_S``. The shares are
 settings of commands and jobs.
@@ -73,8 +73,8 @@ class Outage:
 
     @property
     def lasted_s(self) -> float | None:
-        """Seconds from the first to the latest failure of this outage; None while the server
-        serves.
+        """Seconds from the first to the latest failure of this outage, without the ``tolerated``
+        ones; None if there is no outage.
         """
         with self._lock:
             return None if self._since is None else self._latest - self._since
@@ -138,7 +138,7 @@ def retry(
         stop: returns whether a stop is requested.
         failed: a function to call with each error that may pass, before the pause.
         wait: sleeps for a number of seconds, or until a stop is requested.
-        tries: number of tries after a stop request.
+        tries: number of tries that may fail after a stop request, the present one included.
 
     Raises:
         GivenUp: a stop was requested, and the server is still away.
@@ -273,8 +273,8 @@ class Pace:
         return self._stop()
 
     def rest(self) -> None:
-        """Pause in proportion to the time of the work since the last pause. A stop ends the
-        pause.
+        """Pause in proportion to the time of the work since the last pause, at most
+        :data:`LONGEST_REST_S`. A stop ends the pause.
         """
         worked = self._clock() - self._since
         self.pause(min(worked * self._ratio, LONGEST_REST_S))

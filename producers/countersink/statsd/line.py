@@ -67,7 +67,7 @@ class Metric:
 
     Attributes:
         name: the metric's name, without tags.
-        amount: the sum of all values in billionths, each value divided by its sample rate.
+        amount: the sum of all values of type ``c`` in billionths, each divided by its sample rate.
         tags: the tags' values by their names, ``''`` for a tag without a value. If a name occurs
             twice, the last value stays.
         minute: event time in whole Unix minutes, or ``None`` for the present time.
@@ -80,7 +80,8 @@ class Metric:
 
 
 def parse(line: bytes) -> Metric | None:
-    """Return the counter in ``line``, or None if the line has only samples of other types.
+    """Return the counter in ``line``, or None if the line has only samples of other types, or is an
+    event or a service check of DogStatsD.
 
     Raises:
         MalformedMetric: the line is malformed.
@@ -194,8 +195,8 @@ def billionths(text: str) -> int:
 
 
 def events_per_line(rate: str) -> int | float:
-    """Return the number of events that a line with the sample rate ``rate`` stands for: its
-    inverse.
+    """Return the number of events that a line with the sample rate ``rate`` stands for: the rate's
+    inverse, as an ``int`` if a whole number is within :data:`SNAP` of it.
 
     Raises:
         MalformedMetric: the rate is not a number above 0 and up to 1.

@@ -3,8 +3,8 @@ and keys (``Rules``).
 
 The settings are sockets, and limits of amounts, counters, times and connections; they have defaults
 and checks. ``addresses`` refuses hosts that are not loopback. The map is a TOML file (``--map``)
-with rules, which have patterns and placeholders. ``counter_name`` returns the counter of a name
-that no rule matches.
+with rules, which have patterns and placeholders. ``counter_name`` makes a valid counter name of a
+metric's name, which no rule matches, or of a filled placeholder.
 
 The first rule that matches a name decides how the name is counted::
 
@@ -119,11 +119,16 @@ class MapTable(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Rule(msgspec.Struct, forbid_unknown_fields=True, dict=True):
-    """A rule of the map: a pattern for complete names, and templates of their counter and key.
+    """A rule of the map: a pattern for complete names, and templates of their counter and key. See
+    the module for the fields that the file gives.
 
     Attributes:
         pattern: the compiled ``match`` or ``regex``.
-        fixed: the counter, if ``counter`` has no placeholder; else ``''``.
+        fixed: the counter, if ``counter`` has no placeholder; ``''`` if it has one, or if the rule
+            drops names.
+
+    Raises:
+        ValueError: fields are missing, contradict each other or are invalid.
     """
 
     match: str | None = None
@@ -178,7 +183,7 @@ class Rules:
 
     def target(self, name: str, tags: Mapping[str, str]) -> Target | None:
         """Return the counter, and the key or dimensions, of a metric; return ``None`` if the map
-        drops the metric.
+        drops the metric. A name that no rule matches is counted under the key ``''``.
         """
         for rule in self.rules:
             found = rule.pattern.fullmatch(name)
@@ -295,7 +300,7 @@ class StatsdOptions:
     """The settings of a listener.
 
     Attributes:
-        host: the address or name for UDP and TCP.
+        host: the address or name for UDP and TCP; ``''`` for every address.
         port: the port for UDP and TCP; 0 for any free port.
         udp, tcp: whether to listen by UDP, and whether by TCP.
         socket: the path of a unix datagram socket, or ``None`` to have no such socket.
@@ -306,8 +311,9 @@ class StatsdOptions:
         map: the path of the map's file, or ``None`` to use each name as a counter.
         receive_buffer: bytes of kernel memory for datagrams that wait to be received.
         max_amount: the largest absolute amount of a line, after its sample rate.
-        max_counters: maximum number of counters that the listener makes from names since its start.
-            Lines with further names are counted in ``__overflow__``.
+        max_counters: maximum number of counters that the listener makes from names since its start;
+            a ``counter`` of the map without placeholders is not one of these. Lines with further
+            names are counted in ``__overflow__``.
         max_ahead_s: seconds that a line's time may be ahead of this machine's clock.
         max_age_days: days that a line's time may be in the past; 0 for no limit.
         max_connections: the most open stream connections. A new one closes the connection that has

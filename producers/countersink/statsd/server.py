@@ -82,14 +82,16 @@ class Server:
 
     @property
     def figures(self) -> Figures:
-        """The current figures. Every access returns the same object."""
+        """The figures. Every access returns the same object, whose numbers go on changing; only
+        ``lost`` is set at each access.
+        """
         figures = self._tally.figures
         figures.lost = self._lost_before + sum(map(dropped_datagrams, self._datagrams))
         return figures
 
     def reload(self) -> bool:
-        """Read the map again; return whether it is in use. If it is invalid, log that, and keep the
-        previous map.
+        """Read the map again; return whether the new map is in use. If it is invalid, log that, and
+        keep the previous map.
         """
         try:
             rules = self._rules()
@@ -105,7 +107,9 @@ class Server:
         return True
 
     def close(self) -> None:
-        """Count the lines that have arrived, and stop listening. A second call does nothing."""
+        """Count the lines that have arrived, as many as can be read within :data:`DRAIN_SECONDS`,
+        and stop listening. A second call does nothing.
+        """
         if self._stop < 0:
             return
         os.close(self._stop)  # its other end becomes readable for all threads

@@ -46,8 +46,9 @@ _WORD: Final = 4
 
 
 class Datagrams(Thread):
-    """The thread that reads one datagram socket until the stop, and then the datagrams that have
-    already arrived. After a full batch it asks for the next one without waiting.
+    """The thread that reads one datagram socket until the stop, and then, for at most
+    ``DRAIN_SECONDS``, the datagrams that have already arrived. After a full batch it asks for the
+    next one without waiting.
 
     Args:
         opened: the socket, in blocking mode.
@@ -87,7 +88,8 @@ class Datagrams(Thread):
 
     def _receive(self) -> list[bytearray]:
         """Return the datagrams that have arrived, at most one batch. If a datagram was cut, its
-        last line, which may be incomplete, is left out.
+        last line, which may be incomplete, is left out. If the socket fails, log that, pause, and
+        return none.
         """
         try:
             packets = self._receiver.receive()
@@ -187,8 +189,8 @@ class _State:
 
 
 class Streams(Thread):
-    """The thread that reads all stream connections until the stop, and then the lines that have
-    already arrived.
+    """The thread that reads all stream connections until the stop, and then, for at most
+    ``DRAIN_SECONDS``, the lines that have already arrived.
 
     If as many connections as allowed are open, each new one closes an old one: a connection with an
     unfinished line that began more than ``line_timeout_s`` ago, or else the connection that has not

@@ -165,7 +165,9 @@ class StatsdTally:
                     self._producer.increment(counter, dict(key), amount, at=at)
 
     def too_long(self, line: bytes) -> None:
-        """Note a malformed line, which is too long."""
+        """Record that a line was not counted because it is too long: in the figure ``malformed``,
+        and in the log.
+        """
         with self._lock:
             self._malformed(line, "it is too long", 1)
 

@@ -105,8 +105,9 @@ class Topology:
         masters: the masters that have hash slots, sorted by their lowest hash slot; so a replica
             that is promoted takes the position of its former master.
         nodes: all nodes, including replicas.
-        rank: a pair that is higher for a newer topology: whether the node that answered can reach
-            the majority of masters (``cluster_state``), and the highest epoch that it knows.
+        rank: a pair that is higher for a topology to be preferred: whether the node that answered
+            can reach the majority of masters (``cluster_state``), and the cluster's current epoch
+            as it knows it, a number that Redis Cluster raises with each failover.
         learnt: the time of the answer, in monotonic seconds.
     """
 
@@ -120,11 +121,12 @@ class Topology:
 class ClusterClient(redis.Redis):
     """A client of all nodes of a cluster. It connects at the first command. Thread-safe.
 
-    A command without a key goes to any master; :meth:`scan_iter` asks all masters. All keys of a
-    script must be in one hash slot. A pipeline may have commands for several masters. It is no
-    transaction, so after an error some entries may be stored: the sender sends all again with the
-    same ids, and each is counted once. Lost connections, and hash slots without a master, raise
-    redis-py's errors; see :func:`countersink.stream.connection.mapped`.
+    A command without a key goes to any master, if possible to one that answered last time;
+    :meth:`scan_iter` asks all masters. All keys of a script must be in one hash slot. A pipeline
+    may have commands for several masters. It is no transaction, so after an error some entries may
+    be stored: the sender sends all again with the same ids, and each is counted once. Lost
+    connections, and hash slots without a master, raise redis-py's errors; see
+    :func:`countersink.stream.connection.mapped`.
 
     Args:
         hosts: hosts and ports of the nodes that are asked for the first topology.
@@ -152,9 +154,9 @@ class ClusterClient(redis.Redis):
 
     @property
     def with_short_timeout(self) -> Self:
-        """A copy of the client whose commands wait at most :data:`QUESTION_TIMEOUT` for a reply,
-        for commands that callers can do without. The copy shares connections and topology with this
-        client.
+        """A copy of the client that waits at most :data:`QUESTION_TIMEOUT` for a reply, for
+        commands that callers can do without. The copy shares the topology with this client. It has
+        other connections, which all such copies share.
         """
         made = copy(self)
         made.auto_close_connection_pool = False
@@ -171,7 +173,7 @@ class ClusterClient(redis.Redis):
 
     def masters(self) -> tuple[Address, ...]:
         """Return the addresses of all masters that have hash slots, sorted by their lowest hash
-        slot.
+        slot, by a topology that is at most :data:`TOPOLOGY_S` old.
 
         Raises:
             redis.RedisError: no node returned the topology.
@@ -183,13 +185,14 @@ class ClusterClient(redis.Redis):
         the key's hash slot has no master.
 
         Raises:
-            redis.RedisError: there is no topology yet, and no node returned it.
+            redis.RedisError: there is no topology yet, or an error or a redirection showed that it
+                has changed; and no node returned it.
         """
         return self.topology().slots[self._slot(key)]
 
     def topology(self, max_age_s: float | None = None) -> Topology:
-        """Return the topology. It is queried again if an error or a redirection shows that it has
-        changed, or if it is older than ``max_age_s``.
+        """Return the topology. It is queried if there is none yet, if an error or a redirection
+        showed that it has changed, or if it is older than ``max_age_s``.
 
         Args:
             max_age_s: the highest age in seconds; None for any age.
@@ -239,7 +242,11 @@ class ClusterClient(redis.Redis):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send one command to the master of its key, then to each node to which the answers
-        redirect it; return the reply.
+        redirect it; return the reply. A command without a key goes to any master.
+
+        Raises:
+            redis.RedisError: the command failed, its hash slot has no master, no node returned the
+                topology, or the command was redirected :data:`REDIRECTIONS` times.
         """
         slot = self._slot_of(args)
         where, asking = self._serving(slot), False
@@ -265,7 +272,7 @@ class ClusterClient(redis.Redis):
         raise ClusterDownError(f"{REDIRECTIONS} redirections of a command for hash slot {slot}")
 
     def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> "ClusterPipeline":
-        """Return a pipeline without a transaction."""
+        """Return a pipeline without a transaction; ``transaction`` must be false."""
         assert not transaction, "a pipeline of a cluster cannot be a transaction"
         return ClusterPipeline(self)
 
@@ -276,7 +283,7 @@ class ClusterClient(redis.Redis):
     def scan_iter(
         self, match: Any = None, count: Any = None, _type: Any = None, **options: Any
     ) -> Iterator[Any]:
-        """Return the keys of all masters."""
+        """Yield the keys of all masters that match the pattern ``match``; None matches all."""
         for address in self.masters():
             with self.asked(address) as node:
                 found = list(node.scan_iter(match, count, _type, **options))
@@ -285,7 +292,14 @@ class ClusterClient(redis.Redis):
     def _learn(self) -> Topology:
         """Ask the nodes, and return the topology of the first node that can reach the majority of
         masters and whose epoch is not lower than the known topology's. A node that is cut off from
-        the others returns an old topology. Nodes that failed to answer are asked last.
+        the others returns an old topology. If all that answer are such nodes, return the best of
+        their topologies; but return the known one if it is better, unless most nodes have answered.
+
+        Nodes that failed to answer are asked last; not at all if they failed within
+        :data:`_SILENT_S` and another node has answered.
+
+        Raises:
+            redis.RedisError: no node returned a topology.
         """
         known = self._nodes.topology
         lost = self._nodes.lost
@@ -406,7 +420,7 @@ class ClusterPipeline(Pipeline):
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send the commands; return their replies in the order of the commands. The first error
-        reply is raised if ``raise_on_error`` is true.
+        reply is raised if ``raise_on_error`` is true; else error replies are items of the list.
         """
         commands = [(entry[0], entry[1]) for entry in self.command_stack]
         try:
@@ -476,8 +490,8 @@ class _Nodes(ConnectionPool):
         self._clients: dict[tuple[Address, float | None], redis.Redis] = {}
 
     def client(self, address: Address, timeout: float | None) -> redis.Redis:
-        """Return the shared client of one node. It waits at most ``timeout`` seconds for a
-        reply.
+        """Return the client of one node that all callers with this ``timeout`` share. It waits at
+        most ``timeout`` seconds for a reply; None means as long as the options say.
         """
         found = self._clients.get((address, timeout))
         if found is not None:
@@ -487,7 +501,9 @@ class _Nodes(ConnectionPool):
         )
 
     def new_client(self, address: Address, timeout: float | None) -> redis.Redis:
-        """Return a new client of one node, which the caller alone uses."""
+        """Return a new client of one node, which the caller alone uses. ``timeout`` is that of
+        :meth:`client`.
+        """
         options = dict(self._options, host=address.host, port=address.port)
         if timeout is not None:
             for name in ("socket_timeout", "socket_connect_timeout"):

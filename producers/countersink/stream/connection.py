@@ -61,7 +61,8 @@ def connect(
     client uses all nodes. ``valkey`` may replace ``redis`` in each.
 
     Replies are bytes (RESP 2). Replies to XREADGROUP, XRANGE and XPENDING are nested lists, as in
-    the protocol. No command is sent twice.
+    the protocol. No command is sent twice, except on a cluster: there a command that a node did not
+    execute, but answered by a redirection, is sent again.
 
     Args:
         url: the URL.
@@ -132,8 +133,8 @@ def _raw(reply: Any, **_: Any) -> Any:
 
 @contextmanager
 def mapped() -> Iterator[None]:
-    """Translate redis-py's errors inside the block into errors of the queue, with the original as
-    their cause.
+    """Translate redis-py's errors, and OSError, inside the block into errors of the queue, with the
+    original as their cause.
 
     Raises:
         StreamUnavailable, StreamMisconfigured: see :mod:`countersink.stream.errors`.
@@ -181,7 +182,7 @@ def cluster_of(client: Any) -> "ClusterClient | None":
 
 def _split(url: str) -> tuple[str, str]:
     """Return the URL's scheme, with ``redis`` in place of ``valkey``, and the rest of the URL
-    behind ``://``.
+    behind ``://``; ``''`` and the whole text if it has no ``://``.
     """
     scheme, divider, rest = url.partition("://")
     return (re.sub(r"^valkey(?=s?($|\+))", "redis", scheme), rest) if divider else ("", url)
@@ -211,7 +212,8 @@ def earliest_us(client: redis.Redis) -> int:
     Any entry that is sent after this call, to any master, has a later time.
 
     Raises:
-        StreamError: Redis did not answer; on a cluster, a master did not answer within a second.
+        StreamError: Redis did not answer, or refuses; on a cluster, one of the masters did not
+            answer within a second, or refuses.
     """
     return min(_all_us(client))
 

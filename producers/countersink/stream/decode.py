@@ -60,9 +60,10 @@ class Decoded:
 
     Attributes:
         id: the entry id for the guard row and the acknowledgement, 32 hex digits in lower case.
-        at: the time of the first attempt to send, in Unix ms.
+        at: the time of the first attempt to send, in Unix ms; the stream id's time if the entry
+            does not say it, or is bad as a whole.
         rows: the good rows.
-        bad: the bad rows, or one item for the whole entry.
+        bad: the bad rows, or one item for the whole entry, which then has no good rows.
         seen: the hashed members of those good rows that have members, by the row's position.
     """
 
@@ -103,7 +104,7 @@ def decode(delivery: Delivery) -> Decoded:
 
 def entry_id_of(delivery: Delivery) -> str:
     """Return the value of the entry's field ``id`` if it is a valid id, even if other fields are
-    bad; else the id that is derived from the entry's content.
+    bad; else the :func:`countersink.stream.entry.derived_id` of the whole entry.
     """
     given = delivery.first(b"id")
     if given is not None:
@@ -121,8 +122,10 @@ rows.
 
 
 def decode_payload(payload: bytes) -> ReadRows:
-    """Decode the payload of a dead letter again. If it is a whole entry of a newer format than this
-    version knows, it is still bad, and its rows are not read.
+    """Decode the payload of a dead letter again: a ``rows`` field (the caller puts ``[]`` around
+    the JSON of a single row), or the JSON object of all fields of an entry. If a field of the entry
+    is malformed, or its format newer than this version knows, it is still bad, and its rows are not
+    read.
     """
     fields = _unpack(payload)
     if fields is None:

@@ -58,7 +58,7 @@ def offset_ms(client: redis.Redis, key: str | None = None) -> int:
             master.
 
     Raises:
-        StreamError: Redis did not answer.
+        StreamError: Redis did not answer, or refuses.
     """
     cluster = cluster_of(client)
     with mapped():
@@ -102,17 +102,17 @@ class RedisClock:
 
     def learn(self, client: redis.Redis, key: str | None = None) -> None:
         """Measure the difference of the clocks; on a cluster, to the clock of the master that
-        serves ``key``.
+        serves ``key``, or of any master for None. After an error the old difference stays.
 
         Raises:
-            StreamError: Redis did not answer.
+            StreamError: Redis did not answer, or refuses.
         """
         self._offset_ms = offset_ms(client, key)
         self._learnt = (time.time(), _steady())
 
     def stale(self) -> bool:
-        """Return whether the difference was never measured or is old, or this machine's clock was
-        set since.
+        """Return whether the difference was never measured, was measured more than
+        :data:`RELEARN_SECONDS` ago, or this machine's clock was set since.
         """
         if self._learnt is None:
             return True
@@ -307,10 +307,11 @@ def pages(
     client: redis.Redis, stream: str, *, start: str = "-", end: str = "+", size: int = PAGE
 ) -> Iterator[list[Delivery]]:
     """Yield the entries of ``stream`` whose ids are from ``start`` to ``end``, in pages of at most
-    ``size`` entries and about :data:`PAGE_BYTES`.
+    ``size`` entries and about :data:`PAGE_BYTES`. No page is empty. A ``start`` with ``(`` in front
+    is itself left out, as in XRANGE.
 
     Raises:
-        StreamError: Redis did not answer.
+        StreamError: Redis did not answer, or refuses.
     """
     page_script = client.register_script(script("page"))
     while True:
@@ -328,7 +329,7 @@ def ends(client: redis.Redis, stream: str) -> tuple[str, str] | None:
     """Return the stream ids of the first and the last entry, or None if the stream is empty.
 
     Raises:
-        StreamError: Redis did not answer.
+        StreamError: Redis did not answer, or refuses.
     """
     with mapped():
         reply = client.register_script(script("ends"))(keys=[stream])

@@ -49,7 +49,7 @@ class Claimed:
     Attributes:
         deliveries: the entries, which are now pending with this consumer.
         lost: stream ids that were pending although their entries had been trimmed from the stream.
-            Their counts are lost.
+            Their counts are lost; the ids are not pending any more.
     """
 
     deliveries: list[Delivery]
@@ -59,8 +59,9 @@ class Claimed:
 class Group:
     """One consumer in the consumer group, on a set of streams. Not thread-safe.
 
-    Every method raises :class:`~countersink.stream.errors.StreamError` if Redis does not answer, or
-    refuses.
+    Every method but :meth:`claim_dead` raises :class:`~countersink.stream.errors.StreamError` if
+    Redis does not answer, or refuses. If a later stream fails, :meth:`read` and :meth:`claim`
+    return the entries that they have already.
 
     Args:
         client: a client from :func:`countersink.stream.connection.connect`.
@@ -87,7 +88,8 @@ class Group:
 
     def ensure(self) -> None:
         """Create the streams that are missing, and at id 0 the consumer groups that are missing, so
-        that a new group delivers every entry in its stream.
+        that a new group delivers every entry in its stream. Try all streams before an error is
+        raised.
         """
         failed: StreamError | None = None
         for stream in self.streams:
@@ -99,9 +101,11 @@ class Group:
             raise failed
 
     def read(self, count: int, block_ms: int) -> list[Delivery]:
-        """Return up to ``count`` new entries of each stream, and up to ``max_bytes`` in all. Wait
-        up to ``block_ms`` for the first entry; 0 means not to wait. If a group is missing, make it,
-        and return an empty list.
+        """Return up to ``count`` new entries of each stream, and about ``max_bytes`` in all. Wait
+        up to ``block_ms`` for the first entry; 0 means not to wait.
+
+        If a group is missing, make it, and return an empty list. If it cannot be made, return what
+        the other streams have, and entries from the beginning of the stream without a group.
         """
         try:
             found = self._read(self.streams, count, self.max_bytes)
@@ -125,8 +129,8 @@ class Group:
         return []
 
     def _read(self, streams: Sequence[str], count: int, max_bytes: int) -> list[Delivery]:
-        """Return new entries without waiting. Each call begins with another stream, so that all get
-        their turn.
+        """Return new entries without waiting: up to ``count`` of each stream, about ``max_bytes``
+        in all. Each call begins with another stream, so that all get their turn.
         """
         self._turn += 1
         turn = self._turn % len(streams)
@@ -154,7 +158,8 @@ class Group:
             return list(deliveries(stream, self._scripts["read"](keys=[stream], args=arguments)))
 
     def _wait(self, block_ms: int) -> list[Delivery]:
-        """Return the next entry of any stream, or an empty list after ``block_ms``.
+        """Wait for a new entry; return it, or one of each stream that has some at once. Return an
+        empty list after ``block_ms``.
 
         A script cannot block, so XREADGROUP waits for the entry, and returns it in full. It is then
         read again by a script, which cuts a large entry.
@@ -182,15 +187,17 @@ class Group:
             raise
 
     def claim(self, min_idle_ms: int, count: int) -> Claimed:
-        """Take over up to ``count`` entries of each stream that are pending and idle for
-        ``min_idle_ms``. A claim sets an entry's idle time to 0, so that the next call finds other
-        entries.
+        """Take over up to ``count`` entries of each stream, about ``max_bytes`` in all, that are
+        pending with any consumer and idle for ``min_idle_ms``. A claim sets an entry's idle time to
+        0, so that the next call finds other entries.
         """
         return self._take_over(lambda stream: self._idle(stream, min_idle_ms, count))
 
     def claim_dead(self, count: int) -> Claimed:
         """Take over entries that are pending with consumers whose processes are dead: up to
-        ``count`` of each stream and consumer. To be called every :data:`CLAIM_DEAD_EVERY_S`.
+        ``count`` of each stream and consumer, about ``max_bytes`` in all. Return none if Redis does
+        not answer, or refuses. To be called every :data:`CLAIM_DEAD_EVERY_S`: whether a process is
+        dead shows only over several calls.
 
         A live process renews the expiry of its hash each second, also while it waits for MySQL
         (:class:`~countersink.stream.progress.Heartbeat`). If a live process is taken for dead, both
@@ -227,7 +234,8 @@ class Group:
 
     def _dead(self, names: Iterable[bytes]) -> set[bytes]:
         """Return those of the consumers ``names`` that have not renewed the expiry of their hash
-        for :data:`DEAD_S`.
+        for :data:`DEAD_S`, as seen by successive calls of this method. So the first call returns
+        none, nor does a call more than two seconds after the last.
         """
         now = time.monotonic()
         if now - self._checked > 2 * CLAIM_DEAD_EVERY_S:
@@ -283,8 +291,10 @@ class Group:
         return {row[0]: row[1] for row in rows}
 
     def orphans(self, min_age_ms: int, count: int) -> list[Delivery]:
-        """Return up to ``count`` orphans of each stream: entries at or before the group's position
-        that are pending with no consumer. Only entries older than ``min_age_ms`` are returned.
+        """Return up to ``count`` orphans of each stream, about ``max_bytes`` in all: entries at or
+        before the group's position that are pending with no consumer. Only entries older than
+        ``min_age_ms`` are returned. If the group's position is ahead of Redis's clock, because the
+        clock was set back, their age is unknown, and all are returned.
 
         They cannot be claimed, because XCLAIM needs a pending entry. The caller applies and
         acknowledges them as any others. If two workers find the same entry, its guard lets only one
@@ -327,7 +337,8 @@ class Group:
 
     def acknowledge(self, applied: Iterable[tuple[str, str, str]]) -> int:
         """Acknowledge applied entries and remove them from their streams; return how many were
-        removed. A stream id that now holds an entry with another entry id is skipped.
+        removed. A stream id that now holds an entry with another entry id is skipped; one that
+        holds none any more is acknowledged, and not in the number.
 
         Args:
             applied: for each entry its stream, its stream id, and its entry id of 32 hex digits.
@@ -343,8 +354,9 @@ class Group:
         return removed
 
     def idle_consumers(self, idle_ms: int) -> list[str]:
-        """Return the names of other consumers that have no pending entries and have not read for
-        ``idle_ms``.
+        """Return the names of other consumers that, on at least one of the streams, have no pending
+        entries and have not read or claimed for ``idle_ms``. They may have pending entries on
+        another stream.
         """
         idle: set[str] = set()
         for stream in self.streams:
@@ -361,8 +373,8 @@ class Group:
         return sorted(idle - {self.consumer})
 
     def delete_consumer(self, consumer: str | None = None) -> bool:
-        """Delete a consumer, by default this one, from every stream where it has no pending
-        entries; return whether it is deleted from all streams.
+        """Delete a consumer, by default this one, from the group of every stream where it has no
+        pending entries; return whether no stream has it any more.
         """
         deleted = True
         for stream in self.streams:

@@ -105,8 +105,8 @@ def salts_of(client: redis.Redis, stream: str, counters: Sequence[str]) -> dict[
 
 def read_salts(client: redis.Redis, stream: str, counter: str, minute: int) -> list[Salt]:
     """Return the salts of a counter, or an empty list if it has none. Wait up to ``SALT_SECONDS``
-    for a salt that is used at ``minute``, a Unix minute that is not in the future.
-    """
+    for a salt that is used at ``minute``, a Unix minute that is not in the future. If there is
+    still none, return the others."""
     deadline = time.monotonic() + SALT_SECONDS
     while True:
         salts = salts_of(client, stream, [counter])[counter]
@@ -117,7 +117,8 @@ def read_salts(client: redis.Redis, stream: str, counter: str, minute: int) -> l
 
 
 def remove_salts(client: redis.Redis, counter: str) -> None:
-    """Remove a counter's salts from each partition."""
+    """Remove a counter's salts from each partition of :func:`used_partitions`. On a cluster, those
+    at or above the present number are skipped where the master is silent."""
     for partition in used_partitions(client, on_silence=lambda *_: None):
         with mapped():
             client.hdel(salts_key(stream_key(partition)), counter)
@@ -174,8 +175,8 @@ def partitions(client: redis.Redis) -> int:
 
 
 def set_partitions(client: redis.Redis, number: int) -> None:
-    """Set the number of partitions, 1 to 1024. Each producer uses it from its next connection
-    on.
+    """Set the number of partitions; the caller must check that it is from 1 to 1024. Each producer
+    uses it from its next connection on.
     """
     with mapped():
         client.set(PARTITIONS_KEY, number)
@@ -234,8 +235,9 @@ def used_partitions(client: redis.Redis, *, on_silence: OnSilence | None = None)
 
     Raises:
         StreamMisconfigured: ``countersink:partitions`` does not hold a number from 1 to 1024.
-        StreamRefused: all masters refuse the user.
-        StreamUnavailable: Redis, or every node of a cluster, did not answer.
+        StreamRefused: all masters refuse the user; without ``on_silence``, one master.
+        StreamUnavailable: Redis, or every node of a cluster, did not answer; without
+            ``on_silence``, one master.
     """
     found = set(range(partitions(client)))
     cluster = cluster_of(client)
@@ -342,8 +344,8 @@ class PartitionRoute:
 
         Returns:
             None if another master answers, else the error to raise. This is the first error that
-                says that a master is unavailable, because that may pass without a person's help; it
-                is ``error`` if all masters refuse."""
+                says that a master is unavailable, because that may pass without a person's help. It
+                is ``error`` if all masters refuse, if the search fails, or without a cluster."""
         if cluster_of(client) is None:
             return error
         reason = error
@@ -370,8 +372,9 @@ class PartitionRoute:
         return next((why for why in reasons if isinstance(why, StreamUnavailable)), error)
 
     def return_home(self, client: redis.Redis) -> bool:
-        """Return to the partition that the share selects if it is time to try and its master
-        serves; return whether :attr:`partition` has changed."""
+        """Return to the partition that the share selects, if its master serves and
+        :data:`RETURN_SECONDS` have passed since the last try. Return whether :attr:`partition` has
+        changed; False, not an error, while the master does not serve."""
         now = time.monotonic()
         if now < self._home_at:
             return False
@@ -390,8 +393,8 @@ class PartitionRoute:
 
 
 def _check_serves(client: redis.Redis, partition: int) -> None:
-    """Read the length of a partition's stream. Raises an error if its master does not answer within
-    a second."""
+    """Check that a partition's master answers within a second, else raise a ``StreamError``. Do
+    nothing for a single Redis."""
     if (cluster := cluster_of(client)) is not None:
         with mapped():
             cluster.with_short_timeout.xlen(stream_key(partition))

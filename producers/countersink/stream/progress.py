@@ -53,7 +53,7 @@ class Epoch:
             failover.
         group: a random text, set when the consumer group was made; ``''`` if there is no group.
         unaccounted: number of entries that were added and are neither present nor acknowledged;
-            below 0 if the stream was deleted.
+            below 0 if the stream was deleted; always 0 before Redis 7.0.
     """
 
     server: str
@@ -130,7 +130,7 @@ class QueueSample:
         length: number of entries in the stream.
         added: number of entries that were ever added; 0 before Redis 7.0.
         entries: the oldest and the newest entry (or the only one), each as the id that Redis gave
-            it (stream id) and its entry id of 32 hex digits.
+            it (stream id) and its entry id of 32 hex digits. Empty for an empty stream.
         gone: entry ids of those entries of the previous sample that are no longer in the stream,
             because they were applied or lost.
     """
@@ -145,8 +145,9 @@ class QueueSample:
 def samples(
     client: redis.Redis, before: Mapping[str, Sequence[Sequence[str]]]
 ) -> dict[str, QueueSample]:
-    """Return a sample of each stream, by the stream's key. On a cluster, streams whose master does
-    not answer are left out.
+    """Return a sample of each stream, by the stream's key: of the partitions ever used (on a
+    cluster, those below the present number), and of the streams in ``before``. On a cluster,
+    streams whose master does not answer, or refuses, are left out.
 
     Args:
         client: a client from :func:`countersink.stream.connection.connect`.
@@ -255,7 +256,7 @@ work.
 @dataclass(repr=False, eq=False)
 class Heartbeat:
     """Writes a process's figures into a hash in Redis, at most every ``every_s`` seconds. If Redis
-    does not serve, it skips the write and raises nothing.
+    does not serve or refuses, it raises nothing, and writes again 15 seconds later.
 
     It adds the fields ``pid``, ``host`` and ``updated`` (Unix ms).
 

@@ -120,20 +120,21 @@ class Sentinels(Sentinel):
     """
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
-        """Return host and port of the master, from the first sentinel that knows the master.
+        """Return host and port of the master, from the first sentinel that knows the master and
+        says that it is up.
 
         Raises:
-            MasterNotFoundError: no sentinel knows the master; the message quotes their answers.
+            MasterNotFoundError, AuthenticationError, NoPermissionError: see :meth:`master_state`.
         """
         state = self.master_state(service_name)
         return state["ip"], state["port"]
 
     def master_state(self, service_name: str) -> Mapping[str, Any]:
         """Return the fields of SENTINEL MASTERS for the master, from the first sentinel that knows
-        the master.
+        the master and says that it is up.
 
         Raises:
-            MasterNotFoundError: no sentinel knows the master; the message quotes their answers.
+            MasterNotFoundError: there is no such sentinel; the message quotes their answers.
             AuthenticationError, NoPermissionError: all sentinels refuse the login, or the command.
         """
         answers: dict[str, str] = {}

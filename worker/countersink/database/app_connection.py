@@ -84,7 +84,9 @@ def query(connection: AppConnection, sql: str) -> list[tuple[Any, ...]]:
 
 @contextmanager
 def _executed(connection: AppConnection, sql: str) -> Iterator[Any]:
-    """Run a statement and yield its cursor. :data:`CHANGED_ADVICE` is added to error 1020."""
+    """Run a statement and yield its cursor. The driver's exceptions are passed on; error 1020 gets
+    the note :data:`CHANGED_ADVICE`. Raises TypeError if ``connection`` has no cursors.
+    """
     if not callable(getattr(connection, "cursor", None)):
         raise TypeError(
             f"{type(connection).__name__} is not a DB-API connection, as it has no cursor(): with"
@@ -104,7 +106,7 @@ def _executed(connection: AppConnection, sql: str) -> Iterator[Any]:
 
 def error_code(error: Exception) -> object:
     """Return the server's error number from a driver's exception: its attribute ``errno``, or else
-    its first argument.
+    its first argument; None if it has neither.
     """
     code = getattr(error, "errno", None)
     return error.args[0] if code is None and error.args else code
@@ -115,10 +117,11 @@ def all_or_nothing(connection: AppConnection) -> Iterator[None]:
     """Make the statements of the block take effect all together or not at all. Their row locks last
     until the transaction ends.
 
-    Within a transaction of the application, a failed statement causes a rollback to a savepoint. So
-    if the application catches the error and commits, none of the block's statements takes effect.
-    The savepoint stays until the transaction ends, because releasing it would cost another round
-    trip. Outside a transaction (autocommit is on) the block is a transaction of its own.
+    Within a transaction of the application, any exception of the block causes a rollback to a
+    savepoint, and is raised. So if the application catches the error and commits, none of the
+    block's statements takes effect. The savepoint stays until the transaction ends, because
+    releasing it would cost another round trip. Outside a transaction (autocommit is on) the block
+    is a transaction of its own.
     """
     inside = _in_transaction(connection)
     if inside is not False:
@@ -158,7 +161,7 @@ def _in_transaction(connection: AppConnection) -> bool | None:
 
 def _has_savepoint(connection: AppConnection) -> bool:
     """Return whether our savepoint exists. The caller has just sent SAVEPOINT, which leaves no
-    savepoint outside a transaction.
+    savepoint outside a transaction: so this tells whether the connection is in one.
     """
     try:
         execute(connection, f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
@@ -186,7 +189,8 @@ def shared_slot(app_slots: int) -> str:
 
 
 def slot(app_slots: int, snapshot_isolation: bool) -> str:
-    """Return SQL for the number of the slot that a connection counts in.
+    """Return SQL for the number of the slot that a connection counts in: a private slot while the
+    connection's variable ``innodb_snapshot_isolation`` is on, else one of the shared slots.
 
     Args:
         app_slots: number of slots that connections share.

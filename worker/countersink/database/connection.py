@@ -93,15 +93,18 @@ become a replica meanwhile, where reads raise no error but lack new counts."""
 
 
 class SessionOptions(TypedDict, total=False):
-    """Options of a session, for :func:`connect`.
+    """Options of a session, for :func:`connect`. In brackets is what holds without the option.
 
     Attributes:
-        isolation: isolation level of the session's transactions.
-        read_timeout: seconds without a reply after which the server counts as unavailable.
-        lock_wait: seconds that a statement waits for a lock.
-        idle_seconds: seconds after which the server ends the session if it is idle.
+        isolation: isolation level of the session's transactions (READ COMMITTED).
+        read_timeout: seconds without a reply after which the server counts as unavailable
+            (:data:`READ_TIMEOUT`).
+        lock_wait: seconds that a statement waits for a lock before it raises Conflict
+            (:data:`LOCK_WAIT`).
+        idle_seconds: seconds after which the server ends the session if it is idle
+            (:data:`IDLE_SECONDS`).
         to_read: True if the session will only read, so that any node of a Galera cluster may serve
-            it.
+            it (False).
     """
 
     isolation: Isolation
@@ -125,9 +128,11 @@ def connect(
     Raises:
         Misconfigured: the URL cannot be used, or names no database.
         SchemaMismatch: the database does not exist.
-        Refused: the password is wrong, the server's certificate does not verify, or the server is
-            too old.
-        Unavailable: no server answers, or none of several hosts takes writes.
+        Refused: the password is wrong, the server's certificate does not verify, the server is too
+            old, or its ``max_allowed_packet`` is too small; or its group has several primaries, or
+            (OtherWriter) another Galera node takes the writes.
+        Unavailable: no server answers, the Galera node takes no writes, or none of several hosts
+            does.
     """
     settings = Settings.parse(where) if isinstance(where, str) else where
     if database and settings.database is None:
@@ -147,8 +152,8 @@ def interrupt(session: Session) -> None:
     raises.
 
     It logs in as the session's user, who may end statements of the same user without a further
-    right. A call between two statements of the session may have no effect, so call this again until
-    the session's user has closed the session.
+    right. If that fails, it breaks the session's connection. A call between two statements of the
+    session may have no effect, so call this again until the session's user has closed the session.
     """
     session.interrupted = True
     try:
@@ -197,9 +202,10 @@ def _log_in(
             :data:`CONNECT_TIMEOUT`.
 
     Raises:
-        Unavailable: the host takes no writes. This is checked only with ``to_write``, and on a node
-            of Galera.
+        Unavailable: the host does not answer, or takes no writes. Writes are checked only with
+            ``to_write``, and on a node of Galera.
         OtherWriter: another node of the Galera cluster takes the writes.
+        StoreError: any other error of :func:`connect`.
     """
     # With to_write the database is selected later: a replica need not have it.
     connection = _open(settings, database and not to_write, connect_timeout or CONNECT_TIMEOUT)
@@ -269,7 +275,7 @@ class _Connection(pymysql.connections.Connection):
 
 
 def _number(text: str) -> int | Decimal:
-    """Return the value of a DECIMAL: an int if it is a whole number, else a Decimal."""
+    """Return the value of a DECIMAL: an int if its text has no decimals, else a Decimal."""
     try:
         return int(text)
     except ValueError:

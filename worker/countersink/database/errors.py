@@ -21,11 +21,11 @@ before a retry.
 
 Packages that import this one define subclasses of these exceptions in their own ``errors.py``.
 
-Every exception that stems from the driver has the driver's exception as ``__cause__`` and the
-server's error number as ``code``. After Unavailable it is unknown whether the statement took
-effect; this matters most for COMMIT. After Conflict, BadData, DuplicateKey and Refused the
-transaction may still be open, with a part of its work done. So roll back even where the server says
-that it has rolled back.
+Every exception that stems from the driver has the driver's exception as ``__cause__``, and as
+``code`` the error number of the server or of the driver, if there is one. After Unavailable it is
+unknown whether the statement took effect; this matters most for COMMIT. After Conflict, BadData,
+DuplicateKey and Refused the transaction may still be open, with a part of its work done. So roll
+back even where the server says that it has rolled back.
 
 Only this module and :mod:`countersink.database.session` handle the driver's exceptions. The numbers
 are those of the MySQL and MariaDB error references: server errors from 1000 on, client errors from
@@ -73,7 +73,9 @@ class Conflict(StoreError):
 
 
 class ReadInterrupted(Conflict):
-    """KILL QUERY or a time limit ended the statement."""
+    """A statement was ended by KILL QUERY or by a time limit, or a read was cancelled before its
+    next statement.
+    """
 
 
 class BadData(StoreError):
@@ -93,7 +95,10 @@ class DuplicateKey(StoreError):
 
 
 class Refused(StoreError):
-    """The server refused the login or a statement, for a reason other than the data."""
+    """The server refused the login or a statement for a reason other than the data, such as a
+    missing right, a full disk or a version that is too old. Also every error of the driver that has
+    no other class here.
+    """
 
     advice = DOCTOR
 
@@ -123,8 +128,8 @@ class OtherWriter(Refused):
 
 
 class SchemaMismatch(StoreError):
-    """The tables have another version than this program needs, or do not exist. The message names
-    the command to run.
+    """The tables have another version than this program needs; or they, or their database, do not
+    exist. The message says what to run or to upgrade.
 
     Attributes:
         newer: True if a newer program has migrated the tables, so that this program must be
@@ -242,7 +247,12 @@ _ADVICE: Final = {
 
 
 def translate(error: BaseException) -> StoreError:
-    """Return the StoreError for an exception of the driver. The caller raises it ``from error``."""
+    """Return the StoreError for an exception of the driver; a StoreError is returned as it is. The
+    caller raises it ``from error``.
+
+    An error of the connection becomes Unavailable, and an exception that is not foreseen here
+    becomes Refused.
+    """
     if isinstance(error, StoreError):
         return error
     if isinstance(error, driver.MySQLError):

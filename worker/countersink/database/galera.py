@@ -129,13 +129,13 @@ def _trouble(status: Mapping[str, str]) -> str:
 class GaleraSession(Session):
     """A session on a Galera node. Its writes are committed only while that node is the writer.
 
-    A writing statement outside a transaction gets a transaction of its own. A statement that hands
-    out values of a sequence needs none, because two nodes cannot change the sequence's row at once.
-    DDL cannot be rolled back, so the writer is checked before and after it. If the second check
-    fails, run the DDL again on the writer.
+    A writing statement outside a transaction gets one of its own. A statement that hands out values
+    of a sequence needs none, as two nodes cannot change its row at once. DDL cannot be rolled back,
+    so the writer is checked before and after it; if the second check fails, run it again.
 
     Attributes:
-        node: UUID of the session's node; empty if nothing is checked, as there are no tables yet.
+        node: UUID that COMMIT checks: the node's, or ``-``, which never fits, if the user may not
+            write. Empty if nothing is checked: the session only reads, or there are no tables.
         number: number of the row of ``writer_fence`` to which the session adds.
     """
 
@@ -205,9 +205,7 @@ class GaleraSession(Session):
         super().rollback()
 
     def takes_writes(self) -> bool:
-        """Return whether the session is open. That is enough, because snapshots see all commits and
-        COMMIT checks the node.
-        """
+        """Return whether the session is open: snapshots see all commits, COMMIT checks the node."""
         return not self.closed
 
     def excludes(self, other: Session) -> bool:
@@ -228,12 +226,13 @@ class GaleraSession(Session):
 def admit(
     session: GaleraSession, database: bool, several: bool, former: OtherWriter | None
 ) -> GaleraSession:
-    """Return a session that has just logged in if its node is or becomes the writer; else close it.
+    """Check a session that has just logged in, and return it; before an error, close it. If the
+    session may write, its node is the writer from now on.
 
     Args:
         session: the session, outside a transaction.
-        database: True if the session uses countersink's database; otherwise it writes no counts.
-        several: True if the URL has several hosts, so that another host may be the writer.
+        database: True if the session may write to countersink's database.
+        several: True if another host may serve instead: then a node in trouble is always refused.
         former: the error that names the writer, if no host of the URL could reach that writer; None
             otherwise.
 
@@ -257,7 +256,9 @@ def admit(
 def _check_writer(
     session: GaleraSession, node: Node, several: bool, former: OtherWriter | None
 ) -> str:
-    """Return the UUID that ``writer_fence`` must hold at each COMMIT; empty if none is checked."""
+    """Make the node the writer, if the present writer must be replaced. Return the UUID that COMMIT
+    checks; empty if there are no tables.
+    """
     try:
         # A change of the writer on another node may not have arrived at this node yet.
         session.execute("SET SESSION wsrep_sync_wait = 1")
@@ -290,7 +291,7 @@ def _check_writer(
 
 
 def _is_other(found: tuple[str, str] | None, node: Node) -> bool:
-    """Return whether the writer is another node, and not ``node`` itself before its restart."""
+    """Return whether the writer is another node, not ``node`` before its restart (same address)."""
     return found is not None and found[0] != node.name and found[1] != (node.address or None)
 
 
@@ -328,7 +329,7 @@ def _require_change(
 
 
 def read_node(session: Session) -> Node:
-    """Read the status of the node that a session is connected to."""
+    """Return the node that a session is connected to, by its own status."""
     status: dict[str, str] = dict(session.query(show("GLOBAL STATUS", _STATUS)))
     if status.get("wsrep_local_state_comment") == _DONOR:
         found = dict(session.query(show("GLOBAL VARIABLES", ("wsrep_desync", "wsrep_sst_method"))))

@@ -98,12 +98,12 @@ def first_writable(settings: Settings, log_in: Callable[..., Opened]) -> Opened:
         log_in: logs in to one host, whose settings it gets. It raises Unavailable if the host takes
             no writes, and OtherWriter if another node of the host's cluster takes them. If no host
             takes writes, it is called once more for each host that raised OtherWriter, with that
-            error as ``former``.
+            error as ``former``; not if that writer works and only refuses this login.
 
     Raises:
         Unavailable: no host takes writes. The message has the reason of each host.
         Refused: each host refuses the login.
-        Misconfigured, SchemaMismatch: as raised by ``log_in``.
+        Misconfigured, SchemaMismatch: as raised by ``log_in``; the other hosts are not asked then.
     """
     errors: dict[str, StoreError] = {}
     asked = sorted(settings.each_host(), key=_is_silent)
@@ -150,7 +150,9 @@ def _answers(writer: str, errors: Mapping[str, StoreError]) -> bool:
 
 
 def may_take_writes(error: StoreError) -> bool:
-    """Return whether a host whose login raised ``error`` may take writes of other clients."""
+    """Return whether a host whose login raised ``error`` may take writes of other clients: the
+    error is a connection limit or a refusal, so the server itself works.
+    """
     return error.code in LIMITS or isinstance(error, Refused)
 
 
@@ -267,7 +269,8 @@ class Watch:
         self._next = {host: self._next[host] for host in found if host in self._next}
 
     def _has_moved(self, settings: Settings, session: Waiting, since: float) -> bool:
-        """Return whether a session's host takes no writes any more while another host takes writes.
+        """Return whether a session's host takes no writes any more while another host takes writes;
+        or, on Galera, whether the other nodes have excluded it.
 
         Args:
             settings: the settings of the URL, with all its hosts.

@@ -16,7 +16,8 @@ _TRIES: Final = 8
 
 
 def lease_slot(session: Session, slot: int, holder: str, seconds: float) -> bool:
-    """Lease a slot, and return True; return False if the slot is leased, by this holder or another.
+    """Lease a slot, and return True; return False if the slot is leased, by this holder or another,
+    or if another process takes it now.
 
     Args:
         session: a session outside a transaction.
@@ -38,8 +39,8 @@ def lease_slot(session: Session, slot: int, holder: str, seconds: float) -> bool
 
 
 def lease_worker_slot(session: Session, holder: str, seconds: float) -> int:
-    """Lease one of the slots 1 to 255 for a worker, and return its number. If all are leased,
-    return the number of a random one.
+    """Lease one of the slots 1 to 255 for a worker, and return its number. If all are leased, or
+    others were faster up to eight times, return the number of a random one, without a lease.
 
     Args:
         session: a session outside a transaction.

@@ -112,7 +112,8 @@ def migrate(where: Settings | str) -> list[str]:
     Raises:
         SchemaMismatch: the tables are newer than this program.
         Misconfigured: the URL cannot be used, or names no database.
-        Conflict: another process has been migrating for an hour.
+        Conflict: another process has been migrating for an hour, or transactions went on using a
+            table.
         StoreError: as raised by :func:`countersink.database.connection.connect`.
     """
     settings = Settings.parse(where) if isinstance(where, str) else where
@@ -160,8 +161,9 @@ def _connect(settings: Settings, lock_wait: int = DDL_LOCK_WAIT) -> Session:
 
 @contextmanager
 def _turn(settings: Settings) -> Iterator[None]:
-    """Hold the row lock that only one migrating process can have. The lock is on a connection of
-    its own, because DDL on the same connection would commit and release it.
+    """Within the block, hold the row lock that only one migrating process can have; wait for it for
+    up to an hour. The lock is on a connection of its own, because DDL on the same connection would
+    commit and release it.
     """
     with _connect(settings, TURN_SECONDS) as holder:
 

@@ -48,16 +48,19 @@ Open = Callable[[Settings], Session]
 
 
 class _Behind(Exception):
-    """Raised if the replica has not applied everything yet. The message is for people."""
+    """A replica has not applied everything yet, or cannot tell; or no replica can be used. The
+    message is for people.
+    """
 
 
 class ReplicaPool(Pool):
     """A pool whose reads run on replicas, and see the same data as a read on the writer.
 
-    Before each read the pool asks the writer for the GTIDs of its commits. A replica that has not
-    applied them within :data:`CATCH_UP_S` is left alone for a while. If the replica is a node of
-    the writer's own Galera cluster, it waits for the cluster's commits instead. If the writer has
-    no GTIDs, other replicas cannot be used, and reads run on the writer.
+    Sessions from :meth:`lent` are on the writer. Before each read the pool asks the writer for the
+    GTIDs of its commits. A replica that has not applied them within :data:`CATCH_UP_S` is left
+    alone for a while. If the replica is a node of the writer's own Galera cluster, it waits for the
+    cluster's commits instead. If the writer has no GTIDs, other replicas cannot be used, and reads
+    run on the writer.
 
     Args:
         writer: opens a session on the writer.
@@ -79,7 +82,8 @@ class ReplicaPool(Pool):
 
         Raises:
             Misconfigured: a replica has other tables than the writer.
-            StoreError: a query on the writer failed.
+            StoreError: a query on the writer failed; or one on a replica, for a reason for which no
+                other server is asked (Conflict, UnknownZone).
         """
         try:
             return self._on_replica(lambda replica, ready: replica.pool.read_after(ready, work))
@@ -112,7 +116,7 @@ class ReplicaPool(Pool):
             return None
 
     def close(self) -> None:
-        """Close the idle sessions that the pool keeps. The pool can be used again."""
+        """Close the idle sessions on the writer and on the replicas. The pool can be used again."""
         super().close()
         for replica in self._replicas:
             replica.pool.close()
@@ -223,7 +227,8 @@ def _catch_up(session: Session, host: Settings, position: _Position, tables: str
         tables: the identity of the writer's tables.
 
     Raises:
-        _Behind: the replica has not caught up within :data:`CATCH_UP_S`.
+        _Behind: the replica has not caught up within :data:`CATCH_UP_S`; or it is no node of the
+            writer's cluster, and there are no GTIDs to wait for.
         Misconfigured: the replica's tables have another identity.
         StoreError: a query on the replica failed.
     """

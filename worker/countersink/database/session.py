@@ -76,8 +76,8 @@ class Session(AbstractContextManager["Session", None]):
 
     @property
     def checked(self) -> bool:
-        """Whether a COMMIT fails if another server takes the writes by now; True if no such check
-        is needed.
+        """Whether each COMMIT checks that no other Galera node takes the writes; True also where
+        none can. False if the session only reads, or had no tables at its login.
         """
         return True
 
@@ -100,14 +100,14 @@ class Session(AbstractContextManager["Session", None]):
 
     def execute(self, sql: str, args: Sequence[object] | None = None) -> int:
         """Run a statement and return the number of changed rows. INSERT … ON DUPLICATE KEY UPDATE
-        counts 1 for a new row and 2 for a row that it changes.
+        counts 1 for a new row, 2 for a row that it changes, and 0 for a row that keeps its values.
         """
         with self._translated(), self._connection.cursor() as cursor:
             return int(cursor.execute(sql, args or None))
 
     def hand_out(self, sql: str) -> Executed:
-        """Run a statement that hands out a value of a sequence. Return its number of changed rows
-        and its insert id, which is the value.
+        """Run a statement that hands out values of a sequence. Return its number of changed rows
+        and its insert id, which is the last of the values if it handed out any.
         """
         with self._translated():
             return execute(self._connection, sql)
@@ -183,8 +183,8 @@ class Session(AbstractContextManager["Session", None]):
         self.execute(f"START TRANSACTION{options}")
 
     def commit(self) -> None:
-        """Commit the transaction. If this raises, it is unknown whether it was committed: run the
-        transaction again, whose guard rows show what was committed.
+        """Commit the transaction. After Unavailable it is unknown whether it was committed. So run
+        again only a transaction that first finds out what was committed, as guards show it.
         """
         with self._translated():
             self._connection.commit()
@@ -201,7 +201,7 @@ class Session(AbstractContextManager["Session", None]):
     @contextmanager
     def transaction(self, *, snapshot: bool = False) -> Iterator[None]:
         """Run the block in a transaction: BEGIN before it and COMMIT after it. After any exception
-        send ROLLBACK, even if the server has rolled back already.
+        send ROLLBACK, even if the server has rolled back already, and raise it.
 
         Args:
             snapshot: as for :meth:`begin`.
@@ -352,10 +352,10 @@ def rerun(
     attempts: int = ATTEMPTS,
     pause: Callable[[float], object] = time.sleep,
 ) -> Result:
-    """Call ``work`` again and again until it raises no Conflict, and return its result.
+    """Call ``work``, up to ``attempts`` times while it raises Conflict, and return its result.
 
-    Before each further call there is a pause of up to half a second. Its length is random, so that
-    the same two transactions do not conflict again.
+    Before each further call there is a pause of random length, up to half a second, so that the
+    same two transactions do not conflict again.
 
     Args:
         work: a transaction that rolls back if it raises.
@@ -363,7 +363,7 @@ def rerun(
         pause: a function that waits for so many seconds.
 
     Raises:
-        Conflict: the last call raised it.
+        Conflict: the last call raised it. Any other exception of ``work`` is raised at once.
     """
     longest = _FIRST_PAUSE
     for _ in range(attempts - 1):
@@ -377,7 +377,9 @@ def rerun(
 
 @contextmanager
 def explained(reason: str, advice: str) -> Iterator[None]:
-    """Raise a Conflict of the block again, with a message that has ``reason`` and ``advice``."""
+    """Run the block, and replace a Conflict that it raises by one whose message begins with
+    ``reason`` and ends with ``advice``.
+    """
     try:
         yield
     except Conflict as error:
@@ -387,8 +389,8 @@ def explained(reason: str, advice: str) -> Iterator[None]:
 def rerun_transaction(
     session: Session, work: Callable[[], Result], *, attempts: int = ATTEMPTS
 ) -> Result:
-    """Run ``work`` in a transaction of the session, again and again until there is no Conflict, and
-    return its result. See :func:`rerun`.
+    """Run ``work`` in a transaction of the session, and the whole transaction again after each
+    Conflict. Return its result. See :func:`rerun`.
     """
 
     def attempt() -> Result:

@@ -86,7 +86,7 @@ def require_schema(session: Session) -> None:
     """Check that the tables have the version that this program needs.
 
     Raises:
-        SchemaMismatch: the tables are older, or newer. The message says what to run or upgrade.
+        SchemaMismatch: there are none, or they are older or newer. The message says what to do.
     """
     found = schema_version(session)
     if found > VERSION:
@@ -108,7 +108,7 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
 
     Args:
         connect: opens the session.
-        stop: called while the server is unavailable; if it returns true, :meth:`run` stops waiting.
+        stop: called while the server is unavailable; if it returns true, :meth:`run` gives up.
         attempts: number of times that :meth:`run` tries work that conflicts.
     """
 
@@ -129,7 +129,7 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
         self.close()
 
     def __call__(self) -> Session:
-        """Return the open session. Call this for each transaction.
+        """Return the session, reopened if lost or idle for 15 s. Call this for each transaction.
 
         Raises:
             StoreError: the session cannot be opened.
@@ -148,7 +148,7 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
         return self._session is not None and not self._session.closed
 
     def open(self) -> Self:
-        """Open the session now. Do not wait if the server is unavailable.
+        """Open the session now, and return this object. Do not wait if the server is unavailable.
 
         Raises:
             StoreError: the session cannot be opened.
@@ -167,7 +167,8 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
 
         Raises:
             Conflict: each attempt conflicted with another transaction.
-            Unavailable: the server has not answered for :data:`PATIENCE_S`.
+            Unavailable: the server did not answer for :data:`PATIENCE_S`, or ``stop`` returned
+                true.
             StoreError, and the exceptions of ``work``.
         """
         deadline: float | None = None
@@ -185,7 +186,7 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
                 pause = min(2.0 * pause, _LONGEST_PAUSE_S)
 
     def used(self) -> None:
-        """Note that a transaction has just ended, so that its duration is no idle time."""
+        """Record that a transaction ends now, so that its duration does not count as idle time."""
         self._used_at = time.monotonic()
 
     def abort(self) -> None:
@@ -202,7 +203,7 @@ class KeptSession(AbstractContextManager["KeptSession", None]):
 
 
 def brief_session(where: Settings | str) -> KeptSession:
-    """Return a session with short timeouts, for a caller that must not wait long."""
+    """Return a session, not opened yet, for a caller that waits 3 s for a reply, 2 s for a lock."""
     options = SessionOptions(read_timeout=BRIEF_READ_TIMEOUT_S, lock_wait=BRIEF_LOCK_WAIT_S)
     return KeptSession(partial(open_tables, where, **options))
 
@@ -229,7 +230,8 @@ def _is_fresh(session: Session, idle: float) -> bool:
 
 
 class Pool:
-    """Sessions that threads share; a few idle ones are kept. A forked child opens its own sessions.
+    """A pool of sessions that threads share: each session is used by one thread at a time, and a
+    few idle ones are kept. A forked child opens its own sessions.
 
     Args:
         connect: opens a session.
@@ -353,7 +355,7 @@ class Cancellation:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Make this thread's reads within the block end when :meth:`cancel` is called."""
+        """Within the block, let :meth:`cancel` end this thread's reads (ReadInterrupted)."""
         token = _CURRENT.set(self)
         try:
             yield
@@ -361,8 +363,8 @@ class Cancellation:
             _CURRENT.reset(token)
 
     def cancel(self) -> None:
-        """End the reads from another thread, and return when they have ended, so that no KILL QUERY
-        of this call can hit the statement of another read. This never raises.
+        """End the running read and refuse later ones; another thread calls this. Return when the
+        read has ended, so that no KILL QUERY can hit another read. This never raises.
         """
         self.cancelled = True
         while True:
@@ -375,7 +377,7 @@ class Cancellation:
 
     @contextmanager
     def reading(self, session: Session) -> Iterator[None]:
-        """Register the session that reads within the block.
+        """Let :meth:`cancel` interrupt this session within the block.
 
         Raises:
             ReadInterrupted: :meth:`cancel` was called before.

@@ -60,7 +60,7 @@ def quoted(name: str) -> str:
 
 
 def parts(values: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    """Split ``values`` into parts of at most ``size`` values."""
+    """Yield ``values`` in parts of ``size`` values each, in order; the last part may have fewer."""
     for start in range(0, len(values), size):
         yield values[start : start + size]
 
@@ -136,7 +136,7 @@ def label_text(label: int) -> str:
 
 def labels_where(labels: Iterable[int]) -> tuple[str, list[object]]:
     """Return an SQL condition for the rows of the buckets with these labels, and the values to
-    bind.
+    bind. There must be at least one label.
     """
     by_width: dict[int, list[int]] = {}
     for label in labels:

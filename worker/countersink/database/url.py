@@ -138,7 +138,7 @@ class Settings:
         ``prefer``.
 
         Raises:
-            Misconfigured: a file that the URL names cannot be read.
+            Misconfigured: a file that the URL names cannot be read or used.
         """
         if self.tls in ("off", "prefer"):
             return None
@@ -176,7 +176,9 @@ def with_database(url: str, name: str) -> str:
 
 
 def _with_one_host(url: str) -> list[str]:
-    """Return a URL for each host of the URL ``url``, in the same order."""
+    """Return a URL for each host of the URL ``url``, in the same order; only ``url`` if it is
+    malformed.
+    """
     found = _HOSTS.fullmatch(url)
     if found is None:
         return [url]

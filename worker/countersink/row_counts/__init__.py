@@ -65,8 +65,8 @@ class TrackedTables:
         progress: Progress = ignore,
         notice: Notice = ignore,
     ) -> TrackedTable:
-        """Count the rows of a table from now on. The table is not locked, and can be written to
-        meanwhile.
+        """Track a table: create triggers that count every change of its rows from now on, and count
+        the rows that it has. The table is not locked, and can be written to meanwhile.
 
         If this is interrupted, run it again: it continues.
 
@@ -76,14 +76,15 @@ class TrackedTables:
             counter: the counter for the rows, which must be unused; by default it has the table's
                 name.
             by: columns whose values make the key, in this order; see
-                :mod:`countersink.row_counts.keys`.
-            day: a column of type DATE, DATETIME or TIMESTAMP. A row is counted on the column's
-                date, in UTC; see :mod:`countersink.row_counts.keys`.
+                :mod:`countersink.row_counts.keys`. Without columns all rows have the key ``''``.
+            day: a column of type DATE, DATETIME or TIMESTAMP. A row is counted on the column's date
+                (of a TIMESTAMP, in UTC); see :mod:`countersink.row_counts.keys`. None: all rows are
+                counted on 1970-01-01.
             app_slots: number of slots that the triggers use, 1 to 256. It should be about the
                 number of connections that write to the table at once.
             progress: called while the rows are counted.
-            notice: called with a sentence on each change of rows that the triggers do not count
-                rightly (see :class:`Plan`), and on each reason to wait.
+            notice: called with a sentence on each kind of change that the triggers do not count
+                rightly (``Plan.warnings``), and on each reason to wait.
 
         Returns:
             the tracked table.
@@ -93,7 +94,8 @@ class TrackedTables:
                 be done. Nothing was changed.
             Refused: the user lacks a right. The message has the GRANT statement. Nothing was
                 changed.
-            Conflict: a transaction went on using the table, or another process is counting it.
+            Conflict: a transaction went on using the table, another process is counting it, or it
+                was truncated or altered meanwhile.
         """
         with self._connect() as session:
             plan = lifecycle.make_plan(session, self._database, table, counter, by, day, app_slots)
@@ -131,7 +133,9 @@ class TrackedTables:
         Raises:
             UnknownCounter: no tracked table and no counter of one has this name.
             ValueError: the table is tracked in several counters: name one of them.
-            Conflict: a transaction went on using the table.
+            TypeError: neither or both of the names are given.
+            Conflict: a transaction went on using the table, or another process is counting its
+                rows. Run this again.
         """
         tracked = self._find(table_or_counter, counter)
         lifecycle.untrack(self._connect, tracked, notice)
@@ -149,8 +153,9 @@ class TrackedTables:
         progress: Progress = ignore,
         notice: Notice = ignore,
     ) -> Repaired:
-        """Create missing triggers of a tracked table again, count its rows again, and correct its
-        counter. The table can be written to meanwhile.
+        """Create missing and changed triggers of a tracked table again, drop wrong ones, count its
+        rows again, and correct its counter. Return what was repaired. The table can be written to
+        meanwhile.
 
         Args:
             table_or_counter, counter, notice: as for :meth:`untrack`.
@@ -160,6 +165,7 @@ class TrackedTables:
             UnknownCounter: no tracked table and no counter of one has this name.
             ValueError: the table is tracked in several counters: name one of them. Or it cannot be
                 tracked any more.
+            TypeError: neither or both of the names are given.
             Conflict: as raised by :meth:`track`.
         """
         name = self._find(table_or_counter, counter).counter

@@ -77,8 +77,9 @@ class RowDifference:
         detail: a sentence for people.
         day: the day of the rows; None if the problem is not about a day.
         key: the key of the rows as text; None if the problem is not about a key.
-        in_counter: number of rows according to the counter.
-        in_table: number of rows in the table.
+        in_counter: number of rows of this day and key according to the counter; 0 if the problem is
+            not about them.
+        in_table: the same according to the table.
     """
 
     tracked: TrackedTable
@@ -176,7 +177,8 @@ def _triggers(
 
 
 def _cells(session: Session, tracked: TrackedTable, wrong: dict[Cell, int]) -> list[RowDifference]:
-    """Return a problem for each cell that differs, in order, up to :data:`MAX_CELLS`.
+    """Return a problem for each cell that differs, in the order of days and keys, up to
+    :data:`MAX_CELLS`; the last of these then says how many more there are.
 
     Args:
         session: a session in the snapshot of the comparison.

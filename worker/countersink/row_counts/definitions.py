@@ -34,8 +34,8 @@ class TrackedTable:
         day: the column whose date is the day of a row; None if all rows are counted on 1970-01-01.
         app_slots: number of slots that the triggers use.
         triggers: the text with which the names of the triggers begin.
-        created: time since which the table is tracked, in UTC.
-        counted: time at which the rows were last counted, in UTC. None if they were not counted
+        created: time since which the table is tracked, an aware datetime in UTC.
+        counted: time at which the rows were last counted, also aware. None if they were not counted
             yet, or if an untrack or a repair has begun since, so that the counter is not right.
     """
 
@@ -59,8 +59,8 @@ def parse(table: str, database: str) -> tuple[str, str]:
     """Split the name of a table into its database and the name itself.
 
     Args:
-        table: ``name`` or ``schema.name``. Each part may be in backquotes; backquotes within it are
-            then doubled.
+        table: ``name`` or ``schema.name``. Each part may be in backquotes; a backquote within such
+            a part is written twice.
         database: the database that is meant if ``table`` names none.
 
     Raises:
@@ -77,8 +77,8 @@ def parse(table: str, database: str) -> tuple[str, str]:
 
 
 def default_counter(table: str) -> str | None:
-    """Return the name of the counter that a table gets by default: the table's name without
-    backquotes. Return None if that is not a valid name of a counter.
+    """Return the name of the counter that a table gets by default: ``table`` without backquotes,
+    with the database if ``table`` names one. Return None if that is not a valid name of a counter.
     """
     name = ".".join(map(_plain, re.findall(_PART, table)))
     return name if is_name(name) else None
@@ -88,7 +88,7 @@ def find(
     tracked: Sequence[TrackedTable], table_or_counter: str, database: str
 ) -> list[TrackedTable]:
     """Return the tracked tables that a name means: all that track the table of this name, or else
-    the one that is tracked in the counter of this name.
+    the one that is tracked in the counter of this name; an empty list if there is none.
 
     Args:
         tracked: all tracked tables.
@@ -193,7 +193,8 @@ def insert(session: Session, tracked: TrackedTable) -> None:
 
 
 def set_counted(session: Session, counter: str, counted: bool) -> None:
-    """Note in the row of a tracked table whether its counter is right.
+    """Record in the row of a tracked table whether its counter is right: ``counted`` becomes the
+    server's time, or None.
 
     Args:
         session: a session.

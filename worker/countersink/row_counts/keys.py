@@ -127,7 +127,7 @@ def key_sql(columns: Sequence[Column], prefix: str = "") -> str:
 
 def cut_values(key: bytes) -> tuple[tuple[str | None, ...], str] | None:
     """Return the complete values of a key that was cut, and the beginning of its next value. Return
-    None if the key was not cut.
+    None if the key was not cut, or is none that a trigger writes.
     """
     match = _CUT.fullmatch(key)
     if match is None:
@@ -300,12 +300,13 @@ def condition(session: Session, column: Column, value: object) -> Condition:
         session: a session on the table's server.
         column: a column of the key.
         value: an int or bool for integers, BIT and YEAR; an int or Decimal for DECIMAL; a date for
-            DATE; a naive datetime for DATETIME; a timedelta or time for TIME; bytes for BINARY and
-            VARBINARY; a str for all other types.
+            DATE; a naive datetime for DATETIME (a date means its midnight); a timedelta or time for
+            TIME; bytes for BINARY and VARBINARY; a str for all other types.
 
     Raises:
         TypeError: the value has another type.
         ValueError: the value is invalid for the column's type.
+        StoreError: a query failed.
     """
     if column.charset is not None and isinstance(value, str):
         try:

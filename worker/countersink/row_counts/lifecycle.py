@@ -41,9 +41,9 @@ class Plan:
         statements: the SQL that creates its triggers, in order.
         warnings: sentences, each on a kind of change that the triggers do not count rightly, such
             as the deletion of rows by a foreign key. After such a change, a recount is needed.
-        reads: the columns that the triggers read. On MariaDB these include the primary key. If one
-            of them is dropped or renamed, the application's writes fail, so untrack the table
-            before.
+        reads: the columns that the triggers read; empty if neither key nor day has a column, else
+            on MariaDB with the primary key. If one of them is dropped or renamed, the application's
+            writes fail, so untrack the table before.
     """
 
     definition: TrackedTable
@@ -130,7 +130,8 @@ def claim(session: Session, wanted: TrackedTable) -> bool:
 def count(
     connect: Connect, database: str, counter: str, progress: Progress, notice: Notice
 ) -> Repaired:
-    """Create the missing triggers of a tracked table, then count its rows and correct its counter.
+    """Drop the wrong triggers of a tracked table and create the missing ones, then count its rows
+    and correct its counter. Return what was repaired; its ``tracked`` is as before the count.
 
     Args:
         connect: opens a session at REPEATABLE READ.
@@ -140,7 +141,7 @@ def count(
 
     Raises:
         UnknownCounter: ``counter`` has no tracked table.
-        ValueError: the table cannot be tracked any more, because a column is missing.
+        ValueError: the table cannot be tracked any more, such as after a column was dropped.
         Conflict: a transaction went on using the table, or another process is counting it, or the
             table was truncated or altered meanwhile.
         Refused: the user lacks a right.
@@ -161,7 +162,7 @@ def count(
 
 def untrack(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
     """Drop the triggers of a tracked table, delete its counter, and last its row of
-    ``tracked_table``.
+    ``tracked_table``. What another process has done of this is no error.
 
     Raises:
         Conflict: a transaction went on using the table, or another process is counting it. Run this
@@ -190,7 +191,9 @@ def untrack(connect: Connect, tracked: TrackedTable, notice: Notice) -> None:
 
 
 def undo_claim(connect: Connect, tracked: TrackedTable) -> None:
-    """Undo :func:`claim`, unless the table has triggers by now. This never raises a StoreError."""
+    """Undo :func:`claim`, unless the table has triggers by now. This never raises a StoreError:
+    after one the row stays, and ``untrack`` can delete it.
+    """
     # After an error the row stays; list shows it, and untrack deletes it.
     with suppress(StoreError), connect() as session:
         exclusive(session, partial(_delete_unused, session, tracked))
@@ -203,7 +206,8 @@ def same_or_free(session: Session, wanted: TrackedTable, lock: str = "") -> Trac
     Args:
         session: a session.
         wanted: the table as it is to be tracked.
-        lock: `` FOR UPDATE`` to lock the counter's row; empty for no lock.
+        lock: `` FOR UPDATE`` to lock the counter's row of the table ``counter``, and to look into
+            the ledger, too; empty to do neither.
 
     Raises:
         ValueError: the counter is used for something else.
@@ -269,8 +273,9 @@ def _warnings(table: AppTable, tracked: TrackedTable) -> list[str]:
 
 
 def _delete_unused(session: Session, tracked: TrackedTable, _: Control) -> bool:
-    """Delete the row of a tracked table that has no triggers, with its counter. Return False if the
-    table has triggers; True if the row does not exist any more.
+    """Delete the row of a tracked table that has no triggers, with its counter. If the table has
+    triggers, delete nothing and return False; else return True, also if the row does not exist any
+    more.
     """
     current = definitions.read(session, tracked.counter, " FOR UPDATE")
     # While the row is locked, no process creates triggers or counts.

@@ -87,10 +87,11 @@ def require_same_server(holder: Session, other: Session) -> None:
 
 
 def mark_uncounted(session: Session, tracked: TrackedTable) -> TrackedTable:
-    """Note in the table's row that its counter is not right while triggers are changed. Return the
-    tracked table with this note.
+    """Record in the row of ``tracked_table`` that the counter is not right while triggers are
+    changed. Return the tracked table as the row then has it (``counted`` is None).
 
-    The note is committed, which releases the lock; then the lock is taken again.
+    The change of the row is committed, which releases the lock; then the lock is taken again. If
+    the row says so already, nothing is done.
 
     Args:
         session: a session from :func:`locked` that has no snapshot yet.
@@ -123,6 +124,7 @@ def recount(
     Raises:
         TableChanged: the table was truncated or altered meanwhile. Nothing was changed.
         Unavailable: a connection broke, or another server takes writes now. Run this again.
+        Conflict: each attempt to write conflicted with another transaction. Run this again.
     """
     # Buckets that are not days, or are days that no row has.
     foreign = session.query(
@@ -187,7 +189,9 @@ def _try_lock(session: Session, counter: str) -> TrackedTable | None:
 
 
 def _delete_foreign(session: Session, counter: str, foreign: Sequence[tuple[Any, ...]]) -> None:
-    """Delete the rows of the buckets ``foreign`` (beginning and width), which no trigger writes."""
+    """Delete the rows of the buckets ``foreign`` (beginning and width), which no trigger writes.
+    Give the counter a row in the ledger, if it has none.
+    """
     for bucket in foreign:
         where = "counter = %s AND bucket = %s AND width = %s"
         delete_rows(session, where, (counter, *bucket), EVERYTHING)
@@ -196,7 +200,9 @@ def _delete_foreign(session: Session, counter: str, foreign: Sequence[tuple[Any,
 
 
 def _write(session: Session, counter: str, part: Sequence[tuple[Cell, int]]) -> None:
-    """Add the differences of some cells to the counter, in slot 0."""
+    """Add the differences of some cells to the counter, in slot 0. They are not posted to the
+    ledger: ``verify`` compares this counter with its table instead.
+    """
     into = "counter_slot (counter, bucket, counter_key, width, slot, amount)"
     clause = session.dialect.upsert_add("counter_slot", "amount")
     rows = [(counter, label_time(label), key, DAY, 0, amount) for (label, key), amount in part]

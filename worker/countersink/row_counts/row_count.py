@@ -1,5 +1,5 @@
 """``Store.row_count()``: chooses a counter of the table that has the columns asked for, and sums
-the keys that match. See ``encoding.py`` for the conditions on single columns.
+the keys that match. See ``keys.py`` for the conditions on single columns.
 
 If the texts of all of a key's values are known, the key itself is known. If only the texts of its
 first columns are known, the matching keys are one range of the index. Otherwise the keys are read
@@ -70,11 +70,13 @@ def row_count(
 
     Raises:
         UnknownCounter: no such table or counter is tracked.
-        ValueError: no counter of the table has these columns, or a day; or the name means two
-            tables; or the range ends before it begins; or the range separates days that are counted
-            as one.
+        ValueError: no counter of the table has these columns, or a day; or a column is given twice,
+            or has a value that is invalid for its type; or the name means two tables; or the range
+            ends before it begins, or separates days that are counted as one; or keys that were cut
+            leave open which rows match.
         TypeError: a value cannot be compared with its column, or a day is no ``date``.
-        Refused: the table's rows are not counted yet, or this user may not see its columns.
+        Refused: the counter is not right now, because the table is being tracked, repaired or
+            untracked, or one of these was interrupted; or this user may not see its columns.
         StoreError: a query failed.
     """
     check_days(start, end)
@@ -116,8 +118,8 @@ def _choose(
         day: any day of the range asked for; None if the range has no limit.
 
     Raises:
-        ValueError: no counter has these columns.
-        Refused: the rows of none of them are counted completely.
+        ValueError: no counter has these columns, or none has a day although one is asked for.
+        Refused: each of these counters is not right now, or its rows were not counted to the end.
     """
     able = [
         each
@@ -142,8 +144,8 @@ def _choose(
 def _conditions(
     session: Session, tracked: TrackedTable, asked: Mapping[str, object]
 ) -> list[Condition]:
-    """Return the condition on each column of the tracked table's key, in the order of the
-    columns.
+    """Return the condition on each column of the tracked table's key, in the order of the columns;
+    None for a column that ``asked`` lacks.
     """
     known: dict[str, Column] = {}
     if any(value is not None for value in asked.values()):
@@ -254,7 +256,8 @@ class _Selection:
 
     def _keys_with(self, values: Values) -> bytes | KeyRange:
         """Return all keys whose first columns have these values: one key if these are all columns,
-        else a range.
+        else a range. Raises ValueError if some of the range's keys may be cut before these values
+        end.
         """
         if len(values) == self._columns:
             return cut_bytes(encoding.encode(values))
@@ -309,8 +312,8 @@ class _Selection:
         return True
 
     def _decoded(self, keys: Sequence[bytes]) -> dict[bytes, Values]:
-        """Return key → values, for the keys that are valid. The conditions that only the server can
-        decide are compared with these values.
+        """Return key → values, for the keys that are valid. The server is asked now about the
+        conditions that only it can decide, for all these values.
         """
         found: dict[bytes, Values] = {}
         for key in keys:

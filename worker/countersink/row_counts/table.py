@@ -49,9 +49,9 @@ class Column:
     Attributes:
         name: the column's name, as it was created.
         type: the column's type in lower case, such as ``varchar``.
-        length: maximum of characters of a text, or of bytes of a binary value.
-        digits: maximum of digits of a number.
-        fraction: number of digits of a fraction of a second, for a time.
+        length: maximum of characters of a text, or of bytes of a binary value; 0 for other types.
+        digits: maximum of digits of a number; 0 for other types.
+        fraction: number of digits of a fraction of a second, for a time; 0 for other types.
         charset: character set of a text; None for other types.
         collation: collation of a text; None for other types.
     """
@@ -191,7 +191,7 @@ def read_table(session: Session, schema: str, name: str, database: str) -> AppTa
 
 def read_columns(session: Session, schema: str, table: str) -> dict[str, Column]:
     """Return name → column of a table, in the table's order. The result is empty if there is no
-    such table.
+    such table, and lacks columns that this user may not see.
     """
     rows = session.query(
         "SELECT column_name, data_type, character_maximum_length, numeric_precision,"

@@ -84,7 +84,7 @@ def require_before(session: Session, schema: str, table: str, database: str) -> 
 def explaining(
     session: Session, schema: str, table: str, needed: Sequence[str] = ("SELECT", "TRIGGER")
 ) -> Iterator[None]:
-    """If the block raises an error about a missing right, raise it with the GRANT in its
+    """Replace an error about a missing right in the block by Refused, with the GRANT in its
     message.
     """
     try:
@@ -196,8 +196,8 @@ class InstalledTrigger:
         return f"DROP TRIGGER IF EXISTS {quoted(self.schema)}.{quoted(self.name)}"
 
     def matches(self, expected: Trigger) -> bool:
-        """Return whether it equals ``expected``, apart from SQL that the server writes before the
-        body.
+        """Return whether this trigger equals ``expected``, apart from SQL that the server writes
+        before the body.
         """
         return (
             (self.table, self.name, self.sql_mode) == (expected.table, expected.name, SQL_MODE)

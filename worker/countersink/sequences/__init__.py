@@ -111,8 +111,9 @@ def take_in(connection: AppConnection, table: str, name: bytes, asked: ValueRequ
 
 
 def _values(last: int, asked: ValueRequest) -> range:
-    """Return the values that were handed out, of which ``last`` is the last. Several values are
-    ``asked.step`` apart, or 1 if the request has no step.
+    """Return the values that one statement handed out, of which ``last`` is the last. Several
+    values are ``asked.step`` apart, or 1 if the request has no step: a sequence with another step
+    of its own is not served by that statement.
     """
     step = asked.step or 1
     return range(last - (asked.n - 1) * step, last + step, step)
@@ -131,7 +132,9 @@ def _is_uncertain(error: StoreError) -> bool:
 
 
 def is_alive(session: Session, idle: float) -> bool:
-    """Return whether a session still works after so many idle seconds."""
+    """Return whether a session still works after so many idle seconds. From :data:`PING_AFTER` on,
+    or if the server has sent something unasked, this asks the server.
+    """
     return (idle < PING_AFTER and session.silent()) or session.answers()
 
 
@@ -146,8 +149,9 @@ class Sequences:
     the server's reply, so the values may have gaps.
 
     Names are texts of at most 255 bytes of UTF-8. They are compared byte by byte. Values and steps
-    have 64 bits; 0 and negative values are valid. Every method raises TypeError or ValueError for
-    an invalid name, value or step, and the errors of :mod:`countersink.database.errors`.
+    have 64 bits and may be negative; a value may be 0, a step may not. Every method raises
+    TypeError or ValueError for an invalid name, value or step, and the errors of
+    :mod:`countersink.database.errors`.
 
     Args:
         connect: opens a session at READ COMMITTED for handing out values. The server may keep it
@@ -168,7 +172,7 @@ class Sequences:
 
     def next(self, name: str, step: int | None = None, *, start: int | None = None) -> int:
         """Hand out the next value. This is one statement and one round trip, except for the first
-        value and for sequences with periods.
+        value, for sequences with periods, and where a cycle ends.
 
         Args:
             name: the sequence's name.
@@ -182,8 +186,10 @@ class Sequences:
                 interrupted (KILL QUERY, ``max_statement_time``). If a value was handed out, it is
                 lost: no caller gets it. Call again for another value.
             SequenceExhausted: the value would be beyond the sequence's limits or beyond 64 bits.
-                The sequence is unchanged.
+                The last value is unchanged.
             Unavailable: no connection could be opened. Nothing was handed out.
+            UnknownZone: this machine does not know the sequence's time zone. Nothing was handed
+                out.
             Conflict: a transaction of an application held the sequence for too long. Nothing was
                 handed out.
         """
@@ -192,7 +198,9 @@ class Sequences:
     def next_block(
         self, name: str, n: int, step: int | None = None, *, start: int | None = None
     ) -> range:
-        """Hand out the next ``n`` values, which are ``step`` apart, in one statement.
+        """Hand out the next ``n`` values, which are ``step`` apart, and return them. This is one
+        round trip in the cases of :meth:`next`; not if ``step`` is None and the sequence has a step
+        of its own.
 
         All of them count as handed out, whether the caller uses them or not. If one of them would
         be beyond the sequence's limits, all are taken from the start if the sequence cycles. If it
@@ -203,8 +211,9 @@ class Sequences:
             n: number of values.
 
         Raises:
-            SequenceUncertain, SequenceExhausted, Unavailable, Conflict: as raised by :meth:`next`.
-            ValueError: also if ``n`` is below 1.
+            SequenceUncertain, SequenceExhausted, Unavailable, UnknownZone, Conflict: as raised by
+                :meth:`next`.
+            ValueError: also if ``n`` is below 1, or if ``n`` times ``step`` is beyond 64 bits.
         """
         return self._take(name, ValueRequest(step, start, n))
 
@@ -237,13 +246,14 @@ class Sequences:
         Raises:
             SequenceExhausted: as raised by :meth:`next`. The transaction is still open.
             UnknownZone: this machine does not know the sequence's time zone.
+            Conflict: the sequence was deleted meanwhile. Roll back, and run the transaction again.
         """
         asked = ValueRequest(step, start)
         return take_in(connection, self._table, name_bytes(name), asked)[-1]
 
     def peek(self, name: str, *, period: date | None = None) -> int | None:
         """Return the last value that was handed out in a period, and hand out none. Return None if
-        the period has no value.
+        the period has no value, or if there is no such sequence.
 
         Args:
             name: the sequence's name.
@@ -255,11 +265,13 @@ class Sequences:
         return self._pool.read(partial(records.peek, name=name_bytes(name), day=period))
 
     def set(self, name: str, value: int) -> None:
-        """Set the last value of the present period. The next value that is handed out is one step
-        further.
+        """Set the last value of the present period, so that the next value is one step further. The
+        sequence is created if it does not exist.
 
         Raises:
             ValueError: ``value`` is beyond the sequence's limits.
+            Conflict: transactions of applications held the sequence through all attempts. Nothing
+                was changed.
         """
         checked = number(value, "a value")
         self._change(partial(records.set_value, name=name_bytes(name), value=checked))
@@ -269,6 +281,9 @@ class Sequences:
 
         Returns:
             the deleted value; None if there was none.
+
+        Raises:
+            Conflict: as raised by :meth:`set`.
         """
         return self._change(partial(records.reset, name=name_bytes(name)))
 
@@ -306,8 +321,9 @@ class Sequences:
             the sequence with its new options.
 
         Raises:
-            ValueError: an option is invalid; or the period or the time zone would change although
-                values were handed out; or the present value is beyond the new limits.
+            ValueError: an option is invalid, or contradicts another one; or the period or the time
+                zone would change although values were handed out; or the present value is beyond
+                the new limits.
             Conflict: transactions of applications held the sequence through all attempts. Nothing
                 was changed.
         """
@@ -315,8 +331,8 @@ class Sequences:
         return self._change(partial(records.configure, name=name_bytes(name), changes=changes))
 
     def periods(self, name: str) -> "builtins.list[Period]":
-        """Return the last value of each period in which the sequence was used, the earliest period
-        first.
+        """Return the last value of each period that has one, the earliest period first. The list is
+        empty if there is no such sequence.
         """
         return self._pool.read(partial(records.periods, name=name_bytes(name)))
 
@@ -325,7 +341,11 @@ class Sequences:
         return sum(period.value for period in self.periods(name))
 
     def list(self, prefix: str = "") -> "builtins.list[Sequence]":
-        """Return the sequences whose names begin with ``prefix``, sorted by name, byte by byte."""
+        """Return the sequences whose names begin with ``prefix``, sorted by name, byte by byte.
+
+        Raises:
+            UnknownZone: this machine does not know the time zone of one of them.
+        """
         return self._pool.read(partial(records.read_all, prefix=name_bytes(prefix)))
 
     def delete(self, name: str) -> bool:

@@ -12,11 +12,11 @@ from countersink.database.errors import StoreError
 
 
 class SequenceUncertain(StoreError):
-    """The connection broke before the server's reply, or the statement was interrupted (KILL QUERY,
-    ``max_statement_time``).
+    """It is unknown whether values were handed out: the connection broke before the server's reply,
+    or the statement was interrupted (KILL QUERY, ``max_statement_time``).
 
-    The server may have handed out a value that no caller has received. That value is lost. Ask for
-    the next one.
+    If the server has handed them out, no caller has received them, and they are lost. Ask for the
+    next ones.
     """
 
 

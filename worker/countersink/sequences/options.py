@@ -32,7 +32,8 @@ class SequenceOptions:
     """The options of a sequence. A sequence that was never configured has the defaults.
 
     Attributes:
-        start: first value of each period. None means that the step is the first value.
+        start: first value of each period. None means that the step is the first value: that of the
+            request, if it has one.
         step: number that is added to a value to get the next one. A request may give another step.
         minimum: smallest value allowed; None for the smallest number of 64 bits.
         maximum: largest value allowed; None for the largest number of 64 bits.

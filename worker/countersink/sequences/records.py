@@ -120,10 +120,11 @@ ADDED: Final = 2
 
 def add_sql(table: str, name: bytes, asked: ValueRequest) -> str:
     """Return a statement that adds to the last value of a sequence without periods. Its insert id
-    is the new value.
+    is the new last value.
 
-    The statement changes nothing if the sequence has no value yet, if it has periods, or if the sum
-    would be beyond its limits. If the sequence does not exist, it is created without a value.
+    The statement changes nothing if the sequence has no value yet, if it has periods, if the sum
+    would be beyond its limits, or if several values without a step are asked for and it has its
+    own. If the sequence does not exist, it is created without a value.
 
     Args:
         table: the table ``sequence``, which its database may precede.
@@ -254,7 +255,7 @@ def reset_all(session: Session) -> int:
 
 def configure(session: Session, name: bytes, changes: Mapping[str, Any]) -> Sequence:
     """Change options of a sequence, which is created if it does not exist. Return the sequence.
-    Each new value in ``changes`` was checked by itself.
+    ``changes`` come from :func:`check_changes`, which has checked each by itself.
 
     Raises:
         ValueError: the options contradict each other, or the values that were handed out.

@@ -113,10 +113,11 @@ class Store(AbstractContextManager["Store", None]):
 
         Args:
             url: ``mysql://user:password@host:3306/database``; see :meth:`Settings.parse`.
-            read_url: URL of the replicas. Totals are read on a replica as long as it has everything
-                that was committed. None if there are no replicas.
-            statement_seconds: time limit of a query in seconds. A query that takes longer raises
-                ReadInterrupted. None for no limit.
+            read_url: URL of the replicas. Totals are read on a replica that has everything that was
+                committed, or else on the server of ``url``. None or empty if there are no replicas.
+            statement_seconds: time limit in seconds of each query that only reads, except within
+                :meth:`reading`. A query that takes longer raises ReadInterrupted. None for no
+                limit.
 
         Raises:
             Misconfigured: a URL cannot be used.
@@ -143,12 +144,13 @@ class Store(AbstractContextManager["Store", None]):
     @classmethod
     def from_env(cls) -> "Store":
         """Return a store for the URL in the environment variable ``COUNTERSINK_MYSQL_URL``, or in
-        the file that ``COUNTERSINK_MYSQL_URL_FILE`` names. If ``COUNTERSINK_MYSQL_READ_URL`` is
-        set, it is the URL of the replicas.
+        the file that ``COUNTERSINK_MYSQL_URL_FILE`` names. The URL of the replicas, if there are
+        any, is in ``COUNTERSINK_MYSQL_READ_URL`` or in the file that
+        ``COUNTERSINK_MYSQL_READ_URL_FILE`` names.
 
         Raises:
-            Misconfigured: neither or both of the first two variables are set, or a URL cannot be
-                used.
+            Misconfigured: neither of the first two variables is set; or both of the first two are,
+                or both of the last two; or a file cannot be read, or a URL cannot be used.
         """
         url = _from_environment(ENVIRONMENT)
         if not url:
@@ -174,8 +176,9 @@ class Store(AbstractContextManager["Store", None]):
         return self.sequences_waiting(LOCK_WAIT)
 
     def sequences_waiting(self, lock_wait: int) -> Sequences:
-        """Return the sequences with a lock wait other than the default: each attempt to hand out a
-        value waits for a lock for at most ``lock_wait`` seconds.
+        """Return :attr:`sequences` with another lock wait than the default: each attempt to hand
+        out a value waits for a lock for at most ``lock_wait`` seconds. Later calls with the same
+        wait return the same object.
         """
         found = self._sequences.get(lock_wait)
         if found is None:
@@ -200,7 +203,8 @@ class Store(AbstractContextManager["Store", None]):
 
     def migrate(self) -> list[str]:
         """Create the database if need be, bring its tables up to date, and return the names of the
-        migrations that were applied.
+        migrations that were applied. The errors are those of
+        :func:`countersink.database.migrate.migrate`.
         """
         return migrations.migrate(self._settings)
 
@@ -261,10 +265,12 @@ class Store(AbstractContextManager["Store", None]):
         self._increments.add(connection, counter, list(amounts.items()), at)
 
     def delete(self, connection: AppConnection, counter: str, key: str) -> None:
-        """Delete all counts of a key, in the transaction of ``connection``.
+        """Delete all counts of ``key``, in the transaction of ``connection``.
 
         Other transactions that count the key wait until this one ends. The arguments and the errors
-        are those of :meth:`increment`, except that an unknown counter is no error.
+        are those of :meth:`increment`, with three differences: an unknown counter is no error, the
+        empty key of a counter with breakdowns raises ValueError, and Conflict says that others went
+        on counting the key.
         """
         self._increments.delete(connection, counter, key)
 
@@ -302,7 +308,8 @@ class Store(AbstractContextManager["Store", None]):
 
     def snapshot(self, work: Callable[[Session], Result]) -> Result:
         """Call ``work`` with a session in one snapshot of the database, and return its result. If a
-        kept connection turns out to be broken, ``work`` is called a second time.
+        kept connection turns out to be broken, ``work`` is called a second time, with another
+        session.
 
         Args:
             work: a function that only reads.
@@ -313,7 +320,9 @@ class Store(AbstractContextManager["Store", None]):
         return self._pool.read(work)
 
     def replica_snapshot(self, work: Callable[[Session], Result]) -> Result:
-        """Read as :meth:`snapshot` does, on a replica if one has caught up with the database."""
+        """Read as :meth:`snapshot` does, on a replica if one has everything that was committed.
+        ``work`` may be called on several servers, one after another.
+        """
         return (self._pool if self._replicas is None else self._replicas).read(work)
 
     @contextmanager

@@ -120,11 +120,12 @@ def create(
 
     Args:
         session: a session outside a transaction.
-        name: a name for people: 1 to 255 printable characters.
+        name: a name for people: 1 to 255 printable characters, without spaces at its ends. Several
+            keys may have the same.
         scopes: one or more of :data:`SCOPES`.
         counters: shell patterns for the names of counters that the key may use; empty for all.
-        max_counters: number of counters that the key may create, up to :data:`MAX_COUNTERS`; None
-            for as many as the server allows.
+        max_counters: number of counters that the key may create, from 1 to :data:`MAX_COUNTERS`;
+            None for as many as the server allows.
         expires: an aware datetime in the future; None if the key never expires.
 
     Returns:
@@ -203,7 +204,9 @@ def insert(
 
 
 def list_keys(session: Session) -> list[ApiKey]:
-    """Return all keys that were ever created, the newest first."""
+    """Return all keys that were ever created, revoked and expired ones, too, the newest first.
+    Links are not among them.
+    """
     rows = session.query(
         f"SELECT {_COLUMNS} FROM api_key WHERE {_IS_KEY} ORDER BY created DESC, id"
     )
@@ -211,7 +214,7 @@ def list_keys(session: Session) -> list[ApiKey]:
 
 
 def revoke(session: Session, id_or_name: str) -> ApiKey:
-    """End a key for good, and delete the logins with it.
+    """Revoke a key for good, and delete the logins with it. Links that it created end with it.
 
     Args:
         session: a session outside a transaction.
@@ -222,7 +225,7 @@ def revoke(session: Session, id_or_name: str) -> ApiKey:
 
     Raises:
         NoSuchKey: all keys with this id or name were revoked before, or there is none; or several
-            keys have the name.
+            keys that are not revoked have the name.
     """
     with session.transaction():
         rows = session.query(
@@ -270,7 +273,7 @@ def live_keys(session: Session) -> list[LiveKey]:
 
 
 def note_use(session: Session, ids: Iterable[str]) -> None:
-    """Set the time of the last use of the keys with these ids to now."""
+    """Set the time of the last use of the keys and links with these ids to now."""
     for id in sorted(ids):
         session.execute("UPDATE api_key SET last_used = UTC_TIMESTAMP(3) WHERE id = %s", (id,))
 
@@ -279,7 +282,8 @@ def check_pattern(pattern: str) -> None:
     """Check a shell pattern for names of counters.
 
     Raises:
-        ValueError: the name of no counter can match the pattern.
+        ValueError: the pattern is empty or longer than 64 characters, or has others than ``A-Z a-z
+            0-9 _ . : - * ? [ ] !``.
     """
     if _PATTERN.fullmatch(pattern) is None:
         raise ValueError(
@@ -319,8 +323,8 @@ class LiveSession:
 
 
 def begin_login(session: Session, api_key: str, seconds: float) -> str:
-    """Begin a login, and return its token, which is stored nowhere. Expired logins are deleted,
-    too.
+    """Begin a login, and return its token, which is stored nowhere. Delete expired logins, and the
+    oldest ones of the key if it would have more than :data:`LOGINS_PER_KEY`.
 
     Args:
         session: a session outside a transaction.
@@ -345,7 +349,7 @@ def begin_login(session: Session, api_key: str, seconds: float) -> str:
 
 
 def end_login(session: Session, token_hash: bytes) -> bool:
-    """End the login whose token has this hash. Return False if there is none."""
+    """End the login whose token has this hash, and return True; return False if there is none."""
     return session.execute("DELETE FROM web_session WHERE token_hash = %s", (token_hash,)) == 1
 
 

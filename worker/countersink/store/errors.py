@@ -2,8 +2,8 @@
 
 ::
 
-    NoSuchKey      a LookupError: no valid API key has this id or name
-    NoSuchLink     a LookupError: no valid link has this id
+    NoSuchKey      a LookupError: no key that is not revoked has this id or name
+    NoSuchLink     a LookupError: no link has this id, or it has expired
     TooManyLinks   a ValueError: the maximum of valid links is reached
     TooManyNotes   a ValueError: the maximum of notes on a counter is reached
 """
@@ -12,17 +12,17 @@ from countersink.runtime.errors import ExplainedError
 
 
 class NoSuchKey(ExplainedError, LookupError):
-    """No valid API key has this id or name, or several keys have the name."""
+    """No API key that is not revoked has this id or name, or several such keys have the name."""
 
 
 class NoSuchLink(ExplainedError, LookupError):
-    """No valid link has this id."""
+    """No link has this id, or it has expired."""
 
     advice = "see countersink link list"
 
 
 class TooManyLinks(ExplainedError, ValueError):
-    """The maximum of valid links is reached."""
+    """The maximum of valid links, or of those of one API key, is reached."""
 
 
 class TooManyNotes(ValueError):

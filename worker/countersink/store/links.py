@@ -52,11 +52,11 @@ class ShareLink:
 def create(
     session: Session, counter: str, expires: datetime, *, api_key: str = ""
 ) -> tuple[ShareLink, str]:
-    """Create a link.
+    """Create a link, and delete all links that have expired.
 
     Args:
         session: a session outside a transaction.
-        counter: name of the counter that the link shows.
+        counter: name of the counter that the link shows; it need not exist.
         expires: an aware datetime in the future, at most :data:`MAX_DAYS` days ahead.
         api_key: id of the API key that creates the link; empty if there is none.
 
@@ -104,21 +104,23 @@ def list_links(session: Session) -> list[ShareLink]:
 
 
 def revoke(session: Session, id: str) -> None:
-    """End a link for good.
+    """End a link for good: delete its row.
 
     Args:
         session: a session outside a transaction.
         id: the link's id.
 
     Raises:
-        NoSuchLink: no valid link has this id.
+        NoSuchLink: no link has this id, or it has expired.
     """
     if not id.isascii() or not _revoke(session, "id = %s", id):
         raise NoSuchLink("no valid link has this id")
 
 
 def revoke_all(session: Session) -> int:
-    """End all links for good, and return how many of them were valid."""
+    """End for good all links that have not expired: delete their rows. Return how many they were;
+    links whose API key has ended are among them.
+    """
     return _revoke(session, "TRUE")
 
 

@@ -1,5 +1,5 @@
 """Notes that people write on a day of a counter, or of all counters, in the table ``day_note``.
-Each day has at most one note, of at most :data:`MAX_NOTE` characters.
+Each day of a counter has at most one note, of at most :data:`MAX_NOTE` characters.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,8 @@ def checked_note(text: object) -> str:
     """Check the text of a note, and return it without spaces at its beginning and end.
 
     Raises:
-        ValueError: the text is empty, longer than :data:`MAX_NOTE` characters, or not printable.
+        ValueError: the text is no ``str``, empty, longer than :data:`MAX_NOTE` characters, or not
+            printable (a line break is not).
     """
     note = text.strip() if isinstance(text, str) else ""
     if not 1 <= len(note) <= MAX_NOTE or not note.isprintable():
@@ -75,7 +76,7 @@ def put(session: Session, counter: str, day: date, note: str, author: str) -> Da
 
 
 def delete(session: Session, counter: str, day: date) -> bool:
-    """Delete the note on a day. Return False if there was none."""
+    """Delete the note on a day, and return True; return False if there was none."""
     sql = "DELETE FROM day_note WHERE counter = %s AND day = %s"
     return session.execute(sql, (counter, day)) == 1
 
@@ -88,7 +89,7 @@ def notes(
 
     Args:
         session: a session.
-        counters: names of counters; :data:`ALL_COUNTERS` may be among them.
+        counters: one or more names of counters; :data:`ALL_COUNTERS` may be among them.
         start, end: the first and the last day; None for no limit.
     """
     rows = session.query(

@@ -18,8 +18,8 @@ buckets, because one of the two may be rolled up earlier than the other.
 Sketches: a sketch has the different members (such as visitors) of a cell. Each sketch must be
 undamaged and belong to a row, and no row may lack its sketch.
 
-Tracked tables: the number of rows must equal the counter's total, in a snapshot for each table.
-These counters are not compared with the ledger, because the table takes its place.
+Tracked tables: for each day and key the number of rows must equal the counter's, in a snapshot for
+each table. These counters are not compared with the ledger, because the table takes its place.
 """
 
 from collections import Counter
@@ -60,10 +60,10 @@ class Verified:
     """The result of ``verify``: how many things were compared, and the differences.
 
     Attributes:
-        counters: number of counters that were compared.
+        counters: number of counters that were compared; breakdowns count, too.
         rows: number of rows of these counters.
-        differences: the differences of counters, sorted by counter.
-        finished: False if ``stop`` ended the comparison early.
+        differences: the differences of counters, in the order in which they were found.
+        finished: False if ``stop`` ended the comparison early, so that the rest was not compared.
         tables: number of tracked tables that were compared.
         row_differences: the problems of tracked tables, sorted by counter.
     """
@@ -106,7 +106,8 @@ def verify(
         counter: name of the only counter to compare, together with its tracked table if it has one.
             None for all counters.
         table: the only tracked table to compare, together with all its counters. It is named as it
-            was given to ``track``, or by a counter. None for all tables.
+            was given to ``track``, or by a counter. None for all tables. Give ``counter`` or
+            ``table``, not both.
         stop: called between two groups of counters, and between two tables. If it returns true, the
             comparison ends early.
         progress: called with a description of what is compared next.
@@ -154,7 +155,9 @@ def verify(
 def _verify_all(
     session: Session, stop: Callable[[], bool], progress: Callable[[str], object]
 ) -> Verified:
-    """Compare every counter with the ledger, in groups of counters with neighbouring names."""
+    """Compare every counter with the ledger, in groups of counters with neighbouring names; then
+    their breakdowns and sketches. No tracked table is read.
+    """
     counters, rows, differences = 0, 0, list[Difference]()
     after: str | None = None
     while True:
@@ -183,7 +186,9 @@ def _verify_all(
 
 
 def _verify_some(session: Session, names: Sequence[str]) -> Verified:
-    """Compare the counters ``names`` and their breakdowns, in one snapshot."""
+    """Compare the counters ``names`` and their breakdowns with the ledger, and also breakdowns with
+    counters, and sketches with rows. All is in one snapshot.
+    """
     with session.transaction(snapshot=True):
         broken_down = [each for name in names for each in all_counters.names_of(session, name)]
         every = [*names, *broken_down]

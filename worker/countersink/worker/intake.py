@@ -53,7 +53,8 @@ class ReadBatch:
         rows: number of rows in the entries, good and bad.
         drained: whether the batch and all streams are empty, and nothing is pending. Only found out
             with the option ``drain``.
-        silent: whether no stream could be read, because Redis does not serve.
+        silent: whether no partition could be read, because Redis does not serve. Only on a Redis
+            Cluster: elsewhere :meth:`Intake.next` raises then.
     """
 
     entries: dict[str, Incoming] = field(default_factory=dict)
@@ -131,8 +132,8 @@ class Intake:
         """Return the next batch, or an empty one if no entry came within ``batch_wait_ms``.
 
         Args:
-            fresh: whether to read new entries. If false, only entries that were read before are
-                returned.
+            fresh: whether to read new entries. If false, Redis is not asked: only entries that were
+                read before are returned.
 
         Raises:
             StreamError: Redis does not answer, or refuses. The next call returns the entries that
@@ -196,7 +197,8 @@ class Intake:
 
     def _do(self, chore: Callable[[], bool], every_s: float) -> None:
         """Do a chore if it is time: ``every_s`` seconds after the last time, or at once if it
-        returned true last time, which says that there is more to do.
+        returned true last time, which says that there is more to do. A refusal by Redis, or a bug,
+        is logged and then ignored; if Redis does not serve, StreamError is raised.
         """
         now = time.monotonic()
         if now < self._due.get(chore.__name__, 0.0):
@@ -288,7 +290,8 @@ class Intake:
 def incoming(delivery: Delivery, log: Log) -> tuple[str, Incoming]:
     """Return a delivery's entry id (32 hex digits), and its entry for the applier.
 
-    If decoding raises, which is a bug, the whole entry becomes a dead letter, and the log says so.
+    If decoding raises, which is a bug, the whole entry becomes a dead letter, and the error is
+    logged.
     """
     payload = delivery.first(b"rows")
     try:

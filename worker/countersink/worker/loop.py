@@ -244,7 +244,8 @@ class Loop:
         self._report.batch(applied, repeats, took)
 
     def _apply(self, applier: Applier, entries: Sequence[Incoming]) -> Applied:
-        """Apply the entries, after an unexpected error one by one; return the summed figures.
+        """Apply the entries, after an unexpected error one by one; return the summed figures. An
+        entry that fails :data:`TRIES` times becomes a dead letter.
 
         Raises:
             GivenUp: a stop was requested while MySQL was away; no entry is acknowledged; some may
@@ -346,7 +347,7 @@ class Slot:
         self._number = 0
 
     def take(self) -> int:
-        """Lease a slot; return its number.
+        """Lease a slot; return its number. If all are leased, return that of a random one.
 
         Raises:
             SchemaMismatch: the tables have another version.
@@ -358,9 +359,10 @@ class Slot:
 
     def keep(self) -> int:
         """Renew the lease if it is time, and return the number of the slot; it is another slot if
-        the lease was lost. Only after :meth:`take`.
+        the lease had expired. To be called only after :meth:`take`.
 
-        Other errors of MySQL are ignored: the code that applies batches notices and logs them.
+        Errors of MySQL other than the one below are ignored: the code that applies batches logs
+        them.
 
         Raises:
             SchemaMismatch: a newer version has migrated the tables.

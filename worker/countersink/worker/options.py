@@ -27,10 +27,11 @@ class WorkerOptions:
             as soon as they arrive. A longer wait only means that a stop is noticed later.
         claim_idle_ms: ms for which an entry must be pending with another worker before this worker
             takes it over. It should exceed the time of the slowest batch: to take an entry over too
-            early is harmless, but wastes work.
-        claim_every_s: seconds between two searches for such entries.
+            early is harmless, but wastes work. Entries of a worker without a heartbeat do not wait
+            for this: they are taken over after about 3 s.
+        claim_every_s: seconds between two searches for such entries; at most 1 with ``drain``.
         consumer_idle_ms: ms after which an idle consumer without pending entries is deleted.
-        drain: whether to stop when the streams are empty and nothing is pending.
+        drain: whether to stop when the streams are empty and nothing is pending with any worker.
         log_format: ``text`` or ``json``; each writes records as lines to stderr.
         stop_within_s: seconds after a signal at which the process ends in any case.
 

@@ -124,15 +124,16 @@ class Readers:
         return len(self._readers)
 
     def next(self, *, fresh: bool = True) -> ReadBatch:
-        """Return all batches that threads have read, joined into one batch. It is empty if none
-        came within ``batch_wait_ms``.
+        """Return the batches that threads have read, joined into one of about ``batch_rows`` rows.
+        It is empty if none came within ``batch_wait_ms``.
 
         Args:
             fresh: whether to read new entries. If false, an empty batch says that all threads whose
-                nodes answer have ended.
+                nodes answer have ended, or that a second has passed.
 
         Raises:
-            StreamError: a node did not answer while draining. No entry is lost."""
+            StreamError: a node did not answer while draining. No entry is lost.
+            Exception: the unexpected error of a thread."""
         if self._crew.bug is not None:
             raise self._crew.bug
         if fresh:
@@ -149,7 +150,7 @@ class Readers:
         return batch
 
     def acknowledge(self, batch: ReadBatch) -> None:
-        """Tell the threads whose batches are in ``batch`` to acknowledge these."""
+        """Let the threads whose batches are in ``batch`` acknowledge them; do not wait for it."""
         for reader in self._taken:
             reader.applied()
         self._taken.clear()
@@ -313,7 +314,7 @@ class _Reader:
         return self.intake.waiting + self.to_acknowledge
 
     def applied(self) -> None:
-        """Note that the thread's batch was applied; let the thread acknowledge it and read on."""
+        """Record that the thread's batch was applied; let it acknowledge the batch and read on."""
         with self._crew.changed:
             self._applied = True
             self.to_acknowledge = len(self.batch.deliveries)
@@ -375,8 +376,7 @@ class _Reader:
             self.may_go_on.wait()
 
     def _retried(self, work: Callable[[], Result]) -> Result:
-        """Call ``work`` until it succeeds; return its result. Raises GivenUp if the process
-        ends."""
+        """Call ``work``, again after each StreamError, and return its result. Raises GivenUp."""
         failures = 0
 
         def failed(error: Exception) -> None:

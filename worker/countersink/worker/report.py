@@ -47,14 +47,14 @@ class WorkerFigures:
         duplicates: deliveries of entries that had been applied before.
         rows: applied rows; producers fold many increments into a row.
         cells: cells that were written, summed over batches; each counts once in a batch.
-        dead: rows that became dead letters.
+        dead: dead letters, of rows or of whole entries.
         too_old: entries that became dead letters because they are older than the pruning watermark.
         overflown: new keys of batches beyond their counter's key cap.
         lost: entries trimmed from a stream before they were applied.
         last_batch: time of the latest acknowledgement.
-        last_batch_ms: duration of its transaction, in ms.
-        last_error: the latest error of a server that was away.
-        last_error_at: time of this error.
+        last_batch_ms: ms that it took to apply that batch, with waits and repeated attempts.
+        last_error: the latest error of a server that was away; ``last_error_at`` is its time.
+        started: time at which this process began.
         away: numbers of a Redis Cluster's partitions that cannot be read now, with commas."""
 
     state: str = "starting"
@@ -75,11 +75,11 @@ class WorkerFigures:
     started: int = field(default_factory=now_ms)
 
     def failed(self, text: str) -> None:
-        """Note the error of a server that is away."""
+        """Record the error of a server that is away."""
         self.state, self.last_error, self.last_error_at = "waiting", text, now_ms()
 
     def note_away(self, partitions: Mapping[int, str]) -> None:
-        """Note the partitions that cannot be read now, with the error of each."""
+        """Record which partitions cannot be read now. ``partitions`` has the error of each."""
         self.away = ",".join(map(str, sorted(partitions)))
         for text in partitions.values():
             self.last_error, self.last_error_at = text, now_ms()
@@ -102,11 +102,11 @@ class Vitals:
     _begun: float = 0.0
 
     def step(self) -> None:
-        """Note that the worker made a step."""
+        """Record that the worker made a step."""
         self.moved = time.monotonic()
 
     def note_point(self, point: str) -> None:
-        """Note that a batch reached a named point; see :func:`countersink.worker.loop.run`."""
+        """Record that a batch reached a named point; see :func:`countersink.worker.loop.run`."""
         now = self.moved = time.monotonic()
         if point == "read":
             self._begun = now
@@ -116,8 +116,8 @@ class Vitals:
 
 
 def heartbeat(client: redis.Redis, consumer: str, figures: WorkerFigures) -> Heartbeat:
-    """Return the worker's heartbeat: its figures, and ``rate``, rows per second of the last 10
-    s.
+    """Return a heartbeat that publishes the worker's figures, and ``rate``: rows per second of the
+    last 10 s.
     """
     samples: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
@@ -308,7 +308,7 @@ class SaltPublisher(_Upkeep):
     _absent: Set[bytes] = frozenset()
 
     def keep(self) -> None:
-        """Make new salts and delete old ones, if it is time; called by the loop's thread."""
+        """Make and delete salts, if 10 s are over or the catalog changed. For the loop's thread."""
         if not self._is_due():
             return
         clock = time.monotonic()
@@ -324,7 +324,7 @@ class SaltPublisher(_Upkeep):
             self._log_refusal("made", error)
 
     def publish(self) -> None:
-        """Write the salts to Redis, if :meth:`keep` has read them since the last call."""
+        """Write the salts to Redis, if :meth:`keep` has read them since the last write."""
         published, self._published = self._published, None
         if published is None:
             return

@@ -75,7 +75,7 @@ def path(text: str) -> tuple[str, ...]:
     """Split a path into the names or numbers of its steps; a dotted path is split at every dot.
 
     Raises:
-        ValueError: a step has no name.
+        ValueError: a step of a dotted path has no name.
     """
     if text.startswith("/"):
         return tuple(step.replace("~1", "/").replace("~0", "~") for step in text[1:].split("/"))
@@ -91,6 +91,9 @@ def path(text: str) -> tuple[str, ...]:
 def getter(text: str) -> Get:
     """Return a function that reads the value at a path from an object; it returns None where there
     is no value, or null.
+
+    Raises:
+        ValueError: a step of the path has no name.
     """
     steps = path(text)
     if len(steps) == 1:
@@ -159,7 +162,8 @@ def json_getter(input_format: str, name: str) -> Get:
 
 def json_time(input_format: str, names: Sequence[str] = ()) -> Get | None:
     """Return a function that reads the time from a format's objects; None where the format has no
-    time. The function raises ``Malformed`` for objects that are no request.
+    time and ``names`` is empty. For ``caddy``, the function raises ``Malformed`` for objects that
+    are no request; for several names, if one of them is missing.
 
     Args:
         input_format: the name of the format.
@@ -211,7 +215,7 @@ def json_format_of(record: object) -> str | None:
 
 def _from_request(part: int) -> Get:
     """Return a function that reads the method (0), target (1) or version (2) in nginx's
-    ``$request``.
+    ``$request``; it returns None where the object has no such text.
     """
 
     def get(record: object) -> object:
@@ -257,7 +261,9 @@ def _or_else(first: Get, second: Get) -> Get:
 
 
 def _part_of(get: Get, cut: Callable[[str], str]) -> Get:
-    """Return a function that reads a text by ``get``, and cuts a part out of it by ``cut``."""
+    """Return a function that reads a text by ``get``, and cuts a part out of it by ``cut``. A value
+    that is no text stays.
+    """
 
     def part(record: object) -> object:
         value = get(record)

@@ -242,6 +242,9 @@ def _variable(found: re.Match[str]) -> Term:
 def _unquoted(text: str) -> tuple[str, bool]:
     """Take the format itself out of a line of nginx's configuration, without its quotes. Return the
     format, and whether nginx escapes values.
+
+    Raises:
+        ValueError: the line has ``escape=json`` or an unknown ``escape``, or an open quote.
     """
     if not re.match(r"\s*(?:log_format\s|escape=|')", text):
         return text, True

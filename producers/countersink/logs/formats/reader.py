@@ -118,7 +118,7 @@ class RecordTally:
         self.counted += 1
 
     def add(self, other: "RecordTally") -> None:
-        """Add all counts of another tally."""
+        """Add all counts of another tally, whose ``bucket`` must give the same labels."""
         for label, amounts in other.amounts.items():
             self.amounts[label].update(amounts)
         self.lines += other.lines
@@ -127,7 +127,7 @@ class RecordTally:
         self.rejected += other.rejected
 
     def reject(self, line: int, reason: str | Malformed, text: bytes = b"") -> None:
-        """Add a line that could not be counted."""
+        """Add a line that could not be counted, with the beginning of its reason and text."""
         misread = isinstance(reason, Misread)
         reason = str(reason)
         if len(reason) > LONGEST_REASON:
@@ -215,7 +215,7 @@ class EnvelopeReader(LineReader):
         self._envelope = envelope
 
     def count(self, block: RecordBlock, tally: RecordTally) -> None:
-        """Add the counts and rejected lines of ``block`` to ``tally``."""
+        """Add the counts and rejected lines (with their envelopes) of ``block`` to ``tally``."""
         lines = block.lines
         inner: list[bytes] = []
         rejected = len(tally.rejected)
@@ -326,7 +326,8 @@ class Keys:
         getter: Callable[[str], Callable[[R], str]],
         optional: Callable[[str], Callable[[R], str]],
     ) -> Callable[[R], FoundKey]:
-        """Return a function that reads the key of a record, or the values of its dimensions.
+        """Return a function that reads what :meth:`finished` takes from a record: its key, or the
+        values of its dimensions; then the visitor's fields, if there are any.
 
         Args:
             getter: takes the name of a field, and returns a function that reads it from a record.
@@ -353,8 +354,8 @@ class Keys:
         return [(getter(each.field), template.condition_test(each)) for each in self._where]
 
     def finished(self, found: FoundKey) -> RowKey | None:
-        """Check the found key, or make dimensions of the found values; None where the key is
-        excluded.
+        """Check what a function of :meth:`key_of` has found; return the key or dimensions, joined
+        with the visitor if there is one. Return None where the key is excluded.
 
         Raises:
             Malformed: a text has no UTF-8 form.

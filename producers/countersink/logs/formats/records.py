@@ -51,7 +51,7 @@ class RecordRule(Generic[R]):
         optional: the same for fields of dimensions and conditions; a missing field reads as ''.
         minute: reads the Unix minute from a record; raises ``Malformed``.
         amount: reads the amount from a record, a text or a number; with None, each record counts 1.
-        amounts: parses what ``amount`` reads.
+        amounts: parses what ``amount`` reads; None for an :class:`AmountFormat` without options.
     """
 
     def __init__(
@@ -201,7 +201,9 @@ class JsonLines(LineReader):
         input_format: the name of the objects' format.
         keys: the rule that gives objects their keys, with conditions and excluded keys.
         clock: parses times.
-        times: the fields that make up the time, joined; without any, those of the format.
+        times: the fields that make up the time, joined; without any, those of the format. The
+            format ``ndjson`` has none, so every minute would be 0: the caller must demand
+            ``times``.
         amount_column: the field that has the amount; with '', each line counts 1.
         amounts: parses amounts.
     """
@@ -231,7 +233,9 @@ class JsonLines(LineReader):
         )
 
     def count(self, block: RecordBlock, tally: RecordTally) -> None:
-        """Add the counts and rejected lines of ``block`` to ``tally``."""
+        """Add the counts and rejected lines of ``block`` to ``tally``. If the keys have a counter
+        column, a line that is no object is left out, not rejected: it names no counter.
+        """
         note_block(block, tally)
         for number, line in zip(block.numbers, block.lines, strict=True):
             record: dict[str, object] | None = None
