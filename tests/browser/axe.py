@@ -15,6 +15,7 @@ VIEWS = (
     "/",
     f"/#/counter/page_views?{RANGE}compare=1",
     f"/#/counter/signups?{RANGE}with=page_views&with=orders&exclude_key=app",
+    "/#/boards",
     "/#/system",
     "/login?wrong=1",
 )

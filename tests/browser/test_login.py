@@ -131,7 +131,7 @@ def test_a_key_for_some_counters_is_offered_nothing_of_all_of_them(
     log_in(page, key)
     # An address that somebody has sent leads to what there is.
     expect(page.locator(".counters tbody .now")).to_have_text("5")
-    expect(page.get_by_role("navigation").get_by_role("link")).to_have_text(["Counters"])
+    expect(page.get_by_role("navigation").get_by_role("link")).to_have_text(["Counters", "Boards"])
     expect(page.get_by_role("link", name="Counters", exact=True)).to_have_attribute(
         "aria-current", "page"
     )

@@ -59,7 +59,7 @@ def test_a_link_is_made_opened_elsewhere_and_ended(browser: Browser, keyed: Web)
             )
             for absent in ("Share…", "Log out", "Write a note"):
                 expect(other.page.get_by_role("button", name=absent)).to_have_count(0)
-            for hidden in ("Counters", "System", "Download as CSV", "← All counters"):
+            for hidden in ("Counters", "System", "Boards", "← All counters"):
                 expect(other.page.get_by_role("link", name=hidden)).to_have_count(0)
             expect(other.page.locator("#fresh")).to_contain_text("omplete up to")
             other.page.reload()

@@ -48,8 +48,11 @@ def dead(web: Web) -> dict[str, int]:
         return count(session)
 
 
-def button(page: Page, name: str | re.Pattern[str]) -> None:
+def button(page: Page, name: str | re.Pattern[str], *answers: str) -> None:
+    """Press a button, and in the dialog that it opens the button of each answer."""
     page.get_by_role("button", name=name).first.click()
+    for answer in answers:
+        page.get_by_role("dialog").get_by_role("button", name=answer).click()
 
 
 def test_dead_letters_are_retried_and_dropped(look: Look, system: Web) -> None:
@@ -63,11 +66,13 @@ def test_dead_letters_are_retried_and_dropped(look: Look, system: Web) -> None:
     letters = page.locator(".letters li")
     expect(letters).to_have_count(6)
     expect(page.locator("#alert")).to_have_text(re.compile(r"^7"))  # and no worker runs
-    button(page, f"Retry {refs[1]}")
+    button(page, f"Retry {refs[1]}", "Cancel")
+    button(page, f"Retry {refs[1]}", "Retry")
     expect(page.get_by_text("Counted 1 row.").last).to_be_visible()
     expect(letters).to_have_count(5)
     assert system.store.totals.many("orders", ["a", "b"]) == {"a": 0, "b": 7}
-    button(page, "Retry all 5")
+    assert page.locator("button.primary").count() == 0
+    button(page, "Retry all 5", "Retry")
     expect(page.get_by_text("Counted 2 rows; 3 failed again and stay.").last).to_be_visible()
     expect(letters).to_have_count(3)
     assert system.store.totals.total("orders") == 21
@@ -125,18 +130,21 @@ def test_what_comes_after_the_list_is_neither_dropped_nor_retried_unseen(
         page.get_by_text("has 3 dead letters now, more than 2: none was changed").last
     ).to_be_visible()
     assert dead(system) == {"bad_sketch": 3}
-    button(page, "Retry all 3")  # the list is there anew
+    button(page, "Retry all 3", "Retry")  # the list is there anew
     expect(page.get_by_text("Counted 3 rows.").last).to_be_visible()
 
 
 def test_what_may_be_counted_already_is_asked_about(look: Look, system: Web) -> None:
-    set_aside(system, "old", 3, reason="too_old")
+    old = set_aside(system, "old", 3, reason="too_old")
     set_aside(system, "new", 4)
     page = look.at("/#/system")
-    button(page, "Retry all 2")
+    button(page, f"Retry {old}")
+    expect(page.get_by_role("dialog")).to_contain_text("this row may be counted already. Count it")
+    button(page, "Cancel")
+    button(page, "Retry all 2", "Retry")
     expect(page.get_by_text("1 that may be counted already were left out").last).to_be_visible()
     assert system.store.totals.total("orders") == 4
-    button(page, re.compile("^Retry it$"))
+    button(page, re.compile("^Retry it…$"), "Retry")
     expect(page.get_by_text("None: all rows could be counted.")).to_have_count(0)
 
 
@@ -188,19 +196,24 @@ def test_jobs_are_shown_paused_resumed_and_run(look: Look, system: Web) -> None:
             " VALUES ('compact', '0 8 * * *', 'UTC', UTC_TIMESTAMP() + INTERVAL 1 DAY)"
         )
         session.execute(
-            "INSERT INTO job_run (job, planned_at, state, due_at, ended_at, detail) VALUES"
-            " ('compact', '2026-11-21 08:00:00', 'failed', UTC_TIMESTAMP(3), UTC_TIMESTAMP(3),"
-            " '<b>it broke</b>')"
+            "INSERT INTO job_run (job, planned_at, state, due_at, started_at, ended_at, detail)"
+            " VALUES ('compact', '2026-11-21 08:00:00', 'failed', UTC_TIMESTAMP(3),"
+            " UTC_TIMESTAMP(3) - INTERVAL 75 SECOND, UTC_TIMESTAMP(3), '<b>it broke</b>')"
         )
         page = look.at("/#/system")
         table = page.get_by_role("region", name="The scheduled jobs as a table")
         expect(table).to_contain_text("<b>it broke</b>")
         expect(table).to_contain_text("failed")
+        expect(table).to_contain_text("75 s")
         button(page, "Pause")
         expect(table).to_contain_text("paused")
         button(page, "Resume")
         expect(table).not_to_contain_text("paused")
-        button(page, "Run now")
+        button(page, "Run now… compact", "Cancel")
+        assert session.query("SELECT COUNT(*) FROM job_run WHERE state = 'planned'") == [(0,)]
+        button(page, "Run now… compact")
+        expect(page.get_by_role("dialog")).to_contain_text("It moves closed and crowded buckets")
+        page.get_by_role("dialog").get_by_role("button", name="Run").click()
         expect(page.locator("[aria-live]").first).to_contain_text("compact is planned to run now.")
         assert session.query("SELECT COUNT(*) FROM job_run WHERE state = 'planned'") == [(1,)]
         for name in ("job", "job_run"):

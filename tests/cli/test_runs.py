@@ -90,11 +90,13 @@ def test_a_job_is_paused_resumed_and_run_by_hand(servers: Servers) -> None:
     (listed,) = servers.json("schedule", "list")["jobs"]
     assert listed == {
         "job": "compact",
+        "does": "moves closed and crowded buckets of the last days into slot 0",
         "at": "2099-11-21T08:00:00Z",
         "cron": "0 8 * * *",
         "time_zone": "UTC",
         "paused": False,
         "last": "failed",
+        "started": "2026-11-21T08:00:00.000Z",
         "ended": "2026-11-21T08:00:01.000Z",
         "detail": "it broke",
     }

@@ -68,7 +68,8 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "counter": "Make, configure, show and delete counters.",
             "compact": "Compact now: add up the rows of each key in one row.",
             "key": "Create, list and revoke keys of the HTTP interface.",
-            "link": "Create, list and revoke links that show one counter without a key.",
+            "board": "Create, list, show, change and delete boards of the dashboard.",
+            "link": "Create, list and revoke links that show a counter or a board without a key.",
             "completion": "Print the script by which a shell completes commands and names.",
         },
     ),
@@ -95,6 +96,7 @@ _LOCATIONS: Final = {
     "dead": "operate.recovery:dead_group",
     "spool": "operate.recovery:spool_group",
     "key": "operate.access:key_group",
+    "board": "operate.access:board_group",
     "link": "operate.access:link_group",
     "completion": ".completion:command",
 }

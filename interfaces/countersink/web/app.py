@@ -29,6 +29,7 @@ from countersink.web.auth.credentials import LoginCookie, NameQuotas, TokenBucke
 from countersink.web.auth.origins import Addresses, Hosts
 from countersink.web.auth.register import Register
 from countersink.web.endpoints import (
+    boards,
     counters,
     dead,
     hits,
@@ -62,6 +63,7 @@ _BY_TAG: Final = {
     "reading": (*counters.ROUTES, *totals.ROUTES),
     "system": (*live.ROUTES, *system.ROUTES, *dead.ROUTES),
     "notes": counters.NOTE_ROUTES,
+    "boards": boards.ROUTES,
     "sharing": links.ROUTES,
     "health": system.HEALTH_ROUTES,
     "": pages.ROUTES,

@@ -1,6 +1,7 @@
 """Class ``WebOptions``: the settings of ``countersink web`` with defaults, bounds and errors."""
 
 import math
+import re
 from dataclasses import dataclass, field, fields
 from typing import Final, TypeVar
 
@@ -10,6 +11,7 @@ from countersink.web.auth.origins import Addresses
 
 PORT: Final = 8321
 DAY_S: Final = 86_400.0
+_ORIGIN: Final = re.compile(r"https?://(\*\.)?[A-Za-z0-9.-]+(:[0-9]{1,5})?", re.ASCII)
 T = TypeVar("T", int, float)
 
 
@@ -66,6 +68,7 @@ class WebOptions:
         threads: number of threads for reads of totals, and as many for each kind of short blocking
             work.
         session_hours: hours that a login to the dashboard lasts.
+        frame_ancestors: origins of the pages that may embed the page of a link in a frame.
     """
 
     redis_url: str = field(repr=False)
@@ -94,6 +97,7 @@ class WebOptions:
     max_pending_entries: int = _number(20_000, 0, 10_000_000)
     threads: int = _number(8, 1, 256)
     session_hours: float = _number(12.0, 0.01, 8_760)
+    frame_ancestors: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -109,6 +113,12 @@ class WebOptions:
             if not (math.isfinite(value) and least <= value <= most):
                 option = name.replace("_", "-")
                 raise ValueError(f"--{option} is from {least:,} to {most:,}, not {value}")
+        for origin in self.frame_ancestors:
+            if _ORIGIN.fullmatch(origin) is None:
+                raise ValueError(
+                    f"--frame-ancestors {origin!r} is not an origin, such as"
+                    " https://intranet.example.com or https://*.example.com:8443"
+                )
         for pattern in (*self.public_counters, *self.hit_visitors):
             check_pattern(pattern)
         try:

@@ -175,20 +175,20 @@ def read_problems(*, without_pending: bool = False) -> Iterator[None]:
         yield
     except UnknownCounter as error:
         hint = "; include_pending=true includes its pending rows" if without_pending else ""
-        text = f"{_sentence(error)}{hint}. GET /v1/counters lists all counters"
+        text = f"{sentence(error)}{hint}. GET /v1/counters lists all counters"
         raise Problem(404, text) from error
     except RolledUp as error:
         up_to = error.rolled_up_to.isoformat()
-        raise Problem(422, _sentence(error), extra={"rolled_up_to": up_to}) from error
+        raise Problem(422, sentence(error), extra={"rolled_up_to": up_to}) from error
     except (InexactZone, UnknownDimension, NotUnique) as error:
-        raise Problem(422, _sentence(error)) from error
+        raise Problem(422, sentence(error)) from error
     except (DamagedSketch, NoSketches, UnknownZone) as error:
         LOGGER.error("%s", error, extra={"action": "unreadable"})
-        raise Problem(500, _sentence(error)) from error
+        raise Problem(500, sentence(error)) from error
     except QueueTooLong as error:
         raise Problem(
             503,
-            f"{_sentence(error)}, the most that one answer reads: ask without include_pending, or"
+            f"{sentence(error)}, the most that one answer reads: ask without include_pending, or"
             " again when the workers have caught up (countersink totals --include-pending has no"
             " limit)",
             retry_after=30,
@@ -198,9 +198,10 @@ def read_problems(*, without_pending: bool = False) -> Iterator[None]:
     except StoreError:
         raise  # some of them are ValueErrors too
     except ValueError as error:
-        raise Problem(422, _sentence(error)) from error
+        raise Problem(422, sentence(error)) from error
 
 
-def _sentence(error: Exception) -> str:
+def sentence(error: Exception) -> str:
+    """Return the message of an error, beginning with a capital letter."""
     text = str(error)
     return text[:1].upper() + text[1:]

@@ -82,6 +82,13 @@ CALLS = (
     call("post", "/v1/links", "read", named="body", body='{"counter": "NAME"}'),
     call("get", "/v1/links", "read"),
     call("delete", "/v1/links/{id}", "read", absent=True),
+    call("get", "/v1/boards", "read"),
+    call("post", "/v1/boards", whole=True, body='{"board": "new", "items": [{"counter": "NAME"}]}'),
+    call("get", "/v1/boards/{board}", "read", absent=True),
+    call(
+        "put", "/v1/boards/{board}", whole=True, absent=True, body='{"items": [{"counter": "x"}]}'
+    ),
+    call("delete", "/v1/boards/{board}", whole=True, absent=True),
     call("get", "/v1/totals", "read"),
     call("get", "/v1/export/openmetrics", "read", named="query", query="counter=NAME"),
     call("get", "/v1/live", "read", named="query", query="counter=NAME", streams=True),

@@ -81,6 +81,7 @@ def test_no_page_has_other_script_or_style_in_it_or_asks_another_host() -> None:
             assert "http://" not in text.replace("http://www.w3.org/2000/svg", ""), path
             assert "https://" not in text, path
             assert "innerHTML" not in text, path
+            assert all(line.count("`") % 2 == 0 for line in text.splitlines()), path
 
 
 def test_the_licence_of_what_others_wrote_is_there_and_nothing_else_is_served(shared: Web) -> None:

@@ -321,6 +321,7 @@ CREATE TABLE IF NOT EXISTS api_key (
     counters     JSON NOT NULL COMMENT 'array of shell patterns of the counters that it may use; empty: all',
     max_counters INT UNSIGNED NULL COMMENT 'number of counters that it may create; NULL: as many as the server allows',
     parent       VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '' COMMENT 'of a link: the key that created it, with which it ends; empty: the command line',
+    board        VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '' COMMENT 'of a link to a board: its name; counters has its counters',
     created      DATETIME(3) NOT NULL COMMENT 'UTC',
     expires      DATETIME(3) NULL COMMENT 'UTC; NULL: never',
     revoked      DATETIME(3) NULL COMMENT 'UTC',
@@ -346,6 +347,15 @@ CREATE TABLE IF NOT EXISTS day_note (
     author  VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'name of the key of the author; empty: no key was required',
     changed DATETIME(3) NOT NULL COMMENT 'UTC',
     PRIMARY KEY (counter, day)
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Boards: pages of the dashboard that show several counters.
+CREATE TABLE IF NOT EXISTS board (
+    name    VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    items   JSON NOT NULL COMMENT 'array of its counters in their order, each with how it is shown',
+    author  VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'name of the key of the last change; empty: no key was required',
+    changed DATETIME(3) NOT NULL COMMENT 'UTC',
+    PRIMARY KEY (name)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Numbers of new keys of a day of a counter with a key cap. A transaction that creates keys locks the row.

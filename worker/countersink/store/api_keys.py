@@ -36,7 +36,9 @@ _ID_LENGTH: Final = 10
 _SECRET_BYTES: Final = 32
 _KEY: Final = re.compile(r"c[kl]_([a-z0-9]{1,16})_([A-Za-z0-9_-]{43})", re.ASCII)
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*?!\[\]-]{1,64}", re.ASCII)
-_COLUMNS: Final = "id, name, scopes, counters, max_counters, created, expires, revoked, last_used"
+_COLUMNS: Final = (
+    "id, name, scopes, counters, max_counters, created, expires, revoked, last_used, board"
+)
 _IS_KEY: Final = "scopes <> 'share'"
 LIVE: Final = "revoked IS NULL AND (expires IS NULL OR expires > UTC_TIMESTAMP(3))"
 """SQL condition for rows of keys and links that are neither revoked nor expired."""
@@ -60,6 +62,7 @@ class ApiKey:
         expires: time at which the key expires; None if it never expires.
         revoked: time at which the key was revoked; None if it was not revoked.
         last_used: time of the last use, exact to about a minute; None if it was never used.
+        board: of a link to a board: the name of the board; otherwise empty.
     """
 
     id: str
@@ -71,10 +74,11 @@ class ApiKey:
     expires: datetime | None
     revoked: datetime | None
     last_used: datetime | None
+    board: str
 
     @property
     def is_link(self) -> bool:
-        """Whether this is a link. A link shows the only counter in ``counters``."""
+        """Whether this is a link. A link shows the counters in ``counters``, which are names."""
         return self.scopes == ("share",)
 
 
@@ -173,6 +177,7 @@ def insert(
     *,
     max_counters: int | None = None,
     parent: str = "",
+    board: str = "",
     condition: str = "TRUE",
 ) -> tuple[str, str, bool]:
     """Insert the row of a key or a link, with a new secret, if an SQL condition holds.
@@ -181,6 +186,7 @@ def insert(
         session: a session outside a transaction.
         name, scopes, counters, expires, max_counters: as for :func:`create`.
         parent: id of the key that creates a link; empty if there is none.
+        board: name of the board that a link shows; empty if it shows one counter.
         condition: the SQL condition.
 
     Returns:
@@ -192,12 +198,12 @@ def insert(
     ends = None if expires is None else expires.astimezone(UTC).replace(tzinfo=None)
     made = session.execute(
         "INSERT INTO api_key"
-        " (id, name, hash, scopes, counters, max_counters, parent, created, expires)"
-        " SELECT %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(3), %s FROM DUAL"
+        " (id, name, hash, scopes, counters, max_counters, parent, board, created, expires)"
+        " SELECT %s, %s, %s, %s, %s, %s, %s, %s, UTC_TIMESTAMP(3), %s FROM DUAL"
         f" WHERE {condition}",
         (
             *(id, name, hash_of(secret), ",".join(scopes), json.dumps(list(counters))),
-            *(max_counters, parent, ends),
+            *(max_counters, parent, board, ends),
         ),
     )
     return id, f"{id}_{secret}", made == 1
@@ -298,8 +304,11 @@ def _key(row: Sequence[Any]) -> ApiKey:
     # Other values than texts must not mean "no restriction".
     readable = isinstance(patterns, list) and all(isinstance(each, str) for each in patterns)
     allowed = tuple(scope for scope in SCOPES if readable and scope in scopes.split(","))
-    if scopes == "share" and readable and len(patterns) == 1 and is_name(patterns[0]):
-        allowed = ("share",)  # a name has no special characters of patterns: it matches only itself
+    is_link = scopes == "share" and readable and (others[-1] or len(patterns) == 1)
+    # An empty list would mean all counters. A name has no special characters of patterns: it
+    # matches only itself.
+    if is_link and patterns and all(map(is_name, patterns)):
+        allowed = ("share",)
     return ApiKey(id, name, allowed, tuple(patterns) if readable else (), *others)
 
 

@@ -1,7 +1,9 @@
-"""Errors of API keys, links and notes.
+"""Errors of API keys, links, notes and boards.
 
 ::
 
+    BoardRefused   a ValueError: a board of this name exists, or the maximum of boards is reached
+    NoSuchBoard    a LookupError: no board has this name
     NoSuchKey      a LookupError: no key that is not revoked has this id or name
     NoSuchLink     a LookupError: no link has this id, or it has expired
     TooManyLinks   a ValueError: the maximum of valid links is reached
@@ -9,6 +11,16 @@
 """
 
 from countersink.runtime.errors import ExplainedError
+
+
+class BoardRefused(ExplainedError, ValueError):
+    """A board of this name exists already, or the maximum of boards is reached."""
+
+
+class NoSuchBoard(ExplainedError, LookupError):
+    """No board has this name."""
+
+    advice = "see countersink board list"
 
 
 class NoSuchKey(ExplainedError, LookupError):

@@ -1,9 +1,9 @@
-"""Links that show one counter to anyone who has them (``countersink link``, the button Share). This
-module creates, lists and revokes them. See ``store/api_keys.py`` for their tokens.
+"""Links that show one counter or one board to anyone who has them (``countersink link``, the button
+Share). This module creates, lists and revokes them. See ``store/api_keys.py`` for their tokens.
 
-A link is a row of the table ``api_key`` with the scope ``share`` and one counter. It is looked up
-like an API key. The column ``parent`` has the API key that created the link; when that key ends,
-the link ends with it.
+A link is a row of the table ``api_key`` with the scope ``share`` and one counter, or the counters
+of a board. It is looked up like an API key. The column ``parent`` has the API key that created the
+link; when that key ends, the link ends with it.
 """
 
 from dataclasses import dataclass
@@ -11,11 +11,10 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
-from countersink.counting.counters.deletion_sql import LINKED_COUNTER
 from countersink.database.session import Session
 from countersink.runtime.limits import is_name
 from countersink.runtime.texts import plural
-from countersink.store import api_keys
+from countersink.store import api_keys, boards
 from countersink.store.api_keys import LIVE, VALID
 from countersink.store.errors import NoSuchLink, TooManyLinks
 
@@ -26,7 +25,7 @@ MAX_LINKS_OF_KEY: Final = 100
 MAX_DAYS: Final = 366
 """Maximum of days until a link ends."""
 PAGE: Final = "/shared"
-"""Path of the page that shows a link's counter."""
+"""Path of the page that shows a link's counter or board."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,8 @@ class ShareLink:
 
     Attributes:
         id: the public part of the link's token.
-        counter: the counter that the link shows.
+        counter: the counter that the link shows; empty if it shows a board.
+        board: name of the board that the link shows; empty if it shows one counter.
         api_key: id of the API key that created the link, and with which it ends; empty if the
             command line created it.
         created: time of creation.
@@ -44,13 +44,14 @@ class ShareLink:
 
     id: str
     counter: str
+    board: str
     api_key: str
     created: datetime
     expires: datetime
 
 
 def create(
-    session: Session, counter: str, expires: datetime, *, api_key: str = ""
+    session: Session, counter: str, expires: datetime, /, *, api_key: str = ""
 ) -> tuple[ShareLink, str]:
     """Create a link, and delete all links that have expired.
 
@@ -70,6 +71,29 @@ def create(
     """
     if not is_name(counter):
         raise ValueError("a link shows one counter, whose name has 1 to 64 of A-Z a-z 0-9 _ . : -")
+    return _create(session, [counter], expires, api_key)
+
+
+def create_to_board(
+    session: Session, board: str, expires: datetime, /, *, api_key: str = ""
+) -> tuple[ShareLink, str]:
+    """Create a link to a board. It shows the counters of the board, also after the board has
+    changed, and ends when the board is deleted.
+
+    Args, result and errors are those of :func:`create`.
+
+    Raises:
+        NoSuchBoard: no board has this name.
+    """
+    with session.transaction():
+        # Locked: a change of the board has to find the link.
+        counters = boards.counters_of(boards.show(session, board, "FOR UPDATE"))
+        return _create(session, counters, expires, api_key, board)
+
+
+def _create(
+    session: Session, counters: list[str], expires: datetime, api_key: str, board: str = ""
+) -> tuple[ShareLink, str]:
     ahead = expires - datetime.now(UTC)
     if not 0 < ahead.total_seconds() <= MAX_DAYS * 86_400:
         raise ValueError(f"a link ends in the future, within {MAX_DAYS} days")
@@ -85,17 +109,20 @@ def create(
             f" together have {valid:,} (at most {MAX_LINKS:,}): revoke some, or wait for their end"
         )
     ends = expires.replace(microsecond=0)
-    id, shown, _ = api_keys.insert(session, "a link", ("share",), (counter,), ends, parent=api_key)
+    id, shown, _ = api_keys.insert(
+        session, "a link", ("share",), counters, ends, parent=api_key, board=board
+    )
     return _links(session, "id = %s", id)[0], f"cl_{shown}"
 
 
-def path_of(counter: str, token: str) -> str:
+def path_of(link: ShareLink, token: str) -> str:
     """Return the path and fragment of a link's URL, to append to the address of the HTTP interface.
 
     The token is in the fragment (after the ``#``). Browsers do not send the fragment, so no proxy
     logs the token.
     """
-    return f"{PAGE}#/counter/{quote(counter, safe='')}?link={token}"
+    kind, name = ("board", link.board) if link.board else ("counter", link.counter)
+    return f"{PAGE}#/{kind}/{quote(name, safe='')}?link={token}"
 
 
 def list_links(session: Session) -> list[ShareLink]:
@@ -125,8 +152,9 @@ def revoke_all(session: Session) -> int:
 
 
 def _links(session: Session, condition: str, *args: object) -> list[ShareLink]:
+    counter = "COALESCE(JSON_UNQUOTE(JSON_EXTRACT(counters, '$[0]')), '')"
     rows = session.query(
-        f"SELECT id, {LINKED_COUNTER}, parent, created, expires FROM api_key"
+        f"SELECT id, IF(board = '', {counter}, ''), board, parent, created, expires FROM api_key"
         f" WHERE scopes = 'share' AND {condition} ORDER BY expires DESC, id",
         args,
     )

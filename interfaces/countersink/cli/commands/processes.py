@@ -312,6 +312,13 @@ def _several(
     "ADDRESS",
     "Address or network of a proxy whose X-Forwarded-For and -Proto are trusted. Repeatable.",
 )
+@_several(
+    "--frame-ancestors",
+    "frame_ancestors",
+    "ORIGIN",
+    "Origin of pages that may embed the pages of links in a frame, such as"
+    " https://intranet.example.com. Repeatable.",
+)
 @settings.numbers(
     WebOptions,
     max_body_bytes="Most bytes of a body, before and after decompression.",

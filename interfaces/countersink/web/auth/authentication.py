@@ -76,7 +76,8 @@ class Authenticator:
             who = known.identity
             _take(self._per_key, who.key_id)
             if who.link and not route.shared:
-                raise Problem(403, "A link gives access to the numbers of its counter only")
+                shown = "board" if who.board else "counter"
+                raise Problem(403, f"A link gives access to the numbers of its {shown} only")
             if not who.link:
                 self._register.note_use(who.key_id)
         else:

@@ -48,7 +48,8 @@ class Identity:
         public: True where it may only add 1 to public counters: the request has no key, or its key
             lacks the scope.
         session: hash of the login's cookie; empty where there is no login.
-        link: id of the link, which may read one counter; empty where it is no link.
+        link: id of the link, which may read ``counters`` only; empty where it is no link.
+        board: name of the board that the link shows; empty where it shows one counter.
     """
 
     key_id: str = ""
@@ -59,6 +60,7 @@ class Identity:
     public: bool = False
     session: bytes = field(default=b"", repr=False)
     link: str = ""
+    board: str = ""
 
     def may(self, scope: Scope) -> bool:
         """Return whether the identity has ``scope``, or has ``admin``, which includes all
@@ -253,6 +255,7 @@ def _known_key(live: api_keys.LiveKey, now: float) -> Credential:
             counters=key.counters,
             max_counters=key.max_counters,
             link=key.id if key.is_link else "",
+            board=key.board,
         ),
         hash=live.hash,
         ends=math.inf if live.expires_in is None else now + live.expires_in,

@@ -1,5 +1,5 @@
-"""The endpoints ``/v1/links``, which create, list and revoke links to a counter; and the page
-``/shared``. See ``store/api_keys.py`` for the form of tokens, ``store/links.py`` for limits.
+"""The endpoints ``/v1/links``, which create, list and revoke links to a counter or a board; and the
+page ``/shared``. See ``store/api_keys.py`` for the form of tokens, ``store/links.py`` for limits.
 
 A link's token is in the fragment of its URL (behind ``#``), which browsers do not send. So neither
 a proxy's log nor the header Referer has the token. The page sends it as ``Authorization: Bearer``.
@@ -9,31 +9,34 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from countersink.runtime.texts import iso
-from countersink.store import links
-from countersink.store.errors import NoSuchLink, TooManyLinks
+from countersink.store import boards, links
+from countersink.store.errors import NoSuchBoard, NoSuchLink, TooManyLinks
 from countersink.store.links import ShareLink
 from countersink.web.auth.register import Identity
 from countersink.web.endpoints.counters import require_counter
-from countersink.web.endpoints.pages import page
+from countersink.web.endpoints.pages import load, page
 from countersink.web.errors import Problem
 from countersink.web.http import Route
+from countersink.web.http.answers import policy
 from countersink.web.http.bodies import read_object
 from countersink.web.http.openapi import Closed, Time, doc, json_body
 from countersink.web.http.parameters import COUNTER_NAME, require_permitted
+from countersink.web.read_pool import sentence
 from countersink.web.services import Services
 
 DEFAULT_DAYS: Final = 7
 
 
 class LinkAsked(Closed):
-    """The link to create."""
+    """The link to create: to a counter, or to a board."""
 
-    counter: Annotated[str, Meta(pattern=COUNTER_NAME["pattern"])]
+    counter: Annotated[str, Meta(pattern=COUNTER_NAME["pattern"])] | UnsetType = UNSET
+    board: Annotated[str, Meta(pattern=boards.NAME.pattern)] | UnsetType = UNSET
     days: Annotated[int, Meta(ge=1, le=links.MAX_DAYS)] = DEFAULT_DAYS
 
 
@@ -41,7 +44,8 @@ class Link(Closed):
     """A link, without its token."""
 
     id: str
-    counter: str
+    counter: Annotated[str | None, doc("null: it shows a board")]
+    board: Annotated[str | None, doc("null: it shows a counter")]
     key: Annotated[str | None, doc("id of the key that created it")]
     created: Time
     expires: Time
@@ -63,16 +67,22 @@ class LinkList(Closed):
 async def create(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``POST /v1/links``: create a link, and return it with its token."""
     asked = await read_object(request, services, LinkAsked)
-    counter = require_permitted(asked.counter, who)
-    await require_counter(request, services, who, counter)
+    if (asked.counter is UNSET) is (asked.board is UNSET):
+        raise Problem(422, "Give one of the members counter and board")
+    name, make = asked.board, links.create_to_board
+    if asked.counter is not UNSET:
+        name, make = require_permitted(asked.counter, who), links.create
+        await require_counter(request, services, who, name)
+    elif who.counters:
+        raise Problem(403, "A link to a board needs a key for all counters")
     expires = datetime.now(UTC) + timedelta(days=asked.days)
     try:
-        made, token = await services.run_in_session(
-            links.create, counter, expires, api_key=who.key_id
-        )
+        made, token = await services.run_in_session(make, name, expires, api_key=who.key_id)
+    except NoSuchBoard as error:
+        raise Problem(404, sentence(error)) from None
     except TooManyLinks as error:
         raise Problem(409, str(error)) from None
-    document = {**_document(made), "token": token, "path": links.path_of(counter, token)}
+    document = {**_document(made), "token": token, "path": links.path_of(made, token)}
     return JSONResponse(document, 201)
 
 
@@ -95,8 +105,12 @@ async def revoke(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def shared_page(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /shared`` with the dashboard's page, which shows the counter of a link."""
+    """Answer ``GET /shared`` with the dashboard's page, which shows the counter or board of a link.
+    Pages of ``frame_ancestors`` may embed it: requests of the page have no cookie."""
     answer = page(request, "index.html")
+    scripts = load()[1]["index.html"].scripts
+    # Also in a 304: the browser's copy may be from before a change of the setting.
+    answer.headers["Content-Security-Policy"] = policy(scripts, services.options.frame_ancestors)
     answer.headers["Referrer-Policy"] = "no-referrer"
     answer.headers["X-Robots-Tag"] = "noindex"
     return answer
@@ -104,13 +118,15 @@ async def shared_page(request: Request, services: Services, who: Identity) -> Re
 
 def _may_manage(who: Identity, link: ShareLink) -> bool:
     is_creator = link.api_key == who.key_id
-    return who.may_name(link.counter) and (is_creator or who.may("admin"))
+    may_see = not who.counters if link.board else who.may_name(link.counter)
+    return may_see and (is_creator or who.may("admin"))
 
 
 def _document(link: ShareLink) -> dict[str, Any]:
     return {
         "id": link.id,
-        "counter": link.counter,
+        "counter": link.counter or None,
+        "board": link.board or None,
         "key": link.api_key or None,
         "created": iso(link.created),
         "expires": iso(link.expires),
@@ -124,12 +140,13 @@ ROUTES: Final[tuple[Route, ...]] = (
         create,
         scope="read",
         name="createLink",
-        summary="Create a link that gives read access to a counter until it expires",
-        description="It also ends with the key that created it.",
+        summary="Create a link that gives read access to a counter or a board until it expires",
+        description="It also ends with the key that created it. A link to a board shows the"
+        " counters that the board has, also after a change of it.",
         body=json_body(LinkAsked),
         responses={
             "201": NewLink,
-            "404": "There is no such counter.",
+            "404": "There is no such counter or board.",
             "409": "The maximum number of links is reached.",
         },
     ),

@@ -9,7 +9,7 @@ So few answers wait for one another, which decides how fast a page is on a slow 
 
 The JavaScript modules are joined without a tool: each stands behind those that it imports. They are
 all ours, use one form of import, and no two define the same name. Comments and indentation are left
-out; no text of the modules spans lines.
+out of scripts and styles, so no text in them spans lines.
 """
 
 import gzip
@@ -68,11 +68,10 @@ _STYLES: Final = (
 _INLINE: Final = re.compile(rb'<script src="/static/0/([^"]+)" data-inline></script>')
 _IMPORT: Final = re.compile(r'^import .* from "\./([a-z_]+\.js)";\n', re.MULTILINE)
 _COMMENT: Final = r" *(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n"
-_LAST_COMMENT: Final = " //[^\"'`\n]*$"  # has no quote, so it is in no string
 _LEFT_OUT: Final = re.compile(
-    f"^(?:import .*\n|export |{_COMMENT}| +)|{_LAST_COMMENT}", re.MULTILINE
+    rf"^(?:import .*\n|export |{_COMMENT}| +)|(?<=[;,)({{]) // .*$", re.MULTILINE
 )
-_LEFT_OUT_OF_STYLE: Final = re.compile(rb"^(?:/\*(?:[^*]|\*(?!/))*\*/\n| +)", re.MULTILINE)
+_LEFT_OUT_OF_STYLES: Final = re.compile(rb"^ +|/\*.*?\*/\n*", re.MULTILINE | re.DOTALL)
 
 
 async def html(request: Request, services: Services, who: Identity, name: str) -> Response:
@@ -194,7 +193,7 @@ def load() -> tuple[str, Mapping[str, Asset]]:
         if path.startswith("js/")
     }
     found[SCRIPT] = script(modules, "app.js").encode()
-    found[STYLE] = _LEFT_OUT_OF_STYLE.sub(b"", b"\n".join(found[path] for path in _STYLES))
+    found[STYLE] = _LEFT_OUT_OF_STYLES.sub(b"", b"\n".join(found[path] for path in _STYLES))
     digest = hashlib.sha256()
     for path, body in sorted(found.items()):
         digest.update(b"%d %b %d " % (len(path), path.encode(), len(body)) + body)

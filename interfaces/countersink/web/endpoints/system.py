@@ -75,11 +75,13 @@ class JobState(msgspec.Struct):
     """The current state of a scheduled job."""
 
     job: str
+    does: Annotated[str | None, doc("what the job does; null: this version does not know it")]
     at: Annotated[str | None, doc("ISO 8601: the next run; null: the job is paused or off")]
     paused: bool
     cron: str
     time_zone: str
     last: Annotated[str | None, doc("result of the last run: done or failed")]
+    started: Annotated[str | None, doc("ISO 8601: the start of the last run")]
     ended: Annotated[str | None, doc("ISO 8601: the end of the last run")]
     detail: Annotated[str | None, doc("what the last run did, or why it failed")]
     planned: (

@@ -56,9 +56,10 @@ _JOINED: Final = {
     b"user-agent": b" ",
 }
 """Headers that may occur several times, with the separator between their joined values."""
+_NOT_FRAMED: Final = "frame-ancestors 'none'"
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none';"
-    " form-action 'self'; frame-ancestors 'none'"
+    f" form-action 'self'; {_NOT_FRAMED}"
 )
 _NEVER_GUESSED: Final = (b"x-content-type-options", b"nosniff")
 _NEVER_KEPT: Final = (b"cache-control", b"no-store")
@@ -125,7 +126,10 @@ def add_headers(response: Response) -> Response:
     raw = response.raw_headers
     present = dict(raw)
     if present.get(b"content-type", b"").startswith(b"text/html"):
-        headers = PAGE
+        # X-Frame-Options cannot name origins; where a policy does, it would contradict it.
+        own = present.get(b"content-security-policy")
+        is_framed = own is not None and _NOT_FRAMED.encode() not in own
+        headers = tuple(each for each in PAGE if not is_framed or each[0] != b"x-frame-options")
     elif response.status_code == _NOT_MODIFIED:
         headers = (_NEVER_KEPT,)  # others would replace those of the client's copy
     else:
@@ -134,9 +138,17 @@ def add_headers(response: Response) -> Response:
     return response
 
 
-def policy(scripts: Sequence[str]) -> str:
-    """Return the content security policy of a page whose inline scripts have the given hashes."""
-    return f"{CONTENT_SECURITY_POLICY}; script-src 'self' {' '.join(scripts)}"
+def policy(scripts: Sequence[str], frame_ancestors: Sequence[str] = ()) -> str:
+    """Return the content security policy of a page.
+
+    Args:
+        scripts: hashes of its inline scripts.
+        frame_ancestors: origins of the pages that may embed it.
+    """
+    common = CONTENT_SECURITY_POLICY
+    if frame_ancestors:
+        common = common.replace(_NOT_FRAMED, f"frame-ancestors {' '.join(frame_ancestors)}")
+    return f"{common}; script-src 'self' {' '.join(scripts)}"
 
 
 _TEXT: Final = {"type": "string"}

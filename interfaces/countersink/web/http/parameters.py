@@ -24,6 +24,7 @@ from countersink.runtime.limits import (
     text_bytes,
 )
 from countersink.runtime.texts import read_day, read_edge
+from countersink.store import boards
 from countersink.web.auth.register import Identity
 from countersink.web.errors import Problem
 
@@ -326,6 +327,7 @@ EXCLUDE_PREFIX: Final = several(
 PICKED: Final = (KEYS, PREFIX, SEARCH, EXCLUDE_KEYS, EXCLUDE_PREFIX)
 """Parameters that select keys. :func:`picked_keys` makes a selection of their values."""
 IN_PATH: Final[Mapping[str, Mapping[str, Any]]] = {
+    "board": {"schema": {"type": "string", "pattern": boards.NAME.pattern}},
     "counter": {
         "description": "The counter's name. Write `.` and `..` as `~.` and `~..`: clients remove"
         " them from paths.",

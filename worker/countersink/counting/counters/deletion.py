@@ -15,6 +15,7 @@ retention may move rows to buckets that the pass has already left behind. Record
 backfills are deleted first; that ends the runs of these backfills.
 """
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -146,8 +147,8 @@ class _Deletion:
         for table in _ABOUT_A_COUNTER:
             self.session.execute(f"DELETE FROM {table} WHERE counter = %s", (self.counter,))
         self.session.execute(
-            f"DELETE FROM api_key WHERE scopes = 'share' AND {deletion_sql.LINKED_COUNTER} = %s",
-            (self.counter,),
+            "DELETE FROM api_key WHERE scopes = 'share' AND JSON_CONTAINS(counters, %s)",
+            (json.dumps(self.counter),),
         )
         # Applications may go on counting in a breakdown for a minute: its row stays until the
         # breakdown is deleted again.

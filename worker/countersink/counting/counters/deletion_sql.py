@@ -29,9 +29,6 @@ Position = tuple[datetime, bytes]
 EVERYTHING: Final = 2**31 - 1
 """A limit of rows that no table reaches."""
 
-LINKED_COUNTER: Final = "COALESCE(JSON_UNQUOTE(JSON_EXTRACT(counters, '$[0]')), '')"
-"""SQL expression for the counter that a share link shows; the link is a row of ``api_key``."""
-
 _ORDER: Final = "bucket, counter_key, width, slot"
 
 

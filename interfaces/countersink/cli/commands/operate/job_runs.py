@@ -79,10 +79,15 @@ def next_rows(session: Session, *, job: str | None = None) -> list[dict[str, Any
         rows.append(
             output.document(
                 planned,
-                ("job", "at", "cron", "time_zone", "paused", "last", "ended", "detail"),
+                (
+                    *("job", "does", "at", "cron", "time_zone", "paused"),
+                    *("last", "started", "ended", "detail"),
+                ),
                 job=planned.name,
+                does=JOBS[planned.name].does if planned.name in JOBS else None,
                 at=iso(None if planned.paused else planned.next_at, "seconds"),
                 last=last and last.state,
+                started=last and iso(last.started_at),
                 ended=last and iso(last.ended_at),
                 detail=last and last.detail,
             )

@@ -1,12 +1,14 @@
 // Requests to the server: address and headers of each, and the texts for a server that does not
 // answer and for a link that has ended; sends to the login page when the login is over; other
-// errors have the server's own sentence.
+// errors have the server's own sentence. A page of a link sends no cookie: it may be in a frame.
 
+import { h } from "./dom.js";
 import { fresh, serverTime } from "./freshness.js";
 import { token } from "./link.js";
 
 const COMPLETE = "Countersink-Complete-Up-To";
 const SHOWN = token === null ? {} : { Authorization: `Bearer ${token}` };
+const COOKIES = token === null ? "same-origin" : "omit";
 
 export class ApiError extends Error {
   constructor(status, message) {
@@ -32,6 +34,15 @@ export function remove(path) {
   return ask(path, { method: "DELETE" });
 }
 
+/** Save an answer as a file: where a link is shown by a header, no address of a file can show it. */
+export async function save(path) {
+  const response = await answer(path, {});
+  const [, download] = /filename="(.*)"/.exec(response.headers.get("Content-Disposition"));
+  const href = URL.createObjectURL(await response.blob());
+  h("a", { href, download }).click();
+  setTimeout(() => URL.revokeObjectURL(href)); // once the browser has taken it
+}
+
 /** A path with its query. */
 export function address(path, parameters) {
   const query = new URLSearchParams();
@@ -52,10 +63,15 @@ function send(method, path, body) {
 }
 
 async function ask(url, options) {
+  const response = await answer(url, options);
+  return response.status === 204 ? null : response.json();
+}
+
+async function answer(url, options) {
   let response;
   try {
     // Whoever asks wants what is so now: a copy of a second ago, before a counter came, may lack it.
-    response = await (early(url, options) ?? fetch(url, { credentials: "same-origin", cache: "no-cache", ...options, headers: { ...options.headers, ...SHOWN } }));
+    response = await (early(url, options) ?? fetch(url, { credentials: COOKIES, cache: "no-cache", ...options, headers: { ...options.headers, ...SHOWN } }));
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "The server does not answer.");
@@ -67,7 +83,7 @@ async function ask(url, options) {
   // In the header alone it is of this moment: the body may be an old one that a 304 was told of.
   const complete = response.headers.get(COMPLETE);
   if (complete !== null) fresh(complete === "unknown" ? null : complete);
-  return response.status === 204 ? null : response.json();
+  return response;
 }
 
 /** The answer to a question that the page itself has asked (early.js), once. */

@@ -2,7 +2,8 @@
 // (dead letters, no worker, failing jobs) and how often it is asked for, who is logged in, dark or
 // light.
 
-import { ApiError, get } from "./api.js";
+import { ApiError, get, save } from "./api.js";
+import { boardView, boardsView, totalsChoice } from "./board.js";
 import { h, put, text } from "./dom.js";
 import { fresh, show, stale } from "./freshness.js";
 import { token } from "./link.js";
@@ -14,6 +15,8 @@ import { systemView } from "./system.js";
 
 const VIEWS = new Map([
   ["", overview],
+  ["board", boardView],
+  ["boards", boardsView],
   ["counter", counterView],
   ["system", systemView],
 ]);
@@ -37,6 +40,7 @@ const app = {
       trouble is none of theirs. */
   seesAll: () => !app.who.counters?.length,
 };
+const totals = h("div");
 let view = null;
 let shownView = null;
 
@@ -55,20 +59,23 @@ function place() {
 
 function go() {
   const [shownHere, argument, query] = place();
-  const asked = token === null ? shownHere : "counter"; // a link shows one, and nothing else
+  const asked = token === null || shownHere === "board" ? shownHere : "counter"; // a link shows one, and nothing else
   const name = asked === "system" && !app.seesAll() ? "" : asked;
   const make = VIEWS.get(name) ?? overview;
   if (token === null && name !== "system") for (const link of document.querySelectorAll(".brand, nav [data-view=overview]")) link.href = `#/${daysQuery(query)}`;
   const same = view && shownView === `${name}/${argument}`;
+  put(totals, totalsChoice(query));
   if (same && view.changed) return view.changed(query);
   const first = view === null;
   view?.gone?.();
   shownView = `${name}/${argument}`;
   view = make(app, argument, query);
   put(main, view.element);
+  // A counter with live numbers has no running totals: its last day moves.
+  if (token !== null && name === "counter") view.element.querySelector(".head").append(totals);
   document.title = view.title ? `${view.title} · countersink` : "countersink";
   for (const link of document.querySelectorAll("nav a")) {
-    const here = link.dataset.view === (name === "system" ? "system" : "overview");
+    const here = link.dataset.view === ({ board: "boards", boards: "boards", system: "system" }[name] ?? "overview");
     link.toggleAttribute("aria-current", here);
     if (here) link.setAttribute("aria-current", "page");
   }
@@ -107,6 +114,12 @@ async function start() {
   if (token !== null) {
     document.documentElement.dataset.shared = "";
     document.querySelector(".brand").removeAttribute("href");
+    document.addEventListener("click", (event) => {
+      const link = event.target.closest("a[download]:not([href^='blob:'])");
+      if (!link) return;
+      event.preventDefault();
+      save(link.href).catch((error) => stale(error.message));
+    });
   }
   app.known = known();
   if (place()[0] === "system") await app.known; // whether they may see it

@@ -5,7 +5,7 @@ import { get, post } from "./api.js";
 import { announce, h, put } from "./dom.js";
 import { moment, whole } from "./format.js";
 import { visible } from "./names.js";
-import { choice, failure } from "./parts.js";
+import { choice, failure, sure } from "./parts.js";
 
 const FIRST_DEAD = 50;
 const MOST_DEAD = 500;
@@ -24,7 +24,6 @@ export function deadLetters(app, done) {
   const actions = h("div", { class: "controls" });
   const list = h("ul", { class: "letters" });
   const more = h("button", { type: "button", hidden: true, onclick: () => ((limit = MOST_DEAD), load()) }, "Show more");
-  const dialog = h("dialog", { "aria-labelledby": "sure" });
   const element = h(
     "section",
     { class: "dead", "aria-labelledby": "dead-title" },
@@ -33,7 +32,6 @@ export function deadLetters(app, done) {
     actions,
     list,
     more,
-    dialog,
   );
 
   /** What a reason means; a newer version may have written one that this server does not know. */
@@ -84,7 +82,7 @@ export function deadLetters(app, done) {
       total > 0 &&
         admin &&
         h("span", { class: "buttons" }, [
-          h("button", { type: "button", class: "primary", onclick: () => retry(which, number) }, number === 1 ? "Retry it" : `Retry ${reason ? "these" : "all"} ${whole(number)}`),
+          h("button", { type: "button", onclick: () => retry(which, number) }, number === 1 ? "Retry it…" : `Retry ${reason ? "these" : "all"} ${whole(number)}…`),
           h("button", { type: "button", class: "danger", onclick: () => drop(which, number) }, "Drop…"),
         ]),
       total > 0 && !admin && h("p", { class: "soft" }, "To retry or drop them, log in with a key that has the scope admin."),
@@ -100,7 +98,7 @@ export function deadLetters(app, done) {
       null,
       h("p", { class: "what" }, h("strong", null, headline), " ", h("span", { class: "soft number" }, moment(row.created)), own && [
         h("span", { class: "buttons" }, [
-          h("button", { type: "button", class: "small", "aria-label": `Retry ${row.ref}`, onclick: () => retry({ refs: [row.ref] }, 1) }, "Retry"),
+          h("button", { type: "button", class: "small", "aria-label": `Retry ${row.ref}`, onclick: () => retry({ refs: [row.ref] }, 1, row.reason) }, "Retry…"),
           h("button", { type: "button", class: "small danger", "aria-label": `Drop ${row.ref}`, onclick: () => drop({ refs: [row.ref] }, 1) }, "Drop…"),
         ]),
       ]),
@@ -114,9 +112,13 @@ export function deadLetters(app, done) {
     );
   }
 
-  async function retry(which, number) {
-    const maybe = which.reason && reasonOf(which.reason).maybe_counted;
-    if (maybe && !(await sure(`${reasonOf(which.reason).headline}: these rows may be counted already. Count ${number === 1 ? "it" : `these ${whole(number)}`} anyway?`, "Count"))) return;
+  async function retry(which, number, why = which.reason) {
+    const maybe = why && reasonOf(why).maybe_counted;
+    const them = number === 1 ? "it" : `these ${whole(number)}`;
+    const question = maybe
+      ? `${reasonOf(why).headline}: ${number === 1 ? "this row" : "these rows"} may be counted already. Count ${them} anyway?`
+      : `Retry ${number === 1 ? "this dead letter" : `${them} dead letters`}? What can be counted now is added to its counter and leaves this list; the rest stays.`;
+    if (!(await sure(question, maybe ? "Count" : "Retry"))) return;
     await act(async () => {
       const result = await post("/v1/dead/retry", which);
       const parts = [`Counted ${whole(result.rows)} ${result.rows === 1 ? "row" : "rows"}`];
@@ -127,7 +129,7 @@ export function deadLetters(app, done) {
   }
 
   async function drop(which, number) {
-    if (!(await sure(`Drop ${number === 1 ? "this dead letter" : `these ${whole(number)} dead letters`} for good? ${number === 1 ? "Its amount is" : "Their amounts are"} never counted.`, "Drop"))) return;
+    if (!(await sure(`Drop ${number === 1 ? "this dead letter" : `these ${whole(number)} dead letters`} for good? ${number === 1 ? "Its amount is" : "Their amounts are"} never counted.`, "Drop", "danger"))) return;
     await act(async () => [`Dropped ${whole((await post("/v1/dead/drop", which)).dropped)}.`, false]);
   }
 
@@ -145,24 +147,12 @@ export function deadLetters(app, done) {
     done();
   }
 
-  function sure(question, verb) {
-    return new Promise((answer) => {
-      put(
-        dialog,
-        h("form", { method: "dialog" }, h("p", { id: "sure" }, question), h("div", { class: "buttons" }, h("button", { value: "no", autofocus: true }, "Cancel"), h("button", { value: "yes", class: "danger" }, verb))),
-      );
-      dialog.addEventListener("close", () => answer(dialog.returnValue === "yes"), { once: true });
-      dialog.returnValue = "no";
-      dialog.showModal();
-    });
-  }
-
   load();
   return {
     element,
     /** What the system's state says: where it differs from what is shown, look again. */
     known(reasons, notKept) {
-      if (reasons && JSON.stringify([reasons, notKept]) !== known && !dialog.open) load();
+      if (reasons && JSON.stringify([reasons, notKept]) !== known && !document.querySelector("dialog[open]")) load();
     },
   };
 }

@@ -1,5 +1,5 @@
-// Parts of several views: a figure with its name, an error with Try again, a choice, code with
-// Copy, a change in percent.
+// Parts of several views: a figure with its name, an error with Try again, a question, a choice, code
+// with Copy, a change in percent.
 
 import { h, text } from "./dom.js";
 import { change } from "./format.js";
@@ -17,6 +17,23 @@ export function failure(error, again) {
     h("p", null, error.message || "Unexpected error."),
     again && h("button", { type: "button", onclick: again }, "Try again"),
   );
+}
+
+/** Ask a question in a dialog; the answer is whether the button `verb` was pressed, whose class is `kind`. */
+export function sure(question, verb, kind = null) {
+  const dialog = h(
+    "dialog",
+    { "aria-labelledby": "sure" },
+    h("form", { method: "dialog" }, h("p", { id: "sure" }, question), h("div", { class: "buttons" }, h("button", { value: "no", autofocus: true }, "Cancel"), h("button", { value: "yes", class: kind }, verb))),
+  );
+  document.getElementById("main").append(dialog);
+  dialog.showModal();
+  return new Promise((answer) => {
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      answer(dialog.returnValue === "yes");
+    });
+  });
 }
 
 /** Buttons of which one is pressed: `choices` is [[value, text, notNowBecause], …]. One that cannot be

@@ -1,5 +1,5 @@
 // Asks for the series of a view, line by line, and its other period: when all days are shown by
-// month (`MANY`, `FEW`), what an unfinished day is compared with, ratios.
+// month (`MANY`, `FEW`), what an unfinished day is compared with, ratios, running totals.
 
 import { ApiError, counterPath, get } from "./api.js";
 import { MEMBERS, plus, timeIn } from "./format.js";
@@ -13,6 +13,19 @@ const MANY = 800;
     says; the lines are in its order. `values` and `sum` are those of the first line, or the ratio of
     two. That another line cannot be told is no reason not to show the first. */
 export async function series(wanted, signal) {
+  const found = await singles(wanted, signal);
+  if (!wanted.cumulative) return found;
+  const running = (line) => line && { ...line, values: runningTotals(line.values) };
+  return { ...running(found), lines: found.lines.map(running), before: running(found.before) };
+}
+
+/** The sum of the values up to each of them; there is none where a value is not known. */
+export function runningTotals(values) {
+  let sum = 0;
+  return values.map((value) => (value === null ? null : (sum += value)));
+}
+
+async function singles(wanted, signal) {
   const { before } = wanted;
   const [now, then] = await Promise.all([
     wanted.by === "auto" ? wholeSpan(wanted, signal) : all(wanted, wanted.by, wanted, signal),

@@ -8,8 +8,8 @@ import { failure, snippet } from "./parts.js";
 
 const LINK_DAYS = [1, 7, 30, 90, 366];
 
-/** A button, and what it opens. `view` tells the parameters of the address. */
-export function share(app, counter, view) {
+/** A button, and what it opens. `view` tells the parameters of the address; `kind` is counter or board. */
+export function share(app, shown, view, kind = "counter") {
   const made = h("div");
   const list = h("div");
   const days = h("select", { id: "link-days" }, LINK_DAYS.map((n) => h("option", { value: n, selected: n === 7 }, n === 1 ? "1 day" : `${n} days`)));
@@ -17,14 +17,14 @@ export function share(app, counter, view) {
     "dialog",
     { "aria-labelledby": "share-title", class: "sharing" },
     h("h2", { id: "share-title" }, "Share this view"),
-    h("p", null, "Anybody with the link sees all numbers of this counter, and nothing else, until it ends."),
+    h("p", null, `Anybody with the link sees all numbers of ${kind === "board" ? "the counters on this board, also after a change of it" : "this counter"}, and nothing else, until it ends.`),
     h("form", { onsubmit: make }, h("label", { for: "link-days" }, "It ends after "), days, " ", h("button", null, "Make a link")),
     made,
     list,
     h("form", { method: "dialog" }, h("div", { class: "buttons" }, h("button", null, "Close"))),
   );
   const button = h("button", { type: "button", class: "quiet share", hidden: true, onclick: open }, "Share…");
-  app.known?.then(() => (button.hidden = token !== null || !app.may("read")));
+  app.known?.then(() => (button.hidden = token !== null || !app.may("read") || (kind === "board" && !app.seesAll())));
 
   function open() {
     put(made);
@@ -35,7 +35,7 @@ export function share(app, counter, view) {
   async function make(event) {
     event.preventDefault();
     try {
-      const { path } = await post("/v1/links", { counter, days: Number(days.value) });
+      const { path } = await post("/v1/links", { [kind]: shown, days: Number(days.value) });
       const [start, own] = path.split("?");
       const query = new URLSearchParams(view());
       query.set("link", new URLSearchParams(own).get("link"));
@@ -50,7 +50,7 @@ export function share(app, counter, view) {
   async function load() {
     try {
       const { rows } = await get("/v1/links");
-      const mine = rows.filter((one) => one.counter === counter);
+      const mine = rows.filter((one) => one[kind] === shown);
       put(
         list,
         mine.length > 0 && h("h3", null, "Valid links"),

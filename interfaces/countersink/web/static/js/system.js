@@ -7,7 +7,7 @@ import { announce, h, put, text } from "./dom.js";
 import { lasting, moment, whole } from "./format.js";
 import { stale } from "./freshness.js";
 import { name, visible } from "./names.js";
-import { failure, figure } from "./parts.js";
+import { failure, figure, sure } from "./parts.js";
 
 const SYSTEM_ANEW_MS = 3_000;
 const LATE_S = 10;
@@ -46,7 +46,8 @@ export function systemView(app) {
     }
   }
 
-  async function act(job, what) {
+  async function act({ job, does }, what) {
+    if (what === "run" && !(await sure(`Run ${job} now, besides its planned runs?${does ? ` It ${does}.` : ""}`, "Run"))) return;
     try {
       await post(`/v1/schedules/${encodeURIComponent(job)}/${what}`, {});
       announce({ run: `${job} is planned to run now.`, pause: `${job} is paused.`, resume: `${job} is planned again.` }[what]);
@@ -125,20 +126,21 @@ function workerTable(state) {
 }
 
 function jobTable(jobs, act) {
-  const button = (job, what, text) => h("button", { type: "button", onclick: () => act(job, what) }, text);
+  const button = (one, what, text) => h("button", { type: "button", class: "small", "aria-label": `${text} ${one.job}`, onclick: () => act(one, what) }, text);
   const row = (one) =>
     h("tr", null, [
-      h("th", { scope: "row" }, one.job),
+      h("th", { scope: "row", title: one.does }, one.job),
       h("td", null, one.paused ? "paused" : one.at ? moment(one.at) : "off"),
       h("td", { class: one.last === "failed" ? "wrong" : null }, one.last ? `${one.last} ${moment(one.ended)}` : "–"),
+      h("td", { class: "number" }, one.started && one.ended ? lasting(secondsSince(one.ended, one.started)) : "–"),
       h("td", { class: "soft" }, one.detail ? visible(one.detail) : "–"),
-      act && h("td", null, button(one.job, "run", "Run now"), button(one.job, one.paused ? "resume" : "pause", one.paused ? "Resume" : "Pause")),
+      act && h("td", null, h("span", { class: "buttons" }, button(one, "run", "Run now…"), button(one, one.paused ? "resume" : "pause", one.paused ? "Resume" : "Pause"))),
     ]);
-  const names = ["Job", "Next", "Last run", "What it did"];
+  const names = ["Job", "Next run", "Last run", "Took", "What it did"];
   return h(
     "div",
     { class: "scroll", tabindex: "0", role: "region", "aria-label": "The scheduled jobs as a table" },
-    h("table", null, h("thead", null, h("tr", null, names.map((name) => h("th", { scope: "col" }, name)), act && h("th", { scope: "col" }, h("span", { class: "unseen" }, "Actions")))), h("tbody", null, jobs.map(row))),
+    h("table", { class: "jobs" }, h("thead", null, h("tr", null, names.map((name) => h("th", { scope: "col", class: name === "Took" ? "number" : null }, name)), act && h("th", { scope: "col" }, h("span", { class: "unseen" }, "Actions")))), h("tbody", null, jobs.map(row))),
   );
 }
 

@@ -35,7 +35,7 @@ export function table(element, by, labels, columns) {
 export function figuresOf(wanted, { lines, values, before, sum }, noted) {
   const columns = wanted.lines.length > 1 ? lines.map((line, i) => [title(wanted.lines[i]), line.values, whole]) : [];
   const written = wanted.ratio ? ratios(sum ?? 0) : whole;
-  if (columns.length !== wanted.lines.length || wanted.ratio) columns.unshift([wanted.ratio ? "Ratio" : "Total", values, written]);
+  if (columns.length !== wanted.lines.length || wanted.ratio) columns.unshift([wanted.ratio ? "Ratio" : wanted.cumulative ? "Running total" : "Total", values, written]);
   if (wanted.compare && before) columns.splice(1, 0, ["Before", before.values, written]);
   if (noted.some(Boolean)) columns.push(["Note", noted, (one) => one ?? ""]);
   return columns;

@@ -1,0 +1,183 @@
+"""The endpoints ``/v1/boards``, which create, list, change and delete boards. See
+``store/boards.py`` for their limits.
+
+With a key for some counters only, a board is seen if the key may name all counters of it. A change
+of a board needs a key for all counters, because links to the board show whatever is on it.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from msgspec import Meta
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from countersink.counting.errors import UnknownCounter
+from countersink.runtime.texts import iso
+from countersink.store import boards
+from countersink.store.boards import Board, BoardItem
+from countersink.store.errors import BoardRefused, NoSuchBoard
+from countersink.web.auth.register import Identity
+from countersink.web.errors import Problem
+from countersink.web.http import Route
+from countersink.web.http.bodies import read_object
+from countersink.web.http.openapi import Closed, Time, doc, json_body
+from countersink.web.read_pool import sentence
+from countersink.web.services import Services
+
+T = TypeVar("T")
+
+
+class BoardItems(Closed):
+    """The items of a board, in the order in which they are shown."""
+
+    items: Annotated[list[BoardItem], Meta(min_length=1, max_length=boards.MAX_ITEMS)]
+
+
+class NewBoard(BoardItems):
+    """The board to create."""
+
+    board: Annotated[str, Meta(pattern=boards.NAME.pattern)]
+
+
+class BoardDocument(Closed):
+    """A board."""
+
+    board: str
+    items: list[BoardItem]
+    author: Annotated[str | None, doc("name of the key that changed it last")]
+    changed: Time
+
+
+class BoardList(Closed):
+    """Boards, sorted by name."""
+
+    rows: list[BoardDocument]
+
+
+async def listed(request: Request, services: Services, who: Identity) -> Response:
+    """Answer ``GET /v1/boards`` with the boards whose counters the key may name."""
+    found = await services.run_in_session(boards.list_boards)
+    return JSONResponse({"rows": [_document(board) for board in found if _may_see(who, board)]})
+
+
+async def shown(request: Request, services: Services, who: Identity) -> Response:
+    """Answer ``GET /v1/boards/{board}`` with a board."""
+    name = request.path_params["board"]
+    if who.link and who.board != name:
+        raise Problem(403, "A link shows its counter only, or its board only")
+    board = await _run(services, boards.show, name)
+    if not _may_see(who, board):
+        raise Problem(404, f"There is no board {name!r} that this key may see")
+    return JSONResponse(_document(board))
+
+
+async def create(request: Request, services: Services, who: Identity) -> Response:
+    """Answer ``POST /v1/boards``: create a board."""
+    asked = await read_object(request, services, NewBoard)
+    made = await _run(services, boards.create, asked.board, asked.items, who.name)
+    return JSONResponse(_document(made), 201)
+
+
+async def change(request: Request, services: Services, who: Identity) -> Response:
+    """Answer ``PUT /v1/boards/{board}``: replace the items of a board."""
+    asked = await read_object(request, services, BoardItems)
+    name = request.path_params["board"]
+    made = await _run(services, boards.change, name, asked.items, who.name)
+    await services.register.refresh()  # its links have other counters now
+    return JSONResponse(_document(made))
+
+
+async def delete(request: Request, services: Services, who: Identity) -> Response:
+    """Answer ``DELETE /v1/boards/{board}``: delete a board and its links."""
+    await _run(services, boards.delete, request.path_params["board"])
+    await services.register.refresh()
+    return Response(status_code=204)
+
+
+def _may_see(who: Identity, board: Board) -> bool:
+    return all(map(who.may_name, boards.counters_of(board)))
+
+
+async def _run(services: Services, work: Callable[..., T], *args: Any) -> T:
+    """Call a function of ``store/boards.py`` in a session, and return its result.
+
+    Raises:
+        Problem: 404, 409 or 422 the function has refused its arguments.
+    """
+    try:
+        return await services.run_in_session(work, *args)
+    except (NoSuchBoard, UnknownCounter) as error:
+        raise Problem(404, sentence(error)) from None
+    except BoardRefused as error:
+        raise Problem(409, sentence(error)) from None
+    except ValueError as error:
+        raise Problem(422, sentence(error)) from None
+
+
+def _document(board: Board) -> dict[str, Any]:
+    return {
+        "board": board.name,
+        "items": msgspec.to_builtins(board.items),
+        "author": board.author or None,
+        "changed": iso(board.changed),
+    }
+
+
+_MISSING: Final = {"404": "There is no such board, or no such counter."}
+_change: Final = partial(Route, scope="admin", installation_wide=True)
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        "GET",
+        "/v1/boards",
+        listed,
+        scope="read",
+        name="boards",
+        summary="The boards of the dashboard whose counters the key may name",
+        responses={"200": BoardList},
+    ),
+    _change(
+        "POST",
+        "/v1/boards",
+        create,
+        name="createBoard",
+        summary="Create a board: a page of the dashboard that shows several counters",
+        body=json_body(NewBoard),
+        responses={
+            "201": BoardDocument,
+            "409": "There is such a board already, or the maximum number of boards is reached.",
+            **_MISSING,
+        },
+    ),
+    Route(
+        "GET",
+        "/v1/boards/{board}",
+        shown,
+        scope="read",
+        shared=True,
+        name="board",
+        summary="A board: its counters, and how they are shown",
+        responses={"200": BoardDocument, **_MISSING},
+    ),
+    _change(
+        "PUT",
+        "/v1/boards/{board}",
+        change,
+        name="changeBoard",
+        summary="Replace the items of a board; its links show the new counters",
+        body=json_body(BoardItems),
+        responses={"200": BoardDocument, **_MISSING},
+    ),
+    _change(
+        "DELETE",
+        "/v1/boards/{board}",
+        delete,
+        name="deleteBoard",
+        summary="Delete a board and its links; its counters stay",
+        responses={"204": "The board is deleted.", **_MISSING},
+    ),
+)
+"""The routes of boards."""

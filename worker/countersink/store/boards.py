@@ -1,0 +1,169 @@
+"""Boards: pages of the dashboard that show several counters (``countersink board``), in the table
+``board``. This module creates, lists, changes and deletes them.
+
+A link to a board has the names of the board's counters in its row of ``api_key`` (see
+``store/links.py``). A change of the board changes these rows in the same transaction, so a link
+never shows a counter that the board does not.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from countersink.counting.counters.all_counters import require
+from countersink.database.session import Session
+from countersink.store.errors import BoardRefused, NoSuchBoard
+
+MAX_BOARDS: Final = 1_000
+MAX_ITEMS: Final = 24
+MAX_TOP: Final = 25
+"""Maximum number of keys that one item lists."""
+NAME: Final = re.compile("^[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}$")
+"""Names of boards: the names that counters can have, except those that a client could take for a
+step in a path, such as ``..``."""
+Days = Literal[1, 7, 30, 90, 365, None]
+Width = Literal["half", "full"]
+_COLUMNS: Final = "name, items, author, changed"
+
+
+class BoardItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A counter on a board, and how it is shown.
+
+    Attributes:
+        counter: name of the counter.
+        days: number of last days that are shown, today included; None for all.
+        width: width on a large screen, as part of the board's width.
+        top: number of keys with the largest totals that are listed; 0 for none.
+        cumulative: True for running totals in the chart.
+    """
+
+    counter: str
+    days: Days = 30
+    width: Width = "half"
+    top: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP)] = 0
+    cumulative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A board.
+
+    Attributes:
+        name: its name.
+        items: its counters, in the order in which they are shown.
+        author: name of the API key that changed it last; empty if no key was needed.
+        changed: time of the last change, a naive datetime in UTC.
+    """
+
+    name: str
+    items: tuple[BoardItem, ...]
+    author: str
+    changed: datetime
+
+
+def create(session: Session, name: str, items: Sequence[BoardItem], author: str = "") -> Board:
+    """Create a board, and return it.
+
+    Args:
+        session: a session outside a transaction.
+        name: a name that no board has.
+        items: 1 to :data:`MAX_ITEMS` items.
+        author: name of the API key that creates it; empty if there is none.
+
+    Raises:
+        ValueError: ``name`` or the number of items is not as described above.
+        UnknownCounter: a counter does not exist.
+        BoardRefused: a board has this name, or there are :data:`MAX_BOARDS`.
+    """
+    if NAME.fullmatch(name) is None:
+        raise ValueError(
+            f"board name {name[:80]!r}: use 1 to 64 characters of A-Z a-z 0-9 _ . : - that begin"
+            " with a letter or digit"
+        )
+    text = _checked(session, items)
+    ((boards,),) = session.query("SELECT COUNT(*) FROM board")
+    if boards >= MAX_BOARDS:
+        raise BoardRefused(f"the maximum of {MAX_BOARDS:,} boards is reached: delete some")
+    made = session.execute(
+        f"INSERT IGNORE INTO board ({_COLUMNS}) VALUES (%s, %s, %s, UTC_TIMESTAMP(3))",
+        (name, text, author),
+    )
+    if not made:
+        raise BoardRefused(f"there is a board {name!r} already: change it, or choose another name")
+    return show(session, name)
+
+
+def change(session: Session, name: str, items: Sequence[BoardItem], author: str = "") -> Board:
+    """Replace the items of a board, and return it. Its links show the counters of the new items.
+
+    Args and errors are those of :func:`create`.
+
+    Raises:
+        NoSuchBoard: no board has this name.
+    """
+    text = _checked(session, items)
+    with session.transaction():
+        show(session, name, "FOR UPDATE")
+        session.execute(
+            "UPDATE board SET items = %s, author = %s, changed = UTC_TIMESTAMP(3) WHERE name = %s",
+            (text, author, name),
+        )
+        changed = show(session, name)
+        session.execute(
+            "UPDATE api_key SET counters = %s WHERE scopes = 'share' AND board = %s",
+            (json.dumps(counters_of(changed)), name),
+        )
+    return changed
+
+
+def delete(session: Session, name: str) -> None:
+    """Delete a board, and its links.
+
+    Raises:
+        NoSuchBoard: no board has this name.
+    """
+    with session.transaction():
+        show(session, name, "FOR UPDATE")
+        session.execute("DELETE FROM board WHERE name = %s", (name,))
+        session.execute("DELETE FROM api_key WHERE scopes = 'share' AND board = %s", (name,))
+
+
+def show(session: Session, name: str, lock: Literal["", "FOR UPDATE"] = "") -> Board:
+    """Return a board. ``lock`` locks its row until the end of the session's transaction.
+
+    Raises:
+        NoSuchBoard: no board has this name.
+    """
+    if NAME.fullmatch(name):
+        for row in session.query(f"SELECT {_COLUMNS} FROM board WHERE name = %s {lock}", (name,)):
+            return _board(row)
+    raise NoSuchBoard(f"there is no board {name[:80]!r}")
+
+
+def list_boards(session: Session) -> list[Board]:
+    """Return all boards, ordered by name."""
+    return list(map(_board, session.query(f"SELECT {_COLUMNS} FROM board ORDER BY name")))
+
+
+def counters_of(board: Board) -> list[str]:
+    """Return the names of a board's counters, each once."""
+    return list(dict.fromkeys(item.counter for item in board.items))
+
+
+def _checked(session: Session, items: Sequence[BoardItem]) -> str:
+    """Check the items of a board, and return them as JSON."""
+    if not 1 <= len(items) <= MAX_ITEMS:
+        raise ValueError(f"a board has 1 to {MAX_ITEMS} items")
+    for counter in dict.fromkeys(item.counter for item in items):
+        require(session, counter)
+    return msgspec.json.encode(items).decode()
+
+
+def _board(row: Sequence[Any]) -> Board:
+    name, items, *others = row
+    return Board(name, msgspec.json.decode(items, type=tuple[BoardItem, ...]), *others)
