@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from countersink.store import Store
-from tests.backfill.helpers import COUNTER, Logs, details, outcomes
+from tests.backfill.helpers import COUNTER, Logs, details, line, outcomes
 
 CSV = {"input_format": "csv", "key_column": "k", "time_column": "t"}
 NDJSON = CSV | {"input_format": "ndjson"}
@@ -31,6 +31,86 @@ def test_thousands_or_a_fraction_are_not_guessed(logs: Logs) -> None:
     assert "line 4" in refused(logs, GERMAN.replace(b"1.000", b"1"), **asked)
     report = logs.add(logs.write("source", GERMAN), **asked, thousands=".")
     assert (report.counted, report.amount) == (3, 1000 + 725 + 1234)
+
+
+AMOUNTS = b"t,k,views\n2026-05-12,/a,5\n2026-05-12,/b,7\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "asked"),
+    [
+        (AMOUNTS, CSV),
+        (b"2026-05-12,/a,5\n2026-05-12,/b,7\n", CSV | {"columns": ("t", "k", "views")}),
+        (
+            b'[{"t":"2026-05-12","k":"/a","views":5},\n{"t":"2026-05-12","k":"/b","views":7}]',
+            NDJSON,
+        ),
+    ],
+)
+def test_amounts_that_nobody_names_are_asked_about(
+    logs: Logs, content: bytes, asked: dict[str, Any]
+) -> None:
+    why = refused(logs, content, **asked)
+    assert "'views': add up its amounts by --amount-column views, or" in why
+    assert "--count-lines" in why
+    assert logs.add(logs.write("sums", content), **asked, amount_column="views").amount == 12
+    lines = logs.add(logs.write("lines", content), **asked, name="lines", count_lines=True)
+    assert lines.amount == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "asked"),
+    [
+        (b"t,n\n2026-05-12,5\n", CSV | {"key_column": "n"}),
+        (b"t,n\n2026-05-12,5\n", CSV | {"key_column": "", "key": "page {n}"}),
+        (b"t,k,note\n2026-05-12,5,7\n", CSV),
+        (b'{"t":"2026-05-12","k":"/a","views":{"of":7}}\n', NDJSON),
+        (b'{"t":"2026-05-12","k":"/a","views":"many","n":true}\n', NDJSON),
+    ],
+)
+def test_what_is_the_key_or_no_number_is_no_amount(
+    logs: Logs, content: bytes, asked: dict[str, Any]
+) -> None:
+    assert logs.add(logs.write("source", content), **asked).amount == 1
+
+
+@pytest.mark.parametrize("name", ["a.csv", "A.CSV", "a.csv.gz", "a.b.csv.zst", "views"])
+def test_a_name_or_a_column_of_keys_implies_the_format(logs: Logs, name: str) -> None:
+    auto = CSV | {"input_format": "auto", "amount_column": "views"}
+    assert logs.add(logs.write(name, AMOUNTS), **auto).amount == 12
+    # It is the same source as one whose format was named.
+    assert logs.add(logs.write("again", AMOUNTS), **CSV, amount_column="views").known_lines == 3
+
+
+@pytest.mark.parametrize("name", ["a.ndjson", "a.jsonl.gz", "dump"])
+def test_objects_are_told_from_csv(logs: Logs, name: str) -> None:
+    source = logs.write(name, b'\n{"t":"2026-05-12","k":"/a"}\n')
+    assert logs.add(source, **CSV | {"input_format": "auto"}).amount == 1
+    template = {"time_column": "t", "key": "{k}", "input_format": "auto"}
+    report = logs.add(source, **template, counter="other")
+    assert (report.amount == 1) == (name != "dump"), details(report)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        (
+            "a.csv",
+            b'{"t":1}\n',
+            "says csv, but it begins with '{\"t\":1}': give --input-format ndjson",
+        ),
+        ("a.jsonl", b"t,k\n", "says ndjson, but it begins with 't,k': give --input-format csv or"),
+        ("a.csv.gz", line(), "give --input-format combined or --input-format csv"),
+        ("a.ndjson", b'"%s"\n' % line().strip(), "combined --envelope quotes or"),
+        ("access.log", line(), "--key-column is for csv, ndjson and JSON logs"),
+    ],
+)
+def test_a_name_that_the_content_contradicts_is_refused(
+    logs: Logs, name: str, content: bytes, says: str
+) -> None:
+    report = logs.add(logs.write(name, content), **CSV | {"input_format": "auto"})
+    assert (outcomes(report), logs.totals()) == (["failed"], {})
+    assert says in details(report)
 
 
 @pytest.mark.parametrize("unit", ["unix-ms", "unix-us", "unix-ns"])

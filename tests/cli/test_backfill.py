@@ -8,7 +8,7 @@ import pytest
 
 from countersink.database.connection import connect
 from countersink.database.url import Settings
-from tests.cli.command import Result, Servers, Start, one_sentence, piped, redirected
+from tests.cli.command import Result, Servers, Start, answered, one_sentence, piped, redirected
 from tests.logs.tailing import append, line, write
 from tests.support.waiting import eventually
 
@@ -35,6 +35,23 @@ def totals(servers: Servers) -> dict[str, int]:
         assert "nothing was ever counted" in shown.err.lower(), shown.err
         return {}
     return {row["key"]: row["total"] for row in shown.json["rows"]}
+
+
+@pytest.mark.parametrize(("answer", "amount"), [("y", 12), ("n", 2)])
+def test_amounts_are_asked_about_at_a_terminal(
+    servers: Servers, tmp_path: Path, answer: str, amount: int
+) -> None:
+    (tmp_path / "a.csv").write_text("t,k,hits\n2026-05-12,/a,5\n2026-05-12,/b,7\n")
+    columns = ("--key-column", "k", "--time-column", "t")
+    asked = ("backfill", str(tmp_path / "a.csv"), "--counter", COUNTER, *columns)
+    refused = servers.call(*asked)
+    assert (refused.status, "--amount-column hits, or" in refused.err) == (1, True)
+    for decided in ("--count-lines", "--amount-column=hits"):
+        assert answered("", *asked, decided, "--dry-run", **servers.variables()).status == 0
+    done = answered(answer, *asked, **servers.variables())
+    assert (done.status, f"added {amount}." in done.out) == (0, True), done.err
+    assert "Add up column 'hits' of " in done.err
+    assert totals(servers) == ({"/a": 5, "/b": 7} if answer == "y" else {"/a": 1, "/b": 1})
 
 
 def test_a_log_is_added_once(servers: Servers, log: Path) -> None:

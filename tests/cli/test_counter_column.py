@@ -29,7 +29,8 @@ def _write(form: str, path: Path) -> tuple[str, ...]:
     bad = lines[1 if form == "csv" else 0].replace("2026-05-12", "2026-05-32")
     path.write_text("\n".join([*lines, bad]) + "\n")
     columns = ("--key-column", "key", "--time-column", "day", "--amount-column", "total")
-    return ("backfill", str(path), "--counter-column", "counter", "--input-format", form, *columns)
+    named = () if path.suffix else ("--input-format", form)
+    return ("backfill", str(path), "--counter-column", "counter", *named, *columns)
 
 
 @pytest.mark.parametrize(
@@ -70,13 +71,13 @@ def test_an_export_of_several_counters_counts_once_and_is_undone(
 def test_lines_that_two_exports_have_keep_no_other_counter_from_being_counted(
     servers: Servers, tmp_path: Path
 ) -> None:
-    run = _write("csv", tmp_path / "export")
+    run = _write("csv", tmp_path / "export.csv")
     rows = [f"views,2026-05-{day},/a,1" for day in range(10, 30)]
     header = "counter,day,key,total"
-    (tmp_path / "export").write_text("\n".join([header, *rows, ""]))
+    (tmp_path / "export.csv").write_text("\n".join([header, *rows, ""]))
     more = ["sales,2026-05-12,book,5", *rows, ""]
-    (tmp_path / "other").write_text("\n".join([header, *more]))
-    done = servers.call(*run, str(tmp_path / "other"), "--format", "json")
+    (tmp_path / "other.csv").write_text("\n".join([header, *more]))
+    done = servers.call(*run, str(tmp_path / "other.csv"), "--format", "json")
     amounts = {each["counter"]: each["amount"] for each in done.json["runs"]}
     assert (done.status, amounts) == (1, {"sales": 5, "views": 20})
     assert "are counted already, as lines of" in done.err

@@ -50,6 +50,17 @@ def test_an_increment_with_dimensions_is_counted_in_its_breakdowns(declared: Ser
     assert declared.rows("views", "--by", "total") == [{"total": 4}]
 
 
+def test_a_misspelt_word_is_asked_back_and_not_declared(declared: Servers) -> None:
+    for by, meant in (("dya", "day"), ("mnth", "month"), ("contry", "country"), ("pages", "page")):
+        said = one_sentence(declared.call("totals", "views", "--by", by), 1)
+        assert (f"did you mean {meant}?" in said, "--dimensions" in said) == (True, False)
+    for by in ("source", "user"):
+        said = one_sentence(declared.call("totals", "views", "--by", by), 1)
+        assert f"--dimensions page,country,status,{by}`" in said
+    said = one_sentence(declared.call("totals", "views", "--where", "contry=DE"), 1)
+    assert "did you mean country?" in said
+
+
 def test_a_log_is_counted_by_its_fields_and_again_where_others_are_asked_for(
     servers: Servers, redis_client: redis.Redis, log: Path
 ) -> None:

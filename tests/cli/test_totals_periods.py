@@ -86,6 +86,13 @@ def test_days_that_are_rolled_up_are_not_shown_as_0(rolled: Servers) -> None:
     nothing = rolled.call("totals", "clicks", "--to", "2026-10-21")
     assert (nothing.status, nothing.err) == (0, notice)
     assert nothing.out.startswith("Complete up to")
+    # October ends within a week, of which no part is shown.
+    weeks = rolled.call(
+        "totals", "clicks", "--by", "week", "--from", "2026-W44", "--format", "json"
+    )
+    assert weeks.json["rows"] == [{"week": "2026-W45", "total": 70}]
+    assert weeks.err == notice.replace("days before 2026-11-01", "weeks before 2026-11-02")
+    assert rows(rolled, "clicks", "--by", "week", "--from", "2026-11-01")[0] == ("2026-W44", 0)
     # Before the first month, zeros are exact.
     before = ("--from", "2026-09-29", "--to", "2026-09-30")
     assert rows(rolled, "clicks", *before) == [("2026-09-29", 0), ("2026-09-30", 0)]

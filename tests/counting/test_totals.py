@@ -134,7 +134,8 @@ BERLIN = ZoneInfo("Europe/Berlin")
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"last": "0h"}, ValueError, "no window"),
     ({"last": "-1h"}, ValueError, "no window"),
-    ({"last": "3w"}, ValueError, "no window"),
+    ({"last": "3y"}, ValueError, "no window"),
+    ({"last": "5215w"}, ValueError, "36,500 days"),
     ({"last": "24H"}, ValueError, "no window"),
     ({"last": "36501d"}, ValueError, "36,500 days"),
     ({"last": timedelta(0)}, ValueError, "whole minutes"),
@@ -177,7 +178,7 @@ def test_what_is_no_window_is_an_error_of_every_question(
     store_of_nowhere: Store, asked: dict[str, Any], kind: type[Exception], says: str
 ) -> None:
     totals = store_of_nowhere.totals
-    series = (totals.daily, totals.hourly, totals.minutely, totals.monthly)
+    series = (totals.daily, totals.weekly, totals.hourly, totals.minutely, totals.monthly)
     for question in (totals.total, *series, totals.top, totals.by_key):
         with pytest.raises(kind, match=says):
             question("views", **asked)
@@ -187,6 +188,7 @@ def test_a_window_of_a_timedelta_is_that_of_the_same_text(store: Store) -> None:
     assert store.totals.total("views", last=timedelta(days=1)) == 0
     assert len(store.totals.minutely("views", last=timedelta(minutes=90))) == 90
     assert len(store.totals.daily("views", last="7d")) == 7
+    assert len(store.totals.weekly("views", last="4w")) == 4
 
 
 def test_a_range_from_a_day_to_a_time_ends_at_the_time(store: Store, mysql_url: str) -> None:

@@ -171,7 +171,7 @@ class Site:
         counter = chance.choice((None, *self.counters, *self.counters))
         broken_down = counter is not None and self.counters[counter].since is not None
         asked: dict[str, Any] = {"counter": counter}
-        series, ranked = ("day", "hour", "minute", "month"), ["key", "total"]
+        series, ranked = ("day", "week", "hour", "minute", "month"), ["key", "total"]
         if counter is None:
             ranked.append("counter")
         by = chance.choice((*series, *ranked, *ranked))
@@ -208,7 +208,7 @@ class Site:
         if kind < 0.3:
             return {}
         if kind < 0.5:
-            return {"last": chance.choice(("24h", "90m", "7d", "1h", "2d", "60d"))}
+            return {"last": chance.choice(("24h", "90m", "7d", "1h", "2d", "60d", "1w", "9w"))}
         first = self.now - chance.randrange(10 * DAY if chance.random() < 0.7 else 130 * DAY)
         if kind < 0.7:
             width = chance.choice((1, 60, 60))
@@ -360,7 +360,7 @@ class Site:
             prefix = (name,) if "counter" in answer.columns else ()
             for place, total in self._expected(self.counters[name], asked, answer).items():
                 expected[(*prefix, *place)] = total
-        if by in ("day", "hour", "minute", "month"):
+        if by in ("day", "week", "hour", "minute", "month"):
             assert {place: own[0] for place, own in found.items() if own[0]} == {
                 place: total for place, total in expected.items() if total
             }, asked
@@ -393,7 +393,7 @@ class Site:
         told = answer.told_from
         if told is not None and asked["counter"] is None:  # the latest of all counters
             told = self.by_python({**asked, "counter": counted.name}).told_from
-        if by in ("day", "hour", "minute") and told is not None:
+        if by in ("day", "week", "hour", "minute") and told is not None:
             instant = int(told.timestamp()) // 60 if isinstance(told, datetime) else None
             begin = max(begin or 0, midnight(told, zone) if instant is None else instant)
         sums: Counter[tuple[Any, ...]] = Counter()
@@ -442,7 +442,7 @@ class Site:
         return _minute(start, zone, 0), _minute(end, zone, 1)
 
 
-_WORDS = ("day", "hour", "minute", "month", "key", "counter", "total")
+_WORDS = ("day", "week", "hour", "minute", "month", "key", "counter", "total")
 
 
 def _day(minute: int, zone: str) -> date:
@@ -465,6 +465,8 @@ def _place(by: str, event: Event, zone: str) -> tuple[Any, ...]:
     local = datetime.fromtimestamp(event.minute * 60, ZoneInfo(zone))
     if by == "day":
         return (local.date(),)
+    if by == "week":
+        return (date.fromisocalendar(*local.isocalendar()[:2], 1),)
     if by == "month":
         return (local.date().replace(day=1),)
     if by == "hour":

@@ -125,6 +125,8 @@ def test_days_by_key_are_told_where_days_are(store: Store, session: Session) -> 
     ):
         ((place, total),) = exported(session, by, wanted)
         assert exported(session, f"key-{by}", wanted) == [(place, "k", total)]
+    ((monday, _),) = exported(session, "week", Selection("own"))
+    assert monday == date(2026, 11, 16)
     for by in ("day", "key-day"):
         with pytest.raises(InexactZone):
             exported(session, by, Selection("days", time_zone="America/New_York"))

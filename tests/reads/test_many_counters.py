@@ -32,6 +32,7 @@ QUESTIONS = [
     Query(Selection(keys=("k1", "k2", "nobody's")), by="day"),
     Query(Selection(start=DAYS[1]), by="hour"),
     Query(Selection(), by="month"),
+    Query(Selection(start=DAYS[1]), by="week"),
     Query(Selection(), by="key"),
     Query(Selection(start=DAYS[1]), by="key", top=2),
     Query(Selection(keys=KeyMatch(prefix="k", contains="1")), by="key"),
@@ -161,7 +162,7 @@ def test_the_number_of_statements_does_not_grow_with_the_counters(
     def asked() -> int:
         return int(session.query("SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
 
-    for by in ("day", "month", "key", "total", "counter"):
+    for by in ("day", "week", "month", "key", "total", "counter"):
         query = Query(Selection(start=DAYS[0], keys=None if by == "counter" else ("k",)), by=by)
         before = asked()
         found = reads.ask(query)

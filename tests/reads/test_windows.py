@@ -58,6 +58,11 @@ def midnight(day: date, zone: str) -> int:
     return int(datetime(day.year, day.month, day.day, tzinfo=ZoneInfo(zone)).timestamp()) // 60
 
 
+def monday_of(day: date) -> date:
+    """The day on which its ISO week begins."""
+    return date.fromisocalendar(*day.isocalendar()[:2], 1)
+
+
 @dataclass
 class Oracle:
     """What was sent, and in which bucket each event is.
@@ -176,12 +181,16 @@ class Oracle:
             today = date_of(now, zone)
             first, after = today - timedelta(days=number - 1), today + timedelta(days=1)
             return [(midnight(first, zone), midnight(after, zone))]
+        if unit == "w":
+            zone = zone or self.zone
+            monday = monday_of(date_of(now, zone))
+            ends = monday - timedelta(weeks=number - 1), monday + timedelta(weeks=1)
+            return [(midnight(ends[0], zone), midnight(ends[1], zone))]
         width, minutes = WIDTH[self.resolution], number * (60 if unit == "h" else 1)
         if self.resolution == "day" or minutes % width:
             return []
         widths = [each for each in (1, 15, 60) if each >= width and minutes % each == 0]
-        ends = [(now // each + 1) * each for each in widths]
-        return [(end - minutes, end) for end in ends]
+        return [(end - minutes, end) for end in ((now // each + 1) * each for each in widths)]
 
     def window(
         self, window: str, zone: str | None, now: int, *, again: bool = False
@@ -341,9 +350,13 @@ class Played:
             assert self.oracle.cut(*edges, waiting=True), (asked, str(error))
             return
         assert [day for day, _ in days.value] == there
-        for day, amount in days.value:
-            begin, stop = midnight(day, zone), midnight(day + timedelta(days=1), zone)
-            assert amount == self.oracle.total((max(begin, start), min(stop, end))), (asked, day)
+        weeks = self.reads.weekly("v", time_zone=zone, include_pending=True, **asked)
+        assert [day for day, _ in weeks.value] == sorted({monday_of(day) for day in there})
+        for length, series in ((1, days), (7, weeks)):
+            for day, amount in series.value:
+                begin, stop = midnight(day, zone), midnight(day + timedelta(days=length), zone)
+                part = max(begin, start), min(stop, end)
+                assert amount == self.oracle.total(part), (asked, day)
 
     def check_previous(self, asked: dict[str, Any], span: Span, before: Span) -> None:
         """Beside each key stands what it had in the window before, or null."""
@@ -427,7 +440,7 @@ def test_the_last_so_many_are_whole_buckets_up_to_now_or_refused(
     played = Played(ground, made)
     play(played, made[1], chance)
     played.send(some(chance))
-    for window in ("24h", "90m", "7d", "1d", "1h", "30m", "45m", "7m", "47h", "2d"):
+    for window in ("24h", "90m", "7d", "1d", "1w", "3w", "1h", "30m", "45m", "7m", "47h", "2d"):
         # Of days it is those of a zone that is named, or of the counter's own.
         zone = chance.choice((*HOURLY, *ODD)) if chance.random() < 0.7 else None
         asked: dict[str, Any] = {"last": window}
@@ -447,7 +460,7 @@ def check_last(
         check_advice(played.oracle, str(caught.value), window, now)
         return
     zone = zone or played.oracle.zone
-    if window[-1] == "d":
+    if window[-1] in "dw":
         return
     if not played.oracle.cut(*span):
         played.check_series({"last": window}, span, zone)

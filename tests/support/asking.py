@@ -63,6 +63,7 @@ class Asking:
         return self._told(counter, by, list, asked, strict=strict)
 
     daily = partialmethod(_series, "day")
+    weekly = partialmethod(_series, "week")
     hourly = partialmethod(_series, "hour")
     minutely = partialmethod(_series, "minute")
     monthly = partialmethod(_series, "month")

@@ -42,8 +42,8 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "Read": (
         "",
         {
-            "totals": "Show totals: by day, hour, minute or month, by key, by dimensions, by"
-            " counter, or one number.",
+            "totals": "Show totals: by day, week, hour, minute, month, key, dimensions or counter,"
+            " or one number.",
             "top": "Show the keys of a counter, or values of its dimensions, with the largest"
             " totals.",
             "export": "Export all totals of counters for other programs: CSV, NDJSON or Parquet.",

@@ -27,6 +27,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -38,7 +39,7 @@ from countersink.runtime import limits
 from countersink.runtime.dimensions import check_name
 from countersink.runtime.errors import ExplainedError
 from countersink.runtime.log import Log, logged
-from countersink.runtime.texts import read_day, read_edge
+from countersink.runtime.texts import read_day, read_range_edge
 
 if TYPE_CHECKING:
     import redis
@@ -727,6 +728,7 @@ DIMENSION: Final = Checked("dimension", _dimension)
 AMOUNT: Final = Checked("amount", _amount)
 MOMENT: Final = Checked("time", _moment)
 DAY: Final = Checked("day", read_day)
-EDGE: Final = Checked("day or time", read_edge)
+START: Final = Checked("day or time", partial(read_range_edge, weekday=1))
+END: Final = Checked("day or time", partial(read_range_edge, weekday=7))
 LAST: Final = Checked("window", _last)
 ZONE: Final = Checked("zone", _zone)

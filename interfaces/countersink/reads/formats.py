@@ -125,9 +125,9 @@ def ndjson_bytes(columns: Sequence[str], rows: Rows) -> Iterator[bytes]:
 def parquet_writer() -> Callable[[BinaryIO, Sequence[str], Rows], int]:
     """Return a function that writes rows to a file as Parquet and returns their number.
 
-    A month is written as its first day, an hour or minute as its UTC time. A byte of a key that is
-    not UTF-8 is written as ``\\xff``, with its value in place of ``ff``. The function raises
-    TotalTooLarge for a total that does not fit into 64 bits.
+    A week or month is written as its first day, an hour or minute as its UTC time. A byte of a key
+    that is not UTF-8 is written as ``\\xff``, with its value in place of ``ff``. The function
+    raises TotalTooLarge for a total that does not fit into 64 bits.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -138,6 +138,7 @@ def parquet_writer() -> Callable[[BinaryIO, Sequence[str], Rows], int]:
     types = {
         "counter": pa.dictionary(pa.int32(), pa.string()),
         "day": pa.date32(),
+        "week": pa.date32(),
         "month": pa.date32(),
         "hour": pa.timestamp("us", tz="UTC"),
         "minute": pa.timestamp("us", tz="UTC"),
@@ -322,10 +323,10 @@ def frame(
     Args:
         store: holds the totals.
         counter: one name, or several; with one name there is no column ``counter``.
-        by: the columns, as in ``countersink export``: ``day``, ``hour``, ``minute``, ``month``,
-            ``key``, ``key-day``, ``key-month`` or ``total``, or dimensions, such as
-            ``page,country``. Days and months (their first days) are ``datetime64``, hours and
-            minutes are in UTC.
+        by: the columns, as in ``countersink export``: ``day``, ``week``, ``hour``, ``minute``,
+            ``month``, ``key``, ``key-day``, ``key-month`` or ``total``, or dimensions, such as
+            ``page,country``. Days, weeks and months (their first days) are ``datetime64``, hours
+            and minutes are in UTC.
         keys: the keys to include; None for all.
         match: selects keys, for example by prefix.
         where: includes only events with these values of dimensions: ``{"country": "DE"}``.
@@ -359,7 +360,7 @@ def frame(
             # A snapshot for each counter: its caches grow with the counter's buckets.
             found += [(name, *row) for row in rows(Snapshot(session), query, Answer(columns))]
     made = pd.DataFrame.from_records(found, columns=list(columns))
-    for column in ("day", "month"):
+    for column in ("day", "week", "month"):
         if column in made:
             made[column] = pd.to_datetime(made[column])
     for column in ("hour", "minute"):

@@ -1,13 +1,16 @@
 """Functions that write times and numbers as texts: ``iso`` for programs, ``moment_text`` for
-messages, ``plural`` for a number with its noun; and the functions that read a day or a time from a
-user's text.
+messages, ``plural`` for a number with its noun; and the functions that read a day, an ISO week or a
+time from a user's text.
 """
 
 import re
-from datetime import UTC, date, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from typing import Final, overload
 
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_WEEK: Final = re.compile(r"[0-9]{4}-W[0-9]{2}")
+WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
 @overload
@@ -65,6 +68,64 @@ def read_edge(text: str) -> date:
         pass
     raise ValueError(
         f"{text[:40]!r} is neither a day such as 2026-11-21 nor a time such as 2026-11-21T08:00Z"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DayName:
+    """A day that depends on which day is today.
+
+    Attributes:
+        name: ``today``, ``yesterday``, or a weekday in English: the last one, today included.
+    """
+
+    name: str
+
+    def day(self, today: date) -> date:
+        """Return the day that the name means, given today."""
+        if self.name in WEEKDAYS:
+            return today - timedelta(days=(today.weekday() - WEEKDAYS.index(self.name)) % 7)
+        return today - timedelta(days=self.name == "yesterday")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRange:
+    """A range of which one end, or both, is the name of a day, such as ``yesterday``.
+
+    Attributes:
+        start, end: names, or days, or times; None means that this side has no limit.
+    """
+
+    start: date | DayName | None
+    end: date | DayName | None
+
+    def dated(self, today: date) -> tuple[date | None, date | None]:
+        """Return the range without names, given today."""
+        ends = self.start, self.end
+        start, end = (each.day(today) if isinstance(each, DayName) else each for each in ends)
+        return start, end
+
+
+def read_range_edge(text: str, weekday: int) -> date | DayName:
+    """Return the day or time with which a range begins or ends, as :func:`read_edge`; or the name
+    of a day, such as ``yesterday``; or a day of an ISO week such as ``2026-W48``.
+
+    Args:
+        text: the text of a user.
+        weekday: the day of the week: 1 (Monday) if a range begins, 7 if it ends.
+
+    Raises:
+        ValueError: the text is none of these.
+    """
+    if text.lower() in ("today", "yesterday", *WEEKDAYS):
+        return DayName(text.lower())
+    if _WEEK.fullmatch(text):
+        return date.fromisocalendar(int(text[:4]), int(text[6:]), weekday)
+    if _DAY.fullmatch(text) or "T" in text:
+        return read_edge(text)
+    raise ValueError(
+        f"{text[:40]!r} is no day: give one such as 2026-11-21, yesterday, monday or 2026-W48, or a"
+        " time such as 2026-11-21T08:00Z"
     )
 
 

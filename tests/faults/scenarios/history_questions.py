@@ -4,7 +4,7 @@ of them may be refused.
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
 from operator import itemgetter
@@ -27,10 +27,16 @@ from tests.faults.scenarios.history_books import (
     offset_of,
 )
 
-UNITS: Final = {"daily": "day", "hourly": "hour", "minutely": "minute", "monthly": "month"}
+UNITS: Final = {
+    "daily": "day",
+    "weekly": "week",
+    "hourly": "hour",
+    "minutely": "minute",
+    "monthly": "month",
+}
 ASKED: Final = ("total", "total", "many", "by_key", "counters", *UNITS, "daily")
 Unit = date | tuple[int, int]
-"""A day, the first day of a month, or of hours and minutes the first minute and the UTC offset."""
+"""The first day of a unit of days; of hours and minutes the first minute and the UTC offset."""
 _HOURS: Final = 240
 """Minutes after a time in which clocks may go back to the day before."""
 _LONGEST: Final = {"hourly": 12 * 1440, "minutely": 600}
@@ -200,14 +206,21 @@ def _amounts(book: Book, question: Question) -> Counter[Event]:
     )
 
 
+_FIRST: Final[dict[str, Callable[[date], date]]] = {
+    "daily": lambda day: day,
+    "weekly": lambda day: day - timedelta(days=day.weekday()),
+    "monthly": month_of,
+}
+"""Of series by days: the day that a day is part of."""
+
+
 # -- series ------------------------------------------------------------------------------------
 
 
 def _unit(ask: str, zone: str, minute: int) -> Unit:
     """What of a series a minute belongs to."""
-    if ask in ("daily", "monthly"):
-        day = day_of(zone, minute)
-        return day if ask == "daily" else month_of(day)
+    if ask in _FIRST:
+        return _FIRST[ask](day_of(zone, minute))
     begins = minute - local(zone, minute).minute if ask == "hourly" else minute
     return begins, offset_of(zone, minute)
 
@@ -240,12 +253,12 @@ def _units(question: Question, zone: str) -> list[Any]:
 
 def _days(question: Question, first: date, last: date) -> list[Any]:
     days = [first + number * DAY for number in range((last - first).days + 1)]
-    return days if question.ask == "daily" else sorted({month_of(day) for day in days})
+    return sorted({_FIRST[question.ask](day) for day in days})
 
 
 def _filled(question: Question, units: list[Any]) -> list[Any]:
     """A series from its first to its last one, without gaps."""
-    if question.ask in ("daily", "monthly"):
+    if question.ask in _FIRST:
         return _days(question, units[0], units[-1]) if units else []
     return sorted(dict.fromkeys(units), key=itemgetter(0))
 
@@ -271,7 +284,7 @@ def _divides(question: Question, own: str, zone: str, width: str, first: int, la
         starts = question.start, question.end and question.end + DAY
         day = day_of(own, first) if width == "month" else None
         cut = any(at and at.day != 1 and month_of(at) == day for at in starts)
-        return cut or (width == "month" and inside and question.unit == "day")
+        return cut or (width == "month" and inside and question.unit in ("day", "week"))
     if within:
         return True
     if not inside or question.unit is None:

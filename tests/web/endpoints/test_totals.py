@@ -226,6 +226,9 @@ def test_days_that_are_in_months(changing: Web) -> None:
     assert up_to > old.isoformat()
     assert sum(row["total"] for row in answer.json()["rows"]) == 13
     assert rows(changing, f"{VIEWS}/totals", by="month")[0] == {"month": "2024-05", "total": 4}
+    (week, *_) = rows(changing, f"{VIEWS}/totals", by="week", **{"from": str(DAYS[0][0])})
+    assert week.keys() == {"week", "total"}
+    assert week["week"] == DAYS[0][0].strftime("%G-W%V")
     cut = get(changing, f"{VIEWS}/top", **{"from": old.isoformat()})
     assert (cut.status_code, cut.json()["rolled_up_to"]) == (422, up_to)
 
@@ -244,7 +247,7 @@ NO_QUESTIONS = [
     ("top", "n=0", "from 1"),
     ("top", "n=%D9%A3", "from 1"),  # a digit, but none of ours
     ("top", f"n={'9' * 5000}", "from 1"),
-    ("totals", "by=week", "day, hour"),
+    ("totals", "by=year", "day, week, hour"),
     ("totals", "top=3&by=day", "by=key"),
     ("totals", "exclude_prefix=", "all keys"),
     ("daily", f"prefix={'x' * 256}", "255"),

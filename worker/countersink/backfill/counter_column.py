@@ -87,6 +87,7 @@ def exported(
         recipe=recipe,
         mode="add",
         count_repeats=True,
+        count_lines=True,
         max_rejects=sys.maxsize,
         rejects=None,
         dry_run=True,
@@ -103,6 +104,10 @@ def exported(
                     f"{source.name} can be read only once, but --counter-column reads an export"
                     " once per counter: save it to a file"
                 )
+            with content.open_content(source, stop) as opened:
+                own = formats.recipe_for(options.recipe, content.head_of(opened), source.name)
+            one_format = replace(recipe, input_format=own.input_format)
+            work.options = replace(names_only, recipe=one_format)
             result = count_source(work, source, trial.count).report
             if result.outcome == "failed":
                 raise BackfillError(f"{source.name}: {result.detail}")

@@ -50,6 +50,9 @@ class CsvRecords(LineReader):
         begins: function that returns the first minute of a day of the counter; None: days begin in
             the recipe's time zone.
 
+    Attributes:
+        names: names of the columns.
+
     Raises:
         BackfillError: the first record is not a header, or the header lacks a column.
     """
@@ -68,7 +71,7 @@ class CsvRecords(LineReader):
         self._header_at, names = 0, list(recipe.columns)
         if not names:
             self._header_at, names = self._header(head)
-        self._width = len(names)
+        self.names, self._width = names, len(names)
         self._rule: RecordRule[Fields] | None = None
         if names:  # else the head has blank lines only
 

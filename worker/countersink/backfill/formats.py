@@ -8,31 +8,41 @@ rejects it with a reason. Blank lines are ignored.
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 from functools import partial
+from pathlib import PurePath
 from typing import Final, Protocol
 
 from countersink.backfill.csv_records import CsvRecords
 from countersink.backfill.errors import BackfillError
 from countersink.backfill.options import INPUT_FORMATS, Recipe
 from countersink.backfill.spans import Quoting, SpanPiece, block_of, last_end
-from countersink.logs.errors import UnknownFormat
-from countersink.logs.file import BOM, wide_text
+from countersink.logs.errors import Malformed, UnknownFormat
+from countersink.logs.file import BOM, EXTENSIONS, wide_text
 from countersink.logs.formats import line_reader
-from countersink.logs.formats.detection import detect, undetected_reason
-from countersink.logs.formats.json_objects import JSON_FORMATS
-from countersink.logs.formats.reader import Keys, LineReader, RecordTally, Rejected
-from countersink.logs.formats.records import AmountFormat, JsonLines, is_array
+from countersink.logs.formats.detection import Detected, detect, undetected_reason
+from countersink.logs.formats.json_objects import JSON_FORMATS, json_object
+from countersink.logs.formats.reader import BLANK, Keys, LineReader, RecordTally, Rejected
+from countersink.logs.formats.records import AmountFormat, JsonLines, is_array, shown
 from countersink.logs.formats.w3c import W3cLog
 from countersink.logs.times import LIKELY, UNITS, no_day
 
 __all__ = ["Reader", "RecordTally", "Rejected", "check", "check_head", "make_reader", "recipe_for"]
 
+_NAMED: Final = {".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson"}
+"""Formats that the extension of a source's name implies, before that of a compression."""
+_AMOUNT: Final = re.compile(
+    "(amount|count)s?|n|num|qty|quantity|sum|total"
+    "|clicks|downloads|events|hits|(page_?)?views|requests|visits",
+    re.IGNORECASE,
+)
+"""The pattern of names of columns that probably have amounts."""
 _NO_DELIMITERS: Final = '"\r\n\0'
 _FIRST_LIKELY: Final = LIKELY[0] // 60
 _EMPTY: Final = Recipe()
-_RECORDS: Final = ("csv", "ndjson", *JSON_FORMATS)
+_RECORDS: Final = ("auto", "csv", "ndjson", *JSON_FORMATS)
 _OPTIONS: Final = (
     (
         ("key_column", "time_column", "amount_column"),
@@ -44,8 +54,8 @@ _OPTIONS: Final = (
         _RECORDS,
         "is for csv, ndjson and JSON logs; in other formats the time format is fixed",
     ),
-    (("counter_column",), ("csv", "ndjson"), "is for csv and ndjson"),
-    (("delimiter", "columns", "comment"), ("csv",), "is for CSV"),
+    (("counter_column",), ("auto", "csv", "ndjson"), "is for csv and ndjson"),
+    (("delimiter", "columns", "comment"), ("auto", "csv"), "is for CSV"),
     (("envelope",), {*INPUT_FORMATS, "log-format"} - {"csv", "w3c"}, "is not for csv or w3c"),
 )
 """Rows of: attributes of a recipe, the formats that allow them, the error with any other format."""
@@ -223,26 +233,39 @@ def check(recipe: Recipe) -> None:
         _line_reader(recipe, keys, no_day)
 
 
-def recipe_for(recipe: Recipe, head: bytes) -> Recipe:
+def recipe_for(recipe: Recipe, head: bytes, name: str) -> Recipe:
     """Return the recipe by which a source is read: it has the source's format instead of ``auto``.
 
     Args:
         recipe: the recipe of the options.
         head: the first 64 KiB of the source, uncompressed.
+        name: the name of the source, of which an extension such as ``.csv`` implies the format.
 
     Raises:
-        BackfillError: the format is not recognized, or the recipe does not fit it.
+        BackfillError: the format is not recognized or not that of the name, or the recipe does not
+            fit it.
     """
     if recipe.input_format != "auto":
         return recipe
     check_encoding(head)
     lines = head.split(b"\n")
+    extensions = [each for each in PurePath(name.lower()).suffixes if each not in EXTENSIONS]
+    named = _NAMED.get("".join(extensions[-1:]), "")
     try:
-        detected = detect(lines)
+        detected, first = detect(lines), _first(head)
+        if detected is None and (named or recipe.key_column):
+            detected = Detected("ndjson" if first.startswith((b"{", b"[")) else "csv")
         if detected is None:
             if reason := undetected_reason(lines):
                 raise BackfillError(reason)
             return replace(recipe, input_format="combined")
+        is_json = detected.input_format in ("ndjson", *JSON_FORMATS)
+        if first and named and named != ("ndjson" if is_json else detected.input_format):
+            begins = shown(first.decode(errors="replace"))
+            raise BackfillError(
+                f"its name says {named}, but it begins with {begins}: give {detected.options} or"
+                f" --input-format {named}"
+            )
         recipe = replace(
             recipe,
             input_format=detected.input_format,
@@ -252,6 +275,36 @@ def recipe_for(recipe: Recipe, head: bytes) -> Recipe:
     except (UnknownFormat, ValueError) as error:
         raise BackfillError(str(error)) from None
     return recipe
+
+
+def _first(head: bytes) -> bytes:
+    """Return the first line of a head that is not blank, without blanks around it; b"" for none."""
+    lines = (line.strip(BLANK) for line in head.removeprefix(BOM).split(b"\n"))
+    return next(filter(None, lines), b"")
+
+
+def unnamed_amount(recipe: Recipe, head: bytes) -> str:
+    """Return the column of a CSV, or the member of NDJSON, that probably has amounts, although the
+    recipe counts each line as 1; '' if there is none.
+
+    Args:
+        recipe: the options by which the source is read.
+        head: the first 64 KiB of the source, uncompressed.
+
+    Raises:
+        BackfillError: the CSV lacks a column.
+    """
+    names: list[str] = []
+    if recipe.input_format == "csv":
+        names = CsvRecords(recipe, head, keys_of(recipe), no_day).names
+    elif recipe.input_format == "ndjson":
+        with suppress(Malformed):
+            members = json_object(_first(head).strip(b", []"))
+            names = [name for name, value in members.items() if type(value) in (int, float)]
+    used = {recipe.key_column, *recipe.times, *dict(recipe.dimensions).values()}
+    likely = (each for each in names if _AMOUNT.fullmatch(each) and each not in used)
+    found = next((each for each in likely if f"{{{each}}}" not in recipe.key), "")
+    return "" if recipe.amount_column or recipe.visitor else found
 
 
 def check_encoding(head: bytes) -> None:

@@ -172,6 +172,7 @@ class BackfillOptions:
         jobs: number of child processes that read big sources.
         rate: maximum of lines per second; None for no maximum.
         count_repeats: True to count lines although another source has them, too.
+        count_lines: True to count each line as 1, although a column probably has amounts.
         max_rejects: maximum of rejected lines of the run; None stands for :data:`MOST_REJECTS`.
         rejects: file for rejected lines; None to write no file.
         dry_run: True to report changes without making them.
@@ -188,6 +189,7 @@ class BackfillOptions:
     jobs: int = 1
     rate: float | None = None
     count_repeats: bool = False
+    count_lines: bool = False
     max_rejects: int | None = None
     rejects: Path | None = None
     dry_run: bool = False

@@ -17,7 +17,7 @@
     └── NotUnique        the number of different members is unknown: the counter does not count
                          them, or several salts were used; also a ValueError
 
-    SeriesTooLong        a ValueError: the series has too many days, hours or months
+    SeriesTooLong        a ValueError: the series has too many days, weeks, hours or months
     AnswerTooLarge       a ValueError: the answer has more rows than the caller accepts
     RowsMissing          rows of counter_keys are missing: insert them, and try again
 """
@@ -113,7 +113,7 @@ class AnswerTooLarge(ValueError):
 
 
 class SeriesTooLong(ValueError):
-    """A series has more days, hours or months than are allowed.
+    """A series has more days, weeks, hours or months than are allowed.
 
     Attributes:
         whole_days: number of days of a range that is surely short enough.

@@ -5,17 +5,18 @@ See ``log_options.py`` for its flags.
 """
 
 import json
+import sys
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 import click
 
-from countersink.backfill import history
+from countersink.backfill import content, formats, history
 from countersink.backfill.counter_column import exported
-from countersink.backfill.errors import WrongOption
+from countersink.backfill.errors import BackfillError, WrongOption
 from countersink.backfill.options import (
     BackfillOptions,
     BackfillReport,
@@ -62,6 +63,8 @@ def command(allow_rejects: Allowance | None, **given: Any) -> int:
     url = settings.mysql_url()
     if options.mode == "reconcile":
         settings.redis_url()
+    if sys.stdin and sys.stdin.isatty():
+        options = _with_amounts(options)
     with output.stopped_by_signals() as stop:
         call = _Call(url, stop, allow_rejects or Allowance())
         if options.recipe.counter_column:
@@ -75,6 +78,23 @@ def command(allow_rejects: Allowance | None, **given: Any) -> int:
             rows = map(backfills.drift_document, drift)
             output.write_result(_document(report), people, last=("drift", rows))
     return call.status(report)
+
+
+def _with_amounts(options: BackfillOptions) -> BackfillOptions:
+    """Ask about the first column that probably has amounts and is not named, and return the options
+    with the answer."""
+    # A pipe can be read only once.
+    files = [each for each in content.expand(options.sources)[0] if each.size is not None]
+    for source in () if options.count_lines or options.recipe.amount_column else files:
+        with suppress(BackfillError), content.open_content(source) as opened:
+            head = content.head_of(opened)
+            recipe = formats.recipe_for(options.recipe, head, source.name)
+            if column := formats.unnamed_amount(recipe, head):
+                name = output.display(f"column {column!r} of {source.name}")
+                adds = click.confirm(f"Add up {name}? (n: each line counts 1)", None, err=True)
+                recipe = replace(options.recipe, amount_column=column if adds else "")
+                return replace(options, recipe=recipe, count_lines=not adds)
+    return options
 
 
 @dataclass(frozen=True, slots=True)

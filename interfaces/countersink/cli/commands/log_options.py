@@ -101,7 +101,8 @@ def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
             "--input-format",
             type=click.Choice(formats),
             default="auto",
-            help="Format of the lines; auto: detected from the first lines of a log.",
+            help="Format of the lines; auto: detected from the first lines"
+            + (", or from the name (.csv, .ndjson, .jsonl)." if "csv" in formats else "."),
         ),
         option(
             "--log-format",
@@ -229,6 +230,7 @@ _FORMAT: Final = (
         key_column="csv and JSON: the key's column, or its path such as a.b.0 or /a/b/0.",
         amount_column="csv and JSON: the amount's column or path; by default each line counts 1.",
     ),
+    _flags(count_lines="Each line counts 1, although a column such as total probably has amounts."),
     _texts(
         "CHARACTER",
         decimal_point="Decimal separator of amounts, whose fraction must be 0: a point or a comma.",
@@ -272,12 +274,8 @@ _FORMAT: Final = (
         help="Leave out keys that match this shell pattern, such as '*.css'; repeatable.",
     ),
     settings.one_off("--strip-query", is_flag=True, help="Cut each key before its first ?."),
-    settings.one_off(
-        "--from", "start", type=DAY, help="First day, inclusive, in the counter's time zone."
-    ),
-    settings.one_off(
-        "--to", "end", type=DAY, help="Last day, inclusive; in the counter's time zone."
-    ),
+    settings.one_off("--from", "start", type=DAY, help="First day, in the counter's time zone."),
+    settings.one_off("--to", "end", type=DAY, help="Last day, in the counter's time zone."),
 )
 _RUN: Final = (
     settings.one_off(
@@ -381,6 +379,8 @@ _RECONCILE_ONLY: Final = {
 
 def _check(options: BackfillOptions) -> None:
     """Refuse options that exclude each other, before a connection is opened or a source is read."""
+    if options.count_lines and options.recipe.amount_column:
+        raise Misuse("--count-lines and --amount-column exclude each other: give one of them")
     if options.mode == "add":
         for parameter, flag in _RECONCILE_ONLY.items():
             if settings.is_given(parameter):

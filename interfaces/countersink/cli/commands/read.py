@@ -19,7 +19,7 @@ from redis import Redis
 
 from countersink.cli import output, settings
 from countersink.cli.errors import Failure, Misuse
-from countersink.cli.settings import COUNTER, EDGE, KEY, LAST, ZONE, Checked, values_checked
+from countersink.cli.settings import COUNTER, END, KEY, LAST, START, ZONE, Checked, values_checked
 from countersink.counting.totals.answer import rows
 from countersink.counting.totals.query import (
     COLUMNS,
@@ -42,7 +42,7 @@ from countersink.counting.totals.snapshot import Snapshot
 from countersink.database.session import Session
 from countersink.reads import Reads
 from countersink.reads.formats import csv_bytes, ndjson_bytes, parquet_writer, replaced_file
-from countersink.runtime.texts import iso, plural
+from countersink.runtime.texts import DayName, NamedRange, iso, plural
 
 BY: Final = Checked("by", read_by)
 WHERE: Final = Checked("dimension", read_where)
@@ -54,6 +54,8 @@ def _keys(flag: str, name: str, help: str) -> Callable[[settings.Decorated], set
     return settings.one_off(flag, name, type=KEY, multiple=True, metavar=metavar, help=help)
 
 
+Edge = date | DayName | None
+"""One end of a range, as a user gives it."""
 _MATCH: Final = ("keys", "prefix", "contains", "exclude_keys", "exclude_prefix")
 _OPTIONS: Final = (
     settings.one_off(
@@ -78,28 +80,32 @@ _OPTIONS: Final = (
     settings.one_off(
         "--from",
         "start",
-        type=EDGE,
-        metavar="DAY|TIME",
-        help="First day, or the time at which the range begins: 2026-11-21T08:00Z.",
+        type=START,
+        metavar="DAY|WEEK|TIME",
+        help="First day, or the time at which the range begins: 2026-11-21T08:00Z. A day is"
+        " 2026-11-21, today, yesterday, or monday to sunday: the last one, today included. A week"
+        " such as 2026-W48 begins on its Monday.",
     ),
     settings.one_off(
         "--to",
         "end",
-        type=EDGE,
-        metavar="DAY|TIME",
-        help="Last day, inclusive, or the time before which the range ends.",
+        type=END,
+        metavar="DAY|WEEK|TIME",
+        help="Last day, inclusive, or the time before which the range ends. A week ends on its"
+        " Sunday.",
     ),
     settings.one_off(
         "--last",
         type=LAST,
-        metavar="24h|90m|7d",
-        help="Window of minutes, hours or days up to now, in place of --from and --to. It has whole"
-        " days including today, or whole buckets including the open one.",
+        metavar="24h|90m|7d|2w",
+        help="Window of minutes, hours, days or weeks up to now, in place of --from and --to. It"
+        " has whole weeks from Monday on including this one, whole days including today, or whole"
+        " buckets including the open one.",
     ),
     settings.one_off(
         "--time-zone",
         type=ZONE,
-        help="Time zone of days, hours and months: an IANA name.  [default: each counter's own]",
+        help="Time zone of days and other units: an IANA name.  [default: each counter's own]",
     ),
 )
 
@@ -109,15 +115,20 @@ def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
     argument, ``selection``, which names no counter yet."""
 
     @wraps(function)
-    def decorated(*, start: date | None, end: date | None, last: Last | None, **given: Any) -> None:
+    def decorated(*, start: Edge, end: Edge, last: Last | NamedRange | None, **given: Any) -> None:
         zone = given.pop("time_zone")
         with values_checked():
+            if last is not None and (start or end):
+                raise ValueError("give --from and --to, or --last, not both")
+            start, end = _with_zone(start, zone), _with_zone(end, zone)
+            if isinstance(start, DayName) or isinstance(end, DayName):
+                start, end, last = None, None, NamedRange(start, end)
             keys = wanted_keys(None, None, KeyMatch(**{name: given.pop(name) for name in _MATCH}))
             selection = Selection(
                 keys=keys,
                 where=checked_where(given.pop("where")),
-                start=_with_zone(start, zone),
-                end=_with_zone(end, zone),
+                start=start,
+                end=end,
                 last=last,
                 time_zone=zone,
             )
@@ -126,7 +137,7 @@ def chosen_totals(function: Callable[..., None]) -> Callable[..., None]:
     return settings.together(*_OPTIONS)(decorated)
 
 
-def _with_zone(edge: date | None, zone: str | None) -> date | None:
+def _with_zone(edge: Edge, zone: str | None) -> Edge:
     """Return a day or time as it is, except that a time without an offset gets the time zone
     ``zone``.
 
@@ -198,7 +209,7 @@ def totals_command(
     top: int | None,
     **shown: Any,
 ) -> None:
-    """Show totals: by day, hour, minute or month, by key, by dimensions, by counter, or one number.
+    """Show totals: by day, week, hour, minute, month, key, dimensions or counter, or one number.
 
     Days without counts are 0; keys with the largest totals come first. Without --from and --to, the
     command shows the whole range that has data. Days are in the counter's own time zone (UTC by
@@ -288,6 +299,7 @@ def _limits(answer: Answer, by: By) -> Iterator[str]:
 
 _WIDER: Final = {
     "day": ("months", "month"),
+    "week": ("months", "month"),
     "key-day": ("months", "key-month"),
     "hour": ("wider buckets", "day"),
     "minute": ("wider buckets", "day"),

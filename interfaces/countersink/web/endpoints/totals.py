@@ -210,6 +210,7 @@ class TotalRow(msgspec.Struct):
     day: Day | UnsetType = UNSET
     hour: Annotated[str, doc("With UTC offset: 2026-11-21T08:00+01:00")] | UnsetType = UNSET
     minute: Annotated[str, doc("With UTC offset: 2026-11-21T08:17+01:00")] | UnsetType = UNSET
+    week: Annotated[str, doc("ISO week, from Monday on: 2026-W48.")] | UnsetType = UNSET
     month: Annotated[str, doc("Such as 2026-11.")] | UnsetType = UNSET
     previous: Annotated[int | None, doc("`against`: of the window before.")] | UnsetType = UNSET
     also: Annotated[list[int | None], doc("Of the days in `also`.")] | UnsetType = UNSET

@@ -271,14 +271,15 @@ UNTIL: Final = Parameter(
 LAST: Final = Parameter(
     "last",
     lambda text: Last.of(text[:40]),
-    "Instead of from and to: the last minutes, hours or days up to now. `7d` is 7 whole days, today"
-    " included; minutes and hours are whole buckets of the counter, the open one included.",
-    {"type": "string", "pattern": "^[0-9]{1,9}[mhd]$", "examples": ["24h", "90m", "7d"]},
+    "Instead of from and to: the last minutes, hours, days or weeks up to now. `7d` is 7 whole"
+    " days, today included; `1w` is this whole week, from Monday on; minutes and hours are whole"
+    " buckets of the counter, the open one included.",
+    {"type": "string", "pattern": "^[0-9]{1,9}[mhdw]$", "examples": ["24h", "90m", "7d", "2w"]},
 )
 TIME_ZONE: Final = Parameter(
     "time_zone",
     _zone,
-    "Time zone of the days, hours and months: an IANA name. Default: each counter's own.",
+    "Time zone of the days, weeks, hours and months: an IANA name. Default: each counter's own.",
     {"$ref": "#/components/schemas/TimeZone"},
 )
 KEYS: Final = several(

@@ -2,6 +2,7 @@
 opening of sources, and checks of the counter."""
 
 import math
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from countersink.backfill.count.reader_pool import ReaderPool
 from countersink.backfill.count.sources import KNOWN_BYTES, Source, Sources
 from countersink.backfill.count.targets import CounterTarget, Target
 from countersink.backfill.errors import BackfillError, WrongOption
-from countersink.backfill.formats import Reader, check_head, make_reader, recipe_for
+from countersink.backfill.formats import Reader, check_head, make_reader, recipe_for, unnamed_amount
 from countersink.backfill.history import LineCounts, printable
 from countersink.backfill.options import BackfillOptions, Progress, Recipe
 from countersink.backfill.rejects import RejectsFile
@@ -254,7 +255,7 @@ def open_source(work: Work, source: Input) -> Iterator[OpenSource | None]:
             if not head:
                 yield None
                 return
-            recipe = recipe_for(options.recipe, head)
+            recipe = recipe_for(options.recipe, head, source.name)
             wanted = Source(
                 id=0,
                 counter=options.counter,
@@ -268,6 +269,11 @@ def open_source(work: Work, source: Input) -> Iterator[OpenSource | None]:
             scheme = work.catalog.scheme(options.counter)
             reader = reader_of(recipe, options.counter, scheme, head)
             check_head(recipe, reader, head)
+            if not options.count_lines and (column := unnamed_amount(recipe, head)):
+                raise BackfillError(
+                    f"it has a column {column!r}: add up its amounts by --amount-column"
+                    f" {shlex.quote(column)}, or count each line as 1 by --count-lines"
+                )
             # Exports are written once, and often without a last newline.
             is_log = recipe.input_format not in ("csv", "ndjson")
             leave_open = is_log and options.mode == "add" and content.may_grow

@@ -133,6 +133,12 @@ class Totals:
         """
         return self._rows(selection_of(counter, **asked), "day")
 
+    def weekly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
+        """Return (Monday, total) for each ISO week in order, 0 for weeks without counts. Of the
+        first and the last week, only the days in the range are added up.
+        """
+        return self._rows(selection_of(counter, **asked), "week")
+
     def hourly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[datetime, int]]:
         """Return (begin of the hour, total) for each hour in order, 0 for hours without counts.
         Without a start or an end, rows begin or end as in :meth:`daily`.
@@ -241,9 +247,10 @@ class Totals:
     def unique_by(
         self, counter: str, unit: Unit, **asked: Unpack[TotalsQuestion]
     ) -> list[tuple[date, Visitors]]:
-        """Return (place, number of different members) for each ``day``, ``hour``, ``minute`` or
-        ``month`` in order. A place is a day or time as :meth:`daily`, :meth:`hourly`,
-        :meth:`minutely` or :meth:`monthly` returns it. Errors are as for these and :meth:`unique`.
+        """Return (place, number of different members) for each ``day``, ``week``, ``hour``,
+        ``minute`` or ``month`` in order. A place is a day or time as :meth:`daily`,
+        :meth:`weekly`, :meth:`hourly`, :meth:`minutely` or :meth:`monthly` returns it. Errors are
+        as for these and :meth:`unique`.
         """
         rows = self._rows(selection_of(counter, **asked), unit, unique=True)
         return [(place, Visitors(*found)) for place, *found in rows]

@@ -171,8 +171,8 @@ class _Rows:
         return iter([(sums.total(snapshot, wanted), *previous)])
 
     def _series(self) -> Iterator[Row]:
-        """Return the rows of days, hours, minutes or months, and note in ``limits`` where they are
-        partial.
+        """Return the rows of days, weeks, hours, minutes or months, and note in ``limits`` where
+        they are partial.
         """
         snapshot, query, wanted, limits = self.snapshot, self.query, self.wanted, self.limits
         unit = cast("Unit", query.by)

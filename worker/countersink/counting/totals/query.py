@@ -6,12 +6,13 @@ now (``--last 24h``) and the windows before them.
 A window of minutes or hours consists of whole buckets. It ends with the bucket that is open now,
 and begins its length earlier. So its total is exact, and it moves on by a minute, a quarter or an
 hour. If finer buckets are rolled up where it would begin, it moves on by wider ones, if these fit
-its length. A window of days consists of whole days, today included.
+its length. A window of days consists of whole days, today included; one of weeks of whole ISO
+weeks, this week included.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, astuple, dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
@@ -20,11 +21,11 @@ from countersink.counting.counters.buckets import FINER, MINUTES, ONE_DAY
 from countersink.counting.counters.catalog import Scheme
 from countersink.counting.errors import InexactZone, RolledUp
 from countersink.counting.totals.selection import Last, Selection
-from countersink.counting.totals.series import UNITS
+from countersink.counting.totals.series import UNITS, week_ends
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.counting.totals.views import View
 from countersink.runtime.dimensions import UNIQUE_COLUMNS, check_name
-from countersink.runtime.texts import iso
+from countersink.runtime.texts import NamedRange, iso
 
 DIMENSIONS: Final = "dimensions"
 """Value of ``Query.by`` for a row per combination of values of dimensions."""
@@ -44,8 +45,9 @@ EXPORTED: Final[Mapping[str, tuple[str, ...]]] = {
 By = tuple[str, tuple[str, ...]]
 """The values of ``Query.by`` and ``Query.dimensions``."""
 Row = tuple[Any, ...]
-"""The values of a row. Counter and key are str, a total is int, and a day is a date. A month is the
-date of its first day, an hour or a minute is an aware datetime. A previous total may be None."""
+"""The values of a row. Counter and key are str, a total is int, and a day is a date. A week (from
+Monday on) or month is the date of its first day, an hour or a minute is an aware datetime. A
+previous total may be None."""
 
 
 def read_by(text: str, words: Iterable[str] = COLUMNS) -> By:
@@ -186,7 +188,9 @@ class Query:
                     yield f"different members cannot be counted {option}"
         if self.against_previous and by in UNITS:
             yield f"only keys, counters or totals have a previous window, not {by}s"
-        if self.against_previous and selection.last is None and window_of(selection) is None:
+        window = selection.last or window_of(selection)
+        # A range with names of days may lack an end.
+        if self.against_previous and (window is None or None in astuple(window)):
             yield (
                 "the previous window needs a range with both ends, or a length such as the last 24h"
             )
@@ -196,8 +200,8 @@ class Query:
             yield "choose by keys, or by the values of dimensions (where), not by both"
         if self.dimensional and by.startswith("key"):
             yield (
-                "events with dimensions have no keys: ask by day, hour, minute, month, total, or"
-                " by dimensions"
+                "events with dimensions have no keys: ask by day, week, hour, minute, month, total,"
+                " or by dimensions"
             )
 
     @property
@@ -226,9 +230,9 @@ class Answer:
 
     Attributes:
         columns: names of the values in each row.
-        rows: the rows. Days, hours, minutes and months are in ascending order; keys, counters and
-            combinations of values by total, the largest first, then by name. Rows of several
-            counters are in the order of the counters' names, except with ``by="counter"``.
+        rows: the rows. Days, weeks, hours, minutes and months are in ascending order; keys,
+            counters and combinations of values by total, the largest first, then by name. Rows of
+            several counters are in the order of the counters' names, except with ``by="counter"``.
         complete_up_to: a time; all increments that reached Redis before it are in the rows. None if
             this is unknown.
         unknown_because: the error because of which ``complete_up_to`` is unknown.
@@ -287,12 +291,15 @@ def documents(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[dict[str,
 
 
 def text(value: Any, column: str) -> Any:
-    """Return a value as JSON and CSV have it: a time, a day and (in the column ``month``) a month
-    become a text such as ``2026-11-21T08:00+01:00``, ``2026-11-21`` or ``2026-11``. Other values
-    stay as they are.
+    """Return a value as JSON and CSV have it: a time, a day and (in the columns ``week`` and
+    ``month``) a week or month become a text such as ``2026-11-21T08:00+01:00``, ``2026-11-21``,
+    ``2026-W48`` or ``2026-11``. Other values stay as they are.
     """
     if isinstance(value, datetime):
         return value.isoformat(timespec="minutes")
+    if isinstance(value, date) and column == "week":
+        year, week, _ = value.isocalendar()
+        return f"{year:04}-W{week:02}"
     if isinstance(value, date):
         return value.isoformat()[:7] if column == "month" else value.isoformat()
     return value
@@ -302,14 +309,14 @@ _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def with_window(
-    snapshot: Snapshot, selection: Selection, last: Last, *, before: bool = False
+    snapshot: Snapshot, selection: Selection, last: Last | NamedRange, *, before: bool = False
 ) -> Selection:
     """Return a copy of a selection of one counter, whose range is the window ``last``.
 
     Args:
-        snapshot: the snapshot to read; the window ends at the time of its server.
+        snapshot: the snapshot to read; the time of its server is now.
         selection: a selection of one counter.
-        last: the length of the window.
+        last: the length of the window; or a range with names of days.
         before: whether to choose a window such that the one before it can be answered, too, if any
             can.
 
@@ -317,9 +324,13 @@ def with_window(
         UnknownCounter: there is no such counter.
         InexactZone: the counter's buckets do not add up to such a window.
         Refused: days are asked for, and this machine does not know the counter's time zone.
+        ValueError: the range ends before it begins.
     """
-    view = snapshot.selected(selection)
-    window = _window(view, last, snapshot.now_ms // 60_000, before=before)
+    view, minute = snapshot.selected(selection), snapshot.now_ms // 60_000
+    if isinstance(last, NamedRange):
+        start, end = last.dated(buckets.date_at(view.zone, minute * 60))
+        return replace(selection, last=None, start=start, end=end)
+    window = _window(view, last, minute, before=before)
     return replace(selection, last=None, start=window.start, end=window.end)
 
 
@@ -336,7 +347,8 @@ def window_of(selection: Selection) -> TimeWindow | None:
 def _window(view: View, last: Last, minute: int, *, before: bool) -> TimeWindow:
     if last.days:
         today = buckets.date_at(view.zone, minute * 60)
-        return TimeWindow(today - timedelta(days=last.minutes // 1440 - 1), today)
+        final = week_ends(today) if last.weeks else today
+        return TimeWindow(final - timedelta(days=last.minutes // 1440 - 1), final)
     narrowest = MINUTES[view.scheme.resolution]
     if view.scheme.resolution == "day" or last.minutes % narrowest:
         raise _inexact(view.scheme, last)

@@ -13,6 +13,7 @@ from countersink.counting.counters.buckets import MAX_MINUTE, UNITS, unix
 from countersink.database.sql import day_label, marks, parts
 from countersink.runtime.dimensions import check_dimensions
 from countersink.runtime.limits import key_bytes, text_bytes
+from countersink.runtime.texts import NamedRange
 
 MAX_PARTS: Final = 1_000
 """Maximum number of keys and prefixes of a match: for more, the server would not use an index."""
@@ -188,28 +189,31 @@ def picked_keys(chosen: ChosenKeys, size: int) -> list[PickedKeys]:
 
 
 MAX_LAST_DAYS: Final = 36_500
-_LAST: Final = re.compile(r"([0-9]{1,9})([mhd])")
+_LAST: Final = re.compile(r"([0-9]{1,9})([mhdw])")
+_MINUTES: Final = UNITS | {"w": 10_080}
 
 
 @dataclass(frozen=True, slots=True)
 class Last:
     """The length of a window that ends now.
 
-    A window of days has whole days of the time zone; the last one is today. A window of minutes has
-    whole buckets; the last one is open now.
+    A window of days or weeks has whole days or ISO weeks of the time zone; the last one is today or
+    this week. A window of minutes has whole buckets; the last one is open now.
 
     Attributes:
         minutes: the length in minutes; a day has 1440.
-        days: whether it is a window of days.
+        days: whether it is a window of days, or of weeks.
+        weeks: whether it is a window of weeks.
     """
 
     minutes: int
     days: bool = False
+    weeks: bool = False
 
     @classmethod
     def of(cls, given: "str | timedelta | Last") -> "Last":
-        """Parse the length of a window, such as ``90m``, ``24h`` or ``7d``. A timedelta is a window
-        of minutes, never of days.
+        """Parse the length of a window, such as ``90m``, ``24h``, ``7d`` or ``2w``. A timedelta is
+        a window of minutes, never of days.
 
         Raises:
             ValueError: it is no such length, or longer than 36,500 days.
@@ -222,17 +226,17 @@ class Last:
                 raise ValueError(f"the last {given}: give whole minutes, at least 1")
             return cls(minutes)
         found = _LAST.fullmatch(given)
-        minutes = int(found[1]) * UNITS[found[2]] if found else 0
+        minutes = int(found[1]) * _MINUTES[found[2]] if found else 0
         if found is None or not 0 < minutes <= MAX_LAST_DAYS * 1440:
             raise ValueError(
-                f"{given[:40]!r} is no window: give minutes, hours or days, such as 90m, 24h or 7d,"
-                f" of at most {MAX_LAST_DAYS:,} days"
+                f"{given[:40]!r} is no window: give minutes, hours, days or weeks, such as 90m,"
+                f" 24h, 7d or 2w, of at most {MAX_LAST_DAYS:,} days"
             )
-        return cls(minutes, found[2] == "d")
+        return cls(minutes, found[2] in "dw", found[2] == "w")
 
     def __str__(self) -> str:
-        unit = "d" if self.days else "m" if self.minutes % 60 else "h"
-        return f"{self.minutes // UNITS[unit]}{unit}"
+        unit = "w" if self.weeks else "d" if self.days else "m" if self.minutes % 60 else "h"
+        return f"{self.minutes // _MINUTES[unit]}{unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +248,8 @@ class Selection:
         counter: the name of one counter.
         keys: named keys, or a match.
         start, end: two days, both included; or two times (aware, whole minutes), ``end`` excluded.
-        last: length of a window that ends now, instead of ``start`` and ``end``; see
-            :func:`countersink.counting.totals.query.with_window`.
+        last: length of a window that ends now, or a range with names of days, instead of ``start``
+            and ``end``; see :func:`countersink.counting.totals.query.with_window`.
         time_zone: time zone of the days; None for the counter's own.
         where: (dimension, value) that events must have, instead of ``keys``.
         visible: tells which counters may be read, if the question is about all counters.
@@ -260,7 +264,7 @@ class Selection:
     keys: Keys = None
     start: date | None = None
     end: date | None = None
-    last: Last | None = None
+    last: Last | NamedRange | None = None
     time_zone: str | None = None
     where: tuple[tuple[str, str], ...] = ()
     visible: Callable[[str], bool] = field(default=lambda _: True, compare=False, repr=False)

@@ -1,15 +1,15 @@
-"""Series of totals by day, hour, minute or month, with zeros (``series``). Decides where a series
-begins, which part of a series that is too long is returned, and refuses hours and minutes that a
-counter does not have. See ``counters/buckets.py`` for the maximum length.
+"""Series of totals by day, week, hour, minute or month, with zeros (``series``). Decides where a
+series begins, which part of a series that is too long is returned, and refuses hours and minutes
+that a counter does not have. See ``counters/buckets.py`` for the maximum length.
 
 Functions raise the errors of :mod:`countersink.counting.totals.sums`, and SeriesTooLong.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from operator import itemgetter
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from countersink.counting.counters import buckets
 from countersink.counting.counters.buckets import (
@@ -29,21 +29,63 @@ from countersink.counting.totals.sums import Scope, by_label
 from countersink.counting.totals.views import View
 from countersink.runtime.texts import moment_text
 
-Unit = Literal["day", "hour", "minute", "month"]
-UNITS: Final[tuple[Unit, ...]] = ("day", "hour", "minute", "month")
+Unit = Literal["day", "week", "hour", "minute", "month"]
+UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
+MAX_WEEKS: Final = 15_000
+"""Maximum number of weeks in a series. They have more days than the longest series of days."""
+ClockUnit = Literal["hour", "minute"]
 SECONDS: Final[Mapping[Unit, int]] = {"hour": 3600, "minute": 60}
+
+
+def week_of(day: date) -> date:
+    """Return the Monday of the ISO week in which a day is."""
+    return day - day.weekday() * ONE_DAY
+
+
+def week_ends(day: date) -> date:
+    """Return the Sunday of the ISO week in which a day is."""
+    return week_of(day) + 6 * ONE_DAY
+
+
+def _weeks(first: date, last: date) -> list[date]:
+    begin, count = week_of(first), (week_of(last) - week_of(first)).days // 7 + 1
+    days = 7 * MAX_WEEKS - 7
+    buckets.require_length(count, "weeks", first, last, most=MAX_WEEKS, whole_days=days)
+    return [begin + timedelta(weeks=number) for number in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class DateUnit:
+    """A unit that consists of whole days.
+
+    Attributes:
+        first, last: return the first and the last day of the unit in which a day is.
+        listed: returns the first day of each unit from that of one day to that of another; raises
+            SeriesTooLong.
+    """
+
+    first: Callable[[date], date]
+    last: Callable[[date], date]
+    listed: Callable[[date, date], list[date]]
+
+
+DATE_UNITS: Final[Mapping[Unit, DateUnit]] = {
+    "day": DateUnit(lambda day: day, lambda day: day, buckets.days),
+    "week": DateUnit(week_of, week_ends, _weeks),
+    "month": DateUnit(month_of, month_ends, buckets.months),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The total of each day, hour, minute or month of a range, in order; 0 where nothing was
+    """The total of each day, week, hour, minute or month of a range, in order; 0 where nothing was
     counted.
 
     Attributes:
-        rows: (day, total), (first day of the month, total), or (begin of the hour or minute,
-            total). A begin is an aware datetime with the zone's UTC offset. An hour that clocks
-            repeat has two rows; one that they skip has none. Of the first and the last month, only
-            the days in the range are added up.
+        rows: (day, total), (first day of the ISO week or month, total), or (begin of the hour or
+            minute, total). A begin is an aware datetime with the zone's UTC offset. An hour that
+            clocks repeat has two rows; one that they skip has none. Of the first and the last week
+            or month, only the days in the range are added up.
         told_from: day or time at which the rows begin; set if earlier ones of the range are left
             out, because they are rolled up to wider buckets.
         truncated: whether the range was too long, and the rows are only a part of it.
@@ -62,8 +104,8 @@ def series(
     strict: bool = False,
     uncut: bool = False,
 ) -> Series:
-    """Return the total of each day, hour, minute or month of a range. If the range has no start or
-    no end, the series begins with the first bucket that has rows, or ends with the last.
+    """Return the total of each day, week, hour, minute or month of a range. If the range has no
+    start or no end, the series begins with the first bucket that has rows, or ends with the last.
 
     Args:
         snapshot, selection: the snapshot to read; counter, keys and range.
@@ -86,15 +128,15 @@ def series(
     wanted, told_from = answerable(view, selection, unit, strict=strict)
     if wanted is None:
         return Series([], told_from)
-    begins = None if unit == "day" and selection.start is None else wanted.start
+    begins = None if unit in DATE_UNITS and selection.start is None else wanted.start
     try:
         return Series(_rows(snapshot, view, wanted, unit, begins), told_from)
     except SeriesTooLong as error:
         first, last = error.fits_from, error.fits_to
         if strict or uncut or selection.start is not None or first is None or last is None:
             raise
-        if unit == "month":
-            first, last = month_of(first), month_ends(last)
+        if unit in DATE_UNITS:
+            first, last = DATE_UNITS[unit].first(first), DATE_UNITS[unit].last(last)
         # Not beyond the range that was asked for and can be answered.
         if wanted.start is not None and first <= view.first_day(wanted.start):
             first = wanted.start
@@ -107,9 +149,9 @@ def series(
 def answerable(
     view: View, selection: Selection, unit: Unit, *, strict: bool
 ) -> tuple[Selection | None, date | None]:
-    """Return the part of a range whose days, hours or minutes are not rolled up, and where it
-    begins. The part is None if all are rolled up. The begin (``told_from`` of the series) is None
-    if the part is the whole range.
+    """Return the part of a range whose days, weeks, hours or minutes are not rolled up, and where
+    it begins: a week of which days are rolled up is left out. The part is None if all are rolled
+    up. The begin (``told_from`` of the series) is None if the part is the whole range.
 
     Raises:
         RolledUp: ``strict`` is set, and a part of the range is rolled up.
@@ -118,10 +160,14 @@ def answerable(
     if rolled is None:
         return selection, None
     until, start, end = rolled[0], selection.start, buckets.following(selection.end)
-    begin = view.day_from(until) if unit == "day" else datetime.fromtimestamp(until, UTC)
-    nothing = end is not None and min(view.instants(end)) <= min(view.instants(begin))
-    if not nothing and start is not None and min(view.instants(start)) >= until:
+    if start is not None and min(view.instants(start)) >= until:
         return selection, None
+    begin: date = datetime.fromtimestamp(until, UTC)
+    if unit in DATE_UNITS:
+        begin = view.day_from(until)
+    if unit == "week":
+        begin = week_of(begin + 6 * ONE_DAY)  # months end within weeks
+    nothing = end is not None and min(view.instants(end)) <= min(view.instants(begin))
     if strict:
         raise _rolled_up(view, unit, *rolled)
     return None if nothing else replace(selection, start=begin), begin
@@ -153,7 +199,7 @@ def _rolled(view: View, selection: Selection, unit: Unit) -> tuple[int, Width] |
         until = view.scheme.until(width)
         if (
             until is not None
-            and is_wider(width, unit)
+            and is_wider(width, "day" if unit == "week" else unit)
             and (found is None or until > found[0])
             and view.holds([width], begin, stop)
         ):
@@ -172,22 +218,22 @@ def _rows(
         start: day or time at which the rows begin; None for the first bucket with rows.
 
     Raises:
-        InexactZone: a day, hour, minute or month of the range begins within a bucket.
+        InexactZone: a day, week, hour, minute or month of the range begins within a bucket.
         SeriesTooLong: the series is too long; the error has the part that is short enough.
     """
     scope = Scope.of(view, wanted.start, wanted.end)
     amounts = by_label(snapshot, scope, wanted.keys)
     try:
-        if unit in ("day", "month"):
-            return _days(view, amounts, start, wanted.end, unit)
-        stored = _StoredBuckets(view, amounts, all_keys=wanted.keys is None)
-        return _hours(stored, start, wanted.end, unit)
+        if unit == "hour" or unit == "minute":
+            stored = _StoredBuckets(view, amounts, all_keys=wanted.keys is None)
+            return _hours(stored, start, wanted.end, unit)
+        return _days(view, amounts, start, wanted.end, DATE_UNITS[unit])
     except SeriesTooLong as error:
         raise error.fitting({view.day(label) for label in amounts}) from None
 
 
 def _days(
-    view: View, amounts: dict[int, int], start: date | None, end: date | None, unit: Unit
+    view: View, amounts: dict[int, int], start: date | None, end: date | None, unit: DateUnit
 ) -> list[tuple[Any, int]]:
     first = None if start is None else view.first_day(start)
     last = None if end is None else view.final_day(end)
@@ -198,17 +244,16 @@ def _days(
         first = first or min(days)
         # The last day of a bucket may be before its first day, where clocks go back over midnight.
         last = last or max(*days, *map(view.last_day, amounts))
-    places = buckets.days(first, last) if unit == "day" else buckets.months(first, last)
+    places = unit.listed(first, last)
     view.require_series(places)
     totals = dict.fromkeys(places, 0)
     for label, amount in amounts.items():
-        day = view.day(label)
-        totals[day if unit == "day" else month_of(day)] += amount
+        totals[unit.first(view.day(label))] += amount
     return list(totals.items())
 
 
 def _hours(
-    stored: "_StoredBuckets", start: date | None, end: date | None, unit: Unit
+    stored: "_StoredBuckets", start: date | None, end: date | None, unit: ClockUnit
 ) -> list[tuple[Any, int]]:
     view, amounts, length = stored.view, stored.amounts, SECONDS[unit]
     if not amounts and (start is None or end is None):
@@ -273,7 +318,7 @@ class _StoredBuckets:
         ) or (not self.all_keys and view.holds(widths, begin, stop))
 
 
-def _require_narrow(stored: _StoredBuckets, begin: int, stop: int, unit: Unit) -> None:
+def _require_narrow(stored: _StoredBuckets, begin: int, stop: int, unit: ClockUnit) -> None:
     """Raise InexactZone if the span from ``begin`` to before ``stop`` (Unix seconds) has buckets
     wider than the unit, or if the counter is counted by wider ones now and has no narrower ones in
     the span. Wider buckets that retention has made are ignored.
@@ -304,7 +349,7 @@ def _no_hours(view: View, width: Width, unit: Unit) -> InexactZone:
     return InexactZone(f"{view.counter!r} {view.counted_by(width)}, so it has no {unit}s{advice}")
 
 
-def _require_whole(stored: _StoredBuckets, begin: int, stop: int, unit: Unit) -> None:
+def _require_whole(stored: _StoredBuckets, begin: int, stop: int, unit: ClockUnit) -> None:
     """Raise InexactZone if any hour or minute in the span from ``begin`` to before ``stop`` (Unix
     seconds) begins within a bucket.
     """

@@ -1,6 +1,6 @@
-"""Numbers of different members (such as visitors) in a range: in all, by day, hour, minute or
-month, by key, or by group of keys. Unites the sketches of cells, and raises errors where they
-cannot be united.
+"""Numbers of different members (such as visitors) in a range: in all, by day, week, hour,
+minute or month, by key, or by group of keys. Unites the sketches of cells, and raises errors where
+they cannot be united.
 
 Ranges, time zones and errors are as in :mod:`countersink.counting.totals.sums` and
 :mod:`countersink.counting.totals.series`. Each function also raises:
@@ -21,10 +21,9 @@ from typing import Any, Final, TypeVar
 
 from countersink.counting.counters import buckets
 from countersink.counting.counters.all_counters import counter_of
-from countersink.counting.counters.buckets import month_of
 from countersink.counting.errors import DamagedSketch, NotUnique
 from countersink.counting.totals.selection import Selection, chosen_keys, picked_keys
-from countersink.counting.totals.series import SECONDS, Unit
+from countersink.counting.totals.series import DATE_UNITS, SECONDS, Unit
 from countersink.counting.totals.snapshot import Snapshot
 from countersink.counting.totals.sums import Scope
 from countersink.counting.totals.views import View, condition
@@ -55,8 +54,8 @@ def total(snapshot: Snapshot, selection: Selection) -> Visitors:
 def by_unit(
     snapshot: Snapshot, selection: Selection, unit: Unit, places: Sequence[Any]
 ) -> list[tuple[Any, Visitors]]:
-    """Return (place, number of different members) for each of ``places``. A place is a day, hour,
-    minute or month as :func:`countersink.counting.totals.series.series` has it.
+    """Return (place, number of different members) for each of ``places``. A place is a day, week,
+    hour, minute or month as :func:`countersink.counting.totals.series.series` has it.
     """
     found = _united(snapshot, selection, partial(_place, unit), unit=unit, wanted=frozenset(places))
     return [(place, found[place].visitors() if place in found else Visitors()) for place in places]
@@ -100,7 +99,7 @@ def _united(
     Args:
         snapshot, selection: the snapshot to read, and the sketches to select.
         group: returns the group to which a sketch belongs.
-        unit: what a group is for, if it is a day, hour, minute or month.
+        unit: what a group is for, if it is a day, week, hour, minute or month.
         wanted: the groups to return; None for all.
     """
     view = snapshot.selected(selection)
@@ -154,13 +153,11 @@ def _sketches(
 
 
 def _place(unit: Unit, view: View, sketch: StoredSketch) -> date:
-    """Return the day, hour, minute or month to which a sketch belongs: a date (of a month, its
-    first day), or the begin of the hour or minute as an aware time.
+    """Return the day, week, hour, minute or month to which a sketch belongs: a date (of a week or
+    month, its first day), or the begin of the hour or minute as an aware time.
     """
-    if unit == "day":
-        return view.day(sketch.label)
-    if unit == "month":
-        return month_of(view.day(sketch.label))
+    if unit in DATE_UNITS:
+        return DATE_UNITS[unit].first(view.day(sketch.label))
     begins = view.scheme.starts_at(sketch.label)
     instant, _ = buckets.hour_at(view.zone, begins, SECONDS[unit])
     return datetime.fromtimestamp(instant, UTC)
