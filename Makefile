@@ -26,7 +26,7 @@ CLUSTER_ACTS := redis_cluster sentinel galera group_replication
 CLUSTER_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check test-short test-mariadb test-mysql test-long test-clusters coverage mutations bench soak up clean lock
+.PHONY: help install demo test check test-short test-mariadb test-mysql test-long test-clusters coverage mutations bench soak up docs clean lock
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | sed 's/|/                    /' | sed 's/^\(.\{23\}\) */\1/'
@@ -102,6 +102,15 @@ endif
 
 up: install ## private servers, a worker and scheduled jobs, with data kept in DATA=countersink-data
 	@$(BIN)/countersink up $(if $(DATA),--data '$(DATA)')
+
+docs: .venv/.complete-docs ## the documents as a site and as manual pages, in build/docs; SERVE=1 shows the site on a free port
+	@rm -rf build/docs build/commands
+	@for builder in html man; do $(BIN)/python -m sphinx -M $$builder . build/docs -c docs -q -W --keep-going </dev/null || exit 1; done
+	@echo "the site: build/docs/html/index.html; the manual pages: build/docs/man"
+	@$(if $(SERVE),exec $(BIN)/python -u -m http.server --bind 127.0.0.1 --directory build/docs/html 0)
+
+.venv/.complete-docs: .venv/.complete
+	@scripts/venv.sh docs
 
 clean: ## remove .venv, caches and build results; data and downloads stay
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

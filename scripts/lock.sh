@@ -6,9 +6,9 @@ fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
 "${PYTHON:-python3}" -m venv "$fresh"
 "$fresh/bin/pip" install -q hatchling editables
-"$fresh/bin/pip" install -q --no-build-isolation -e '.[server,web,dev]'
+"$fresh/bin/pip" install -q --no-build-isolation -e '.[server,web,dev,docs]'
 {
-    echo "# Every package of .venv, pinned: \`make install\` installs exactly these. \`make lock\` writes this file anew."
+    echo "# Every package of .venv, pinned: \`make install\` and \`make docs\` install exactly these. \`make lock\` writes this file anew."
     "$fresh/bin/pip" freeze --exclude-editable
 } >constraints.txt.new
 mv constraints.txt.new constraints.txt

@@ -2,6 +2,8 @@
 # Makes .venv with the package (editable), its tests' and checks' needs, all pinned. Pip's own
 # settings (index, proxy, certificates) are the machine's: nothing here overrides them.
 #
+# scripts/venv.sh [EXTRA]: with what this extra of pyproject.toml needs, too.
+#
 # Exit status: 0 done, 1 not (one line on stderr says what is missing).
 set -eu
 cd "$(dirname "$0")/.."
@@ -25,5 +27,5 @@ pip() { .venv/bin/python -m pip --disable-pip-version-check --no-input "$@" </de
 echo "installing the package into .venv ..."
 pip install -q -c constraints.txt hatchling editables
 # the build backend is the pinned one, too: not one that pip fetches for the build
-pip install -q --no-build-isolation -c constraints.txt -e '.[server,web,dev]'
-touch .venv/.complete
+pip install -q --no-build-isolation -c constraints.txt -e ".[server,web,dev${1:+,$1}]"
+touch ".venv/.complete${1:+-$1}"

@@ -72,7 +72,8 @@ def take(page: Page, web: Web, place: str) -> None:
     expect(page.locator("#fresh.good")).to_be_visible()
     if place == "/#/system":
         expect(page.get_by_role("region", name="Workers").locator("tbody tr")).to_have_count(2)
-        expect(page.locator(".plain li").first).to_be_visible()
+        letters = page.get_by_role("region", name="Dead letters")
+        expect(letters.get_by_role("listitem")).to_have_count(3)
     elif place == "/":
         expect(page.locator("td.all", has_text="…")).to_have_count(0)
     else:

@@ -1,14 +1,13 @@
-"""The generated parts of docs/cli.md and docs/configuration.md.
+"""The generated pages of the documents: one for each command, and a table in docs/configuration.md.
 
-``python -m tests.cli.reference`` writes them; a test fails when they are not as it would write.
+``python -m tests.cli.reference`` writes the table, and a test fails when it is not up to date. The
+pages of the commands are written when the documents are built (docs/conf.py).
 """
 
-import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from pathlib import Path
 
 import click
 
@@ -19,9 +18,9 @@ from tests.support.processes import PROJECT
 
 BEGIN = "<!-- generated: python -m tests.cli.reference -->"
 END = "<!-- end of the generated part -->"
-WIDTH = 78
-"""What click makes of a terminal of 80 columns."""
-PAGES = {"cli": PROJECT / "docs" / "cli.md", "configuration": PROJECT / "docs" / "configuration.md"}
+WIDTH = 68
+"""Columns of a literal block in a manual page on a terminal of 80."""
+CONFIGURATION = PROJECT / "docs" / "configuration.md"
 
 
 def commands(
@@ -54,17 +53,27 @@ def context_of(path: tuple[str, ...], command: click.Command) -> click.Context:
 
 
 def help_of(path: tuple[str, ...], command: click.Command) -> str:
-    """What ``--help`` prints on a terminal of 80 columns."""
+    """What ``--help`` prints on a terminal that is as wide as a block of a manual page."""
     text = context_of(path, command).get_help()
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
-def reference() -> str:
-    """docs/cli.md: the help of every command."""
-    parts = []
+def command_pages() -> dict[str, tuple[str, str]]:
+    """The description and the text of a page for each command, by the page's name.
+
+    The commands of a group are parts of the group's page.
+    """
+    pages: dict[str, tuple[str, str]] = {}
     for path, command in commands():
-        parts.append(f"### {' '.join(path)}\n\n```text\n{help_of(path, command)}\n```")
-    return "\n\n".join(parts)
+        name = "-".join(path[:2])
+        help_block = f"```text\n{help_of(path, command)}\n```\n"
+        if len(path) > 2:
+            description, text = pages[name]
+            pages[name] = description, f"{text}\n## {' '.join(path)}\n\n{help_block}"
+        else:
+            description = command.get_short_help_str(limit=200).rstrip(".")
+            pages[name] = description, f"# {' '.join(path)}\n\n{help_block}"
+    return pages
 
 
 def settings_of(path: tuple[str, ...], command: click.Command) -> list[Setting]:
@@ -85,17 +94,13 @@ def settings_table() -> str:
     return _table(("argument", "variable", "default", "meaning"), rows)
 
 
-GENERATED = {"cli": reference, "configuration": settings_table}
-
-
-def page(name: str) -> str:
-    """The page as it should be: what stands there, with the generated part made anew."""
-    text = PAGES[name].read_text("utf-8")
-    before, begin, rest = text.partition(BEGIN)
+def configuration_page() -> str:
+    """docs/configuration.md with its generated part made anew."""
+    before, begin, rest = CONFIGURATION.read_text("utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
-    assert begin, f"{PAGES[name]} has no generated part"
-    assert end, f"{PAGES[name]} has no end of the generated part"
-    return f"{before}{BEGIN}\n\n{GENERATED[name]()}\n\n{END}{after}"
+    assert begin, f"{CONFIGURATION} has no generated part"
+    assert end, f"{CONFIGURATION} has no end of the generated part"
+    return f"{before}{BEGIN}\n\n{settings_table()}\n\n{END}{after}"
 
 
 def _meanings() -> list[str]:
@@ -118,11 +123,9 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def main() -> None:
-    """Write the generated parts into the pages."""
-    os.chdir(PROJECT)
-    for name, path in PAGES.items():
-        Path(path).write_text(page(name), "utf-8")
-    sys.stdout.write("docs/cli.md and docs/configuration.md are up to date\n")
+    """Write the generated part of docs/configuration.md."""
+    CONFIGURATION.write_text(configuration_page(), "utf-8")
+    sys.stdout.write("docs/configuration.md is up to date\n")
 
 
 if __name__ == "__main__":

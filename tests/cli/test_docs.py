@@ -11,11 +11,18 @@ from countersink.cli.app import app
 from countersink.cli.errors import Exit
 from countersink.logs.formats.line_format import COMBINED
 from tests.cli.command import call
-from tests.cli.reference import PAGES, commands, help_of, page
+from tests.cli.reference import (
+    CONFIGURATION,
+    WIDTH,
+    command_pages,
+    commands,
+    configuration_page,
+    help_of,
+)
 from tests.support.processes import PROJECT
 
-CLI = PAGES["cli"].read_text("utf-8")
-CONFIGURATION = PAGES["configuration"].read_text("utf-8")
+COMMAND_LINE = (PROJECT / "docs/command-line.md").read_text("utf-8")
+SETTINGS = CONFIGURATION.read_text("utf-8")
 
 NOT_SETTINGS = {
     "COUNTERSINK_",
@@ -25,14 +32,23 @@ NOT_SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", list(PAGES))
-def test_the_generated_part_is_up_to_date(name: str) -> None:
-    assert PAGES[name].read_text("utf-8") == page(name), "run python -m tests.cli.reference"
+def test_the_table_of_settings_is_up_to_date() -> None:
+    assert configuration_page() == SETTINGS, "run python -m tests.cli.reference"
 
 
-def test_the_generated_help_is_what_the_command_prints() -> None:
-    shown = call("totals", "--help").out
-    assert "\n".join(line.rstrip() for line in shown.splitlines()) in CLI
+def test_every_command_has_a_page_with_its_help() -> None:
+    pages = command_pages()
+    for path, _ in commands():
+        description, text = pages["-".join(path[:2])]
+        assert description
+        assert f"# {' '.join(path)}\n\n```text\nUsage: {' '.join(path)} " in text
+
+
+@pytest.mark.parametrize("words", [("totals",), ("counter", "set")], ids=" ".join)
+def test_the_help_on_a_page_is_what_the_command_prints(words: tuple[str, ...]) -> None:
+    _, page = command_pages()[f"countersink-{words[0]}"]
+    shown = call(*words, "--help", COLUMNS=str(WIDTH + 2)).out
+    assert "\n".join(line.rstrip() for line in shown.splitlines()) in page
 
 
 @pytest.mark.parametrize(
@@ -69,17 +85,17 @@ def test_every_variable_that_the_code_reads_is_documented() -> None:
         for source in (PROJECT / root).rglob("*.py"):
             read.update(re.findall(r"COUNTERSINK_[A-Z_]*", source.read_text("utf-8")))
     names = {name.removesuffix("_FILE") for name in read} - NOT_SETTINGS
-    missing = [name for name in sorted(names) if f"`{name}`" not in CONFIGURATION]
+    missing = [name for name in sorted(names) if f"`{name}`" not in SETTINGS]
     assert not missing
 
 
 def test_the_exit_statuses_are_documented() -> None:
     statuses = set(Exit)
-    rows = re.findall(r"^\| ([\d, ]+) \|", CLI, re.MULTILINE)
+    rows = re.findall(r"^\| ([\d, ]+) \|", COMMAND_LINE, re.MULTILINE)
     documented = {int(number) for row in rows for number in row.split(",")}
     assert documented == statuses
 
 
 def test_every_field_of_the_combined_format_is_documented() -> None:
     for kind in COMBINED:
-        assert f"`{kind}`" in CLI
+        assert f"`{kind}`" in COMMAND_LINE

@@ -22,7 +22,7 @@ def test_the_page_goes_as_it_says(web: Web, tmp_path: Path) -> None:
         **redis_cli(web.options.redis_url)[1],
         "COUNTERSINK_REDIS_URL": web.options.redis_url,
         "COUNTERSINK_MYSQL_URL": web.options.mysql_url,
-        "PATH": path_with_redis_cli(web, tmp_path / "bin"),
+        "PATH": path_with_redis_cli(web.options.redis_url, tmp_path / "bin"),
     }
     (tmp_path / "docs").symlink_to(PROJECT / "docs")
     played = 0
@@ -58,10 +58,10 @@ def run(command: str, directory: Path, variables: dict[str, str]) -> tuple[int, 
     return done.returncode, done.stdout + (done.stderr if done.returncode else "")
 
 
-def path_with_redis_cli(web: Web, directory: Path) -> str:
+def path_with_redis_cli(redis_url: str, directory: Path) -> str:
     """A PATH on which there is a `redis-cli` that finds the tests' server."""
     directory.mkdir()
-    (name, *where), _ = redis_cli(web.options.redis_url)
+    (name, *where), _ = redis_cli(redis_url)
     wrapper = directory / name
     wrapper.write_text(f'#!/bin/sh\nexec {program(name)} {shlex.join(where)} "$@"\n')
     wrapper.chmod(0o755)

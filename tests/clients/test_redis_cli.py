@@ -1,21 +1,27 @@
 """redis-cli by the recipes in producers/README.md: hundreds of increments, exact."""
 
 import re
-import time
 
 from countersink.store import Store
 from countersink.worker import WorkerOptions, run
 from tests.clients.programs import output, redis_cli
-from tests.support.processes import PROJECT
+from tests.docs.console import blocks
 
 COUNT = 200
 
 
+QUOTED = """redis-cli() { printf '"%s" ' "${@//\\"/\\\\\\"}"; }"""
+"""Prints its arguments as redis-cli reads them from its standard input."""
+
+
 def recipe(part: str) -> str:
-    """The command in the README that has `part` in it, without `redis-cli`."""
-    text = (PROJECT / "producers/README.md").read_text("utf-8")
-    [found] = re.findall(rf"^\$ redis-cli (XADD .*{re.escape(part)}.*)$", text, re.MULTILINE)
-    return str(found)
+    """The command in the README that has `part` in it, with what its variables stand for."""
+    script = [QUOTED]
+    for block in blocks("producers/README.md", "sh"):
+        if part in block:
+            return output(["bash", "-ec", "\n".join([*script, block])])
+        script += [line for line in block.splitlines() if line.startswith("rows=")]
+    raise AssertionError(f"no recipe has {part}")
 
 
 def said_to_redis(url: str, lines: list[str]) -> None:
@@ -36,9 +42,8 @@ def test_the_shortest_recipe(redis_url: str, mysql_url: str, store: Store) -> No
 
 def test_the_recipe_for_sending_again(redis_url: str, mysql_url: str, store: Store) -> None:
     line = recipe("'*' v 1 id")
-    id, at = re.findall(r" id ([0-9a-f]{32}) at ([0-9]+) ", line)[0]
-    now = str(int(time.time() * 1000))
-    lines = [line.replace(id, f"{number:032x}").replace(at, now) for number in range(1, COUNT + 1)]
+    [id] = re.findall(r'"id" "([0-9a-f]{32})" "at" "[0-9]{13}"', line)
+    lines = [line.replace(id, f"{number:032x}") for number in range(1, COUNT + 1)]
     said_to_redis(redis_url, lines + lines[::-1])
     apply(redis_url, mysql_url)
     said_to_redis(redis_url, lines)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterator
 from datetime import date, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from countersink.database.connection import connect
 from countersink.database.migrate import migrate
 from countersink.database.session import Session
 from tests.support.entries import days_of, minute
+from tests.support.processes import PROJECT
 from tests.support.servers import MySQLServer
 from tests.support.width_rows import WidthRow, put_rows, put_scheme
 
@@ -231,9 +231,9 @@ def test_the_view_is_read_by_range_too(filled: Session) -> None:
     assert all(line["type"] in ("range", "ref") for line in lines), lines
 
 
-def test_the_query_of_the_readme_finds_its_key_alone_and_by_range(session: Session) -> None:
-    readme = Path(__file__).parents[2] / "README.md"
-    (query,) = re.findall(r"^SELECT .* FROM counter_daily .*;$", readme.read_text("utf-8"), re.M)
+def test_the_query_of_a_bi_tool_finds_its_key_alone_and_by_range(session: Session) -> None:
+    page = PROJECT / "docs/how-to/bi-tool.md"
+    (query,) = re.findall(r"^SELECT .* FROM counter_daily .*;$", page.read_text("utf-8"), re.M)
     others = [f"/{number}" for number in range(300)]
     put_rows(
         session,

@@ -43,12 +43,14 @@ class Step:
         status: how the page says that it ends.
         shown: what the page says that it prints.
         line: where it stands in the page, from 1.
+        endless: it goes on until it is ended: the comment says to leave it running.
     """
 
     command: str
     status: int
     shown: str
     line: int
+    endless: bool = False
 
 
 def blocks(page: Path | str, language: str) -> list[str]:
@@ -74,7 +76,13 @@ def _steps(block: str, line: int) -> Iterator[Step]:
             first, _, shown = piece.partition("\n")
             command, _, comment = first[2:].partition("  #")
             status = re.search(r"status (\d+)", comment)
-            yield Step(command.strip(), int(status[1]) if status else 0, shown.rstrip("\n"), line)
+            yield Step(
+                command.strip(),
+                int(status[1]) if status else 0,
+                shown.rstrip("\n"),
+                line,
+                "leave it running" in comment,
+            )
         line += piece.count("\n")
 
 

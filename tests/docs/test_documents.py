@@ -1,8 +1,11 @@
 """What the documents say is run here: examples, their output, and every command they name."""
 
+import json
+import os
 import re
 import shlex
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -11,16 +14,21 @@ import pytest
 from tests.cli import reference
 from tests.cli.command import Servers
 from tests.clients.programs import output, redis_cli
+from tests.clients.test_page import path_with_redis_cli
 from tests.docs.console import Step, blocks, comparable, parts
 from tests.support.processes import PROJECT
 from tests.worker.running import Running
 
 DOCUMENTS = sorted(
     path.relative_to(PROJECT)
-    for pattern in ("*.md", "*/README.md", "docs/*.md")
+    for pattern in ("*.md", "*/README.md", "docs/**/*.md", "ops/*/README.md")
     for path in PROJECT.glob(pattern)
     if path.parts[len(PROJECT.parts)] not in {".venv", "build", "dist"}
 )
+SOURCE = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Source"]
+UNIX_TIME = re.compile(r"\b(?:1[4-9]\d{8}(?:\d{3})?|2[5-9]\d{6}|3[0-2]\d{6})\b(?! bytes)")
+"""Seconds or milliseconds of the years 2014 to 2033, or minutes of them."""
+EXAMPLES = sorted(path.relative_to(PROJECT) for path in (PROJECT / "docs/examples").glob("*.*"))
 LOG_LINE = '203.0.113.9 - - [{day}/May/2015:10:05:03 +0000] "GET {path} HTTP/1.1" 200 12 "-" "-"\n'
 
 
@@ -67,29 +75,30 @@ def test_the_producers_example_runs(
     assert counted.split()[-1].endswith("-12")
 
 
-def test_the_redis_cli_recipes_count(servers: Servers) -> None:
-    lines = [line for line in commands("producers/README.md") if line.startswith("redis-cli")]
-    assert len(lines) == 2
-    redis_at, login = redis_cli(servers.redis_url)
-    for line in [*lines, lines[-1]]:  # the one with an id is sent twice, as it says
-        output([*redis_at, *shlex.split(line)[1:]], environment=login)
+def test_the_redis_cli_recipes_count(servers: Servers, tmp_path: Path) -> None:
+    recipes = [block for block in blocks("producers/README.md", "sh") if "redis-cli" in block]
+    assert len(recipes) == 2
+    again = recipes[-1].splitlines()[-1]  # the one with an id is sent twice, as it says
+    _, login = redis_cli(servers.redis_url)
+    environment = {**login, "PATH": path_with_redis_cli(servers.redis_url, tmp_path / "bin")}
+    output(["bash", "-ec", "\n".join([*recipes, again])], environment=environment)
     servers.apply()
-    counted = servers.call("totals", "page_views", "--by", "total", "--format", "json").json
+    counted = servers.call(
+        *("totals", "page_views", "--last", "2d", "--by", "total", "--format", "json")
+    ).json
     assert counted["rows"] == [{"total": 2}]
+    assert servers.call("dead", "list", "--format", "json").json["rows"] == []
 
 
-def test_the_readmes_tour_of_a_log_runs(servers: Servers, tmp_path: Path) -> None:
+def test_the_tour_of_a_log_runs(servers: Servers, tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     log.write_text("".join(LOG_LINE.format(day=day, path="/a") for day in (17, 18, 18)))
-    tour = [line for line in commands("README.md") if line.startswith("countersink")]
-    tour = [line.replace("/var/log/nginx/access.log", str(log)) for line in tour]
-    tail = next(line for line in tour if " tail " in line)
-    after = tour[tour.index(tail) + 1 :]
-    assert len(after) >= 3
-    printed(tail, servers)
-    servers.apply()
-    for line in after:
+    tour = commands("docs/index.md")
+    assert len(tour) >= 4
+    for line in tour:
+        line = line.replace("/var/log/nginx/access.log", str(log))
         assert printed(line, servers).strip(), line
+        servers.apply()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=str)
@@ -127,7 +136,48 @@ def test_every_make_target_in_a_document_exists(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=str)
-def test_every_link_to_a_file_leads_somewhere(document: Path) -> None:
+def test_every_link_leads_somewhere(document: Path) -> None:
     text = (PROJECT / document).read_text("utf-8")
-    for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", text):
-        assert (PROJECT / document).parent.joinpath(target).exists(), f"{document}: {target}"
+    top = os.path.relpath(".", document.parent)
+    text = re.sub(rf"\]\({re.escape(SOURCE)}/(blob|raw)/main/", f"]({top}/", text)
+    for target in re.findall(r"\]\((?![a-z]+:)([^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        file = (PROJECT / document).parent / path if path else PROJECT / document
+        assert file.exists(), f"{document}: {target}"
+        assert not anchor or anchor in anchors(file), f"{document}: {target}"
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def test_the_figures_of_the_readme_are_those_that_were_measured() -> None:
+    results = json.loads((PROJECT / "benchmarks/results.json").read_text("utf-8"))
+    measured = {row["name"]: row.get("per_second", 0) for row in results["rows"]}
+    text = " ".join((PROJECT / "README.md").read_text("utf-8").split())
+    for name, said in (
+        ("end_to_end_zipf", "count {} increments per second of 5,000 keys"),
+        ("end_to_end_distinct", "and {} where every key is another one"),
+        ("peer_rq", "one RQ job per event reaches {}"),
+    ):
+        assert said.format(f"{float(f'{measured[name]:.3g}'):,.0f}") in text
+
+
+def test_the_readme_links_to_the_project_from_anywhere() -> None:
+    targets = re.findall(r"\]\(([^)]+)\)", (PROJECT / "README.md").read_text("utf-8"))
+    assert targets
+    assert [target for target in targets if not target.startswith("https://")] == []
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *EXAMPLES], ids=str)
+def test_no_example_has_a_fixed_unix_time(path: Path) -> None:
+    """An entry of a fixed time becomes too old for the queue. Logs and exports keep their times:
+    a backfill counts those of any time.
+    """
+    text = (PROJECT / path).read_text("utf-8")
+    text = re.sub(r"^`[\w.-]+`:\n\n```\w*\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert UNIX_TIME.findall(text) == []

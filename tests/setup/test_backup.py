@@ -1,12 +1,14 @@
-"""Backup and restore as docs/operations.md has them: what is counted once, and what is lost."""
+"""Backup and restore as docs/how-to/upgrade-and-restore.md has them: what is counted once, and what
+is lost.
+"""
 
+import re
 from pathlib import Path
 
 import pytest
 import redis
 
 from countersink.database.connection import connect
-from countersink.database.migrate import migrate
 from countersink.database.url import Settings
 from countersink.producers import Producer
 from countersink.store import Store
@@ -14,9 +16,12 @@ from countersink.store.verify import open_session, verify
 from tests.clients.programs import output, redis_cli
 from tests.support.databases import dropped, new_name
 from tests.support.factories import RedisFactory
+from tests.support.processes import PROJECT
 from tests.support.servers import MySQLServer, RedisServer
 from tests.support.waiting import eventually
 from tests.worker.running import drain
+
+PAGE = PROJECT / "docs/how-to/upgrade-and-restore.md"
 
 
 def restored_redis(make: RedisFactory, saved: Path) -> RedisServer:
@@ -37,23 +42,21 @@ def restored_redis(make: RedisFactory, saved: Path) -> RedisServer:
     return make(extra=["--dir", str(saved.parent), "--dbfilename", saved.name])
 
 
-def save_mysql(source: str, target: str) -> None:
-    """What a dump in a single transaction holds, restored."""
-    migrate(target)
-    with connect(source, isolation="REPEATABLE READ") as reading, connect(target) as writing:
-        with reading.transaction(snapshot=True):
-            tables = reading.query(
-                "SELECT table_name FROM information_schema.tables"
-                " WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'"
-                " AND table_name <> 'schema_version'"
-            )
-            saved = {table: reading.query(f"SELECT * FROM {table}") for (table,) in tables}
-        with writing.transaction():
-            for table, rows in saved.items():
-                writing.execute(f"DELETE FROM {table}")
-                for row in rows:
-                    marks = ", ".join(["%s"] * len(row))
-                    writing.execute(f"INSERT INTO {table} VALUES ({marks})", row)
+def page_command(part: str) -> str:
+    """The command of the page in which ``part`` is, without its comment."""
+    [found] = re.findall(rf"^({re.escape(part)} .*?)(?:    #.*)?$", PAGE.read_text(), re.MULTILINE)
+    return str(found)
+
+
+def by_bash(command: str, url: str, directory: Path) -> None:
+    """Run a command of the page for the database at ``url``, in a directory."""
+    at = Settings.parse(url)
+    assert at.database is not None
+    options = {"host": at.host, "port": at.port, "user": at.user, "password": at.password}
+    lines = [f"{name}={value}" for name, value in options.items()]
+    (directory / ".my.cnf").write_text("\n".join(["[client]", *lines]))
+    command = command.replace(" countersink ", f" {at.database} ")
+    output(["bash", "-ec", f"cd {directory} && {command}"], environment={"HOME": str(directory)})
 
 
 def count(redis_url: str, amount: int) -> None:
@@ -88,11 +91,15 @@ def test_redis_first_then_mysql(
     count(live.url, 3000)
     if applied_in_between:
         assert drain(live.url, mysql_url) == 0
+    by_bash(page_command("mysqldump"), mysql_url, tmp_path)
     with dropped(mysql_server, new_name()) as restored:
-        save_mysql(mysql_url, restored)
+        with connect(restored, database=False) as session:
+            session.execute(f"CREATE DATABASE {Settings.parse(restored).database}")
+        by_bash(page_command("mysql"), restored, tmp_path)
         queue = restored_redis(own_redis_server, saved)
         assert drain(queue.url, restored) == 0
-        assert Settings.parse(restored).database != Settings.parse(mysql_url).database
+        count(queue.url, 40_000)  # it goes on
+        assert drain(queue.url, restored) == 0
         with Store(restored) as store, open_session(restored) as session:
-            assert store.totals.total("page_views") == total
+            assert store.totals.total("page_views") == total + 40_000
             assert verify(session).differences == []

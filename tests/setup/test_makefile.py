@@ -23,6 +23,7 @@ PROMISED = [
     "bench",
     "soak",
     "up",
+    "docs",
     "clean",
 ]
 
