@@ -6,11 +6,12 @@ COPY constraints.txt ./
 RUN python -m venv /build \
     && /build/bin/pip install --no-cache-dir -c constraints.txt hatchling \
     && python -m venv /opt/countersink
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE docker-compose.yml .env.example ./
 COPY producers ./producers
 COPY worker ./worker
 COPY schedules ./schedules
 COPY interfaces ./interfaces
+COPY ops ./ops
 RUN /build/bin/pip wheel --no-cache-dir --no-build-isolation --no-deps --wheel-dir /wheels . \
     && /opt/countersink/bin/pip install --no-cache-dir -c constraints.txt \
         "countersink[web] @ file://$(echo /wheels/countersink-*.whl)"

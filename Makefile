@@ -26,7 +26,7 @@ CLUSTER_ACTS := redis_cluster sentinel galera group_replication
 CLUSTER_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check test-short test-mariadb test-mysql test-long test-clusters coverage mutations bench soak up docs clean lock
+.PHONY: help install demo test check test-short test-mariadb test-mysql test-long test-clusters coverage mutations bench soak up docs clean lock release
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | sed 's/|/                    /' | sed 's/^\(.\{23\}\) */\1/'
@@ -118,3 +118,6 @@ clean: ## remove .venv, caches and build results; data and downloads stay
 
 lock: ## pin the newest allowed versions in constraints.txt
 	@scripts/lock.sh
+
+release: ## sdist and wheel of VERSION=1.2.3: built, checked, tried, committed and tagged; nothing is pushed or uploaded
+	@scripts/release.sh '$(VERSION)'

@@ -1,12 +1,12 @@
 #!/bin/sh
 # Installs the programs redis-server and mariadbd when they are missing, through apt. The system's
 # own services stay off: countersink starts private servers, on free ports, in its own directories.
-# With --tests also the driver mysqlclient, which has no wheels, Chromium, curl, faketime, nginx, and
-# what nodes of Galera need (the package mariadb-server brings galera-4, rsync and the scripts by which a
-# node gets its data): the tests with them are skipped where they cannot be had. With --bench also wrk,
-# which puts load on the HTTP interface, and Galera.
+# With --tests also the driver mysqlclient, which has no wheels, Chromium, curl, faketime, nginx, promtool
+# (of the package prometheus), and what nodes of Galera need (the package mariadb-server brings galera-4,
+# rsync and the scripts by which a node gets its data): the tests with them are skipped where they cannot
+# be had. With --bench also wrk, which puts load on the HTTP interface, and Galera.
 #
-# Exit status: 0 all is there (but maybe those seven), 1 it is not (one line on stderr says what to
+# Exit status: 0 all is there (but maybe those eight), 1 it is not (one line on stderr says what to
 # install).
 set -eu
 . "$(dirname "$0")/lib.sh"
@@ -29,6 +29,9 @@ for extra in chromium-headless-shell curl faketime; do
 done
 if [ "${1:-}" = --tests ] && ! have nginx && have apt-get && as_root true; then
     extras="$extras nginx-light"
+fi
+if [ "${1:-}" = --tests ] && ! have promtool && have apt-get && as_root true; then
+    extras="$extras prometheus"
 fi
 if [ "${1:-}" = --bench ] && ! have wrk && have apt-get && as_root true; then extras=wrk; fi
 if [ -n "${1:-}" ] && ! { have wsrep_sst_rsync && have rsync && [ -e /usr/lib/galera/libgalera_smm.so ]; } &&
@@ -93,6 +96,7 @@ for package in $packages $extras; do
     case $package in
     redis-server) disable redis-server ;;
     nginx-light) disable nginx ;;
+    prometheus) disable prometheus ;;
     mariadb-server) disable mariadb ;;
     esac
 done

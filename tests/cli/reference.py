@@ -52,6 +52,16 @@ def context_of(path: tuple[str, ...], command: click.Command) -> click.Context:
     return context
 
 
+def variables() -> set[str]:
+    """Every variable that sets something."""
+    found = {f"COUNTERSINK_{name}_URL" for name in ("REDIS", "MYSQL", "MYSQL_READ", "JOBS_REDIS")}
+    for path, command in commands():
+        words = "_".join(path[1:]).upper().replace("-", "_")
+        for option in settings_of(path, command):
+            found.add(f"COUNTERSINK_{words}_{option.name}".upper())
+    return found | {PREFIX + name.upper() for name in Options.__dataclass_fields__}
+
+
 def help_of(path: tuple[str, ...], command: click.Command) -> str:
     """What ``--help`` prints on a terminal that is as wide as a block of a manual page."""
     text = context_of(path, command).get_help()

@@ -18,11 +18,11 @@ import yaml
 
 from countersink.cli.private_server import free_port
 from countersink.database.migrate import migrate
-from countersink.producers.options import PREFIX, Options
+from countersink.producers.options import Options
 from countersink.schedules.options import JobProcessOptions, SchedulerOptions
 from countersink.worker.options import WorkerOptions
 from tests.cli.command import call
-from tests.cli.reference import commands, settings_of
+from tests.cli.reference import commands, variables
 from tests.support.processes import PROJECT, Children
 from tests.support.waiting import eventually
 
@@ -158,18 +158,8 @@ def test_kustomize_puts_it_together(layer: str) -> None:
         assert "replicas" not in workers[-1]["spec"]  # the scaler's to say
 
 
-def known_settings() -> set[str]:
-    """Every variable that sets something."""
-    found = {f"COUNTERSINK_{name}_URL" for name in ("REDIS", "MYSQL", "MYSQL_READ", "JOBS_REDIS")}
-    for path, command in commands():
-        words = "_".join(path[1:]).upper().replace("-", "_")
-        for option in settings_of(path, command):
-            found.add(f"COUNTERSINK_{words}_{option.name}".upper())
-    return found | {PREFIX + name.upper() for name in Options.__dataclass_fields__}
-
-
 def test_every_variable_is_a_setting() -> None:
-    known = known_settings()
+    known = variables()
     used = set(common_settings())
     for _, container in containers():
         used |= {each["name"] for each in container["env"]}

@@ -25,6 +25,7 @@ PROMISED = [
     "up",
     "docs",
     "clean",
+    "release",
 ]
 
 
@@ -49,6 +50,7 @@ def test_every_promised_target_is_there_and_explained(target: str) -> None:
 def test_options_reach_the_programs() -> None:
     assert "-m demo --log 'some.log'" in make("-n", "demo", "LOG=some.log")
     assert "countersink up --data 'some'" in make("-n", "up", "DATA=some")
+    assert "release.sh '1.2.3'" in make("-n", "release", "VERSION=1.2.3")
     soak = make("-n", "soak", "SECONDS=1800", "SERVER=mysql", "SEED=7")
     assert "-m tests.soak --seconds 1800 --server mysql --seed 7" in soak
     act = make("-n", "soak", "SECONDS=600", "SEED=7", "ACT=tracked_for_a_minute")
@@ -70,6 +72,48 @@ def test_scripts_are_valid_shell_and_stop_at_errors(script: Path) -> None:
         return  # sourced
     assert os.access(script, os.X_OK)
     assert "set -eu" in text or script.name in {"checks.sh", "test.sh"}  # these run all their parts
+
+
+@pytest.mark.parametrize(
+    ("version", "changelog", "message"),
+    [
+        ("", "## Unreleased", "'' is no version of three numbers: make release VERSION=1.2.3"),
+        ("1.2", "## Unreleased", "'1.2' is no version of three numbers"),
+        ("1.2.3; id", "## Unreleased", "is no version of three numbers"),
+        ("1.2.3", "## 1.2.2", "CHANGELOG.md has no heading '## Unreleased'"),
+        ("1.2.2", "## Unreleased", "v1.2.2 is tagged already: choose the next version"),
+        ("1.2.3", None, "the checkout has changes: commit them first"),
+    ],
+)
+def test_a_release_that_cannot_be_is_refused_and_changes_nothing(
+    tmp_path: Path, version: str, changelog: str | None, message: str
+) -> None:
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts/release.sh", tmp_path / "scripts")
+    (tmp_path / "CHANGELOG.md").write_text(changelog or "## Unreleased")
+
+    def git(*arguments: str) -> str:
+        identity = ("-c", "user.name=me", "-c", "user.email=me@example.com")
+        done = subprocess.run(
+            ["git", *identity, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+    git("tag", "v1.2.2")
+    if changelog is None:
+        (tmp_path / "CHANGELOG.md").write_text("## Unreleased\n\nmore")
+    before = git("status", "--porcelain")
+    done = subprocess.run(
+        [tmp_path / "scripts/release.sh", version], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("release: ")
+    assert message in line
+    assert git("status", "--porcelain") == before
 
 
 def without_apt(directory: Path, script: str, *more: str, **environment: str) -> tuple[int, str]:

@@ -160,7 +160,16 @@ def test_the_wheel_holds_the_dashboard_its_licences_and_the_sql_and_lua_files(
     for ending in (".sql", ".lua"):
         present = there("", f"*{ending}")
         assert present
-        assert {name for name in packed if name.endswith(ending)} == present
+        code = {name for name in packed if "/cli/ops/" not in name}
+        assert {name for name in code if name.endswith(ending)} == present
+
+
+def test_the_wheel_holds_all_files_of_ops(wheel: Path) -> None:
+    ops = PROJECT / "ops"
+    there = {f"countersink/cli/ops/{each.relative_to(ops)}": each for each in ops.rglob("*")}
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name: archive.read(name) for name in archive.namelist() if "/cli/ops/" in name}
+    assert packed == {name: each.read_bytes() for name, each in there.items() if each.is_file()}
 
 
 def test_the_base_install_requires_redis_alone(wheel: Path) -> None:

@@ -70,6 +70,7 @@ GROUPS: Final[dict[str, tuple[str, dict[str, str]]]] = {
             "key": "Create, list and revoke keys of the HTTP interface.",
             "board": "Create, list, show, change and delete boards of the dashboard.",
             "link": "Create, list and revoke links that show a counter or a board without a key.",
+            "ops": "Write the files to deploy this version: units, manifests, alerts, rights.",
             "completion": "Print the script by which a shell completes commands and names.",
         },
     ),

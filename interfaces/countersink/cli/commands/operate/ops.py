@@ -1,0 +1,93 @@
+"""``countersink ops``: writes the files by which this version is deployed into a directory.
+
+Their sources are in the folder ``ops/`` of the project, which is ``countersink/cli/ops`` in the
+wheel. ``0.dev0`` stands for the version in them.
+"""
+
+import hashlib
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import click
+
+from countersink.cli import output, settings
+from countersink.cli.errors import Exit
+from countersink.runtime.texts import plural
+
+_PACKED: Final = Path(__file__).parents[2] / "ops"
+SOURCES: Final = _PACKED if _PACKED.is_dir() else Path(__file__).parents[5] / "ops"
+"""The folder of a wheel; or of a checkout, which an editable installation leaves where it is."""
+SUMS: Final = "SHA256SUMS"
+"""The file with the checksums of all files as the last run of the command had them."""
+
+
+@click.command("ops", cls=settings.Command)
+@click.argument("directory", metavar="DIR", type=click.Path(file_okay=False, path_type=Path))
+@settings.one_off("--force", is_flag=True, help="Overwrite files that differ, too.")
+def command(directory: Path, force: bool) -> int:
+    """Write the files to deploy this version: units, manifests, alerts, rights.
+
+    There are systemd units, a file for Docker Compose and its Dockerfile, manifests for Kubernetes,
+    alert rules for Prometheus, a Grafana dashboard, grants for MySQL and an ACL for Redis.
+
+    Run it again after an upgrade. It overwrites only files that are as an earlier run wrote them;
+    where you changed some, it keeps these and exits with 3. In DIR, sha256sum --check SHA256SUMS
+    names the files that differ from this version's.
+    """
+    release = version("countersink")
+    earlier = _checksums(directory / SUMS)
+    sums, rows = {}, []
+    for source in sorted(file for file in SOURCES.rglob("*") if file.is_file()):
+        name = source.relative_to(SOURCES).as_posix()
+        content = source.read_bytes().replace(b"0.dev0", release.encode())
+        sums[name] = _sum(content)
+        state = _state(directory / name, sums[name], earlier.get(name), force)
+        if state not in ("unchanged", "kept"):
+            _write(directory / name, content)
+        rows.append((state, name))
+    _write(directory / SUMS, "".join(f"{sums[name]}  {name}\n" for name in sums).encode())
+    changes = [row for row in rows if row[0] != "unchanged"]
+    if changes:
+        output.write_rows(("state", "file"), changes)
+    kept = [name for state, name in rows if state == "kept"]
+    click.echo(f"{directory} has {plural(len(rows), 'file')} of countersink {release}.")
+    if not kept:
+        return Exit.DONE
+    differ = plural(len(kept), "file differs and was", "files differ and were")
+    click.echo(f"warning: {differ} kept: --force overwrites", err=True)
+    return Exit.DIFFERS
+
+
+def _state(path: Path, new: str, earlier: str | None, force: bool) -> str:
+    """Return what becomes of a file, by the checksums of its new content and of the content that an
+    earlier run wrote."""
+    if not path.exists():
+        return "written"
+    found = _sum(path.read_bytes())
+    if found == new:
+        return "unchanged"
+    if found == earlier:
+        return "updated"
+    return "overwritten" if force else "kept"
+
+
+def _sum(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _checksums(file: Path) -> dict[str, str]:
+    """Return the checksum of each file that ``sha256sum`` would check; empty if there is no such
+    list."""
+    if not file.exists():
+        return {}
+    lines = file.read_text("utf-8", "replace").splitlines()
+    return {name: found for found, _, name in (line.partition("  ") for line in lines)}
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all: half a file would be taken for a changed one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_bytes(content)
+    part.replace(path)
