@@ -48,7 +48,7 @@ _NAMES: Final[dict[str, Callable[[Session], Iterable[str]]]] = {
     "link": lambda session: (one.id for one in links.list_links(session)),
 }
 """The function that reads all names of a kind. A kind is the name of a type of parameters, such as
-:data:`settings.COUNTER`."""
+:data:`COUNTER`."""
 
 
 def names(context: click.Context, kind: str) -> list[str]:

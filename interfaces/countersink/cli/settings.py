@@ -1,8 +1,8 @@
 """Options of commands: the kinds of options and the names of their environment variables, the file
-``countersink.toml``, URLs and connections, and types of values with their error messages.
+``countersink.toml``, URLs and connections. See ``values.py`` for the types of their values.
 
 The value of an option comes from the flag, else from the environment, else from the file, else it
-is the default. See ``runtime/limits.py`` for the limits of names.
+is the default.
 
 A *setting* describes an installation (URLs, sizes, formats). It is also an environment variable
 ``COUNTERSINK_<COMMAND>_<OPTION>`` and a key in the file. A *one-off* describes a single call of a
@@ -20,14 +20,11 @@ At its top, the file has the settings that all commands share. A table for each 
 """
 
 import logging
-import math
 import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -35,23 +32,22 @@ import click
 from click.core import ParameterSource
 
 from countersink.cli.errors import Misuse, did_you_mean
-from countersink.runtime import limits
-from countersink.runtime.dimensions import check_name
 from countersink.runtime.errors import ExplainedError
 from countersink.runtime.log import Log, logged
-from countersink.runtime.texts import read_day, read_range_edge
 
 if TYPE_CHECKING:
     import redis
-    from click.shell_completion import CompletionItem
 
-    from countersink.counting.totals.selection import Last
     from countersink.database.session import Session
     from countersink.producers.options import Options as ProducerOptions
     from countersink.store import Store
 
 T = TypeVar("T")
+
+
 Parent: TypeAlias = click.Context | None
+
+
 Decorated = Callable[..., Any]
 """The type of a command's function, before or after click has attached options to it."""
 
@@ -191,6 +187,7 @@ def _check_table(
 _OTHER_VARIABLES: Final = ("CONFIG", "DEBUG", "KEY", "MYSQLD", "REDIS_SERVER")
 """Ends of the names of variables that are not options of a command. ``KEY`` is for the clients in
 the documentation."""
+
 
 _SERVICE_LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT.*|PORT(_[0-9]+_.*)?)$")
 """Ends of the variables that Kubernetes sets for a Service such as ``countersink-web``."""
@@ -537,7 +534,11 @@ def _from_file(variable: str, path: str, ctx: click.Context) -> str:
 
 COMPLETION_VARIABLE: Final = "_COUNTERSINK_COMPLETE"
 """Name of the environment variable by which a shell asks for completions."""
+
+
 DEFAULT_PATH: Final = Path("countersink.toml")
+
+
 Settings: TypeAlias = dict[str, "str | Settings"]
 
 
@@ -599,136 +600,3 @@ def _texts(table: Mapping[str, object], where: str) -> Settings:
                 f"not {type(value).__name__}"
             )
     return settings
-
-
-class Checked(click.ParamType[T]):
-    """The type of an option whose values are read from text by a function. If a text is wrong, the
-    function raises ValueError, with a message that says what is allowed."""
-
-    def __init__(self, name: str, read: Callable[[str], T]) -> None:
-        self.name = name
-        self._read = read
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
-        """Return the value that the text means.
-
-        Raises:
-            click.BadParameter: the text is wrong; the message is that of the ValueError.
-        """
-        try:
-            return self._read(_utf8(value if isinstance(value, str) else str(value)))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> "list[CompletionItem]":
-        """Return the names of this type in the database that begin with ``incomplete``."""
-        from countersink.cli.completion import completion_items
-
-        return completion_items(ctx, self.name, incomplete)
-
-
-class Finite(click.FloatRange):
-    """The type of an option whose values are numbers in a range; ``nan`` and ``inf`` are
-    refused."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return the number.
-
-        Raises:
-            click.BadParameter: the text is not a number, or the number is out of range.
-        """
-        if not math.isfinite(click.FLOAT.convert(value, param, ctx)):
-            self.fail(f"{value} is not a finite number", param, ctx)
-        return float(super().convert(value, param, ctx))
-
-
-def _utf8(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("it is not UTF-8; is the terminal set to another encoding?") from None
-    return text
-
-
-def _dimension(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"{text!r} is not NAME=VALUE, such as country=DE")
-    return check_name(name), value
-
-
-def whole_number(text: str) -> int:
-    """Return the integer that ``text`` writes in decimal digits, with or without a sign.
-
-    Raises:
-        ValueError: the text has other characters, or more than 40 digits.
-    """
-    if re.fullmatch(r"[+-]?[0-9]{1,40}", text) is None:
-        raise ValueError(f"{text!r} is not a whole number")
-    return int(text)
-
-
-def _amount(text: str) -> int:
-    return limits.check_amount(whole_number(text))
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not ISO 8601, such as 2026-11-21T08:00:00+01:00") from None
-    if moment.utcoffset() is None:
-        raise ValueError(
-            f"{text!r} has no time zone, which decides on the day: "
-            "add Z or an offset, such as +01:00"
-        )
-    limits.minute_of(moment)
-    return moment
-
-
-def _last(text: str) -> "Last":
-    from countersink.counting.totals.selection import Last
-
-    return Last.of(text)
-
-
-def _zone(name: str) -> str:
-    from countersink.counting.counters import buckets
-
-    return buckets.zone(name).key
-
-
-def _name(text: str) -> str:
-    if not text:
-        raise ValueError("it is empty")
-    return text
-
-
-def _run(text: str) -> int:
-    if (number := whole_number(text)) < 1:
-        raise ValueError(f"{text!r} is not the number of a run")
-    return number
-
-
-TEXT: Final = Checked("text", str)
-NAME: Final = Checked("name", _name)
-SECONDS: Final = Finite(0, 10**9)
-COUNTER: Final = Checked("counter", limits.check_counter)
-TRACKED: Final = Checked("tracked table", _name)
-JOB: Final = Checked("job", str)
-RUN: Final = Checked("run", _run)
-API_KEY: Final = Checked("API key", _name)
-LINK: Final = Checked("link", _name)
-KEY: Final = Checked("key", limits.check_key)
-DIMENSION: Final = Checked("dimension", _dimension)
-AMOUNT: Final = Checked("amount", _amount)
-MOMENT: Final = Checked("time", _moment)
-DAY: Final = Checked("day", read_day)
-START: Final = Checked("day or time", partial(read_range_edge, weekday=1))
-END: Final = Checked("day or time", partial(read_range_edge, weekday=7))
-LAST: Final = Checked("window", _last)
-ZONE: Final = Checked("zone", _zone)

@@ -19,7 +19,7 @@ from countersink.backfill.undo import Undone, undo
 from countersink.cli import output, settings
 from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.output import stopped_by_signals
-from countersink.cli.settings import COUNTER, RUN
+from countersink.cli.values import COUNTER, RUN
 from countersink.database.session import Session
 from countersink.runtime.texts import iso, plural
 

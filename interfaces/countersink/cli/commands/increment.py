@@ -9,7 +9,8 @@ import click
 from countersink.cli import settings
 from countersink.cli.errors import Failure, Misuse
 from countersink.cli.output import printable
-from countersink.cli.settings import AMOUNT, COUNTER, DIMENSION, KEY, MOMENT, values_checked
+from countersink.cli.settings import values_checked
+from countersink.cli.values import AMOUNT, COUNTER, DIMENSION, KEY, MOMENT, TEXT
 from countersink.runtime.dimensions import RowKey, check_dimensions
 from countersink.runtime.limits import minute_of
 from countersink.runtime.members import Salt, check_member, member_hash, no_salt, salt_of
@@ -41,7 +42,7 @@ from countersink.stream.names import PartitionRoute, note_use, read_salts
 )
 @settings.one_off(
     "--visitor",
-    type=settings.TEXT,
+    type=TEXT,
     metavar="VISITOR",
     help="The visitor, for a counter of different visitors (counter set --unique); hashed on this"
     " machine.",

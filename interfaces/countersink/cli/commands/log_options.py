@@ -15,7 +15,7 @@ from countersink.backfill import formats
 from countersink.backfill.options import INPUT_FORMATS, BackfillOptions, Recipe
 from countersink.cli import settings
 from countersink.cli.errors import Misuse
-from countersink.cli.settings import COUNTER, DAY, TEXT
+from countersink.cli.values import COUNTER, DAY, DIMENSION, SECONDS, TEXT, ZONE, Checked, Finite
 from countersink.logs import template
 from countersink.logs.formats.detection import ENVELOPES
 from countersink.logs.template import Condition, Operator
@@ -25,7 +25,7 @@ _CONDITION: Final = re.compile(r"(.+?)\s*(!=|!~|=|~)\s*(.*)", re.DOTALL)
 Option = Callable[[settings.Decorated], settings.Decorated]
 
 
-class _Conditions(settings.Checked[Condition]):
+class _Conditions(Checked[Condition]):
     """The type of conditions. In an environment variable, spaces separate them, and quotes work as
     in a shell."""
 
@@ -75,7 +75,7 @@ def _allowance(text: str) -> Allowance:
 
 allow_rejects: Final = settings.setting(
     "--allow-rejects",
-    type=settings.Checked("allowance", _allowance),
+    type=Checked("allowance", _allowance),
     metavar="N|P%",
     help="End with 0, not with 3, if at most N lines, or P% of the lines, are rejected.",
 )
@@ -89,7 +89,7 @@ def _fields(text: str) -> tuple[str, ...]:
     return fields
 
 
-_FIELDS: Final = settings.Checked("fields", _fields)
+_FIELDS: Final = Checked("fields", _fields)
 
 
 def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
@@ -120,7 +120,7 @@ def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
         ),
         option(
             "--time-zone",
-            type=settings.ZONE,
+            type=ZONE,
             help="Time zone of times without one: an IANA name. By default they are rejected.",
         ),
         option(
@@ -133,7 +133,7 @@ def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
         ),
         option(
             "--dimension",
-            type=settings.DIMENSION,
+            type=DIMENSION,
             multiple=True,
             metavar="NAME=FIELD",
             help="A dimension of the counter, and the field with its value; repeatable. In place of"
@@ -177,9 +177,9 @@ def _source_name(text: str) -> str:
     return text
 
 
-_COLUMNS: Final = settings.Checked("columns", _columns)
-_DELIMITER: Final = settings.Checked("character", _delimiter)
-_SOURCE_NAME: Final = settings.Checked("name", _source_name)
+_COLUMNS: Final = Checked("columns", _columns)
+_DELIMITER: Final = Checked("character", _delimiter)
+_SOURCE_NAME: Final = Checked("name", _source_name)
 
 
 def _texts(metavar: str, **meanings: str) -> Option:
@@ -293,7 +293,7 @@ _RUN: Final = (
     settings.one_off(
         "--grace",
         "grace_s",
-        type=settings.SECONDS,
+        type=SECONDS,
         default=_DEFAULTS.grace_s,
         metavar="SECONDS",
         help="reconcile only: time that must have passed since the end of a day.",
@@ -301,7 +301,7 @@ _RUN: Final = (
     settings.one_off(
         "--wait",
         "wait_s",
-        type=settings.SECONDS,
+        type=SECONDS,
         default=_DEFAULTS.wait_s,
         metavar="SECONDS",
         help="reconcile only: longest wait for entries in the queue.",
@@ -315,7 +315,7 @@ _RUN: Final = (
     ),
     settings.setting(
         "--rate",
-        type=settings.Finite(1),
+        type=Finite(1),
         metavar="N",
         help="Most lines read per second, to spare live traffic.",
     ),

@@ -19,7 +19,8 @@ from redis import Redis
 
 from countersink.cli import output, settings
 from countersink.cli.errors import Failure, Misuse
-from countersink.cli.settings import COUNTER, END, KEY, LAST, START, ZONE, Checked, values_checked
+from countersink.cli.settings import values_checked
+from countersink.cli.values import COUNTER, END, KEY, LAST, START, ZONE, Checked
 from countersink.counting.totals.answer import rows
 from countersink.counting.totals.query import (
     COLUMNS,

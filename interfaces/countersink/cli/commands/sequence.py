@@ -14,7 +14,8 @@ import click
 
 from countersink.cli import output, settings
 from countersink.cli.errors import Misuse, NotFound
-from countersink.cli.settings import DAY, ZONE, Checked, values_checked
+from countersink.cli.settings import values_checked
+from countersink.cli.values import DAY, ZONE, Checked, whole_number
 from countersink.runtime.texts import iso, plural
 from countersink.sequences import Sequences
 from countersink.sequences.options import DEFAULTS, FIELDS, PERIODS, name_bytes, number
@@ -32,7 +33,7 @@ def _name(text: str) -> str:
 
 
 def _number(text: str) -> int:
-    return number(settings.whole_number(text), "a number")
+    return number(whole_number(text), "a number")
 
 
 def _setting(text: str) -> int | str:

@@ -15,7 +15,8 @@ import click
 
 from countersink.cli import metrics, settings
 from countersink.cli.errors import Exit, Misuse
-from countersink.cli.settings import Checked, values_checked
+from countersink.cli.settings import values_checked
+from countersink.cli.values import Checked
 from countersink.metrics.endpoint import producer_samples
 from countersink.metrics.health import Health, probes
 from countersink.metrics.table import Sample, Samples

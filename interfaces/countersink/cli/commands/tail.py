@@ -16,7 +16,8 @@ from countersink.cli import metrics, settings
 from countersink.cli.commands import log_options
 from countersink.cli.errors import Exit, Failure, Misuse
 from countersink.cli.output import printable, stopped_by_signals, write_result
-from countersink.cli.settings import COUNTER, TEXT, values_checked
+from countersink.cli.settings import values_checked
+from countersink.cli.values import COUNTER, TEXT
 from countersink.logs import Parser, Rejected
 from countersink.logs.errors import LogError, PositionError, TailError, UnknownFormat
 from countersink.logs.formats import LOG_FORMATS

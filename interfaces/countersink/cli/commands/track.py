@@ -12,7 +12,8 @@ import click
 
 from countersink.cli import output, settings
 from countersink.cli.errors import Misuse
-from countersink.cli.settings import COUNTER, NAME, TRACKED, values_checked
+from countersink.cli.settings import values_checked
+from countersink.cli.values import COUNTER, NAME, TRACKED
 from countersink.counting.counters.settings import DEFAULT_APP_SLOTS, MAX_APP_SLOTS
 from countersink.row_counts.definitions import TrackedTable, in_words
 from countersink.row_counts.lifecycle import Plan

@@ -50,6 +50,17 @@ def read_better(session: Session, names: Sequence[str]) -> dict[str, Better]:
     return dict(session.query(query, names))
 
 
+def check_better(better: str) -> Better:
+    """Return ``better`` if it is valid.
+
+    Raises:
+        ValueError: it is not valid.
+    """
+    if better not in BETTER:
+        raise ValueError(f"better {better!r}: use one of {', '.join(BETTER)}")
+    return better
+
+
 def names_in_parts(session: Session, after: str, *, reverse: bool = False) -> Iterator[list[str]]:
     """Yield the sorted names of all counters that were created or counted, in lists of up to
     :data:`NAMES_PER_QUERY` names. Names of breakdowns are left out, so a list may be shorter or
@@ -191,6 +202,12 @@ def names_of(session: Session, counter: str, condition: str = "created IS NOT NU
         (counter,),
     )
     return [name for (name,) in found]
+
+
+def is_posted(session: Session, name: str) -> bool:
+    """Return whether a counter is in the ledger. Waits for open transactions that count it."""
+    posted = "SELECT 1 FROM counter_ledger WHERE counter = %s LIMIT 1 LOCK IN SHARE MODE"
+    return bool(session.query(posted, (name,)))
 
 
 def is_used(session: Session, name: str, more: Sequence[str] = ()) -> bool:

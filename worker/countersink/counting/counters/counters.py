@@ -17,7 +17,7 @@ from countersink.counting.apply.guards import (
 )
 from countersink.counting.counters import all_counters, buckets, deletion, keep_steps, settings
 from countersink.counting.counters import breakdowns as declared
-from countersink.counting.counters.all_counters import Better, refuse_tracked
+from countersink.counting.counters.all_counters import Better, check_better, refuse_tracked
 from countersink.counting.counters.breakdowns import check_breakdowns, check_dimensions
 from countersink.counting.counters.buckets import Resolution
 from countersink.counting.counters.catalog import default_scheme
@@ -133,7 +133,7 @@ class Counters:
             None if dimensions is None else check_dimensions(dimensions),
             None if breakdowns is None else check_breakdowns(breakdowns),
             None if salt_days is None else check_salt_days(salt_days),
-            None if better is None else settings.check_better(better),
+            None if better is None else check_better(better),
         )
         found = self._exclusively(partial(settings.change, wanted))
         if breakdowns is not None:

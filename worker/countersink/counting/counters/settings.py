@@ -17,6 +17,7 @@ from countersink.counting.counters.all_counters import (
     Better,
     counter_names,
     counter_of,
+    is_posted,
     is_used,
     refuse_tracked,
 )
@@ -254,12 +255,6 @@ def _may_be_counted(session: Session, name: str) -> bool:
     return is_used(session, name) or _is_fixed(session, name) or is_posted(session, name)
 
 
-def is_posted(session: Session, name: str) -> bool:
-    """Return whether a counter is in the ledger. Waits for open transactions that count it."""
-    posted = "SELECT 1 FROM counter_ledger WHERE counter = %s LIMIT 1 LOCK IN SHARE MODE"
-    return bool(session.query(posted, (name,)))
-
-
 def _is_fixed(session: Session, name: str) -> bool:
     """Return whether applications or a backfill may be counting now by the counter's settings."""
     # With a lock, as the snapshot may be older than the last commit of an application.
@@ -271,9 +266,7 @@ def _is_fixed(session: Session, name: str) -> bool:
 
 
 def _counted_to(session: Session, scheme: Scheme, now_ms: int) -> int:
-    """Return the end (Unix seconds) of the last bucket of the present resolution that has rows, or
-    that may get rows in the next minutes.
-    """
+    """Return the end (Unix seconds) of the last bucket of the resolution that has or may get rows."""
     last = scheme.label(now_ms // 60_000 + _APP_MINUTES)
     # Events in the future, too. The share lock waits for open transactions of applications that
     # count such events; in ascending order, as a descending scan locks the row before as well.
@@ -360,17 +353,6 @@ def check_resolution(resolution: str) -> Resolution:
     if resolution not in buckets.RESOLUTIONS:
         raise ValueError(f"resolution {resolution!r}: use one of {', '.join(buckets.RESOLUTIONS)}")
     return resolution
-
-
-def check_better(better: str) -> Better:
-    """Return ``better`` if it is valid.
-
-    Raises:
-        ValueError: it is not valid.
-    """
-    if better not in BETTER:
-        raise ValueError(f"better {better!r}: use one of {', '.join(BETTER)}")
-    return better
 
 
 def check_max_keys(max_keys: MaxKeys | None) -> int | None:

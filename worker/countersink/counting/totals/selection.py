@@ -43,9 +43,8 @@ class KeyMatch:
         values: (position from 0, value) of values that the key of a breakdown must have.
 
     Raises:
-        ValueError: an empty prefix is excluded, which would exclude all keys; or there are more
-            than :data:`MAX_PARTS` prefixes, excluded keys and excluded prefixes together. (Beside a
-            ``prefix``, ``keys`` count as well.)
+        ValueError: an empty prefix is excluded; or there are more than :data:`MAX_PARTS` prefixes,
+            excluded keys and excluded prefixes together (with ``keys``, beside a ``prefix``).
         TypeError: ``keys`` or ``exclude_keys`` is a single text.
     """
 
@@ -103,16 +102,12 @@ class KeyMatch:
 
     @property
     def bounded(self) -> bool:
-        """Whether exact keys or prefixes are given, so that an index over keys has few ranges to
-        read.
-        """
+        """Whether exact keys or prefixes are given: few ranges of an index over keys to read."""
         return bool(self._keys or self._begins)
 
     @property
     def indexes(self) -> str:
-        """Names of the indexes that the server may use. For few keys of many days it needs
-        ``by_key``.
-        """
+        """Names of the indexes that the server may use: ``by_key`` is for few keys, many days."""
         return "PRIMARY, by_key" if self.bounded else "PRIMARY"
 
     def condition(self) -> tuple[str, tuple[object, ...]]:

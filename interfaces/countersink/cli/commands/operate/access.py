@@ -16,16 +16,8 @@ from msgspec import to_builtins
 
 from countersink.cli import output, settings
 from countersink.cli.errors import Misuse
-from countersink.cli.settings import (
-    API_KEY,
-    COUNTER,
-    LINK,
-    MOMENT,
-    NAME,
-    TEXT,
-    Checked,
-    values_checked,
-)
+from countersink.cli.settings import values_checked
+from countersink.cli.values import API_KEY, COUNTER, LINK, MOMENT, NAME, TEXT, Checked
 from countersink.counting.counters.all_counters import require
 from countersink.runtime.limits import check_counter
 from countersink.runtime.texts import iso, plural

@@ -14,7 +14,8 @@ import click
 
 from countersink.cli import output, settings
 from countersink.cli.errors import Misuse
-from countersink.cli.settings import COUNTER, KEY, ZONE, Checked, values_checked
+from countersink.cli.settings import values_checked
+from countersink.cli.values import COUNTER, KEY, ZONE, Checked
 from countersink.counting.apply.key_caps import OVERFLOW
 from countersink.counting.counters.all_counters import BETTER
 from countersink.counting.counters.breakdowns import Breakdown, check_breakdowns, check_dimensions

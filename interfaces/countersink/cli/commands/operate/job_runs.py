@@ -14,7 +14,7 @@ import click
 
 from countersink.cli import output, settings
 from countersink.cli.errors import Exit, Misuse, NotFound, did_you_mean
-from countersink.cli.settings import COUNTER, DAY, JOB
+from countersink.cli.values import COUNTER, DAY, JOB
 from countersink.counting.counters.buckets import width_of
 from countersink.database.errors import StoreError
 from countersink.database.session import Session

@@ -17,7 +17,7 @@ import click
 
 from countersink.cli import output, settings
 from countersink.cli.errors import Exit, Misuse
-from countersink.cli.settings import NAME, Checked
+from countersink.cli.values import NAME, Checked
 from countersink.counting.apply import dead
 from countersink.counting.apply.dead import document
 from countersink.counting.apply.dead_retry import retry

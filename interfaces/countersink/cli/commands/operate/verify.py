@@ -13,7 +13,8 @@ import click
 
 from countersink.cli import output, settings
 from countersink.cli.errors import Exit, Misuse, sentence_of
-from countersink.cli.settings import COUNTER, TRACKED, values_checked
+from countersink.cli.settings import values_checked
+from countersink.cli.values import COUNTER, TRACKED
 from countersink.row_counts.check import RowDifference
 from countersink.row_counts.definitions import TrackedTable
 from countersink.row_counts.recount import Repaired
