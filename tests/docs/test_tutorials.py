@@ -86,6 +86,7 @@ def test_the_tutorial_goes_as_it_says(page: str, servers: Servers, tmp_path: Pat
     program("curl")
     views = steps = 0
     with Children() as children, Store(servers.mysql_url) as store:
+        store.counters.set_defaults(resolution="hour")  # as `up` does
         children.worker(servers.redis_url, servers.mysql_url)
         tutorial = Tutorial(servers, tmp_path, children)
         for part in parts(Path(page)):

@@ -59,10 +59,10 @@ def test_every_image_has_its_full_version() -> None:
 
 
 def test_the_servers_have_versions_that_tests_are_run_with() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
+    page = (ROOT / "docs/operations.md").read_text("utf-8")
     for service, row in (("mysql", "MySQL | "), ("redis", "Redis, Valkey | Redis ")):
         [version] = re.findall(r":(\d+\.\d+)\.\d+$", SERVICES[service]["image"])
-        [tested] = re.findall(rf"^\| {re.escape(row)}([\d., ]+)", readme, re.MULTILINE)
+        [tested] = re.findall(rf"^\| {re.escape(row)}([\d., ]+)", page, re.MULTILINE)
         assert version in tested.strip().split(", ")
 
 

@@ -9,7 +9,8 @@ So few answers wait for one another, which decides how fast a page is on a slow 
 
 The JavaScript modules are joined without a tool: each stands behind those that it imports. They are
 all ours, use one form of import, and no two define the same name. Comments and indentation are left
-out of scripts and styles, so no text in them spans lines.
+out of scripts and styles, so no text in them spans lines. A module that is imported only when it is
+needed, by ``await import``, is sent by itself, and imports from the joined one.
 """
 
 import gzip
@@ -67,10 +68,10 @@ _STYLES: Final = (
 )
 _INLINE: Final = re.compile(rb'<script src="/static/0/([^"]+)" data-inline></script>')
 _IMPORT: Final = re.compile(r'^import .* from "\./([a-z_]+\.js)";\n', re.MULTILINE)
+_IMPORTED: Final = re.compile(r'(?<=} )from "\./[a-z_]+\.js"')
+_LATER_IMPORT: Final = re.compile(r'await import\("\./([a-z_]+\.js)"\)')
 _COMMENT: Final = r" *(?://.*|/\*\*(?:[^*]|\*(?!/))*\*/)\n"
-_LEFT_OUT: Final = re.compile(
-    rf"^(?:import .*\n|export |{_COMMENT}| +)|(?<=[;,)({{]) // .*$", re.MULTILINE
-)
+_LEFT_OUT: Final = re.compile(rf"^(?:{_COMMENT}| +)|(?<=[;,)({{]) // .*$", re.MULTILINE)
 _LEFT_OUT_OF_STYLES: Final = re.compile(rb"^ +|/\*.*?\*/\n*", re.MULTILINE | re.DOTALL)
 
 
@@ -193,6 +194,9 @@ def load() -> tuple[str, Mapping[str, Asset]]:
         if path.startswith("js/")
     }
     found[SCRIPT] = script(modules, "app.js").encode()
+    for name in _LATER_IMPORT.findall(modules["app.js"]):
+        own = _IMPORTED.sub(f'from "./{Path(SCRIPT).name}"', _LEFT_OUT.sub("", modules[name]))
+        found[f"js/{name}"] = own.encode()
     found[STYLE] = _LEFT_OUT_OF_STYLES.sub(b"", b"\n".join(found[path] for path in _STYLES))
     digest = hashlib.sha256()
     for path, body in sorted(found.items()):
@@ -240,7 +244,7 @@ def _asset(path: str, body: bytes, scripts: tuple[str, ...] = ()) -> Asset:
 
 
 def script(modules: Mapping[str, str], entry: str) -> str:
-    """Return one script: the module ``entry`` and the modules that it imports, joined.
+    """Return one module: the module ``entry`` and the modules that it imports, joined.
 
     Args:
         modules: texts of the modules by file name; no two may define the same name.
@@ -255,10 +259,10 @@ def script(modules: Mapping[str, str], entry: str) -> str:
         if name not in done:
             for other in _IMPORT.findall(modules[name]):
                 add(other)
-            done[name] = _LEFT_OUT.sub("", modules[name])
+            done[name] = _LEFT_OUT.sub("", _IMPORT.sub("", modules[name]))
 
     add(entry)
-    return "\n".join(['"use strict";', "{", *done.values(), "}", ""])
+    return "\n".join(done.values())
 
 
 ROUTES: Final[tuple[Route, ...]] = (

@@ -266,7 +266,7 @@ def _is_fixed(session: Session, name: str) -> bool:
 
 
 def _counted_to(session: Session, scheme: Scheme, now_ms: int) -> int:
-    """Return the end (Unix seconds) of the last bucket of the resolution that has or may get rows."""
+    """Return the end (Unix seconds) of the last bucket of the scheme that has or may get rows."""
     last = scheme.label(now_ms // 60_000 + _APP_MINUTES)
     # Events in the future, too. The share lock waits for open transactions of applications that
     # count such events; in ascending order, as a descending scan locks the row before as well.

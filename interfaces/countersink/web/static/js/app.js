@@ -3,20 +3,20 @@
 // light.
 
 import { ApiError, get, save } from "./api.js";
-import { boardView, boardsView, totalsChoice } from "./board.js";
 import { h, put, text } from "./dom.js";
 import { fresh, show, stale } from "./freshness.js";
 import { token } from "./link.js";
 import { Live } from "./live.js";
 import { counterView } from "./counter.js";
 import { overview } from "./overview.js";
+import { totalsChoice } from "./parts.js";
 import { daysQuery } from "./range.js";
 import { systemView } from "./system.js";
 
 const VIEWS = new Map([
   ["", overview],
-  ["board", boardView],
-  ["boards", boardsView],
+  ["board", (...given) => boards.boardView(...given)],
+  ["boards", (...given) => boards.boardsView(...given)],
   ["counter", counterView],
   ["system", systemView],
 ]);
@@ -43,6 +43,8 @@ const app = {
 const totals = h("div");
 let view = null;
 let shownView = null;
+/** The module of boards. Few look at one, so it is not among what comes before the first number. */
+let boards = null;
 
 /** "#/counter/page_views?range=7" → ["counter", "page_views", URLSearchParams]. */
 function place() {
@@ -57,7 +59,12 @@ function place() {
   return [name, argument, new URLSearchParams(query ?? "")];
 }
 
-function go() {
+async function go() {
+  try {
+    if (place()[0].startsWith("board")) boards ??= await import("./board.js");
+  } catch {
+    return stale("The page could not be loaded completely: load it again.");
+  }
   const [shownHere, argument, query] = place();
   const asked = token === null || shownHere === "board" ? shownHere : "counter"; // a link shows one, and nothing else
   const name = asked === "system" && !app.seesAll() ? "" : asked;
@@ -124,9 +131,9 @@ async function start() {
   app.known = known();
   if (place()[0] === "system") await app.known; // whether they may see it
   addEventListener("hashchange", go);
-  go();
+  await go();
   show();
-  await Promise.all([app.known, view.ready]);
+  await Promise.all([app.known, view?.ready]);
   window.early = undefined; // what nobody has taken by now is old
   alarm();
   setInterval(alarm, ALERT_EVERY_MS);

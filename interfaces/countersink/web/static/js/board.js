@@ -8,7 +8,7 @@ import { amount, announce, h, paced, put } from "./dom.js";
 import { whole } from "./format.js";
 import { token } from "./link.js";
 import { name, visible } from "./names.js";
-import { choice, failure, sure } from "./parts.js";
+import { failure, sure, totalsChoice } from "./parts.js";
 import { RANGES, picked, read, viewAddress } from "./range.js";
 import { toldFrom } from "./sentences.js";
 import { series } from "./series.js";
@@ -24,16 +24,6 @@ const NEW_ITEM = { counter: "", days: 30, width: "half", top: 0, cumulative: fal
 const boardPath = (board) => `${BOARDS}/${encodeURIComponent(board)}`;
 const boardAddress = (board) => `#/board/${encodeURIComponent(board)}`;
 const rangeOf = ({ days }) => String(days ?? "all");
-
-/** The choice between totals and running totals, which is `cumulative` in the address. */
-export function totalsChoice(query) {
-  return choice("Chart", [[null, "Totals"], ["1", "Running totals"]], query.get("cumulative"), (value) => {
-    const next = new URLSearchParams(query);
-    next.delete("cumulative");
-    if (value) next.set("cumulative", value);
-    location.hash = `${location.hash.split("?")[0]}?${next}`;
-  });
-}
 
 /** The list of all boards. */
 export function boardsView(app) {

@@ -96,3 +96,13 @@ export function tick(element) {
   void element.offsetWidth; // so that the animation begins anew
   element.classList.add("ticked");
 }
+
+/** The choice between totals and running totals, which is `cumulative` in the address. */
+export function totalsChoice(query) {
+  return choice("Chart", [[null, "Totals"], ["1", "Running totals"]], query.get("cumulative"), (value) => {
+    const next = new URLSearchParams(query);
+    next.delete("cumulative");
+    if (value) next.set("cumulative", value);
+    location.hash = `${location.hash.split("?")[0]}?${next}`;
+  });
+}
