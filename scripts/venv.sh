@@ -2,7 +2,7 @@
 # Makes .venv with the package (editable), its tests' and checks' needs, all pinned. Pip's own
 # settings (index, proxy, certificates) are the machine's: nothing here overrides them.
 #
-# scripts/venv.sh [EXTRA]: with what this extra of pyproject.toml needs, too.
+# scripts/venv.sh EXTRA: adds to it what this extra of pyproject.toml needs.
 #
 # Exit status: 0 done, 1 not (one line on stderr says what is missing).
 set -eu
@@ -27,5 +27,5 @@ pip() { .venv/bin/python -m pip --disable-pip-version-check --no-input "$@" </de
 echo "installing the package into .venv ..."
 pip install -q -c constraints.txt hatchling editables
 # the build backend is the pinned one, too: not one that pip fetches for the build
-pip install -q --no-build-isolation -c constraints.txt -e ".[server,web,dev${1:+,$1}]"
+pip install -q --no-build-isolation -c constraints.txt -e ".[${1:-server,web,dev}]"
 touch ".venv/.complete${1:+-$1}"
