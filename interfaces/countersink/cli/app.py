@@ -107,9 +107,8 @@ in the module with the name of the command, in the package of its heading."""
 
 
 class App(settings.DocumentedCommand, click.Group):
-    """The group of all commands. It imports a command's module only when that command runs.
-
-    ``countersink --help`` imports no such module. Ctrl-C ends a command without a message.
+    """The group of all commands. It imports a command's module only when that command is called;
+    ``countersink --help`` imports none. Ctrl-C ends a command without a message.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -152,7 +151,7 @@ class App(settings.DocumentedCommand, click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command that the arguments name. Returns what the command's function returns: its
-        exit status, or None for 0."""
+        exit status, or None for 0. Ctrl-C becomes click's Exit with the status 130."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -197,7 +196,8 @@ def run(args: list[str] | None = None) -> int:
     """Run the command line with the arguments ``args``, and return the exit status. Without
     ``args``, the arguments are those of this process.
 
-    An error is not raised, but printed on stderr, as one sentence.
+    An error is not raised, but printed on stderr, as one sentence. While a shell asks for
+    completions, it is not printed, and the status is 0.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -52,8 +52,9 @@ _NAMES: Final[dict[str, Callable[[Session], Iterable[str]]]] = {
 
 
 def names(context: click.Context, kind: str) -> list[str]:
-    """Return the names of a kind in the database at ``--mysql-url``. There are none if no database
-    is configured, or if it does not answer within ``LIMIT_S`` seconds."""
+    """Return the names of a kind (see ``_NAMES``) in the database at ``--mysql-url``. There are
+    none for an unknown kind, or without a URL. If the database fails or takes longer than
+    ``LIMIT_S`` seconds, the names that were read until then are returned, usually none."""
     found: list[str] = []
     url = settings.shared_value(context, "mysql_url")
 
@@ -84,7 +85,9 @@ def completion_items(context: click.Context, kind: str, begin: str) -> list[Comp
 
 
 def suggest(context: click.Context, error: LookupError) -> None:
-    """Add the existing name that resembles an unknown one most to the error of a command."""
+    """Add a note to the error of a command for each argument that is no existing name: the question
+    whether the most similar existing name was meant. Adds none if no name is similar, or if the
+    error is neither an :class:`ExplainedError` nor a :class:`Failure`."""
     if not isinstance(error, ExplainedError | Failure):
         return
     for parameter in context.command.params:

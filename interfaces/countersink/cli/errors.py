@@ -14,7 +14,7 @@ on the MySQL error number (see ``_ADVICE`` in ``database/errors.py``).
         └── Misuse          status 2; the message says what is allowed
     ServerError             a private server failed
     ├── ServerMissing       its program is not installed; the message says what to install
-    └── ServerFailed        it did not start or stop; the message ends with the end of its log
+    └── ServerFailed        it did not start or stop; the message may have the end of its log
 """
 
 import difflib
@@ -87,7 +87,12 @@ class ServerFailed(ServerError):
 
 
 def report(error: BaseException, urls: Iterable[str]) -> int:
-    """Print an error on stderr, without the passwords in ``urls``, and return the exit status."""
+    """Print the sentence for an error on stderr, without the passwords in ``urls``, and return the
+    exit status. With ``COUNTERSINK_DEBUG=1``, print the traceback first.
+
+    Nothing is printed if the command ended with an exit status or by Ctrl-C, or if the reader of
+    stdout closed the pipe. If a group of commands was called without arguments, print its help.
+    """
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, SystemExit):
@@ -110,7 +115,8 @@ def report(error: BaseException, urls: Iterable[str]) -> int:
 
 
 def describe(error: BaseException) -> tuple[str, int]:
-    """Return the sentence that is printed for ``error``, and the exit status."""
+    """Return the sentence that is printed for ``error``, and the exit status. The sentence may have
+    passwords, which :func:`report` removes."""
     if isinstance(error, click.UsageError):
         return _usage(error), Exit.USAGE
     if isinstance(error, click.ClickException):
@@ -129,7 +135,8 @@ def describe(error: BaseException) -> tuple[str, int]:
 
 def sentence_of(error: BaseException) -> str | None:
     """Return the message and the advice of an :class:`ExplainedError` as one sentence; None for any
-    other error. The advice is left out if the message names a command or a variable already."""
+    other error. The advice is left out if the message already names a command or a variable, or
+    suggests a name."""
     if not isinstance(error, ExplainedError):
         return None
     text = _with_notes(error, str(error).rstrip("."))
@@ -149,8 +156,8 @@ def did_you_mean(name: str, names: Iterable[str], similarity: float = 0.6) -> st
 
 
 def scrub(text: str, urls: Iterable[str]) -> str:
-    """Return ``text`` with ``***`` in place of passwords. These are the passwords in ``urls``, and
-    those in any URL that the text contains."""
+    """Return ``text`` with ``***`` in place of passwords. These are the passwords in ``urls`` that
+    have at least 4 characters, and those in any URL or after any ``password=`` in the text."""
     text = re.sub(r"(://[^:/@\s'\"]*:)[^@\s'\"]+@", r"\1***@", text)
     text = re.sub(r"(?i)(password=)[^&\s'\"]+", r"\1***", text)
     for secret in _passwords(urls):
@@ -159,7 +166,8 @@ def scrub(text: str, urls: Iterable[str]) -> str:
 
 
 def _passwords(urls: Iterable[str]) -> Iterator[str]:
-    """Yield the passwords in URLs, both as written and with percent-encoding decoded."""
+    """Yield the passwords in URLs, both as written and with percent-encoding decoded. Those with
+    fewer than 4 characters are left out."""
     for url in urls:
         found = [url[begin:end] for begin, end in passwords(url)]
         # A very short password would remove other text, too; in a URL, its form gives it away.
@@ -193,8 +201,8 @@ def _print(text: str, urls: Iterable[str]) -> None:
 
 
 def _discard_stdout() -> None:
-    """Redirect stdout to /dev/null. The interpreter flushes stdout at its end, and would print an
-    error if that failed."""
+    """Redirect stdout to /dev/null, if stdout has a file descriptor. The interpreter flushes stdout
+    at its end, and would print an error if that failed."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError, AttributeError):

@@ -44,8 +44,7 @@ _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 
 
 def write_json(document: object) -> None:
-    """Write one JSON document to stdout. It is written in ASCII, which every terminal and locale
-    can show."""
+    """Write a JSON document to stdout, in ASCII, which every terminal and locale can show."""
     click.echo(json.dumps(document))
 
 
@@ -112,7 +111,7 @@ def write_csv(columns: Sequence[str], rows: Iterable[Document]) -> None:
 
 
 def confirm(yes: bool, question: str, otherwise: str) -> None:
-    """Ask a question that the user answers with yes or no. Does not ask if ``yes`` is set.
+    """Ask a question, and return if the user answers yes. Does not ask if ``yes`` is set.
 
     Raises:
         Failure: the answer is no; ``otherwise`` is the message.
@@ -163,8 +162,8 @@ def table(columns: Columns, rows: Iterable[Sequence[object]]) -> str:
 
 
 def _lines(columns: Columns, rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Return the lines of a table. The first has the headings; the last names columns that are left
-    out. Most columns have few different values, so each is wrapped and padded only once."""
+    """Yield the lines of a table. The headings come first. If columns are left out, their names
+    come last. Most columns have few different values, so each is wrapped and padded only once."""
     heads = [name.lstrip("->") for name in columns]
     texts = [(head, *(row[number] for row in rows)) for number, head in enumerate(heads)]
     widths = _fitted(columns, list(map(set, texts)))
@@ -186,7 +185,7 @@ def _lines(columns: Columns, rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _fitted(columns: Columns, texts: Sequence[set[str]]) -> dict[int, int]:
     """Return the widths of the columns that fit the terminal, by number. ``texts`` are the texts of
     each column. Columns marked ``-`` are left out as far as wrapping alone does not suffice; then
-    the widest columns are narrowed, at most to their longest words."""
+    the widest are narrowed, but not below 20 characters or the longest word."""
     widths = {number: max(map(_width, each)) for number, each in enumerate(texts)}
     room = terminal_width() + 2  # two spaces follow each column but the last
 
@@ -209,7 +208,8 @@ def _fitted(columns: Columns, texts: Sequence[set[str]]) -> dict[int, int]:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return the lines of a text that is broken at spaces; a longer word has its own line."""
+    """Return a text as lines of at most ``width`` columns of a terminal. The text is broken at
+    spaces only, so a line that is one longer word is wider."""
     if _width(text) <= width:
         return [text]
     lines: list[str] = []
@@ -222,7 +222,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def terminal_width() -> int:
-    """Return the number of columns of the terminal that stdout is; any number if it is none."""
+    """Return the number of columns of the terminal; no limit if stdout is not a terminal."""
     return get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
@@ -241,8 +241,9 @@ def _width(text: str) -> int:
 
 
 def display(value: object) -> str:
-    """Return the text that a table shows for a value. None is ``-``, a bool is ``yes`` or ``no``,
-    and a number has commas between thousands; other text is escaped by :func:`printable`."""
+    """Return the text that a table shows for a value. None is ``-``, a bool is ``yes`` or ``no``.
+    An int has commas between thousands. The text of any other value is escaped by
+    :func:`printable`."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -253,15 +254,14 @@ def display(value: object) -> str:
 
 
 def first_names(names: Sequence[str], most: int = 5) -> str:
-    """Return the first ``most`` names and the number of the others, as text: ``a, b and 3
-    more``."""
+    """Return the first ``most`` names and the number of the others: ``a, b and 3 more``."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def bar(value: int, largest: int) -> str:
-    """Return a bar whose length is proportional to ``value``, in eighths of a character. Up to 0 it
-    is empty; for ``largest`` it has 40 characters, or fewer on a narrow terminal."""
+    """Return a bar whose length is proportional to ``value``, in eighths of a character. For
+    ``largest`` it has 40 characters, or fewer on a narrow terminal; for 0 or less it is empty."""
     if value <= 0 or largest <= 0:
         return ""
     longest = min(_BAR, max(8, terminal_width() - _BAR))
@@ -271,8 +271,7 @@ def bar(value: int, largest: int) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Return a duration as text for people: ``250 ms``, ``12 s``, ``3 min``, ``5.0 h``, ``2.1
-    d``."""
+    """Return a duration as text: ``250 ms``, ``12 s``, ``3 min``, ``5.0 h``, ``2.1 d``."""
     if seconds < 1:
         return f"{max(0, round(seconds * 1000))} ms"
     if seconds < 100:
@@ -313,8 +312,9 @@ is done, from 0 to 1 (None while that is unknown), and a text that is shown besi
 
 @contextmanager
 def progress_bar(doing: str) -> Iterator[ShowProgress]:
-    """Show a progress bar on stderr inside the block, if stderr is a terminal. ``doing`` is the
-    text before the bar. Yields the function that updates the bar."""
+    """Show a progress bar on stderr inside the block, with the text ``doing`` before it. Yields the
+    function that updates the bar. If stderr is no terminal, there is no bar; the function does
+    nothing."""
     if not sys.stderr.isatty():
         yield lambda share, text: None
         return
@@ -367,8 +367,7 @@ def say(notice: str) -> None:
 
 
 class StopRequest(Stop):
-    """A request to stop that a signal makes. A call of this object returns whether a signal has
-    come."""
+    """A request to stop, made by a signal. A call of this object returns whether one has come."""
 
     status: int | None = None
     """The exit status of a command that the signal stops: 130 for SIGINT, 143 for SIGTERM. None as
@@ -382,7 +381,7 @@ class StopRequest(Stop):
 @contextmanager
 def stopped_by_signals() -> Iterator[StopRequest]:
     """Handle SIGINT and SIGTERM inside the block. The first signal makes the request that this
-    function yields; a second signal ends the process at once."""
+    function yields; a second one raises SystemExit. The end of the block restores the handlers."""
     stop = StopRequest()
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -1,8 +1,6 @@
 """The base of all private servers: child processes that end with their parent, start, stop,
 readiness and ports. A private server is one that ``countersink up`` or a test starts for itself;
-its data, port, password and log are in one directory.
-
-See `servers.py` for MariaDB and Redis.
+its data, port, password and log are in one directory. See ``servers.py`` for MariaDB and Redis.
 """
 
 from __future__ import annotations
@@ -49,9 +47,10 @@ class ChildProcess:
 
     Args:
         command: the program and its arguments.
-        log, output: the output of the child: a file to append to, or an open descriptor; with None
-            for both, the output of this process.
-        death_signal: the signal that the kernel sends to the child if this process dies first.
+        log, output: where the output of the child goes: to the end of the file ``log``, else to the
+            open descriptor ``output``; with None for both, to the output of this process.
+        death_signal: the signal that the kernel sends to the child if this process dies first. It
+            needs the program setpriv; where that is missing, the child gets no signal.
         environment: the child's environment variables; None if they are those of this process.
     """
 
@@ -90,8 +89,8 @@ class ChildProcess:
         return self._popen.poll() is None
 
     def how_it_ended(self) -> str:
-        """Return how the process ended, as text, such as "ended with status 1" or "was killed by
-        SIGKILL"."""
+        """Return how the process ended, as text: "ended with status 1", "was killed by SIGKILL";
+        "runs" if it has not ended."""
         status = self._popen.poll()
         if status is None:
             return "runs"
@@ -109,7 +108,7 @@ class ChildProcess:
 
     def stop(self, number: signal.Signals, timeout: float) -> None:
         """Send the signal ``number``, and wait until the process ends. After ``timeout`` seconds,
-        kill it.
+        kill it. Does nothing if it has ended.
 
         Raises:
             ServerFailed: the process had to be killed.
@@ -153,7 +152,8 @@ class Restartable(ABC):
         return self._process is not None and self._process.alive()
 
     def how_it_ended(self) -> str:
-        """Return how the process that this object started last ended, as text."""
+        """Return how the process that this object started last ended, as text; "was stopped" after
+        `stop`, or if nothing was started."""
         return self._process.how_it_ended() if self._process is not None else "was stopped"
 
     @abstractmethod
@@ -168,12 +168,11 @@ class Restartable(ABC):
 class PrivateServer(Restartable):
     """A server on 127.0.0.1 with its data, sockets, log and password in one directory.
 
-    The first start in a directory draws a free port at random. Later starts there use the same
-    port, also in later processes, so that clients find the server again. If another program has
-    taken the port when a later process starts the server, that process draws a new port. Not
-    thread-safe.
-
-    If this process dies before it calls `stop`, the kernel sends the server ``death_signal``.
+    Without ``port``, the first start in a directory draws a free port at random. Later starts there
+    use the same port, also in later processes, so that clients find the server again. If another
+    program has taken the port when a later process starts the server, that process draws a new
+    port. Not thread-safe. If this process dies before it calls `stop`, the server gets
+    ``death_signal`` (see :class:`ChildProcess`). ``extra``: see the subclasses.
     """
 
     death_signal: signal.Signals = signal.SIGTERM
@@ -200,7 +199,7 @@ class PrivateServer(Restartable):
 
     @property
     def port(self) -> int:
-        """The TCP port; ServerFailed before the first start."""
+        """The TCP port. ServerFailed before this object's first start, unless it was given."""
         if self._port is None:
             raise ServerFailed(f"{self.name} has no port before its first start")
         return self._port
@@ -239,11 +238,12 @@ class PrivateServer(Restartable):
         """The URL for clients. It contains the password, so it must not be logged."""
 
     def start(self) -> Self:
-        """Make what is missing in the directory, start the server, and wait until it answers.
+        """Make what is missing in the directory, start the server, wait until it answers, and
+        return this object. If the server runs already, only return this object.
 
         Raises:
             ServerMissing: its program is not installed.
-            ServerFailed: it did not answer; the message has the end of the log.
+            ServerFailed: it ended, or did not answer in time; or an earlier one still runs.
         """
         if self.running:
             return self
@@ -271,8 +271,8 @@ class PrivateServer(Restartable):
                 return self
 
     def stop(self) -> None:
-        """Send SIGTERM, and wait until the server has ended. Does nothing if the server does not
-        run."""
+        """Send SIGTERM, and wait until the server has ended; ServerFailed if it had to be killed
+        after ``stop_timeout`` seconds. Does nothing if the server does not run."""
         try:
             if self._process is not None:
                 self._process.stop(signal.SIGTERM, self.stop_timeout)
@@ -342,7 +342,7 @@ class PrivateServer(Restartable):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Make the files that the server needs, if they are missing."""
+        """Make files that the server needs and lacks; ServerMissing if its program is missing."""
 
     @abstractmethod
     def _command(self) -> list[str]:
@@ -389,8 +389,8 @@ def _can_bind(port: int, kind: socket.SocketKind) -> bool:
 
 
 def free_port() -> int:
-    """Return a port that is free now, drawn at random. Another process may take it before the
-    caller."""
+    """Return a port that is free now, drawn at random; OSError if none of 1000 drawn ones is free.
+    Another process may take it before the caller."""
     draw = random.SystemRandom()  # forks and equal seeds must not draw the same ports
     for _ in range(1000):
         port = draw.randint(FIRST, LAST)

@@ -40,7 +40,7 @@ def _installed(program: str, advice: str) -> str:
 
 def configured_program(variable: str) -> str | None:
     """Return the path of the program that the environment variable ``variable`` names; None if the
-    variable is not set.
+    variable is unset or empty.
 
     Raises:
         ServerMissing: the variable does not name a program.
@@ -54,8 +54,8 @@ def configured_program(variable: str) -> str | None:
 
 
 def redis_server() -> list[str]:
-    """Return the command that runs Redis: the program that $COUNTERSINK_REDIS_SERVER names, or else
-    redis-server. ServerMissing if it is not installed."""
+    """Return the command that runs Redis: the program that $COUNTERSINK_REDIS_SERVER names, or
+    redis-server if the variable is not set. ServerMissing if this program is not installed."""
     configured = configured_program("COUNTERSINK_REDIS_SERVER")
     return [configured or _installed("redis-server", "install the package redis-server")]
 
@@ -69,8 +69,8 @@ def mariadbd() -> list[str]:
 
 
 def mariadb_install_db() -> list[str]:
-    """Return the command that makes a data directory of MariaDB; ServerMissing if it is not
-    installed."""
+    """Return the command that makes a data directory of MariaDB; ServerMissing if it, or a program
+    that it needs, is not installed."""
     found = _installed("mariadb-install-db", MARIADB_ADVICE)
     # the script needs this program, which is in Debian's other package
     _installed("my_print_defaults", MARIADB_ADVICE)
@@ -122,7 +122,7 @@ class MariaDBServer(PrivateServer):
 
     def _make_data(self) -> None:
         """Create the data directory with the system tables. It has a temporary name until it is
-        complete."""
+        complete. ServerFailed if the program that creates the tables fails."""
         unfinished = self.directory / "data.new"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700)

@@ -68,10 +68,10 @@ class Setting(click.Option):
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """Return the value in the option's environment variable, or in the file that
-        ``<VARIABLE>_FILE`` names. None if neither variable is set.
+        ``<VARIABLE>_FILE`` names. None if both variables are unset or empty.
 
         Raises:
-            click.UsageError: both variables are set, or the file cannot be read.
+            click.UsageError: both variables are set, or the file is empty or cannot be read.
         """
         variable = self.variable(ctx)
         value = os.environ.get(variable)
@@ -96,7 +96,7 @@ class SharedSetting(Setting):
     """A setting that all commands share, such as a URL."""
 
     def get_default(self, ctx: click.Context, call: bool = True) -> Any:
-        """Return the value at the top of ``countersink.toml``, or else the default of the
+        """Return the value at the top of ``countersink.toml``; if there is none, the default of the
         option."""
         top = ctx.find_root().default_map or {}
         found = top.get(self.name or "")
@@ -105,10 +105,10 @@ class SharedSetting(Setting):
 
 
 class DocumentedCommand(click.Command):
-    """A command or group whose help ends with the examples in ``examples.toml``."""
+    """A command or group whose help shows its examples, which are in ``examples.toml``."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples into the help text, then the epilog."""
+        """Write the examples of this command into the help text, then its epilog."""
         examples = tomllib.loads(_EXAMPLES.read_text("utf-8"))
         with formatter.section("Examples"):
             for arguments in examples.get(ctx.command_path.partition(" ")[2], ()):
@@ -126,14 +126,16 @@ class Command(DocumentedCommand):
         call.
 
         Raises:
-            click.UsageError: the table has a wrong key, or the arguments are wrong.
+            click.UsageError: the table has a key that is not a setting of this command, or a table
+                as a value; or the arguments are wrong.
         """
         known = [str(p.name) for p in self.params if isinstance(p, Setting)]
         _check_table(parent, info_name, known)
         return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments, and warn of environment variables that nothing reads."""
+        """Parse the arguments, and return those that are left. Then warn of environment variables
+        that nothing reads: also if the arguments are wrong, but not while a shell completes."""
         try:
             return super().parse_args(ctx, args)
         finally:
@@ -141,8 +143,8 @@ class Command(DocumentedCommand):
                 _warn_of_variables(ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. If an argument names nothing that exists, the error suggests a similar
-        name."""
+        """Run the command, and return what its function returns. If an argument names nothing that
+        exists, the function's LookupError is raised again with a similar name as a suggestion."""
         try:
             return super().invoke(ctx)
         except LookupError as error:
@@ -166,7 +168,8 @@ class CommandGroup(DocumentedCommand, click.Group):
         """Check the group's table in ``countersink.toml``, then return click's context of the call.
 
         Raises:
-            click.UsageError: the table has a wrong key, or the arguments are wrong.
+            click.UsageError: the table has anything but tables of the group's commands; or the
+                arguments are wrong.
         """
         _check_table(parent, info_name, list(self.commands), tables=True)
         return super().make_context(info_name, args, parent, **extra)
@@ -194,8 +197,8 @@ _SERVICE_LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT.*|PORT(_[0-9]+_.
 
 
 def _warn_of_variables(ctx: click.Context) -> None:
-    """Warn of each environment variable with our prefix that nothing reads, on stderr or, if that
-    is a log of JSON, in the log."""
+    """Warn of each environment variable ``COUNTERSINK_…`` that nothing reads, on stderr: with
+    ``--log-format json`` as lines of the JSON log, else as text."""
     for name, hint in _unread_variables(ctx):
         text = f"{name} is not a setting" + (f"; {hint}" if hint else "")
         if ctx.params.get("log_format") == "json":
@@ -207,9 +210,10 @@ def _warn_of_variables(ctx: click.Context) -> None:
 
 
 def _unread_variables(ctx: click.Context) -> Iterator[tuple[str, str]]:
-    """Yield the variables that nothing reads, each with the question whether a similar one was
-    meant. A variable with the prefix of another command is left to that command, as its module is
-    not imported here."""
+    """Yield the name of each environment variable ``COUNTERSINK_…`` that nothing reads, with the
+    question whether a similar one was meant (empty if none is similar). A variable with the prefix
+    of another command is not checked: that command checks it when it runs, as only its own module
+    knows its settings."""
     root = ctx.find_root()
     prefix = f"{root.auto_envvar_prefix}_"
     known = {prefix + name.upper() for name in (*_OTHER_VARIABLES, *URLS)} | {*_variables(ctx)}
@@ -235,7 +239,8 @@ def _unread_variables(ctx: click.Context) -> Iterator[tuple[str, str]]:
 
 
 def _variables(ctx: click.Context) -> Iterator[str]:
-    """Yield the variables of a command's settings, and those of all commands in a group."""
+    """Yield the names of the environment variables of a command's settings. For a group, these
+    include the variables of all its commands, whose modules are imported."""
     yield from (each.variable(ctx) for each in ctx.command.params if isinstance(each, Setting))
     if isinstance(ctx.command, click.Group):
         for name in ctx.command.list_commands(ctx):
@@ -386,8 +391,8 @@ def values_checked() -> Iterator[None]:
 
 
 def known_urls() -> set[str]:
-    """Return the set of the URLs that this call of the command uses. Callers may add to it:
-    messages show no password of these URLs."""
+    """Return the set of the URLs that this call of the command uses: the set itself, not a copy.
+    Callers may add URLs to it, so that messages do not show their passwords."""
     return click.get_current_context().ensure_object(set)
 
 
@@ -409,22 +414,22 @@ def _record_url(context: click.Context, parameter: click.Parameter, value: str |
 
 def option_value(name: str) -> Any:
     """Return the value of an option of the current command that :func:`record_option` stored, such
-    as ``format`` or a URL. None if the command has no value for it."""
+    as ``format`` or a URL. None if the command has no value for it, or if no command runs."""
     context = click.get_current_context(silent=True)
     return context and context.meta.get(f"countersink.{name}")
 
 
 def shared_value(context: click.Context, name: str) -> str | None:
-    """Return the value of a setting of :data:`URLS`, for any command, also one without its
-    option."""
+    """Return the value of the setting ``name`` of :data:`URLS`; None if it has none. The command
+    need not have the option: then the value comes from the environment or the file."""
     option = SharedSetting([f"--{name.replace('_', '-')}"], envvar=f"COUNTERSINK_{name.upper()}")
     value = context.meta.get(f"countersink.{name}") or option.consume_value(context, {})[0]
     return value if isinstance(value, str) else None
 
 
 def is_given(parameter: str) -> bool:
-    """Return whether an option of the current command was given by the user, so that its value is
-    not the default."""
+    """Return whether the user has given an option of the current command, by its flag, in the
+    environment or in the file. False if its value is the default."""
     source = click.get_current_context().get_parameter_source(parameter)
     return source not in (None, ParameterSource.DEFAULT)
 
@@ -436,16 +441,26 @@ EXAMPLES: Final = {
 
 
 def open_tables() -> "Session":
-    """Return a session of the database at ``--mysql-url``, after a check that the tables are up to
-    date. It is closed when the command ends."""
+    """Return a session of the database at ``--mysql-url``. It is closed when the command ends.
+
+    Raises:
+        Misuse: no URL is configured.
+        SchemaMismatch: the tables are missing, or not of the version that this program needs.
+        StoreError: MySQL does not answer, or refuses.
+    """
     from countersink.database.sessions import open_tables
 
     return click.get_current_context().with_resource(open_tables(mysql_url()))
 
 
 def open_store() -> "Store":
-    """Return the :class:`Store` of the database at ``--mysql-url``. If ``--mysql-read-url`` is
-    given, it reads totals from these replicas. It is closed when the command ends."""
+    """Return the :class:`Store` of the database at ``--mysql-url``. The store connects at its first
+    use, and is closed when the command ends. With ``--mysql-read-url``, it reads totals from a
+    replica that has everything that was committed, or else from ``--mysql-url``.
+
+    Raises:
+        Misuse: no URL is configured.
+    """
     from countersink.store import Store
 
     store = Store(mysql_url(), read_url=option_value("mysql_read_url"))
@@ -454,7 +469,11 @@ def open_store() -> "Store":
 
 def open_queue(client_name: str) -> "redis.Redis":
     """Return a client of the Redis at ``--redis-url``. It connects when its first command is sent,
-    and is closed when the command ends."""
+    and is closed when the command ends. ``client_name`` is its name in CLIENT LIST.
+
+    Raises:
+        Misuse: no URL is configured.
+    """
     from countersink.stream.connection import connect
 
     client: redis.Redis = connect(redis_url(), client_name=client_name)
@@ -505,12 +524,13 @@ def jobs_redis_url() -> str:
 
 
 def producer_options(redis_url: str) -> "ProducerOptions":
-    """Return the options for the producer that a command runs. They come from the environment
-    variables ``COUNTERSINK_PRODUCER_*``, except that the producer does not handle SIGTERM: the
-    command does.
+    """Return the options for the producer that a command runs for the queue at ``redis_url``. They
+    come from the environment variables ``COUNTERSINK_PRODUCER_*``, except that the producer does
+    not handle SIGTERM: the command does.
 
     Raises:
-        ValueError: a variable has a wrong value; the message names it.
+        ValueError: a variable has a wrong value, or is set together with its ``_FILE``; the message
+            names it.
     """
     from dataclasses import replace
 
@@ -545,7 +565,11 @@ Settings: TypeAlias = dict[str, "str | Settings"]
 def apply_file(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     """Make the settings in a file the defaults of all commands. This is the callback of
     ``--config``, so click calls it with the option's value. Without a value, ``countersink.toml``
-    is read if it exists."""
+    is read if it exists.
+
+    Raises:
+        click.UsageError: the file cannot be used, as :func:`_load` says.
+    """
     path = Path(value) if value else DEFAULT_PATH
     if not value and not path.exists():
         return
@@ -558,7 +582,8 @@ def _load(path: Path, commands: list[str]) -> Settings:
     ``-`` in a name becomes ``_``.
 
     Raises:
-        click.UsageError: the file cannot be read, is not TOML, or has unknown settings at its top.
+        click.UsageError: the file cannot be read, is not TOML, has unknown names at its top, or has
+            a value that is neither text nor a number, true or false.
     """
     try:
         raw = tomllib.loads(path.read_text("utf-8"))

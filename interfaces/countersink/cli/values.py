@@ -23,8 +23,9 @@ T = TypeVar("T")
 
 
 class Checked(click.ParamType[T]):
-    """The type of an option whose values are read from text by a function. If a text is wrong, the
-    function raises ValueError, with a message that says what is allowed."""
+    """The type of an option whose values the function ``read`` reads from text. If a text is wrong,
+    ``read`` raises ValueError, with a message that says what is allowed. ``name`` is the name of
+    the type; shell completion finds existing names by it."""
 
     def __init__(self, name: str, read: Callable[[str], T]) -> None:
         self.name = name
@@ -44,7 +45,8 @@ class Checked(click.ParamType[T]):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> "list[CompletionItem]":
-        """Return the names of this type in the database that begin with ``incomplete``."""
+        """Return the completions for a shell: the names of this type in the database that begin
+        with ``incomplete``. See :func:`completion_items` for those that are left out."""
         from countersink.cli.completion import completion_items
 
         return completion_items(ctx, self.name, incomplete)
@@ -60,7 +62,7 @@ class Finite(click.FloatRange):
         """Return the number.
 
         Raises:
-            click.BadParameter: the text is not a number, or the number is out of range.
+            click.BadParameter: the text is not a finite number, or the number is out of range.
         """
         if not math.isfinite(click.FLOAT.convert(value, param, ctx)):
             self.fail(f"{value} is not a finite number", param, ctx)
@@ -86,7 +88,7 @@ def whole_number(text: str) -> int:
     """Return the integer that ``text`` writes in decimal digits, with or without a sign.
 
     Raises:
-        ValueError: the text has other characters, or more than 40 digits.
+        ValueError: the text has no digits, more than 40 of them, or other characters.
     """
     if re.fullmatch(r"[+-]?[0-9]{1,40}", text) is None:
         raise ValueError(f"{text!r} is not a whole number")

@@ -81,8 +81,10 @@ def command(allow_rejects: Allowance | None, **given: Any) -> int:
 
 
 def _with_amounts(options: BackfillOptions) -> BackfillOptions:
-    """Ask about the first column that probably has amounts and is not named, and return the options
-    with the answer."""
+    """Ask the user whether the values of a column are to be added up, and return the options with
+    the answer. The question is about the first column that probably has amounts. If there is none,
+    or if ``--amount-column`` or ``--count-lines`` is given, nothing is asked, and the options stay
+    as they are. Pipes are not searched for such a column."""
     # A pipe can be read only once.
     files = [each for each in content.expand(options.sources)[0] if each.size is not None]
     for source in () if options.count_lines or options.recipe.amount_column else files:
@@ -118,7 +120,8 @@ class _Call:
 
     def run_each_counter(self, options: BackfillOptions) -> int:
         """Make one run for each counter that the sources name, print the results, and return the
-        exit status."""
+        exit status: that of the signal that stopped the command; else 1 if a run failed; else 3 if
+        a run, or the lines without a counter, end with 3."""
         found = exported(self.url, options, self.stop)
         for stray in found.strays[:_STRAYS_SHOWN]:
             click.echo(f"rejected: {output.display(stray)}", err=True)
@@ -146,8 +149,9 @@ class _Call:
         return Exit.FAILED if Exit.FAILED in statuses else max(statuses)
 
     def run(self, options: BackfillOptions) -> BackfillReport:
-        """Make one run, and return its report. Its notices and failures are printed on stderr, each
-        once."""
+        """Make one run, and return its report. Its notices and the failures of its sources are
+        printed on stderr, each once. Misuse if an option is wrong for the sources or the counter.
+        """
         said: list[str] = []
 
         def say(notice: str) -> None:

@@ -1,4 +1,4 @@
-"""``countersink increment``: its flags, how often it sends an entry again (``ATTEMPTS``), and its
+"""``countersink increment``: its flags, how often it sends an entry at most (``ATTEMPTS``), and its
 message if nobody can know whether the increment is stored."""
 
 from datetime import datetime
@@ -90,10 +90,11 @@ def send_one(
     at: datetime | None,
     member: bytes | None = None,
 ) -> None:
-    """Store one increment in the queue.
+    """Store one increment in the queue, as an entry of its own.
 
-    If the reply of Redis is lost, the same bytes are sent again; in a cluster, they are sent to
-    another master. The entry has the same id each time, so it cannot count twice.
+    If Redis does not reply, the entry is sent again: in a cluster, to another master that answers;
+    if there is none, to the same server, until ``ATTEMPTS`` sendings had no reply. The entry has
+    the same id each time, so it cannot count twice.
 
     Args:
         redis_url: the URL of the queue.
@@ -105,8 +106,8 @@ def send_one(
 
     Raises:
         StreamError: nothing was stored.
-        Failure: the entry was sent, but Redis never replied; or the counter has no salt with which
-            the member can be hashed.
+        Failure: the entry may or may not be stored: a sending had no reply, and no later one
+            succeeded; or the counter has no salt with which the member can be hashed.
     """
     client = connect(redis_url, client_name="countersink-increment")
     route, clock = PartitionRoute(), RedisClock()

@@ -346,10 +346,10 @@ backfill_options: Final = settings.together(
 
 def read(given: dict[str, Any]) -> BackfillOptions:
     """Return the options of a backfill. ``given`` has the values of :data:`backfill_options` by
-    their names; it is changed.
+    their names; this function changes the dict.
 
     Raises:
-        click.UsageError: options exclude each other.
+        click.UsageError: options exclude each other, one is missing, or a value is wrong.
     """
     log_format = given["log_format"]
     if log_format:
@@ -378,7 +378,7 @@ _RECONCILE_ONLY: Final = {
 
 
 def _check(options: BackfillOptions) -> None:
-    """Refuse options that exclude each other, before a connection is opened or a source is read."""
+    """Raise Misuse for options that exclude each other or are wrong, before a source is read."""
     if options.count_lines and options.recipe.amount_column:
         raise Misuse("--count-lines and --amount-column exclude each other: give one of them")
     if options.mode == "add":

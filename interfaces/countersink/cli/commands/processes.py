@@ -84,7 +84,8 @@ def worker_command(**options: Any) -> int:
 
 
 def health(options: WorkerOptions, vitals: Vitals) -> Health:
-    """Return the health and metrics of a worker, for the endpoint of ``--metrics-port``."""
+    """Return the health and metrics of a worker, for the endpoint of ``--metrics-port``. The worker
+    is not ready while it starts, waits for a server or stops."""
     return Health(
         process="worker",
         samples=lambda: _samples(vitals),

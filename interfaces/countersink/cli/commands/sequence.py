@@ -245,8 +245,8 @@ def delete_command(name: str, yes: bool) -> None:
 
 @contextmanager
 def _sequences() -> Iterator[Sequences]:
-    """Yield the sequences in the database. A ValueError that is raised inside the block becomes
-    :class:`Misuse`."""
+    """Yield the :class:`Sequences` of the database at ``--mysql-url``. A ValueError that is raised
+    inside the block becomes :class:`Misuse`."""
     store = settings.open_store()
     with values_checked():
         yield store.sequences
@@ -314,8 +314,8 @@ def _settings(sequence: StoredSequence) -> str:
 
 
 def _print_reset(last: dict[str, int | None]) -> None:
-    """Print the sequences that were reset, each with the value that it had before. Prints nothing
-    if there are none."""
+    """Print the result of a reset. ``last`` has the names of the sequences, each with the value
+    that it had before; None if it had no value. Prints nothing if ``last`` is empty."""
     if not last:
         return
     count = sum(value is not None for value in last.values())
@@ -329,5 +329,6 @@ def _print_reset(last: dict[str, int | None]) -> None:
 
 
 def _shown(name: str) -> str:
-    """Return the name of a sequence for use in a sentence, with control characters escaped."""
+    """Return the name of a sequence for use in a sentence, with control characters escaped; ``''``
+    for the empty name."""
     return output.display(name) or repr(name)

@@ -60,7 +60,7 @@ class _Report(Reporter):
             )
 
     def result(self, summary: Summary, counter: str, entries: int) -> None:
-        """Print the result on stdout."""
+        """Print the result on stdout. ``entries`` is the number of entries that were sent."""
         document = {
             "counter": counter,
             "counted": summary.counted,
@@ -236,11 +236,12 @@ def _lines_wanted(
 
 
 def _pipe(name: str, begin: Begin | None) -> int | None:
-    """Return the file descriptor of a pipe or of standard input. None if ``name`` is a file, for
-    which a position is kept.
+    """Open the pipe ``name``, or standard input for ``-``, and return the file descriptor. None if
+    ``name`` is a file, for which a position is kept, or a directory, or does not exist.
 
     Raises:
-        Misuse: it is a pipe, and ``--begin`` is given.
+        Misuse: it is a pipe or standard input, and ``--begin`` is given.
+        OSError: the pipe cannot be opened.
     """
     try:
         mode = None if name == "-" else os.stat(name).st_mode
@@ -254,7 +255,9 @@ def _pipe(name: str, begin: Begin | None) -> int | None:
 
 
 def _position_file(asked: str | None, source: str) -> PositionFile:
-    """Open the position file of a source. ``asked`` is the value of ``--position-file``.
+    """Open the position file of ``source``: a text that names a counter, the lines that count, and
+    the path of the log. ``asked`` is the value of ``--position-file``: a file; a directory, in
+    which each source has its own file; or None for the default directory.
 
     Raises:
         PositionError: the file cannot be used.
@@ -280,8 +283,7 @@ def _absolute(name: str) -> str:
 
 
 def _health(sender: LogSender, summary: Summary) -> Health:
-    """Return the health and metrics of ``tail --follow``, for the endpoint of
-    ``--metrics-port``."""
+    """Return the health and metrics of ``tail``, for the endpoint of ``--metrics-port``."""
     return Health(
         process="tail",
         samples=lambda: _samples(sender, summary),

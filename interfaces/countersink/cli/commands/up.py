@@ -131,7 +131,8 @@ def _run(
     stop: SignalQueue,
     stack: ExitStack,
 ) -> None:
-    """Start the servers and processes, and run until a signal comes.
+    """Start the private servers, bring the tables up to date, start the processes, and restart what
+    dies until a signal comes. The caller stops them with ``stack``.
 
     Args:
         data: the directory of the private servers.
@@ -315,9 +316,11 @@ class CommandProcess(Restartable):
 
 
 def relay(name: str, reader: int) -> None:
-    """Copy the output of a process to stderr until it ends, each line with the name of the process
-    before it, in colour on a terminal. Lines of JSON are copied as they are. It never waits until
-    stderr takes a line, and closes ``reader``."""
+    """Copy the output of a process from the pipe ``reader`` to stderr until it ends, and close
+    ``reader``. Each line has the name of the process before it, in colour on a terminal; lines of
+    JSON are copied as they are. While the pipe is open, this function never waits for stderr, so
+    that the process can always write: lines that stderr does not take are kept and, beyond a limit,
+    dropped (see :class:`LineHandler`)."""
     prefix = f"{name:<{max(map(len, COMMANDS))}} | "
     if sys.stderr.isatty() and not os.environ.get("NO_COLOR"):
         prefix = click.style(prefix, fg=COLOURS[COMMANDS.index(name) % len(COLOURS)])
@@ -335,8 +338,8 @@ def _chosen_port(asked: int | None, usual: int) -> int:
 
 
 class Restarter:
-    """Restarts a server or process that has died, after a pause that grows from death to death. Its
-    owner calls `check` repeatedly."""
+    """Restarts a server or process that has died, after a pause that grows from death to death, up
+    to ``LONGEST_PAUSE``. It does so in `check`, which its owner calls again and again."""
 
     def __init__(self, part: Restartable) -> None:
         self._part = part
@@ -346,7 +349,7 @@ class Restarter:
 
     def check(self) -> None:
         """Plan a restart if the server or process has died; start it again if the planned time has
-        come. Raises nothing."""
+        come. A start that fails counts as a death, and is not raised."""
         if self._due is None:
             if not self._part.running:
                 self._note_death(self._part.how_it_ended())

@@ -211,7 +211,8 @@ def delete_command(name: str, key: str | None, yes: bool) -> None:
 
 def _remove_salts(counter: str) -> None:
     """Delete the salts of a deleted counter from Redis. Salts are random bytes with which producers
-    hash visitors. If they stayed, producers would use them when the counter is made again."""
+    hash visitors. If they stayed, producers would use them when the counter is made again. If Redis
+    is not configured or fails, a notice says that they stay."""
     try:
         remove_salts(settings.open_queue("countersink-counter"), counter)
     except (Misuse, StreamError) as error:
@@ -305,7 +306,8 @@ def max_keys_command(keys: MaxKeys | None) -> None:
 
 
 def _removed(store: Store, name: str, wanted: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the breakdowns, as texts, that a counter has and that ``wanted`` does not have."""
+    """Return the breakdowns, as texts, that a counter has and that ``wanted`` does not have. There
+    are none if the counter does not exist."""
     try:
         present = store.counters.show(name).breakdowns
     except UnknownCounter:

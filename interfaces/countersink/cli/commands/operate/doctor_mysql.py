@@ -45,8 +45,10 @@ _UPDATE: Final = "UPDATE {0} SET {1} = {1} WHERE FALSE"
 
 
 def lines(url: str) -> Iterator[Finding]:
-    """Yield the findings of all checks on the database. If the database does not answer, there is
-    only one finding, a failure."""
+    """Yield the findings of all checks on the database. If the URL names several hosts, findings on
+    each host come first. If no connection can be made, a failure that says so is the last finding.
+    If the tables are missing, of another version or not readable, a failure that says so is last,
+    and the checks on the tables are left out."""
     try:
         settings = Settings.parse(url)
         if settings.others:
@@ -218,7 +220,8 @@ def _consistency(variables: dict[str, str]) -> Finding:
 
 
 def _members(session: Session) -> Finding:
-    """Return the finding on the members of a replication group (MySQL's Group Replication)."""
+    """Return the finding on the members of a replication group (MySQL's Group Replication). If they
+    cannot be read, it is a warning."""
     try:
         members = session.query(
             "SELECT CONCAT(member_host, ':', member_port), member_state, member_role,"

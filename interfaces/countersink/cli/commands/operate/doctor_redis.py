@@ -63,7 +63,8 @@ _NEEDED_ON_CLUSTERS: Final[tuple[tuple[str, ...], ...]] = (
 
 
 def lines(client: redis.Redis) -> Iterator[Finding]:
-    """Yield the findings of all checks on Redis.
+    """Yield the findings of all checks on Redis. If the URL is that of a single Redis, but the
+    server is a node of a cluster, the only finding says so.
 
     Raises:
         StreamError: Redis does not answer, or refuses a command and no finding reports that.
@@ -149,7 +150,8 @@ def _on_each(
     findings: Callable[[RedisState], Iterable[Finding]],
 ) -> Iterator[Finding]:
     """Yield the findings of one check on several nodes. A finding that several nodes share is
-    yielded once, with their names. ``check`` is the check's name; ``findings`` checks one node."""
+    yielded once, with their names. ``check`` is the check's name; ``findings`` checks one node. If
+    a node does not answer or refuses, a finding says so, and no error is raised."""
     found: dict[Finding, list[str]] = {}
     for name, node in nodes.items():
         try:

@@ -226,10 +226,11 @@ def _since(now: str, then: str | None) -> str:
 
 
 def queue_state(client: redis.Redis) -> dict[str, Any]:
-    """Return the state of the queue and of the workers as JSON, read from Redis.
+    """Return the state of the queue and of the workers as JSON, read from Redis. The masters of a
+    cluster that do not answer are in ``away``; what they have is missing in the sums.
 
     Raises:
-        StreamError: Redis does not answer, or refuses.
+        StreamError: Redis does not answer, or refuses; in a cluster, all masters do.
     """
     now, away = now_and_away(client)
     streams = stream_states(client, now, away)
@@ -266,7 +267,7 @@ def ask_masters(
     the reason. Later calls with this ``away`` skip it.
 
     Raises:
-        StreamError: Redis does not answer, or refuses; in a cluster, all masters do.
+        StreamError: Redis does not answer, or refuses; in a cluster, all masters do that are asked.
     """
     cluster = cluster_of(client)
     with mapped():
@@ -298,10 +299,10 @@ def now_and_away(client: redis.Redis) -> tuple[int, dict[str, str]]:
 
 
 def stream_states(client: redis.Redis, now: int, away: dict[str, str]) -> list[dict[str, Any]]:
-    """Return the state of each partition that was ever used, in the order of their numbers, as
-    JSON: the numbers of entries that wait and of those delivered to a worker, the time of the
-    oldest entry, and the bytes of memory. (Applied entries are deleted.) These values are null if
-    the partition's node does not answer.
+    """Return the state of each partition that producers use or ever used, in the order of their
+    numbers, as JSON: the number of entries, how many of them are pending, the time of the oldest
+    entry, its age ``lag_ms``, and the bytes of memory. (Applied entries are deleted.) These values
+    are null if the partition's node does not answer; time and age also if there are no entries.
 
     Args:
         client: the client of Redis.

@@ -68,8 +68,10 @@ def _row(run: runs.RunRow) -> dict[str, Any]:
 
 
 def next_rows(session: Session, *, job: str | None = None) -> list[dict[str, Any]]:
-    """Return the scheduled jobs as JSON documents, each with the time of its next run and the
-    result of its last run. If ``job`` names a job, only this job is returned."""
+    """Return the scheduled jobs as JSON documents, each with the time ``at`` of its next run and
+    the result of its last run that has ended. They are sorted by ``at``. Jobs that are paused, off
+    or not planned yet come last; their ``at`` is null. ``job`` is the name of the only job to
+    return (nothing is returned if no scheduler knows it), or None for all jobs."""
     rows = []
     for planned in runs.jobs(session).values():
         if job not in (None, planned.name):
@@ -111,8 +113,9 @@ OVERDUE_MINUTES: Final = 5
 
 def schedules_state(mysql_url: str | None) -> dict[str, Any]:
     """Return the state of the scheduled jobs as JSON: whether a scheduler plans them, failing jobs,
-    the last compaction, and the next runs. If MySQL does not answer or is not configured, these
-    members are null, and the member ``unknown`` has the reason."""
+    the last compaction, the next runs, overdue runs, and for each job its last success and its
+    numbers of runs by state. If MySQL does not answer or ``mysql_url`` is None, these members are
+    null, and the member ``unknown`` has the reason."""
     names = ("planning", "failing", "last_compaction", "next", "overdue", "jobs")
     return ask_mysql(mysql_url, _state_of, names, "unknown")
 
@@ -123,9 +126,9 @@ def ask_mysql(
     names: Sequence[str],
     unknown: str,
 ) -> dict[str, Any]:
-    """Return a document with the members ``names``, which ``ask`` reads from MySQL. If MySQL does
-    not answer, they are null. The argument ``unknown`` names one more member: the reason, or null
-    if MySQL answered."""
+    """Return the document that ``ask`` reads from MySQL; ``names`` are its members. If
+    ``mysql_url`` is None or MySQL does not answer, or refuses, these members are null. The argument
+    ``unknown`` names one more member: the reason for that, or null if MySQL answered."""
     reason = "no MySQL URL is configured"
     if mysql_url:
         try:

@@ -1,4 +1,4 @@
-"""``countersink ops``: writes the files by which this version is deployed into a directory.
+"""``countersink ops``: writes into a directory the files by which this version is deployed.
 
 Their sources are in the folder ``ops/`` of the project, which is ``countersink/cli/ops`` in the
 wheel. ``0.dev0`` stands for the version in them.
@@ -60,8 +60,10 @@ def command(directory: Path, force: bool) -> int:
 
 
 def _state(path: Path, new: str, earlier: str | None, force: bool) -> str:
-    """Return what becomes of a file, by the checksums of its new content and of the content that an
-    earlier run wrote."""
+    """Return what becomes of the file ``path``: ``written``, ``unchanged``, ``updated``,
+    ``overwritten`` or ``kept``. ``new`` is the checksum of its new content, ``earlier`` that of the
+    content that an earlier run wrote (None if there was none). A file that differs from both is
+    ``overwritten`` with ``force``, else ``kept``."""
     if not path.exists():
         return "written"
     found = _sum(path.read_bytes())
@@ -77,8 +79,8 @@ def _sum(content: bytes) -> str:
 
 
 def _checksums(file: Path) -> dict[str, str]:
-    """Return the checksum of each file that ``sha256sum`` would check; empty if there is no such
-    list."""
+    """Return the checksums in a list of ``sha256sum``, by the names of the files; empty if the list
+    ``file`` does not exist."""
     if not file.exists():
         return {}
     lines = file.read_text("utf-8", "replace").splitlines()
@@ -86,7 +88,8 @@ def _checksums(file: Path) -> dict[str, str]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all: half a file would be taken for a changed one."""
+    """Write a file, whole or not at all, and make its directory: half a file would be taken for one
+    that the user has changed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     part.write_bytes(content)

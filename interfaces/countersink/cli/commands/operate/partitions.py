@@ -64,8 +64,8 @@ def _print(streams: Sequence[dict[str, Any]]) -> None:
 
 def partition_layout(client: redis.Redis) -> dict[str, Any]:
     """Return the document of ``--format json``. It has the number of partitions that producers use
-    (null if the master that stores this number does not answer), the partitions that were ever
-    used, the masters of a cluster, and warnings.
+    (null if the master that stores this number does not answer), these and all other partitions
+    that were ever used, the masters of a cluster (none for a single Redis), and warnings.
 
     Raises:
         StreamError: Redis does not answer, or refuses; in a cluster, all nodes do.

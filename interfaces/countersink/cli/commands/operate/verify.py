@@ -76,7 +76,8 @@ def _verify(url: str, counter: str | None, table: str | None) -> Verified:
 
 
 def _repair(url: str, found: Verified) -> RepairResult:
-    """Repair each tracked table that differs according to ``found``, and return the result."""
+    """Repair each tracked table that differs according to ``found``, and return the result. A table
+    that cannot be repaired is in its ``failed``. Unavailable if MySQL does not answer."""
     repaired, failed = [], dict[str, str]()
     with Store(url) as store, output.progress_of_rows("counting rows") as show:
         for counter in sorted(_wrong_counters(store, found)):
@@ -106,7 +107,8 @@ _REPAIRED: Final = ("rows", "triggers", "corrected", "difference")
 
 
 def _document(done: Verified, repair: RepairResult | None) -> dict[str, object]:
-    """Return the result as JSON. Its ``differences`` are those that remain after a repair."""
+    """Return the result as a JSON document. ``repair`` is None without ``--repair``; with it,
+    ``differences`` are those that remain, and ``found`` are those before the repair."""
     document = output.document(done, ("counters", "rows", "tables"))
     document["differences"] = _differences(done)
     if repair is not None:
