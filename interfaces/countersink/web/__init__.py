@@ -1,5 +1,6 @@
 """The HTTP interface and the dashboard.
 
 Each endpoint has a :class:`~countersink.web.http.Route`: its path, its handler, the required scope,
-and its documentation. Handlers use the same Producer and Store as all other parts.
+and its documentation. Handlers use the classes Producer, Store and Reads, as the other
+interfaces do.
 """

@@ -85,7 +85,7 @@ class Application:
 
     Attributes:
         services: objects that handlers share; set at the start.
-        complete: whether all accepted increments are stored; set at the end.
+        complete: whether all accepted increments are stored; False until the end, which sets it.
     """
 
     services: Services
@@ -257,9 +257,11 @@ def _problem_of(error: Exception) -> Problem:
 
 
 def _error_page(route: Route, error: Exception) -> str | None:
-    """Return the page to which a browser is sent after an error; None where there is none.
+    """Return the URL of the page to which a browser is sent after an error; None where the error
+    itself is the answer.
 
-    A failed login leads back to the form, which explains the status.
+    A failed login leads back to the form, which explains the status. A page that needs a key (401)
+    leads to the form too.
     """
     if route.path == LOGIN_PATH and route.method == "POST":
         return f"{LOGIN_PATH}?wrong={error_response(error).status_code}"

@@ -1,9 +1,9 @@
 """Badges of hit counters: the SVG (``badge``), and the numbers in it (``HitNumbers``).
 
-A number is read from MySQL at most every :data:`FRESH_S` seconds. Between two reads, this process
-adds the visits that it accepts. A visit accepted during a read may be in the result or not; the
-badge does not add it, so that no visit is shown twice. So a badge may be a few visits behind until
-the next read.
+The number of a key is read at most every :data:`FRESH_S` seconds, from MySQL and, if the queue is
+short, from the queue. Between two reads, this process adds the visits that it accepts. A visit
+accepted during a read may be in the result or not; the badge does not add it, so that no visit is
+shown twice. So a badge may be a few visits behind until the next read.
 """
 
 import asyncio
@@ -97,9 +97,11 @@ class _Number:
     """The number that the badge of one key shows.
 
     Attributes:
-        base: the total by the last read; None before the first successful read.
+        base: the total by the last successful read, or the number shown before if that read was
+            incomplete and gave less; None before the first successful read.
         visits: number of visits that this process has accepted since that read.
-        read_at: time of the end of the last read, in seconds on :func:`time.monotonic`.
+        read_at: time of the end of the last read, also of a failed one, in seconds on
+            :func:`time.monotonic`.
         reading: the running read; None where none is running.
     """
 
@@ -124,11 +126,15 @@ class HitNumbers:
         self._threads = anyio.CapacityLimiter(THREADS)
 
     async def number(self, counter: str, key: str, visits: int) -> int | None:
-        """Return the total of a key; None where it could not be read.
+        """Return the total of a key, read again if the last read is older than :data:`FRESH_S`.
+        Where the read fails, takes longer than :data:`PATIENCE_S`, or would be one too many
+        (:data:`MAX_READINGS`), return the last known total with the visits since; None where no
+        read has succeeded yet.
 
         Args:
             counter, key: the counter and the key that the badge shows.
-            visits: number of visits that the producer has just accepted.
+            visits: number of visits of this request that the producer has just accepted; they are
+                added to the total.
         """
         number = self._numbers.pop((counter, key), None) or _Number()
         self._numbers[counter, key] = number  # at the end: the least recently used come first
@@ -161,8 +167,8 @@ class HitNumbers:
             self._readings -= 1
 
     def _total(self, counter: str, key: str) -> tuple[int, bool] | None:
-        """Return the total of a key, and whether it includes all stored visits; return None where
-        the total could not be read."""
+        """Return the total of a key, and whether it includes all stored visits. The total is 0
+        where the counter does not exist. Return None where the total could not be read."""
         services = self._services
         spooled = services.producer.mark() is None
         queued: int | None = None

@@ -23,12 +23,12 @@ class Problem(Exception):
     Attributes:
         status: the HTTP status.
         detail: the sentence: what is wrong and what to do, without internal details.
-        headers: further headers of the answer.
+        headers: further headers of the answer, with ``Retry-After`` if it is given.
         extra: further members of the problem document, such as ``errors``.
 
     Args:
-        retry_after: seconds to wait before the next attempt; they are rounded up in the header
-            ``Retry-After``.
+        retry_after: seconds to wait before the next attempt; the header ``Retry-After`` has them,
+            rounded up and at least 1. None adds no header.
     """
 
     def __init__(
@@ -60,4 +60,4 @@ class Problem(Exception):
 
 class CannotServe(Exception):
     """The server cannot start: no key is valid, and there is no terminal on which a new key could
-    be shown; or its address is in use, or not an address of this machine."""
+    be shown; or it cannot listen at its address, for example because the address is in use."""

@@ -34,8 +34,8 @@ class WebOptions:
         host: the address to listen at.
         port: the TCP port; 0 for any free one.
         without_keys: True lets requests without a key do everything.
-        allowed_hosts: names that the ``Host`` header may have besides ``host`` and the names of
-            loopback; ``*`` for any name.
+        allowed_hosts: names that the ``Host`` header may have besides ``host``, names of loopback
+            and addresses; ``*`` for any name, ``*.example.com`` for any subdomain.
         public_counters: counters to which anybody may add 1, without a key and from any page: for
             pixels, badges and beacons. They are names, or shell patterns for existing counters.
         hit_visitors: counters, as names or shell patterns, whose hits are counted by visitor: if
@@ -57,8 +57,10 @@ class WebOptions:
         rate_per_address: the same limit for requests without a key from one address (for IPv6, from
             one /64 network).
         failures_per_minute: wrong keys that one address may send per minute.
-        max_connections: maximum number of open connections; further ones get 503.
-        request_timeout_s: seconds in which a request's head and body must arrive.
+        max_connections: maximum number of open connections. A further one takes the place of the
+            one that has waited longest for its client; if none waits, it gets 503.
+        request_timeout_s: seconds in which a request's head and body must arrive, and for which a
+            client may take no byte of an answer.
         read_timeout_s: seconds that a read may take, including its wait for a thread.
         wait_s: maximum seconds that a request with ``?wait=`` waits until its increments are stored
             or counted.

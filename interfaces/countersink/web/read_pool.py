@@ -1,5 +1,5 @@
 """``ReadPool`` runs reads of totals in threads, with limits of their number (429) and duration
-(503). ``read_problems`` raises the HTTP problem (404, 422, 500, 503) for each error of a read.
+(503). ``read_problems`` turns errors of a read into HTTP problems (404, 422, 500, 503).
 
 A read ends with its result, at its time limit, or when its client disconnects.
 """
@@ -44,9 +44,9 @@ T = TypeVar("T")
 class ReadPool:
     """Runs reads in threads. Use it only in the event loop's thread.
 
-    The reads of one key use at most half of the threads, so that the reads of others find a free
-    one. Only one read at a time reads the queue: it takes memory, and holds the interpreter lock
-    for long.
+    The reads of one key, or of one address without a key, use at most half of the threads, so that
+    the reads of others find a free one. Only one read at a time reads the queue: it takes memory,
+    and holds the interpreter lock for long.
 
     Args:
         threads: number of threads.
@@ -82,11 +82,13 @@ class ReadPool:
         the time limit, or when the client disconnects.
 
         Args:
-            request: the request.
-            who: identity of the request; each identity has a limit of reads.
+            request: the request. Its body must have been read before: the wait for the disconnect
+                would consume it.
+            who: identity of the request; each key, and each address without a key, has a limit of
+                reads.
             work: the read, which may block.
             args: arguments of ``work``.
-            pending: whether ``work`` reads the queue.
+            pending: whether ``work`` reads the queue; of all such reads, one runs at a time.
 
         Raises:
             Problem: 429 this key or address has too many reads; 503 the read reached the time
@@ -161,7 +163,8 @@ def _too_slow(seconds: float) -> Problem:
 
 @contextmanager
 def read_problems(*, without_pending: bool = False) -> Iterator[None]:
-    """Turn the errors that a read raises within the block into problems.
+    """Turn the errors that a read raises within the block into problems. Other errors pass
+    unchanged, such as a StoreError because MySQL is away.
 
     Args:
         without_pending: True where the request could have set ``include_pending``, and has not; the

@@ -53,8 +53,8 @@ class Acknowledgements:
         self._polling: asyncio.Task[None] | None = None
 
     async def stored(self, seconds: float) -> bool:
-        """Wait until all increments accepted so far are in Redis, or fsynced in the spool. Return
-        True then, or False if that takes longer than ``seconds``."""
+        """Wait until all increments that this process has accepted so far are in Redis, or fsynced
+        in the spool. Return True then, or False if that takes longer than ``seconds`` or fails."""
         asked = time.monotonic()
         try:
             async with asyncio.timeout(seconds), self._flushing:
@@ -71,11 +71,12 @@ class Acknowledgements:
         return True
 
     async def applied(self, seconds: float) -> bool | None:
-        """Wait until all increments accepted so far are in MySQL, counted or as dead letters.
-        Return True then, or False if that takes longer than ``seconds``. Return None if Redis has
-        lost entries, because nobody can know then whether they were applied.
+        """Wait until all increments that this process has accepted so far are in MySQL, counted or
+        as dead letters. Return True then, or False if that takes longer than ``seconds`` or fails.
+        Return None if Redis has lost entries, because nobody can know then whether they were
+        applied.
 
-        A request waits only for entries that were stored before its own, and for its own. Later
+        Each call waits only for its own entries, and for those that were stored before them. Later
         entries do not prolong the wait, however far behind the workers are.
         """
         waiter: Waiter = asyncio.get_running_loop().create_future()
@@ -165,8 +166,9 @@ class Services:
     _places: dict[str, anyio.CapacityLimiter] = field(default_factory=dict, repr=False)
 
     def single(self, kind: Callable[["Services"], T]) -> T:
-        """Return this process's only object of ``kind``; it is made on first use. Only for the
-        event loop's thread."""
+        """Return this process's only object of ``kind``, a class or function. The first call makes
+        it by ``kind(self)``, and later calls return the same object. Only for the event loop's
+        thread."""
         found: T | None = self._made.get(kind)
         if found is None:
             found = self._made[kind] = kind(self)
@@ -174,14 +176,14 @@ class Services:
 
     async def run(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call ``work``, which blocks for a moment, in a thread, and return its result. The
-        functions of each module have threads of their own: if those of one module wait for a lock,
-        the others are not held up."""
+        functions of each module have ``options.threads`` threads of their own: if those of one
+        module wait for a lock, the others are not held up."""
         kind = getattr(work, "func", work).__module__  # of a partial: its function's
         return await self._run(kind, partial(work, *args, **kwargs))
 
     async def run_in_session(self, work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call ``work`` in a thread, as :meth:`run` does, with a new session as its first
-        argument."""
+        """Call ``work`` in a thread, as :meth:`run` does, with a new session as its first argument,
+        and return its result. The session is closed afterwards."""
 
         def opened() -> T:
             with open_tables(self.options.mysql_url) as session:

@@ -41,7 +41,11 @@ class Authenticator:
     async def admit(
         self, route: Route, headers: Mapping[bytes, bytes], client: str, scope: Scope
     ) -> Identity:
-        """Return the identity of a request if it may use its route.
+        """Return the identity of a request if it may use its route. Count the request for the rate
+        limit of its key or address, and record the use of the key.
+
+        The identity is :data:`NOBODY` where the route needs no key. On a public route it is public
+        where the request has no key, or a key without the scope.
 
         Args:
             route: the route of the request.
@@ -51,8 +55,9 @@ class Authenticator:
             scope: the ASGI scope of the request.
 
         Raises:
-            Problem: 401 there is no valid key; 403 the identity may not do this; 429 there are too
-                many requests; 503 the key is unknown, and MySQL is away.
+            Problem: 401 there is no valid key; 403 the identity may not do this, or the request
+                came from a page of another origin; 429 there are too many requests or wrong keys;
+                503 the key is unknown, and MySQL is away or too many requests wait already.
         """
         if route.scope is None and not route.public:
             self.limit_address(client)
@@ -101,8 +106,13 @@ class Authenticator:
     def _without_key(
         self, route: Route, headers: Mapping[bytes, bytes], client: str, scope: Scope
     ) -> Identity:
-        """Return the identity of a request without a key: that of its login, or :data:`EVERYBODY`,
-        or :data:`NOBODY`."""
+        """Return the identity of a request without a key: that of its login; without a login
+        :data:`EVERYBODY` if the server needs no keys; :data:`NOBODY` on a public route.
+
+        Raises:
+            Problem: 401 the route needs a key; 403 the request came from a page of another origin;
+                429 there are too many requests.
+        """
         scheme = scope["scheme"]
         login = self._cookie.login(headers, scheme, self._register)
         if login is not None:

@@ -73,8 +73,8 @@ class TokenBuckets:
         return len(self._young) + len(self._old)
 
     def take(self, name: str) -> float:
-        """Take a token and return 0.0. If there is none, take none, and return the seconds until
-        there is one."""
+        """Take a token from the bucket of ``name`` and return 0.0. If the bucket has none, take
+        none, and return the seconds until it has one."""
         now = self._clock()
         full_at = self._full_at(name, now)
         wait = full_at - now - self._room
@@ -88,7 +88,8 @@ class TokenBuckets:
         return wait
 
     def wait(self, name: str) -> float:
-        """Return the seconds until there is a token, 0.0 if there is one. Takes no token."""
+        """Return the seconds until the bucket of ``name`` has a token, 0.0 if it has one. Take no
+        token."""
         now = self._clock()
         wait = self._full_at(name, now) - now - self._room
         return wait if wait > _ROUNDING_S else 0.0
@@ -175,8 +176,8 @@ class NameQuotas:
             names: the names in the request.
 
         Returns:
-            The set of names that the key has used. The caller adds those of the request once they
-            are accepted.
+            The set of names that the key has used, not a copy: the caller adds those of the request
+            once they are accepted. For a public identity, a new empty set, which is not kept.
 
         Raises:
             Problem: 403 the key would exceed its quota.
@@ -195,8 +196,8 @@ class NameQuotas:
 
 
 def shown_key(headers: Mapping[bytes, bytes]) -> str | None:
-    """Return the key in ``Authorization: Bearer`` or ``X-API-Key``; None where a request has
-    neither.
+    """Return the key in ``Authorization: Bearer``, or else in ``X-API-Key``; None where a request
+    has neither. The key is not checked.
 
     Other schemes of ``Authorization`` are ignored: they are for a proxy in front of this server.
     """
@@ -279,8 +280,8 @@ class LoginCookie:
         return SECURE + self._name if scheme == "https" else self._name
 
     def shown(self, headers: Mapping[bytes, bytes], scheme: str) -> str | None:
-        """Return the token in the request's first cookie of this name; None where there is no such
-        cookie."""
+        """Return the token in the request's first cookie that has the name from :meth:`name`; None
+        where there is no such cookie. The token is not checked."""
         for pair in headers.get(b"cookie", b"").decode("latin-1").split(";"):
             name, _, value = pair.strip().partition("=")
             if name == self.name(scheme):

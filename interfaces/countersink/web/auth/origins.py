@@ -36,11 +36,16 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class Hosts:
-    """The names that a ``Host`` header may have.
+    """The names that a ``Host`` header may have. Addresses other than 0.0.0.0 and ``::``, and names
+    of loopback such as ``localhost``, are always allowed.
 
     Args:
-        host: the address at which the server listens.
+        host: the address or name at which the server listens; it is allowed, except 0.0.0.0 and
+            ``::``.
         allowed: further names; ``*`` allows any name, ``*.example.com`` any subdomain.
+
+    Attributes:
+        check: checks the value of a Host header, as :meth:`_check`, and remembers good values.
     """
 
     def __init__(self, host: str, allowed: Iterable[str] = ()) -> None:
@@ -95,10 +100,11 @@ class Addresses:
         return address is not None and any(address in network for network in self._trusted)
 
     def find(self, peer: str | None, forwarded_for: str | None) -> str:
-        """Return the address of a client; for IPv6 its /64 network.
+        """Return the address of a client; for IPv6 its /64 network; :data:`UNKNOWN` where the
+        client has no valid address.
 
         Args:
-            peer: the address at the other end of the connection.
+            peer: the address at the other end of the connection; None for a unix socket.
             forwarded_for: the header ``X-Forwarded-For``. Its addresses are read from the right, as
                 long as a trusted proxy has written them.
         """
@@ -131,8 +137,9 @@ def is_same_origin(headers: Mapping[bytes, bytes], scheme: str, *, default: bool
     Args:
         headers: the request's headers, by lower-case name.
         scheme: ``http`` or ``https``, as the browser sees it.
-        default: the result if no header names the page's origin. It is True for a writing request
-            without a cookie: a browser would have sent such a header, so the sender is a program.
+        default: the result if no header names the page's origin. Callers give True for a writing
+            request that needs no login: a browser would have sent such a header, so the sender is a
+            program.
     """
     site = headers.get(b"sec-fetch-site")
     if site is not None:

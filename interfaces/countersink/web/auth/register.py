@@ -44,7 +44,8 @@ class Identity:
         name: name of the key.
         scopes: permitted scopes; ``admin`` includes the others.
         counters: shell patterns of the counters that it may name; empty for all.
-        max_counters: number of counters that it may use; None for the server's setting.
+        max_counters: number of counters, and of sequences, that it may use while the server runs;
+            None for the server's setting.
         public: True where it may only add 1 to public counters: the request has no key, or its key
             lacks the scope.
         session: hash of the login's cookie; empty where there is no login.
@@ -130,8 +131,8 @@ class Register:
         return None if found is None or self.key(found.identity.key_id) is None else found
 
     def is_valid(self, who: Identity) -> bool:
-        """Return whether the login or key of ``who`` is still valid. Endless answers check this
-        repeatedly."""
+        """Return whether the login or key of ``who`` is still valid; True where ``who`` has
+        neither. Endless answers check this repeatedly."""
         if who.session:
             return self.login(who.session) is not None
         if who.key_id:
@@ -169,8 +170,9 @@ class Register:
         after a login or link has ended. All calls during a read share the next read. Never raises.
 
         Returns:
-            True if the register was read, False if MySQL does not answer in time. If MySQL did not
-            answer the last read, False is returned without another one.
+            True if the register was read; False if MySQL does not answer within
+            :data:`READ_WAIT_S`. If MySQL did not answer the last read, or not in time, False is
+            returned without another read.
         """
         if self._away or self._late:
             return False
@@ -188,8 +190,8 @@ class Register:
             await self._try_read()
 
     async def keep_fresh(self) -> None:
-        """Read every :data:`REFRESH_S` seconds, and write the uses of keys, until the task is
-        cancelled."""
+        """Read the register every :data:`REFRESH_S` seconds, and write the uses of keys every
+        :data:`USE_S` seconds, until the task is cancelled. A failed read is logged."""
         noted = self._clock()
         while True:
             await asyncio.sleep(REFRESH_S)
@@ -200,8 +202,8 @@ class Register:
                 await self.write_uses()
 
     async def write_uses(self) -> None:
-        """Write the time of last use of each key that was used since the last write. Never
-        raises."""
+        """Write now as the time of last use of each key that was used since the last write. If
+        MySQL is away, the next call writes it. Never raises."""
         used, self._used = self._used, set()
         if not used:
             return

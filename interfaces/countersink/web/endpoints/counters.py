@@ -142,8 +142,8 @@ def _row(line: OverviewLine, better: Better) -> dict[str, Any]:
 
 
 def cached_sort_values(services: Services) -> dict[str, CachedAnswer[SortValues]]:
-    """Return the numbers by which counters are sorted, as a cached answer for each sort order: many
-    pages need one read."""
+    """Return a cached answer for each sort order except that by name, with the numbers by which all
+    counters are sorted. So many pages need one read."""
 
     def ask(by: str) -> SortValues:
         return services.reads.read(lambda moment: sort_values(moment.snapshot, by))
@@ -164,10 +164,12 @@ async def counter(request: Request, services: Services, who: Identity) -> Respon
 async def require_counter(
     request: Request, services: Services, who: Identity, name: str
 ) -> Counter:
-    """Return the counter with the name ``name``.
+    """Return the counter with the name ``name``, read in the read pool. The body of the request
+    must have been read before.
 
     Raises:
-        Problem: 404 the counter does not exist; 503 MySQL does not answer.
+        Problem: 404 the counter does not exist; 429 and 503 as :meth:`ReadPool.run`.
+        StoreError: MySQL does not answer.
     """
 
     def read() -> Counter:
@@ -303,7 +305,8 @@ class NoteList(Closed):
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET …/notes`` with the notes on a counter, and those on all counters."""
+    """Answer ``GET …/notes`` with notes: of a counter, its own and those on all counters, or for a
+    link its own only; without a counter in the path, those on all counters."""
     given = request.scope["countersink.given"]
     counter = await _existing_counter(request, services, who)
     # A link gives access to its counter's own notes only.
@@ -319,7 +322,7 @@ async def listed(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def write(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``PUT …/notes/{day}``: write the note on a day, in place of an older one."""
+    """Answer ``PUT …/notes/{day}``: write the note on a day, which replaces an older note on it."""
     day = _day(request)
     # First the body: the read pool, which finds the counter, would consume it.
     asked = await read_object(request, services, NoteText)
@@ -335,7 +338,7 @@ async def write(request: Request, services: Services, who: Identity) -> Response
 
 
 async def delete(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``DELETE …/notes/{day}``: delete the note on a day."""
+    """Answer ``DELETE …/notes/{day}``: delete the note on a day; 404 if there is none."""
     counter = _counter(request, who)
     day = _day(request)
     if not await services.run_in_session(notes.delete, counter, day):

@@ -77,7 +77,8 @@ _PARAMETERS: Final = (
 
 
 async def listed(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/dead`` with dead letters, newest first."""
+    """Answer ``GET /v1/dead`` with at most ``limit`` dead letters, newest first, and the numbers of
+    all dead letters by reason."""
     given = request.scope["countersink.given"]
     return JSONResponse(await services.run_in_session(_list, given["reason"], given["limit"]))
 
@@ -90,7 +91,8 @@ async def retried(request: Request, services: Services, who: Identity) -> Respon
 
 
 async def dropped(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``POST /v1/dead/drop``: delete the dead letters that the body chooses."""
+    """Answer ``POST /v1/dead/drop``: delete the dead letters that the body chooses. With ``reason``
+    or ``all``, the numbers of those that were not kept are deleted too."""
     choice = await _choice(request, services)
     number = await services.run_in_session(_drop, choice)
     return JSONResponse({"dropped": number})
@@ -123,8 +125,9 @@ def _drop(session: Session, choice: Choice) -> int:
 
 
 def _chosen(session: Session, choice: Choice) -> dict[str, Any]:
-    """Return a choice as arguments of ``retry`` and ``drop``; without refs and reason these take
-    all dead letters. Dead letters that are added later are left out.
+    """Return a choice as arguments of ``retry`` and ``drop``. Without refs and reason, ``drop``
+    takes all dead letters, and ``retry`` all but those that may be counted already. Dead letters
+    that are added later are left out.
 
     Raises:
         Problem: 409 more than ``most`` match.

@@ -1,6 +1,6 @@
 """The endpoints ``/hit/...``: a pixel, a badge and a beacon. Each request counts a visit, except
-prefetches and HEAD requests. It needs a key unless the counter is public. See ``web/badges.py`` for
-the SVG."""
+prefetches, HEAD requests, and badges with ``count=0``. It needs a key unless the counter is public.
+See ``web/badges.py`` for the SVG."""
 
 import asyncio
 import re
@@ -63,8 +63,8 @@ _COUNT: Final = choice("count", ("0", "1"), "`0` shows the number and counts not
 
 
 async def pixel(request: Request, services: Services, who: Identity) -> Response:
-    """Count a visit, and answer with a transparent pixel. The query is ignored: a page may change
-    it to bypass caches."""
+    """Count a visit, as :func:`_count_visit` does, and answer with a transparent pixel. The query
+    is ignored: a page may change it to bypass caches."""
     counter, key = _counter_and_key(request)
     await _require_ingest(request, services, who, counter)
     await _count_visit(request, services, who, counter, key)
@@ -72,8 +72,13 @@ async def pixel(request: Request, services: Services, who: Identity) -> Response
 
 
 async def number(request: Request, services: Services, who: Identity) -> Response:
-    """Count a visit, unless ``count`` is 0, and answer with a badge that shows the number of
-    visits."""
+    """Count a visit, unless ``count`` is 0, and answer with a badge that shows the total of the
+    key. It shows a dash where the total is unknown, or may not be seen and ``count`` is not 0.
+
+    Raises:
+        Problem: as :func:`_require_ingest` and :func:`accept`, if a visit is to be counted; if not,
+            403 ``who`` may not see the total; 503 MySQL cannot tell, or too many requests wait.
+    """
     given = request.scope["countersink.given"]
     counter, key = _counter_and_key(request)
     visits, total = 0, None
@@ -117,8 +122,8 @@ def _counter_and_key(request: Request) -> tuple[str, str]:
 
 
 async def _may_see(request: Request, services: Services, who: Identity, counter: str) -> bool:
-    """Return whether ``who`` may see a counter's number: the key has the scope read, or the counter
-    is public.
+    """Return whether ``who`` may see a counter's number: the key has the scope read and may name
+    the counter, or the counter is public.
 
     Raises:
         Problem: 503 MySQL cannot tell whether the counter is public.
@@ -134,7 +139,8 @@ async def _require_ingest(
     """Check that ``who`` may add to a counter.
 
     Raises:
-        Problem: 403 ``who`` may not name the counter, and it is not public; 503 MySQL cannot tell.
+        Problem: 403 the counter is not public, and ``who`` has no key with the scope ingest or may
+            not name the counter; 503 MySQL cannot tell.
     """
     if not who.public and who.may_name(counter):
         return
@@ -169,7 +175,7 @@ async def _count_visit(
 
 async def _has_visitors(request: Request, services: Services, counter: str) -> bool:
     """Return whether a counter counts different members. Wait until the producer knows it; return
-    False if it is still unknown after :data:`SALT_WAIT_S`."""
+    False if it is still unknown after :data:`SALT_WAIT_S`, or if too many requests wait already."""
     counts_members = services.producer.counts_members
     await wait_until(request, services, lambda: counts_members(counter) is not None, SALT_WAIT_S)
     return bool(counts_members(counter))
@@ -211,7 +217,8 @@ class PublicCounters:
         )
 
     async def has(self, counter: str, holder: str) -> bool:
-        """Return whether a counter is public.
+        """Return whether a counter is public: its name is one of the option's names, or it exists
+        and matches one of the option's patterns. Names of existing counters are cached.
 
         Args:
             counter: name of the counter.
@@ -219,7 +226,8 @@ class PublicCounters:
                 is asked.
 
         Raises:
-            Problem: 503 MySQL does not answer whether the counter exists.
+            Problem: 503 MySQL does not answer whether the counter exists, or too many requests wait
+                already.
         """
         if counter in self._listed:
             return True

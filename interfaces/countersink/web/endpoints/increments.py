@@ -83,7 +83,7 @@ async def wait_until(
     request: Request, services: Services, is_known: Callable[[], bool], within_s: float
 ) -> None:
     """Wait until ``is_known`` returns True, at most ``within_s`` seconds. Do not wait where too
-    many requests wait already (see WaitingPlaces)."""
+    many requests wait already (see WaitingPlaces). The caller has to ask ``is_known`` again."""
     if is_known():
         return
     deadline = time.monotonic() + within_s
@@ -131,8 +131,8 @@ def accept(
 
 
 def answer(accepted: int, state: State | None) -> Response:
-    """Return the answer to a request whose increments were accepted. Without ``wait`` their state
-    is None."""
+    """Return the answer to a request whose increments were accepted: 200 if ``state`` is ``stored``
+    or ``applied``, else 202. Without ``wait`` the state is None, and the answer has none."""
     if state is None:
         body, status = b'{"accepted":%d}' % accepted, 202
     else:
@@ -238,7 +238,8 @@ def _check_time(when: datetime, now: float, options: WebOptions) -> None:
 
 
 def scoped(who: Identity, id: str) -> str:
-    """Return ``id`` with the key's id in front: equal ids of two keys are different events."""
+    """Return ``id`` with the key's id in front: equal ids of two keys are different events. All
+    requests without a key share one, empty, id of a key."""
     return f"http:{who.key_id}/{id}"
 
 
@@ -407,7 +408,7 @@ def _check_number(items: int, most: int) -> None:
 
 def invalid(errors: Sequence[tuple[int, str]]) -> Problem:
     """Return the problem (422) of invalid increments. ``errors`` has their positions, from 0, and
-    the error of each."""
+    the error of each; the answer has the first :data:`MAX_ERRORS` of them."""
     return Problem(
         422,
         "Some increments are not valid; nothing was counted",

@@ -106,7 +106,8 @@ async def revoke(request: Request, services: Services, who: Identity) -> Respons
 
 async def shared_page(request: Request, services: Services, who: Identity) -> Response:
     """Answer ``GET /shared`` with the dashboard's page, which shows the counter or board of a link.
-    Pages of ``frame_ancestors`` may embed it: requests of the page have no cookie."""
+    Pages of ``frame_ancestors`` may embed it. This is safe: the page's requests have the link's
+    token and no cookie, so an embedding page cannot use a visitor's login."""
     answer = page(request, "index.html")
     scripts = load()[1]["index.html"].scripts
     # Also in a 304: the browser's copy may be from before a change of the setting.

@@ -74,7 +74,7 @@ COUNTER: Final = Parameter(
 
 
 async def live(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/live`` with a stream of events."""
+    """Answer ``GET /v1/live`` with a stream of events, and HEAD with the head only."""
     counters = frozenset(request.scope["countersink.given"][COUNTER.name])
     if not all(map(who.may_name, counters)):
         raise Problem(403, "This key may not name one of these counters")
@@ -96,8 +96,9 @@ class SentNumbers:
 
     Attributes:
         visible: for the patterns of each listener, the number of existing counters that match one
-            of them; None where there are too many counters to read each second. Patterns of
-            listeners that joined during the read are missing.
+            of them, or of all counters if the patterns are empty; None where there are too many
+            counters to read each second. Patterns of listeners that joined during the read are
+            missing, unless an earlier listener has the same.
         today: the day in the counter's time zone and its total, by name of a counter that a
             listener wants.
         complete_up_to: see :class:`countersink.reads.Moment`.
@@ -128,9 +129,12 @@ class Listener:
     _sent: dict[str, tuple[date, int]] = field(default_factory=dict)
 
     def news(self, read: Future[SentNumbers]) -> dict[str, Any] | None:
-        """Return the document of an event, with the numbers of ``read`` that changed since the last
-        event. Return None if the read is running, was sent already, or began before this listener
-        joined."""
+        """Return the document of the event to send after ``read``, and remember that it was sent.
+
+        The document has the number of visible counters, and today's totals that changed since the
+        last event; after a failed read it is ``{"trouble": True}``. Return None if the read is
+        running, was sent already, or began before a listener with these patterns joined.
+        """
         if read is self.last or not read.done():
             return None
         if read.exception() is not None:
@@ -164,7 +168,8 @@ class Feed:
         services: have ``reads``, which read the numbers.
 
     Attributes:
-        numbers: the cached answer of the last read; it raises where a server did not answer.
+        numbers: the cached answer of the last read; its result is an exception where MySQL or Redis
+            did not answer.
         listeners: the listeners of all open streams.
     """
 
@@ -234,13 +239,14 @@ def _visible(names: list[str] | None, patterns: tuple[str, ...]) -> int | None:
 
 
 class LiveStream(StreamingResponse):
-    """Sends events to a listener until it disconnects, stops reading, or has listened for
-    :data:`LIFE_S`.
+    """Sends events to a listener until it disconnects, stops reading, has listened for
+    :data:`LIFE_S`, or is not admitted any more.
 
     Args:
         feed: reads the numbers.
         listener: receives the events.
-        is_admitted: returns whether the stream may go on.
+        is_admitted: returns whether the stream may go on: its key is valid, and the server is not
+            stopping.
     """
 
     def __init__(self, feed: Feed, listener: Listener, is_admitted: Callable[[], bool]) -> None:
@@ -255,8 +261,8 @@ class LiveStream(StreamingResponse):
         self._is_admitted = is_admitted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer. The listener joins at once, so that the limits of later requests count
-        it."""
+        """Send the answer. The listener joins the feed before, so that the limits of later requests
+        count it, and leaves it afterwards."""
         self._feed.join(self._listener)
         try:
             await super().__call__(scope, receive, send)

@@ -86,7 +86,8 @@ async def icon(request: Request, services: Services, who: Identity) -> Response:
 
 
 async def static(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /static/{version}/{file}`` with a file of the dashboard."""
+    """Answer ``GET /static/{version}/{file}`` with a file of the dashboard; 404 for the files of
+    another version."""
     version, files = load()
     found = files.get(request.path_params["file"])
     if found is None or request.path_params["version"] != version:
@@ -95,7 +96,9 @@ async def static(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def login(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``POST /login``: begin a login with the key in the form."""
+    """Answer ``POST /login``: begin a login with the key in the form, set its cookie, and lead to
+    the dashboard. A key that is not valid or cannot read gets 403; a browser is led back to the
+    form."""
     text = await _form_key(request, services)
     client: str = request.scope["countersink.client"]
     known = await find_credential(
@@ -115,7 +118,8 @@ async def login(request: Request, services: Services, who: Identity) -> Response
 
 
 async def logout(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``POST /logout``: end the login of the request's cookie."""
+    """Answer ``POST /logout``: end the login of the request's cookie, if there is one, delete the
+    cookie, and lead to the login page."""
     scheme = request.scope["scheme"]
     shown = services.cookie.shown(request.scope["countersink.headers"], scheme)
     if shown is not None:
@@ -181,8 +185,8 @@ class Asset:
 
 @cache
 def load() -> tuple[str, Mapping[str, Asset]]:
-    """Return the hash of all files of the dashboard, and the files by path, such as
-    ``js/app.js``."""
+    """Return the hash of all files of the dashboard, and the files by path, such as ``js/app.js``.
+    They are read once in the life of the process."""
     found = {
         path.relative_to(_STATIC).as_posix(): path.read_bytes()
         for path in _STATIC.rglob("*.*")
@@ -224,7 +228,8 @@ def _answer(request: Request, asset: Asset, kept: str) -> Response:
 
 
 def _page(body: bytes, found: Mapping[str, bytes], version: str) -> Asset:
-    """Return a page in which each script with the mark ``data-inline`` is replaced by its text."""
+    """Return a page in which each script with the mark ``data-inline`` is replaced by its text, and
+    :data:`PLACEHOLDER` by the folder of this version."""
     hashes: list[str] = []
 
     def inline(match: re.Match[bytes]) -> bytes:

@@ -67,6 +67,9 @@ class SequencePlaces:
 
     Args:
         services: have the store.
+
+    Attributes:
+        sequences: the sequences; a statement on them waits for a lock :data:`LOCK_WAIT_S` at most.
     """
 
     def __init__(self, services: Services) -> None:
@@ -134,7 +137,8 @@ async def take(request: Request, services: Services, who: Identity) -> Response:
 
 
 async def peek(request: Request, services: Services, who: Identity) -> Response:
-    """Answer with the value that a sequence has handed out last."""
+    """Answer with the value that a sequence has handed out last in its current period; null where
+    it has handed out none, or does not exist."""
     name = _name(request, who)
     try:
         value = await services.read_pool.run(request, who, services.store.sequences.peek, name)

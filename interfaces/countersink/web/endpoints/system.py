@@ -47,7 +47,8 @@ async def system(request: Request, services: Services, who: Identity) -> Respons
 
 
 async def schedule(request: Request, services: Services, who: Identity, what: str) -> Response:
-    """Answer ``POST /v1/schedules/{job}/{what}``: pause, resume or run a scheduled job."""
+    """Answer ``POST /v1/schedules/{job}/{what}``: pause, resume or run a scheduled job, and return
+    its state. The body is ignored."""
     job = request.path_params["job"]
     await read(request, services, MAX_OBJECT_BYTES)
     try:
@@ -116,7 +117,8 @@ class InstallationState(msgspec.Struct):
 
 
 class WhoAmI(msgspec.Struct):
-    """The key of the request, and its rights. Members are null without a key."""
+    """The key of the request, and its rights. ``key``, ``name`` and ``link`` are null where there
+    is none."""
 
     key: Annotated[str | None, doc("the public part of the key")]
     name: str | None

@@ -135,8 +135,9 @@ _TOP: Final = (N, BY, *PICKED, WHERE, *_RANGE, UNIQUE, ALSO, AGAINST, *_REST)
 async def totals(
     request: Request, services: Services, who: Identity, by: str | None = None
 ) -> Response:
-    """Answer with totals of a counter or of all counters. ``by`` chooses the rows, such as ``day``;
-    if it is None, the request's parameter ``by`` chooses them."""
+    """Answer with totals of the counter in the path; without one, of all counters that the key may
+    name. ``by`` chooses the rows, such as ``day``; if it is None, the request's parameter ``by``
+    chooses them."""
     given = request.scope["countersink.given"]
     counter = permitted_counter(request, who) if "counter" in request.path_params else None
     query = _query(counter, who, given if by is None else {**given, "by": (by, ())})
@@ -259,8 +260,9 @@ _SCRAPE: Final = (_SCRAPE_COUNTERS, KEYS, _SCRAPE_TOP, INCLUDE_PENDING)
 
 
 async def openmetrics(request: Request, services: Services, who: Identity) -> Response:
-    """Answer ``GET /v1/export/openmetrics`` with totals as
-    ``countersink_events_total{counter="…"}``."""
+    """Answer ``GET /v1/export/openmetrics`` with totals of the named counters as
+    ``countersink_events_total{counter="…"}``. Counters that do not exist are left out; if none
+    exists, the answer is 404."""
     given = request.scope["countersink.given"]
     names = list(dict.fromkeys(given["counter"]))
     if not names:

@@ -120,7 +120,8 @@ class RouteTable:
         raise Problem(405, f"This path allows {allowed}", headers={"Allow": allowed})
 
     def allowed(self, path: str) -> str:
-        """Return the value of the header Allow for a path: the methods that the path has.
+        """Return the value of the header Allow for a path: the methods of its routes, HEAD if it
+        has GET, and OPTIONS.
 
         Raises:
             Problem: 404 no route has the path.

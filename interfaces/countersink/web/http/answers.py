@@ -121,8 +121,8 @@ def decode_target(scope: Scope) -> None:
 
 
 def add_headers(response: Response) -> Response:
-    """Return ``response`` with the headers that every answer has; a header that it already has
-    stays."""
+    """Add the headers that every answer has to ``response``, and return it. A header that it
+    already has stays."""
     raw = response.raw_headers
     present = dict(raw)
     if present.get(b"content-type", b"").startswith(b"text/html"):
@@ -199,8 +199,8 @@ little more."""
 
 
 def wants_csv(request: Request, format: str | None) -> bool:
-    """Return whether a request asks for CSV: by the parameter ``format`` if given, else by the
-    header Accept."""
+    """Return whether a request asks for CSV: by the parameter ``format``; if that is None, by the
+    header Accept, which then has text/csv and not application/json."""
     if format is not None:
         return format == "csv"
     accept = request.headers.get("accept", "")
@@ -208,7 +208,8 @@ def wants_csv(request: Request, format: str | None) -> bool:
 
 
 def freshness(limits: dict[str, Any]) -> dict[str, str]:
-    """Return the headers of :data:`FRESHNESS` for an answer. They are the same in JSON and CSV.
+    """Return the headers of :data:`FRESHNESS` for an answer: those whose member has a value other
+    than None and False, and always that of ``complete_up_to``. They are the same in JSON and CSV.
 
     Args:
         limits: all or some of :meth:`countersink.counting.totals.query.Answer.limits`; always with
@@ -230,8 +231,8 @@ def json_answer(
     *,
     pending: bool,
 ) -> Response:
-    """Return a JSON document as an answer. It is in ASCII: bytes of keys that are not UTF-8 are
-    escaped.
+    """Return a JSON document as an answer, or 304 without it if If-None-Match has its ETag. The
+    document is in ASCII: bytes of keys that are not UTF-8 are escaped.
 
     Args:
         request: the request.
@@ -239,7 +240,7 @@ def json_answer(
         fresh: further members, which may change while the numbers do not.
         headers: further headers, from :func:`freshness`.
         pending: True where the answer includes pending rows; browsers must ask before they use a
-            copy.
+            copy. False lets them use it for :data:`FRESH_S` seconds without asking.
     """
     known = json.dumps(content)
     body = f"{known[:-1]}, {json.dumps(fresh)[1:]}" if fresh else known

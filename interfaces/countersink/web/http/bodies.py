@@ -78,13 +78,15 @@ async def read_object(
     """Return the JSON object in a body, as an instance of ``kind``.
 
     Args:
-        request, services, limit: as for :func:`read`.
+        request, services: as for :func:`read`.
+        limit: maximum bytes, before and after decompression.
         kind: the struct of the object; it should forbid unknown members.
         optional: True returns ``kind()`` for an empty body.
 
     Raises:
         Problem: 400 the body is not JSON; 413 it is too large; 415 its media type or content coding
             is not supported; 422 it is not a valid ``kind``.
+        ClientDisconnect: the client disconnected before the end of the body.
     """
     check_json(request.headers.get("content-type", ""))
     body = await read(request, services, limit)
@@ -116,8 +118,11 @@ def check_json(media_type: str) -> None:
 
 
 def check_parts(body: bytes, items: int) -> None:
-    """Check that a JSON body has no more strings, commas and brackets than ``items`` increments may
-    have. The check comes before decoding: a megabyte of ``{},{},…`` would block the event loop.
+    """Check that a JSON body is not made of more values than ``items`` increments may have. The
+    check comes before decoding: a megabyte of ``{},{},…`` would block the event loop.
+
+    A body with few commas and opening brackets passes at once. Otherwise its strings are counted
+    too, and characters within them are not.
 
     Raises:
         Problem: 413 the body has more.
@@ -133,7 +138,8 @@ def check_parts(body: bytes, items: int) -> None:
 
 
 def read_json(body: bytes) -> Any:
-    """Return the value of a JSON body. Whole numbers are ints, even if written as ``743.0``.
+    """Return the value of a JSON body. Whole numbers are ints, even if written as ``743.0``; beyond
+    64 bits, and if written so beyond 2**53 - 1, they are floats.
 
     An object that has a member twice is refused, at any depth: programs do not agree which of the
     two counts, and a proxy in front of this server may have checked the other one (RFC 8259, 4).
@@ -165,10 +171,12 @@ def _number(text: str) -> int | float:
 
 
 def decompress(body: bytes, coding: str, limit: int) -> bytes:
-    """Return ``body``, decompressed by its content coding.
+    """Return ``body``, decompressed by its content coding ``gzip``, ``x-gzip`` or ``deflate``;
+    unchanged for ``identity`` and an empty ``coding``.
 
     Raises:
-        Problem: as :func:`read`.
+        Problem: 413 the result has more than ``limit`` bytes; 415 the coding is unknown; 400 the
+            body cannot be decompressed.
     """
     coding = coding.strip().lower()
     if coding in ("", "identity"):

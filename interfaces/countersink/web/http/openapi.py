@@ -98,7 +98,7 @@ class ProblemDocument(msgspec.Struct):
 
 def schema_of(kind: Any) -> dict[str, Any]:
     """Return the JSON schema of a struct, or of a type that includes structs. The structs become
-    components of the document. Where ``kind`` is a schema already, it is returned unchanged."""
+    components of the document. Where ``kind`` is a schema already, return a shallow copy of it."""
     if isinstance(kind, Mapping):
         return dict(kind)
     template = "#/components/schemas/{name}"
@@ -223,7 +223,8 @@ def problem(status: int) -> dict[str, Any]:
 
 
 def openapi_route(routes: Iterable[Route]) -> Route:
-    """Return the route of the OpenAPI document, which describes ``routes`` and itself."""
+    """Return the route of the OpenAPI document. The document describes ``routes`` and this route,
+    and is made at the first request."""
     others = tuple(routes)
 
     @cache

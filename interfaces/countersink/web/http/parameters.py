@@ -61,7 +61,8 @@ class Parameter:
             then.
         repeatable: True where it may be given several times; then its value is a tuple.
         most: how many times it may be given.
-        required: True marks it as required in the OpenAPI document; the handler checks it.
+        required: True marks it as required in the OpenAPI document only; the handler has to check
+            that it is given.
     """
 
     name: str
@@ -154,12 +155,14 @@ def several(
 
 
 def read_parameters(scope: Scope, known: Sequence[Parameter]) -> dict[str, Any]:
-    """Return the values of all ``known`` parameters of a request's query, by name.
+    """Return the values of all ``known`` parameters of a request's query, by name. A parameter that
+    is not given has its default; a repeatable one has a tuple of its values, in their order.
 
     Bytes that are not UTF-8 become lone surrogates, as in all keys.
 
     Raises:
-        Problem: 422 some parameters are not valid.
+        Problem: 422 some parameters are unknown, repeated or not valid, or there are more than
+            :data:`MAX_PARAMETERS`.
     """
     values: dict[str, Any] = {p.name: () if p.repeatable else p.default for p in known}
     if not scope["query_string"]:
@@ -219,7 +222,7 @@ def _edge(text: str) -> date:
     """Return the day, or the time with its UTC offset, that a text stands for.
 
     Raises:
-        ValueError: the text is neither.
+        ValueError: the text is neither, or no range can begin or end there.
     """
     edge = read_edge(text.replace(" ", "+"))  # an unencoded `+` of a query is decoded as a space
     check_range(edge, None)
@@ -359,7 +362,8 @@ def picked_keys(given: Mapping[str, Any]) -> Keys:
 
 
 def permitted_counter(request: Request, who: Identity) -> str:
-    """Return the counter's name in the path of a request, if ``who`` may name this counter.
+    """Return the counter's name in the path of a request, if ``who`` may name this counter. The
+    counter may not exist.
 
     Raises:
         Problem: 404 no counter can have the name; 403 ``who`` may not name the counter.
@@ -368,7 +372,8 @@ def permitted_counter(request: Request, who: Identity) -> str:
 
 
 def require_permitted(name: str, who: Identity) -> str:
-    """Return ``name``, the name of a counter, if ``who`` may name this counter.
+    """Return ``name``, the name of a counter, if ``who`` may name this counter. The counter may not
+    exist.
 
     Raises:
         Problem: as :func:`permitted_counter`.

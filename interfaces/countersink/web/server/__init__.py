@@ -1,5 +1,6 @@
-"""The web process: starts and stops uvicorn, writes the log, and returns the exit status. Where no
-key is valid, it creates the first key on a terminal, or refuses to start."""
+"""The web process: starts and stops uvicorn, writes the log, and returns the exit status. Where
+requests need a key and none is valid, it creates the first key if a person can read it on a
+terminal, and otherwise refuses to start."""
 
 import asyncio
 import ctypes
@@ -60,8 +61,8 @@ def run(
     announce: Callable[[str], object],
     terminal: bool = False,
 ) -> int:
-    """Serve until SIGTERM or SIGINT; then answer the running requests, and store accepted
-    increments.
+    """Run the web server until SIGTERM or SIGINT. Then answer the running requests, for at most
+    :data:`STOP_WITHIN_S` seconds, and store accepted increments.
 
     Args:
         options: the settings.
@@ -74,8 +75,10 @@ def run(
         The exit status: 0, or 1 if some accepted increments could not be stored, which is logged.
 
     Raises:
-        CannotServe: no key is valid; or the address is in use, or is no address of this machine.
+        CannotServe: requests need a key, none is valid, and ``terminal`` is False; or the server
+            cannot listen at its address.
         StoreError: MySQL is away, or lacks the tables of this version.
+        SystemExit: the application could not start, which uvicorn logs; uvicorn raises it.
     """
     with open_tables(options.mysql_url) as session:
         key = None if options.without_keys else first_key(session, terminal=terminal)
@@ -133,7 +136,7 @@ def listen(options: WebOptions) -> socket.socket:
     """Return a listening socket at the options' ``host`` and ``port``.
 
     Raises:
-        OSError: the address is not available.
+        OSError: the name of the host is unknown, or the address is not available.
     """
     found = socket.getaddrinfo(
         options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -145,7 +148,7 @@ def listen(options: WebOptions) -> socket.socket:
 
 def allow_files(connections: int) -> int:
     """Raise this process's soft limit of open files so that it can have ``connections``
-    connections. The new limit is not above the hard limit.
+    connections and :data:`OTHER_FILES` other files. The new limit is not above the hard limit.
 
     Many systems set the soft limit to 1,024. Clients could then use all descriptors, and none would
     be left for Redis.
@@ -186,14 +189,14 @@ class WebServer(uvicorn.Server):
         self._application = application
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to serve, then call ``on_started``."""
+        """Start to serve, then call ``on_started``, unless the start failed."""
         await super().startup(sockets)
         if self.started:
             self.on_started()
 
     async def on_tick(self, counter: int) -> bool:
         """Close slow connections every :data:`_TICKS` ticks, and return freed memory to the kernel
-        every :data:`_TRIM_TICKS` ticks."""
+        every :data:`_TRIM_TICKS` ticks. Return whether the server has to stop, as uvicorn says."""
         if counter % _TICKS == 0:
             now = asyncio.get_running_loop().time()
             for connection in list(self.server_state.connections):
@@ -204,7 +207,8 @@ class WebServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the endless answers (``/v1/live``), then wait for the other answers."""
+        """End the endless answers (``/v1/live``), then wait for the other answers, for at most
+        :data:`STOP_WITHIN_S` seconds."""
         self._application.stop()
         await super().shutdown(sockets)
 
@@ -239,7 +243,8 @@ def make_server(application: Application, options: WebOptions) -> WebServer:
 
 
 class _Forwarded(logging.Handler):
-    """Logs uvicorn's warnings in our format, without their tracebacks, which can quote data."""
+    """Logs the first line of uvicorn's warnings and errors in our format. Their tracebacks are left
+    out, because these can quote data."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

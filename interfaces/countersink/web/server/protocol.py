@@ -57,6 +57,11 @@ class ConnectionLimits:
         options: the settings of the HTTP interface.
 
     Attributes:
+        connections: maximum number of open connections.
+        seconds: seconds within which a request must arrive, and within which a client must take
+            more of an answer.
+        wire_bytes: maximum bytes of one request as they are received, with the framing of chunks.
+        max_held: maximum of ``held``.
         held: bytes that all connections hold in memory now and that count for ``max_held``.
     """
 
@@ -103,8 +108,8 @@ class BoundedProtocol(FramedProtocol):
         self._unsent_since = 0.0  # since when the client has not taken any of them
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin a new connection. If there are too many connections then, one is closed soon, see
-        :meth:`_make_room`."""
+        """Begin a new connection. If there are too many connections, :meth:`_make_room` closes one:
+        after :data:`ROOM_AFTER_S`, or at once if more than :data:`MOST_OVER` are too many."""
         super().connection_made(transport)
         self._answers = AnswerWriter(transport, self._hang_up)
         self._since = self.loop.time()
@@ -115,7 +120,8 @@ class BoundedProtocol(FramedProtocol):
             self.loop.call_later(ROOM_AFTER_S, self._make_room)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes; end the connection if they exceed a limit or are not HTTP."""
+        """Parse received bytes; end the connection if they exceed a limit or are not HTTP. Drop the
+        bytes if the connection is ending already."""
         if self.transport.is_closing():
             return
         if self._ending:
@@ -144,7 +150,7 @@ class BoundedProtocol(FramedProtocol):
         """Refuse a request that has too many headers or trailers.
 
         Raises:
-            Problem: always.
+            Problem: always; 431 for headers, 413 for trailers.
         """
         if self._in_head:
             raise Problem(431, f"A request has at most {MAX_HEADERS} headers")
@@ -154,7 +160,7 @@ class BoundedProtocol(FramedProtocol):
         """Process the head of a request. It is called when the head is complete.
 
         Raises:
-            Problem: the head is too large, or too many requests are pipelined.
+            Problem: 431 the head is too large; 400 too many requests are pipelined.
         """
         head = 0
         if self._received > MAX_HEAD_BYTES:
@@ -176,7 +182,7 @@ class BoundedProtocol(FramedProtocol):
         """Process a part of a request's body.
 
         Raises:
-            Problem: the body has too many small parts.
+            Problem: 413 the body has too many small parts.
         """
         self._body_bytes += len(body)
         self._parts += 1
@@ -187,15 +193,15 @@ class BoundedProtocol(FramedProtocol):
         super().on_body(body)
 
     def on_end(self) -> None:
-        """Note that a request has arrived completely."""
+        """Record that a request has arrived completely."""
         self._since = None
         self._received = 0
         self._in_head = True
         super().on_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the running handler that its client has disconnected. uvicorn does not tell it if
-        further requests wait on the connection."""
+        """Drop the requests that wait on the lost connection, and tell the running handler that its
+        client has disconnected. uvicorn does not tell it if further requests wait."""
         self._drop_waiting()
         self._body_bytes = 0
         self._abandon()
@@ -212,7 +218,8 @@ class BoundedProtocol(FramedProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        """Note the time at which an answer ended, and send its head if it had no body."""
+        """Record the time at which an answer ended, and send its head if that is still kept because
+        the answer had no body."""
         self._idle_since = self.loop.time()
         self._answers.flush()
         super().on_response_complete()
@@ -220,8 +227,9 @@ class BoundedProtocol(FramedProtocol):
             self._count()
 
     def end_if_late(self, now: float) -> None:
-        """End the connection if its request arrives too slowly, or if its client takes an answer
-        too slowly.
+        """End the connection if its request has not arrived completely within ``limits.seconds``
+        (408), or if its client has taken no byte of an answer for so long. The time in which
+        earlier requests on the connection are answered does not count.
 
         Args:
             now: the event loop's time in seconds.
@@ -243,8 +251,9 @@ class BoundedProtocol(FramedProtocol):
         self._end(Problem(408, f"The request did not arrive within {self._limits.seconds:g} s"))
 
     def _hold(self) -> None:
-        """Update ``limits.held``; end this connection if all connections together hold too many
-        bytes."""
+        """Update ``limits.held``. If all connections together hold too many bytes, and this one
+        holds some of them, end this one: with 503, or without an answer while a handler works on a
+        request that has arrived completely. If requests wait on it, pause its reading."""
         if self.pipeline:
             self.flow.pause_reading()  # even if a handler has resumed reading
         self._count()
@@ -262,7 +271,8 @@ class BoundedProtocol(FramedProtocol):
                     self._end(Problem(503, why, retry_after=2))
 
     def _count(self) -> None:
-        """Update this connection's share of ``limits.held``."""
+        """Update this connection's share of ``limits.held``: its requests that wait, and the bytes
+        beyond :data:`FREE_BYTES` of a body that its handler has not taken."""
         working = self._working
         if working is None or working.response_complete:
             body = 0
@@ -279,12 +289,13 @@ class BoundedProtocol(FramedProtocol):
         self._waiting.clear()
 
     def _head_bytes(self) -> int:
-        """Return the number of bytes of the parsed head, without separators."""
+        """Return the number of bytes of the URL and the headers of the parsed head. The method, the
+        version and separators are left out."""
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def _make_room(self) -> None:
-        """End a connection if there are still too many: the one that has waited longest for its
-        client, or this one if none waits for its client.
+        """End one connection if there are still too many: of the others, the one that has waited
+        longest for its client; this one if no other waits for its client.
 
         So clients that send nothing, send incomplete requests, or do not take their answers do not
         keep other clients out.
@@ -417,7 +428,8 @@ class AnswerWriter:
         self._head_is_due = True
 
     def write(self, data: bytes) -> None:
-        """Keep ``data`` if it is the head of an answer; otherwise send it, after the kept head."""
+        """Keep ``data`` if it is the head of an answer; otherwise send it, after the kept head. A
+        ``100 Continue`` is no head of an answer, and is sent at once."""
         if self._head_is_due and not data.startswith(_CONTINUE):
             self._head_is_due, self._head = False, data
         else:

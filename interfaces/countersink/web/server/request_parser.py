@@ -54,7 +54,7 @@ class FramedProtocol(HttpToolsProtocol):
         """Process a header of a request, or a trailer of its chunked body.
 
         Raises:
-            Problem: there are too many headers, or the header makes the end of the request
+            Problem: as :meth:`on_many_headers`; 400 the header makes the end of the request
                 ambiguous.
         """
         if len(self.headers) >= MAX_HEADERS:
@@ -67,10 +67,12 @@ class FramedProtocol(HttpToolsProtocol):
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Process the head of a request. It is called when the head is complete.
+        """Process the head of a request. It is called when the head is complete. Do nothing for a
+        request that offers an Upgrade: it is parsed again.
 
         Raises:
-            Problem: the end of the request, or its host, is ambiguous.
+            Problem: 400 the end of the request, or its host, is ambiguous; the method is CONNECT;
+                or the version of HTTP is neither 1.0 nor 1.1.
         """
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
@@ -92,7 +94,7 @@ class FramedProtocol(HttpToolsProtocol):
         parsed again.
 
         Raises:
-            Problem: the trailers ask to close the connection, and the head does not. The parser
+            Problem: 400 the trailers ask to close the connection, and the head does not. The parser
                 would stop, and the next request would get no answer.
         """
         if self.parser.should_upgrade():
@@ -109,7 +111,7 @@ class FramedProtocol(HttpToolsProtocol):
         """Refuse a request that has too many headers.
 
         Raises:
-            Problem: always.
+            Problem: always, 400; a subclass may choose another status.
         """
         raise malformed_request()
 
@@ -125,8 +127,12 @@ class FramedProtocol(HttpToolsProtocol):
         return b"\r\n".join([*lines, b"", b""])
 
     def _check_authority(self) -> None:
-        """Check that the Host header has the host of the URL, where the request has an absolute
-        URL. The URL's host counts (RFC 9112, 3.2.2), so another Host header would be ambiguous."""
+        """Check that a request with an absolute URL has exactly one Host header, with the host of
+        the URL. The URL's host counts (RFC 9112, 3.2.2), so another Host header would be ambiguous.
+
+        Raises:
+            Problem: 400 there is another Host header, or none.
+        """
         authority = self.url.partition(b"://")[2].partition(b"/")[0]
         if [authority.lower()] != [
             value.lower() for name, value in self.headers if name == b"host"
@@ -135,7 +141,8 @@ class FramedProtocol(HttpToolsProtocol):
 
 
 class _ConnectionEnd:
-    """Wraps the application, and ends the connection after the answers that require it.
+    """Wraps the application, and ends the connection after the answers that require it: those to
+    HTTP/1.0 without a length, and those to a client that still waits for ``100 Continue``.
 
     Args:
         app: the application.
