@@ -45,6 +45,10 @@ AMOUNTS = b"t,k,views\n2026-05-12,/a,5\n2026-05-12,/b,7\n"
             b'[{"t":"2026-05-12","k":"/a","views":5},\n{"t":"2026-05-12","k":"/b","views":7}]',
             NDJSON,
         ),
+        (
+            b'[\n{"t":"2026-05-12","k":"/a","views":5},\n{"t":"2026-05-12","k":"/b","views":7}\n]',
+            NDJSON,
+        ),
     ],
 )
 def test_amounts_that_nobody_names_are_asked_about(

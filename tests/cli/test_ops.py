@@ -29,7 +29,7 @@ def states(done: Result) -> dict[str, str]:
 
 
 def checksums_are_right(target: Path) -> bool:
-    check = ["sha256sum", "--quiet", "--check", "SHA256SUMS"]
+    check = ["sha256sum", "--quiet", "--check", "countersink.sha256"]
     return subprocess.run(check, cwd=target, capture_output=True, check=False).returncode == 0
 
 
@@ -38,7 +38,7 @@ def test_it_writes_every_file_of_the_folder_and_compose_with_the_version(directo
     expected = {str(file.relative_to(sources)) for file in sources.rglob("*") if file.is_file()}
     assert {"docker-compose.yml", ".env.example", "redis/users.acl"} <= expected
     found = {str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file()}
-    assert found == expected | {"SHA256SUMS"}
+    assert found == expected | {"countersink.sha256"}
     texts = {name: (directory / name).read_text() for name in expected}
     assert not any("0.dev0" in text for text in texts.values())
     release = version("countersink")
@@ -107,3 +107,19 @@ def test_a_wrong_directory_is_refused(tmp_path: Path) -> None:
     done = write(tmp_path)
     assert done.status == 1
     assert done.err.startswith("countersink: ")
+
+
+def test_it_writes_through_no_link_and_replaces_no_file_of_others(tmp_path: Path) -> None:
+    outside, target = tmp_path / "outside", tmp_path / "deploy"
+    outside.mkdir()
+    target.mkdir()
+    (outside / "own").write_text("mine")
+    (target / "kubernetes").symlink_to(outside)
+    (target / "Dockerfile").symlink_to("/nonexistent")
+    (target / "docker-compose.yml.part").symlink_to(outside / "own")
+    done = write(target, "--force")
+    assert done.status == 3
+    assert states(done)["Dockerfile"] == "kept"
+    assert [file.name for file in outside.iterdir()] == ["own"]
+    assert (outside / "own").read_text() == "mine"
+    assert not (target / "docker-compose.yml").is_symlink()

@@ -114,7 +114,7 @@ def check_batch(
     increments: Iterable[IncrementTuple | Increment], id: str | None, hash_member: HashMember
 ) -> IncrementBatch | None:
     """Check the increments of a batch; returns the checked batch, or None where the salt of a
-    member is not known yet.
+    member is not known yet (even if increments before it are invalid).
 
     Args:
         increments: the increments, as the application passes them.

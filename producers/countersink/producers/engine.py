@@ -224,8 +224,8 @@ class Engine:
         )
 
     def begin_flush(self, deadline: float) -> Callable[[], bool]:
-        """Begin a flush; returns a function that is called until it returns True: then everything
-        is stored, or the monotonic time ``deadline`` has passed.
+        """Begin a flush; returns a function to be called until it returns True: the flush is over
+        (see ``Flush.over``), or the threads do not run, so that only ``close()`` can store rows.
         """
         flush = self._begin(deadline)
         if flush is None or self._without_threads:
@@ -273,7 +273,7 @@ class Engine:
             client.close()
 
     def stats(self) -> Stats:
-        """Return the figures of this producer in this process."""
+        """Return the figures of this producer, after folding (for 5 s at most) all increments."""
         figures = self._fold_thread.ask(self._figures, ANSWER_SECONDS)
         return self._figures() if figures is None else figures
 
@@ -377,7 +377,8 @@ class Engine:
         self._events.switch(Mode.CLOSED)
 
     def close_at_exit(self, deadline: float) -> None:
-        """Close until the monotonic time ``deadline``; later increments are dropped."""
+        """Close until the monotonic time ``deadline``; later increments are dropped. If another
+        thread is still closing at that time, only log what is lost."""
         self._exited = True
         # Another thread may be closing, with a later deadline.
         if self._closing.acquire(timeout=max(0.0, deadline - time.monotonic())):

@@ -134,7 +134,7 @@ def unregister(producer: Flushable) -> None:
 
 
 def hook_multiprocessing() -> None:
-    """Flush when this process ends, if it is a child of ``multiprocessing``. Call it in each."""
+    """Flush at the end of this process if it is a child of ``multiprocessing``; call it in each."""
     global _finalized
     # Not imported here: that takes long, and only its children skip atexit.
     util = sys.modules.get("multiprocessing.util")
@@ -162,7 +162,7 @@ def close_all() -> None:
 
 
 def wait_for_end() -> None:
-    """Wait for the end of the process, if it is ending: for calls too late to be stored."""
+    """While the process is ending, block the caller: its event came too late to be stored."""
     if (
         _end.thread is None
         or _end.thread == get_ident()

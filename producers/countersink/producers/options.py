@@ -147,6 +147,9 @@ def from_environment(
 def _read(env: Mapping[str, str], variable: str) -> str | None:
     """Return the value of a variable, or the content of the file that ``<variable>_FILE`` names;
     None where neither is set.
+
+    Raises:
+        ValueError: both are set, or the file cannot be read.
     """
     value, path = env.get(variable), env.get(variable + "_FILE")
     if value and path:

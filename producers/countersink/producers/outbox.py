@@ -91,9 +91,11 @@ class Stats:
         dropped: number of increments for which memory and spool had no room, or which were not
             stored when the producer was closed. Batches that ``increment_batch()`` refused are not
             among them.
-        pending_rows: number of distinct rows in memory that are not stored yet.
-        last_error: error message of the last failure to reach Redis or to write the spool, without
-            passwords; ``None`` where there was no failure.
+        pending_rows: number of rows in memory that are not stored yet. A sighting whose member
+            waits for a salt counts as a row.
+        last_error: error message of the last failure to write the spool, even if later writes
+            succeeded; where there was none, of the last failure to send to Redis (also because the
+            stream is too long). Without passwords; ``None`` where there was no failure.
         connected: whether Redis answered the last command and the stream is not too long.
     """
 
@@ -115,7 +117,7 @@ class Outbox:
     Attributes:
         stored, spooled, resent: numbers of increments: see :class:`Stats`.
         lost: number of increments that were not stored at the end of the producer.
-        settled_at: the monotonic time at which parcels were last stored.
+        settled_at: the monotonic time at which parcels were last stored; minus infinity before.
         bell: rung after parcels were stored.
     """
 
@@ -141,8 +143,9 @@ class Outbox:
         return len(self._parcels)
 
     def seal(self, upto: int = NEVER) -> Parcel | None:
-        """Take at most 1,000 rows of the generations up to ``upto`` out of the buffer (fewer if
-        they are large) and encode them into a parcel; returns None where there are no such rows.
+        """Take at most 1,000 rows (fewer if they are large) of one generation out of the buffer and
+        encode them into a parcel. It is the oldest generation with rows, if its number is at most
+        ``upto``; otherwise returns None.
 
         The caller has to pass the parcel to :meth:`post` or :meth:`settle`, or to call
         :meth:`give_up`.
@@ -189,8 +192,8 @@ class Outbox:
             self._parcels += parcels
 
     def stamp(self, limit: int) -> list[Parcel]:
-        """Return the first ``limit`` parcels, to be sent now. Parcels without a time ``at`` get the
-        present time.
+        """Return the first ``limit`` parcels, to be sent now; they stay in the outbox. Parcels
+        without a time ``at`` get the present time. Parcels in doubt are counted in ``resent``.
         """
         with self._lock:
             parcels = self._parcels[:limit]
@@ -216,7 +219,8 @@ class Outbox:
             return [parcel for parcel in parcels if not parcel.settled]
 
     def settle(self, parcels: Sequence[Parcel], *, spooled: bool = False) -> None:
-        """Note that parcels are stored. Idempotent.
+        """Record that parcels are stored: they leave the outbox, and the bell rings. Idempotent;
+        ignored after :meth:`give_up`.
 
         Args:
             spooled: whether they are stored in the spool; False where they are in Redis.
@@ -238,8 +242,8 @@ class Outbox:
         self.bell.ring()
 
     def mark(self) -> int:
-        """Return the generation that contains the newest of all rows folded so far, to be passed to
-        :meth:`settled`.
+        """Return the number of the generation that contains the newest of all rows folded so far,
+        to be passed to :meth:`settled`.
         """
         with self._lock:
             self._update_oldest()
@@ -251,7 +255,8 @@ class Outbox:
 
     def settled(self, generation: int, *, members: bool = True) -> bool:
         """Whether all rows of the generations up to ``generation`` (from :meth:`mark`) are stored.
-        Takes no lock, which is safe because rows that are stored stay stored.
+        Takes no lock, which is safe because rows that are stored stay stored. Always True after
+        :meth:`give_up`.
 
         Args:
             members: whether sightings whose members wait for a salt must be stored as well.
@@ -260,7 +265,7 @@ class Outbox:
 
     def give_up(self) -> int:
         """Count all increments that are not stored as dropped, and drop all later ones. Returns the
-        number of all increments lost.
+        number of increments lost by all calls of this method.
         """
         with self._lock:
             if not self._given_up:

@@ -162,7 +162,7 @@ class Producer(Recorded):
             events.put(counter, row_key, minute, amount, id)
 
     def _row_key(self, counter: str, key: str | Mapping[str, str]) -> RowKey:
-        """The row key of a caller's key; see :meth:`KnownDimensions.row_key` for errors."""
+        """Return a caller's key as rows have it; see :meth:`KnownDimensions.row_key` for errors."""
         return check_key(key) if type(key) is str else self._known_dimensions.row_key(counter, key)
 
     def increment_many(
@@ -298,8 +298,8 @@ class Producer(Recorded):
 
     def counts_members(self, counter: str) -> bool | None:
         """Whether a counter counts different members, by Redis's last answer; None where Redis has
-        not answered yet. Never waits: if the answer is missing or old, the send thread asks Redis
-        again in the background.
+        not answered yet or its answer is too old. Never waits: in these cases the send thread asks
+        Redis again in the background.
         """
         salts = self._events.sightings.salts
         found = salts.counts_members(counter)

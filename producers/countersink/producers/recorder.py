@@ -72,8 +72,8 @@ class _PlainSightings(Sightings):
 
 
 class Recorder(EventBuffer):
-    """A buffer that adds all increments of callers, as they came, to the record of its URL. With
-    the URL ``off://`` it discards them.
+    """A buffer that adds all increments of callers, as they came, to the record of its URL, except
+    those whose id the record has already. With the URL ``off://`` it discards them.
     """
 
     def __init__(self, url: str) -> None:
@@ -166,7 +166,7 @@ class Recorded(Engine):
     @property
     def increments(self) -> list[Increment]:
         """All counted increments, in the order of the calls. Their members are ``bytes``, their
-        times are cut to whole minutes.
+        times are cut to whole minutes, or None where the call gave no time. The list is a new one.
         """
         record = self._record()
         with _lock:

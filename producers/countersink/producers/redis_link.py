@@ -71,7 +71,7 @@ class RedisLink:
         return max(0.0, self._not_before - time.monotonic())
 
     def try_now(self) -> None:
-        """End the pause after a failure: the next :meth:`ready` contacts Redis. From any thread."""
+        """End a pause, unless the stream is too long: ``ready`` tries at once. From any thread."""
         if not self.held_back:
             self._not_before = 0.0
 
@@ -95,7 +95,7 @@ class RedisLink:
 
     def send(self, parcels: Sequence[Parcel]) -> list[Parcel]:
         """Send parcels that have their ``at``; returns the stored ones. Never raises if Redis
-        fails.
+        fails: if the connection breaks, all of them are set ``in_doubt``, and none is returned.
         """
         client = self._client
         if client is None:
@@ -215,7 +215,8 @@ class SendResult:
 
 
 def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> SendResult:
-    """Send all parcels by XADD to the partition's stream, then XLEN, in one pipeline without MULTI.
+    """Send parcels by XADD to the partition's stream, then XLEN, in one pipeline without MULTI;
+    returns Redis's answers. An error of one parcel is in the result, not raised.
 
     Raises:
         StreamError: the connection failed, or the partition could not be added to the list of used
@@ -253,9 +254,10 @@ class StoredMark:
     """A mark of the last entry that a process had stored in each stream at some moment.
 
     Attributes:
-        ends: maps a stream to the id of the last entry stored there and the epoch (see
-            :mod:`countersink.stream.progress`) of the entries up to it (None if unknown). Streams
-            whose entries are all known to be applied are left out.
+        ends: maps a stream to the id of the last entry stored there and the stream's epoch then
+            (None if unknown): values that stay the same while entries leave the stream only by
+            being acknowledged, see :mod:`countersink.stream.progress`. Streams whose entries are
+            all known to be applied are left out.
         since: how often the trail had broken when the caller began to wait (see :class:`Trail`).
     """
 
@@ -295,8 +297,8 @@ class Trail:
         return len(self._breaks)
 
     def report_break(self) -> None:
-        """Log the cause of the last break, unless logged; later marks are about entries stored
-        since.
+        """Log the cause of the last break, unless logged. Marks made with the new
+        ``reported_breaks`` are only about entries stored since.
         """
         before, self.reported_breaks = self.reported_breaks, self.breaks
         if self.reported_breaks > before:

@@ -123,7 +123,7 @@ class SendThread(WorkThread):
     def has_no_salts(self, since: float) -> bool:
         """Whether no waiting member can expect a salt. True if Redis has answered since the
         monotonic time ``since`` that the counters of all waiting members have no salt, and no
-        worker is about to make one.
+        worker is about to make one. False where no member waits.
         """
         salts = self._events.sightings.salts
         waiting = self._buffer.waiting_members.counters
@@ -293,8 +293,9 @@ class Flush:
         return self._outbox.settled(self.generation)
 
     def over(self) -> bool:
-        """Whether all rows of the flush are stored, or its time has passed. Also makes the spool
-        thread write, once Redis has failed or half of the time has passed.
+        """Whether all rows of the flush are stored, or its time has passed, or only sightings are
+        left whose members cannot expect a salt in this time. Also makes the spool thread write,
+        once Redis has failed, the stream is too long or half of the time has passed.
         """
         if self.stored():
             return True

@@ -120,7 +120,10 @@ def read_range_edge(text: str, weekday: int) -> date | DayName:
     if text.lower() in ("today", "yesterday", *WEEKDAYS):
         return DayName(text.lower())
     if _WEEK.fullmatch(text):
-        return date.fromisocalendar(int(text[:4]), int(text[6:]), weekday)
+        try:
+            return date.fromisocalendar(int(text[:4]), int(text[6:]), weekday)
+        except ValueError:
+            raise ValueError(f"{text!r} is no ISO week") from None
     if _DAY.fullmatch(text) or "T" in text:
         return read_edge(text)
     raise ValueError(

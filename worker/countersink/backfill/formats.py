@@ -299,7 +299,8 @@ def unnamed_amount(recipe: Recipe, head: bytes) -> str:
         names = CsvRecords(recipe, head, keys_of(recipe), no_day).names
     elif recipe.input_format == "ndjson":
         with suppress(Malformed):
-            members = json_object(_first(head).strip(b", []"))
+            begin = _first(head.removeprefix(BOM).lstrip(BLANK + b"[\n"))
+            members = json_object(begin.strip(b", []"))
             names = [name for name, value in members.items() if type(value) in (int, float)]
     used = {recipe.key_column, *recipe.times, *dict(recipe.dimensions).values()}
     likely = (each for each in names if _AMOUNT.fullmatch(each) and each not in used)

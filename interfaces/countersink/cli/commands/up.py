@@ -36,6 +36,7 @@ from countersink.runtime.log import LineHandler
 from countersink.runtime.process import SignalQueue, signal_queue
 from countersink.statsd.options import PORT as STATSD_PORT
 from countersink.store import Store, api_keys
+from countersink.stream.connection import connect
 from countersink.web.options import PORT as WEB_PORT
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -111,7 +112,9 @@ def command(data: Path, web_port: int | None, statsd_port: int | None) -> None:
         JOBS_REDIS_URL: settings.option_value("jobs_redis_url"),
     }
     if given[REDIS_URL] is not None:
-        settings.jobs_redis_url()  # refused before anything starts
+        # Refused before anything starts, memory:// too, which a producer takes.
+        settings.jobs_redis_url()
+        connect(settings.redis_url()).close()
     ports = {"web": None, "statsd": _chosen_port(statsd_port, STATSD_PORT)}
     if find_spec(WEB_MODULE) is not None:
         ports["web"] = _chosen_port(web_port, WEB_PORT)

@@ -318,7 +318,7 @@ async def listed(request: Request, services: Services, who: Identity) -> Respons
         else [counter, ALL_COUNTERS]
     )
     found = await services.run_in_session(notes.notes, names, given["from"], given["to"])
-    return JSONResponse({"rows": [_document(note) for note in found]})
+    return JSONResponse({"rows": [_document(note, who) for note in found]})
 
 
 async def write(request: Request, services: Services, who: Identity) -> Response:
@@ -334,7 +334,7 @@ async def write(request: Request, services: Services, who: Identity) -> Response
         raise Problem(409, str(error)) from None
     except ValueError as error:
         raise Problem(422, str(error)) from None
-    return JSONResponse(_document(made))
+    return JSONResponse(_document(made, who))
 
 
 async def delete(request: Request, services: Services, who: Identity) -> Response:
@@ -366,11 +366,11 @@ def _day(request: Request) -> date:
         raise Problem(422, f"The day is not valid: {error}") from None
 
 
-def _document(note: DayNote) -> dict[str, Any]:
+def _document(note: DayNote, who: Identity) -> dict[str, Any]:
     return asdict(note) | {
         "counter": note.counter or None,
         "day": iso(note.day),
-        "author": note.author or None,
+        "author": None if who.link else note.author or None,
         "changed": iso(note.changed),
     }
 

@@ -134,9 +134,7 @@ class EventBuffer:
     def put_many(
         self, counter: str, minute: int | None, keys: Sequence[RowKey], amounts: list[int]
     ) -> None:
-        """Add ``amounts[i]`` to ``keys[i]``. The events are checked; all are accepted or all
-        dropped.
-        """
+        """Add checked events, ``amounts[i]`` to ``keys[i]``: all are accepted, or all dropped."""
         self._many.append((counter, minute, keys, amounts))
         self._after_put(len(self._many) * len(keys))  # an estimate: a sum would take long
         if self.mode is Mode.FULL:
@@ -254,7 +252,9 @@ class EventBuffer:
         return sum([batch.rows for batch in self._batches])
 
     def fold(self, limit: int) -> int:
-        """Fold at most ``limit`` events of each kind; returns the number of all folded events."""
+        """Fold ``limit`` events of each kind, if there are so many; returns how many were folded. A
+        batch, or the keys of one ``increment_many``, are folded together even beyond the limit.
+        """
         with self.lock:
             return self._fold_chunk(limit)
 

@@ -46,7 +46,8 @@ class FoldThread(Thread):
         events: the buffer with the events to be folded.
         clock: the clock that tells the minute of the events.
         log: the log for exceptions.
-        rows_waiting: called after folding, if rows wait to be stored.
+        rows_waiting: called after folding, if rows wait to be stored, members wait for salts, or
+            increments were dropped.
         draining: takes the monotonic time at which memory became nearly full; returns whether
             memory is becoming emptier, because rows are being stored.
     """
@@ -97,7 +98,9 @@ class FoldThread(Thread):
         return answers[0]
 
     def stop(self) -> None:
-        """Let the thread end, after it has answered the questions asked so far."""
+        """Let the thread end. Callers of :meth:`ask` whose questions it leaves unanswered fold and
+        answer themselves.
+        """
         self._stopping = True
         self.wake()
 

@@ -155,7 +155,7 @@ class Generation:
         return rows or int(bool(self.tables or self.members))
 
     def table(self, counter: str, minute: int) -> MinuteTable:
-        """Create the table of a counter and a minute, and return it."""
+        """Create the table of a counter and a minute, which has none yet, and return it."""
         table = self.tables[counter, minute] = MinuteTable()
         self.bytes += TABLE_BYTES
         return table
@@ -332,7 +332,7 @@ class RowChunk:
 
 
 def rows_at(events: Iterable[NamedEvent], now: int) -> list[Row]:
-    """Turn events into rows. An event without a minute gets the minute ``now``."""
+    """Turn events into rows. An event without a minute gets ``now``, the present minute."""
     rows: list[Row] = []
     for event in events:
         if len(event) == 6:

@@ -59,8 +59,8 @@ class CounterLists:
         return sum([len(events) for _, events in self._all]) // self._width
 
     def waiting(self) -> list[Listed]:
-        """Return the lists that have events. At each call another list comes last, which
-        :func:`fold_lists` folds first.
+        """Return the lists that have events. The last one changes from call to call, because
+        :func:`fold_lists` begins with the last list.
         """
         found = [
             (counter, events, len(events) // self._width) for counter, events in self._all if events
@@ -74,7 +74,8 @@ def fold_lists(lists: list[Listed], limit: int, fold: Callable[[str, list[Any], 
 
     Args:
         lists: the lists, each with the number of its events to fold. The last list is folded first.
-            A list that was folded completely is removed from ``lists``.
+            A list that was folded completely, or of which ``fold`` has folded nothing, is removed
+            from ``lists``.
         fold: a function that folds events of one list. It takes the name of a counter, its list and
             the maximum of events to fold, and returns the number of folded events.
     """
@@ -102,7 +103,8 @@ class MemberQueue:
 
 
 class WaitingMembers:
-    """Sightings whose members wait for a salt, in the order of their arrival. The lock of the
+    """Sightings whose members wait for a salt; those of one counter in the order in which they
+    were added. The lock of the
     ``EventBuffer`` guards this object.
 
     Attributes:
@@ -127,7 +129,8 @@ class WaitingMembers:
 
     def pop_excess(self) -> tuple[str, int, RowKey, int] | None:
         """Remove one sighting if a limit is exceeded; returns its (counter, generation, key,
-        minute), or None where no limit is exceeded.
+        minute), or None where no limit is exceeded. The generation is that of the counter's
+        oldest waiting sighting.
 
         It is the newest sighting of the counter with most waiting members, so that a counter
         without salts does not displace other counters.
@@ -164,7 +167,7 @@ class WaitingMembers:
         return min([queue.oldest for queue in self._queues.values()], default=None)
 
     def take(self, counter: str) -> MemberQueue:
-        """Remove the waiting sightings of a counter and return them."""
+        """Remove the waiting sightings of a counter, which must have some, and return them."""
         queue = self._queues.pop(counter)
         self.count -= len(queue.members)
         self._bytes -= sum([len(member) for _, _, member in queue.members])

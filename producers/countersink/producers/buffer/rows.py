@@ -383,7 +383,7 @@ class RowBuffer:
         return piece
 
     def settle(self, generation: int, rows: int) -> None:
-        """Note that ``rows`` rows of ``generation``, which were handed out, are stored."""
+        """Record that ``rows`` rows of ``generation``, which were handed out, are stored."""
         self._handed_out_rows -= rows
         self._handed_out[generation] -= rows
         if not self._handed_out[generation]:

@@ -210,7 +210,9 @@ class Sightings:
         self._clock = clock
 
     def put(self, counter: str, key: RowKey, minute: int | None, member: bytes) -> None:
-        """Add a checked sighting to the shared list; its ``minute`` is None for now."""
+        """Add a checked sighting to the shared list; its ``minute`` is None for now. A member of
+        more than ``LARGE_MEMBER`` bytes is hashed at once, if its salt is known.
+        """
         self._buffer.large_rows = True
         kept: Member = member
         if len(member) > LARGE_MEMBER and (found := self.hashed(counter, minute, member)):
@@ -306,8 +308,8 @@ class Sightings:
         return self.salts.is_out_of_reach(counter, minute, self._clock.minute())
 
     def fold_waiting(self, *, end: bool) -> int:
-        """Fold the waiting sightings whose salts are known by now; returns the number of dropped
-        sightings.
+        """Fold the waiting sightings whose salts are known by now. Returns the number of dropped
+        sightings: those that had to leave the queue and for whose row memory has no room.
 
         Args:
             end: whether no sighting may wait any longer: the remaining ones, and all later ones

@@ -73,7 +73,9 @@ class CountRequests:
             ) from (error)
 
     def __call__(self, request: Any) -> Any:
-        """Let the application answer one request, and count it."""
+        """Let the application answer one request, and count it; returns the response (awaitable
+        where the application is asynchronous).
+        """
         if self._async:
             return self._answer(request)
         try:

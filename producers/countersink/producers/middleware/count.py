@@ -134,7 +134,7 @@ class KeyCounter:
             self.log_error()
 
     def flush(self) -> None:
-        """Flush the producer, in 5 seconds at most, if it has a method ``flush``. Never raises."""
+        """Call the producer's ``flush``, if it has one, for 5 seconds at most. Never raises."""
         flush = getattr(self._producer, "flush", None)
         try:
             if flush is not None:

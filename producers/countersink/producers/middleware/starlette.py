@@ -46,7 +46,8 @@ class StarletteRoutes:
         self._places: dict[int, tuple[object, list[_Place]]] = {}
 
     def __call__(self, scope: RequestData) -> str | None:
-        """Return the route template; None where no route matched, or where the application has
+        """Return the route template: the one that the application has stored under ``ROUTE``, or
+        else that of the matched route. None where no route matched, or where the application has
         another framework.
         """
         noted = noted_route(scope)

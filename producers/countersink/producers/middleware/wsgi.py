@@ -130,8 +130,8 @@ class _Exchange(CountedRequest):
         return write
 
     def end(self, unanswered: int) -> None:
-        """Count the request with the status that was set. ``unanswered``: the status to count if
-        none was set.
+        """Count the request with the status that was set, unless it is counted already.
+        ``unanswered``: the status to count if none was set.
         """
         status = unanswered if self.status is None else _number(self.status)
         self.count(self._data.get("REQUEST_METHOD"), status)

@@ -104,11 +104,12 @@ class SegmentInfo:
         bytes: the file's size in bytes.
         held: whether a live process has locked the file, to write or to replay it.
         damaged: whether the file was replayed and then kept because it has corrupt records.
-        entries: number of entries in the file that are not known to be in Redis.
+        entries: number of entries in the file that are not known to be in Redis; 0 if ``damaged``.
         increments: number of increments in these entries.
         made_ms: the time at which the file was created, in Unix ms; None where its name does not
             tell.
-        damaged_bytes: size in bytes of the corrupt records before, between and after these entries.
+        damaged_bytes: size in bytes of the corrupt records before, between and after these entries;
+            0 if ``damaged``, where they are not looked for.
         unreadable: the reason why the file cannot be read; None where it can be read.
     """
 
@@ -232,7 +233,7 @@ def replay(
     stop: Callable[[], bool] = lambda: False,
 ) -> Replayed:
     """Send the entries in the segments of dead processes to Redis, the oldest segment first, and
-    delete the segments.
+    delete the segments (damaged ones are renamed instead); returns the figures.
 
     It is safe to run next to live producers and other replays, because only the process that has
     locked a segment replays it. It is safe to interrupt, because entries that are sent again keep
@@ -310,7 +311,8 @@ class Backlog:
 
     def next(self, limit: int, now_ms: Callable[[], int]) -> list[Parcel]:
         """Return the next parcels to be sent, at most ``limit``; an empty list when all segments
-        are replayed. Their times ``at`` are fsynced before.
+        are replayed. Parcels that were not :meth:`delivered` are returned again. Their times ``at``
+        are fsynced before. Segments without further records are deleted, or kept if damaged.
 
         Args:
             limit: maximum of parcels.
@@ -337,7 +339,7 @@ class Backlog:
         return [record.parcel for record in self._records]
 
     def delivered(self, parcels: Sequence[Parcel]) -> None:
-        """Note in the segment that parcels are stored in Redis.
+        """Record in the first segment that its parcels ``parcels`` are stored in Redis.
 
         Raises:
             SpoolError: the note could not be written; the parcels may be sent again.

@@ -307,7 +307,7 @@ class Segment:
             record.parcel.at = at
 
     def mark_done(self, offset: int) -> None:
-        """Note that the records before ``offset`` are in Redis, unless the file is damaged: the
+        """Record that the records before ``offset`` are in Redis, unless the file is damaged: the
         next replay has to find the damage, too. Not fsynced: records sent again keep their ids.
 
         Raises:

@@ -37,7 +37,8 @@ class Spool:
         directory: the spool's directory.
         backlog: the segments to be replayed. Only the send thread may use it; its method ``add`` is
             for all threads.
-        failure: error message of the last failed write; ``None`` where no write has failed.
+        failure: error message of the last failed write, even if later writes succeeded; ``None``
+            where no write has failed.
     """
 
     def __init__(self, directory: Path, max_bytes: int, log: Log) -> None:
@@ -87,7 +88,7 @@ class Spool:
 
     def adopt_one(self) -> bool:
         """Add the oldest segment of a dead process to the backlog; returns whether there was such a
-        segment.
+        segment. Segments that cannot be read are logged and passed over.
 
         Raises:
             SpoolError: the directory cannot be read.
@@ -161,7 +162,7 @@ class SpoolThread(WorkThread):
 
     def work_once(self) -> None:
         """Write the requested rows, or as many rows as it takes until memory is less than half
-        full.
+        full. Ends early after a failed write.
         """
         # A parcel that the send thread is sealing at this moment is in no list: check again until
         # it is in the outbox.
@@ -177,7 +178,9 @@ class SpoolThread(WorkThread):
                 sleep(0.001)
 
     def _store(self, upto: int) -> bool:
-        """Write up to 16 parcels of generations up to ``upto``; returns whether there were any."""
+        """Write up to 16 parcels of generations up to ``upto``; returns whether there were any,
+        even if writing has failed.
+        """
         parcels = self._outbox.for_spool(PARCELS_AT_A_TIME)
         while len(parcels) < PARCELS_AT_A_TIME:
             parcel = self._outbox.seal(upto)

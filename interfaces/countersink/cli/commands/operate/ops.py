@@ -13,12 +13,13 @@ import click
 
 from countersink.cli import output, settings
 from countersink.cli.errors import Exit
+from countersink.reads.formats import replaced_file
 from countersink.runtime.texts import plural
 
 _PACKED: Final = Path(__file__).parents[2] / "ops"
 SOURCES: Final = _PACKED if _PACKED.is_dir() else Path(__file__).parents[5] / "ops"
 """The folder of a wheel; or of a checkout, which an editable installation leaves where it is."""
-SUMS: Final = "SHA256SUMS"
+SUMS: Final = "countersink.sha256"
 """The file with the checksums of all files as the last run of the command had them."""
 
 
@@ -32,8 +33,8 @@ def command(directory: Path, force: bool) -> int:
     alert rules for Prometheus, a Grafana dashboard, grants for MySQL and an ACL for Redis.
 
     Run it again after an upgrade. It overwrites only files that are as an earlier run wrote them;
-    where you changed some, it keeps these and exits with 3. In DIR, sha256sum --check SHA256SUMS
-    names the files that differ from this version's.
+    where you changed some, it keeps these and exits with 3. In DIR,
+    sha256sum --check countersink.sha256 names the files that differ from this version's.
     """
     release = version("countersink")
     earlier = _checksums(directory / SUMS)
@@ -42,7 +43,7 @@ def command(directory: Path, force: bool) -> int:
         name = source.relative_to(SOURCES).as_posix()
         content = source.read_bytes().replace(b"0.dev0", release.encode())
         sums[name] = _sum(content)
-        state = _state(directory / name, sums[name], earlier.get(name), force)
+        state = _state(directory, name, sums[name], earlier.get(name), force)
         if state not in ("unchanged", "kept"):
             _write(directory / name, content)
         rows.append((state, name))
@@ -59,11 +60,15 @@ def command(directory: Path, force: bool) -> int:
     return Exit.DIFFERS
 
 
-def _state(path: Path, new: str, earlier: str | None, force: bool) -> str:
-    """Return what becomes of the file ``path``: ``written``, ``unchanged``, ``updated``,
+def _state(directory: Path, name: str, new: str, earlier: str | None, force: bool) -> str:
+    """Return what becomes of the file ``name``: ``written``, ``unchanged``, ``updated``,
     ``overwritten`` or ``kept``. ``new`` is the checksum of its new content, ``earlier`` that of the
     content that an earlier run wrote (None if there was none). A file that differs from both is
-    ``overwritten`` with ``force``, else ``kept``."""
+    ``overwritten`` with ``force``, else ``kept``. A link, and whatever a link leads to out of the
+    directory, is always kept."""
+    path = directory / name
+    if path.is_symlink() or not path.resolve().is_relative_to(directory.resolve()):
+        return "kept"
     if not path.exists():
         return "written"
     found = _sum(path.read_bytes())
@@ -91,6 +96,5 @@ def _write(path: Path, content: bytes) -> None:
     """Write a file, whole or not at all, and make its directory: half a file would be taken for one
     that the user has changed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.write_bytes(content)
-    part.replace(path)
+    with replaced_file(path) as file:
+        file.write(content)

@@ -9,7 +9,7 @@ import { token } from "./link.js";
 import { Live } from "./live.js";
 import { counterView } from "./counter.js";
 import { overview } from "./overview.js";
-import { totalsChoice } from "./parts.js";
+import { failure, totalsChoice } from "./parts.js";
 import { daysQuery } from "./range.js";
 import { systemView } from "./system.js";
 
@@ -61,9 +61,12 @@ function place() {
 
 async function go() {
   try {
-    if (place()[0].startsWith("board")) boards ??= await import("./board.js");
+    if (["board", "boards"].includes(place()[0])) boards ??= await import("./board.js");
   } catch {
-    return stale("The page could not be loaded completely: load it again.");
+    view?.gone?.();
+    view = shownView = null;
+    put(main, failure(new Error("This page could not be loaded completely."), () => location.reload()));
+    return;
   }
   const [shownHere, argument, query] = place();
   const asked = token === null || shownHere === "board" ? shownHere : "counter"; // a link shows one, and nothing else

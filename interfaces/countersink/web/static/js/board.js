@@ -84,10 +84,12 @@ export function boardView(app, board, query) {
     form.element,
   );
   const timer = setInterval(() => !document.hidden && load(), BOARD_ANEW_MS);
+  let left = false;
 
   async function load() {
     try {
       const found = await get(boardPath(board));
+      if (left) return;
       put(trouble);
       if (JSON.stringify(found.items) !== JSON.stringify(items)) {
         items = found.items;
@@ -99,6 +101,7 @@ export function boardView(app, board, query) {
       }
       show();
     } catch (error) {
+      if (left) return;
       put(trouble, failure(error, load));
     }
     shown();
@@ -133,6 +136,7 @@ export function boardView(app, board, query) {
       show();
     },
     gone() {
+      left = true;
       clearInterval(timer);
       again.stop();
       for (const part of parts) part.gone();
