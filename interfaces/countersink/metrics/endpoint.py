@@ -143,7 +143,8 @@ class _Server(ThreadingHTTPServer):
 
 
 def _end_reading(connection: socket.socket) -> None:
-    """Have the connection read as ended; its answer can still be sent."""
+    """End the reading of a connection, as if the client had sent no more. An answer can still be
+    sent."""
     with suppress(OSError):  # it is closed already
         connection.shutdown(socket.SHUT_RD)
 
@@ -177,8 +178,8 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer a request that the library refuses with one line that quotes nothing of the
-        request."""
+        """Answer a request that the library refuses, with one line that quotes nothing of the
+        request. A method other than GET and HEAD gets the status 405."""
         if code == HTTPStatus.NOT_IMPLEMENTED:
             code = HTTPStatus.METHOD_NOT_ALLOWED
         self._answer(code, f"{HTTPStatus(code).phrase}\n")

@@ -72,11 +72,12 @@ class CachedAnswer(Generic[Answer]):
         self._kept_until = 0.0
 
     def get(self) -> Answer:
-        """Return the kept result; if there is none, wait for a call and return its result.
+        """Return the kept result; if there is none, wait for the running call, or for a new one,
+        and return its result.
 
         Raises:
-            TimeoutError: the call takes longer than ``within_s``.
-            Exception: whatever ``ask`` raises.
+            TimeoutError: the call has taken ``within_s`` seconds since its start; it goes on.
+            Exception: whatever ``ask`` raises; it is kept and raised again, as a result is.
         """
         asked = self.start()
         return asked.result(max(0.0, self._asked_at + self._within_s - time.monotonic()))
@@ -180,7 +181,8 @@ def installed_version() -> str:
 
 
 def probes(*, redis: str | None = None, mysql: str | None = None) -> Probes:
-    """Return a probe for each server whose URL is given, by the names ``redis`` and ``mysql``.
+    """Return a probe for each server whose URL is given, by the names ``redis`` and ``mysql``. The
+    probe alone checks MySQL's URL: with a wrong one, it fails as for a server that is away.
 
     Raises:
         StreamMisconfigured: Redis's URL is not valid.
@@ -210,7 +212,8 @@ def _select_1(mysql: str) -> bool:
 
 
 def probe_servers(probes: Probes) -> dict[str, bool]:
-    """Return for each server whether it answers. All servers are probed at the same time."""
+    """Return for each server whether it answers: False also if its answer takes too long. All
+    servers are probed at the same time. Answers of the last second are not asked for again."""
     for probe in probes.values():
         probe.start()
     return {name: _answers(probe) for name, probe in probes.items()}

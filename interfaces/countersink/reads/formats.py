@@ -115,8 +115,8 @@ def csv_bytes(columns: Sequence[str], rows: Rows, *, spreadsheet: bool = False) 
 
 
 def ndjson_bytes(columns: Sequence[str], rows: Rows) -> Iterator[bytes]:
-    """Yield a table as NDJSON: one JSON object per line, in ASCII. Keys that are not UTF-8 are
-    kept, with their bytes as escaped surrogates."""
+    """Yield a table as NDJSON, in parts of several lines: one JSON object per line, in ASCII. Keys
+    that are not UTF-8 are kept, with their bytes as escaped surrogates."""
     remaining = documents(columns, rows)
     while part := list(islice(remaining, _PART_ROWS)):
         yield "".join(f"{json.dumps(row)}\n" for row in part).encode()
@@ -189,8 +189,9 @@ class TotalSample:
 
 
 def openmetrics_text(samples: Iterable[TotalSample], complete_up_to: datetime | None) -> str:
-    """Return the samples as OpenMetrics text. A metric of its own has the time ``complete_up_to``,
-    unless it is None."""
+    """Return the samples as OpenMetrics text; totals below zero are a gauge of their own. So is the
+    time ``complete_up_to``, before which everything that reached Redis is in the totals; None
+    leaves this gauge out."""
     positive: list[TotalSample] = []
     negative: list[TotalSample] = []
     for sample in samples:
@@ -336,6 +337,7 @@ def frame(
         time_zone: time zone of the days, hours and months; default: each counter's own.
 
     Raises:
+        ImportError: pandas is not installed.
         UnknownCounter, InexactZone, RolledUp, IncompleteBreakdown, StoreError, ValueError: as
             :class:`countersink.counting.totals.Totals`.
     """

@@ -51,7 +51,9 @@ class OverviewQuery:
         visible: returns whether a counter may be listed, by its name.
         sort_values: the numbers of all counters, from :func:`sort_values`; None sorts by name, in
             the order of bytes.
-        only: names of existing counters, which are the whole list; None for all counters.
+        only: names of existing counters, which are the whole list, in this order; None for all
+            counters. With names, ``search``, ``after``, ``visible``, ``sort_values`` and
+            ``reverse`` are ignored.
         reverse: whether the order is reversed.
     """
 
@@ -83,7 +85,8 @@ class OverviewLine:
         time_zone, resolution: settings of the counter.
         total: the total of all time; None where the query does not ask for totals.
         days: (day, total) of the last days, today last; None where the query asks for no days, the
-            buckets are wider than days, or this machine does not know the time zone.
+            buckets are wider than days, some of the days are rolled up to months, or this machine
+            does not know the time zone.
     """
 
     counter: str
@@ -99,7 +102,8 @@ class Overview:
 
     Attributes:
         lines: the counters of the page, in the requested order.
-        counters: number of counters on all pages; None where there are too many to count them.
+        counters: number of counters on all pages; None where the list is sorted by name and one
+            query does not return all names.
         more: whether another page follows.
     """
 
@@ -109,7 +113,8 @@ class Overview:
 
 
 def overview(snapshot: Snapshot, query: OverviewQuery) -> Overview:
-    """Return a page of the list of counters, with their totals and last days.
+    """Return a page of the list of counters, with their totals and last days; at most
+    ``query.limit`` counters.
 
     Raises:
         StoreError: a query failed.
@@ -144,8 +149,9 @@ def overview(snapshot: Snapshot, query: OverviewQuery) -> Overview:
 
 
 def today(snapshot: Snapshot, wanted: Sequence[str]) -> tuple[list[str] | None, Overview]:
-    """Return the names of all counters, and today's totals of the ``wanted`` counters that exist.
-    The names are None where one query does not return them all.
+    """Return a pair: the names of all counters, sorted, and a page with today's totals of those of
+    the ``wanted`` counters that exist. In place of the names, there is None if there are more than
+    one query returns (10,000).
 
     Raises:
         StoreError: a query failed.
@@ -161,7 +167,9 @@ def sort_values(snapshot: Snapshot, by: str) -> SortValues:
     or ``change``.
 
     The number of ``change`` is the total of the last :data:`WEEK` complete days relative to the
-    :data:`WEEK` days before them. It is infinite where the days before have no counts.
+    :data:`WEEK` days before them, minus 1. It is infinite where the total of the days before is 0
+    and the other is above 0. A counter has no number where the total of the days before is
+    otherwise not above 0, or where its days are unknown (None in :class:`OverviewLine`).
 
     Raises:
         StoreError: a query failed.
@@ -188,8 +196,9 @@ def sort_values(snapshot: Snapshot, by: str) -> SortValues:
 
 def _page_by_name(snapshot: Snapshot, query: OverviewQuery) -> tuple[list[str], int | None]:
     """Return the counters after ``query.after``, sorted by name, and the number of counters on all
-    pages. If another page follows, at least ``query.limit`` + 1 counters are returned. The number
-    is None if there are too many counters to read all their names by one query."""
+    pages. If another page follows, at least ``query.limit`` + 1 counters are returned: the caller
+    cuts them. The number is None if there are too many counters to read all their names by one
+    query."""
     if query.after and not is_name(query.after):
         raise ValueError("`after` must be a counter's name: `next` of the previous page")
     session, pending = snapshot.session, snapshot.pending.cells
@@ -232,7 +241,8 @@ def _days(
     snapshot: Snapshot, names: Sequence[str], number: int
 ) -> dict[str, list[tuple[date, int]] | None]:
     """Return the last ``number`` days of each counter with their totals. A counter has None where
-    its buckets are wider than days, its time zone is unknown, or ``number`` is 0."""
+    its buckets are wider than days, some of the days are rolled up to months, its time zone is
+    unknown, or ``number`` is 0."""
     found: dict[str, list[tuple[date, int]] | None] = dict.fromkeys(names)
     for part in parts(sorted(names) if number else [], SIZE):
         with snapshot.together(part):

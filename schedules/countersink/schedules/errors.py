@@ -8,7 +8,7 @@
     └── Alarm        a person should look
     RunFailed        a run failed, or could not begin; RQ gets this error
     NotOurs          an RQ job is not countersink's
-    Outdated         the counter was changed or deleted after the pass read it
+    Outdated         the counter was changed or deleted after retention read it
 """
 
 
@@ -44,5 +44,5 @@ class NotOurs(Exception):
 
 
 class Outdated(Exception):
-    """A counter was changed or deleted after the pass over its buckets read it. No row was
-    moved."""
+    """A counter was changed or deleted after a pass of retention had read it, so the wider bucket
+    may be wrong. The transaction that noticed this has moved no row."""

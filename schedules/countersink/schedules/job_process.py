@@ -44,8 +44,10 @@ def run(
     """Execute runs until a stop is requested (by SIGTERM, SIGINT or ``stop``), and return the exit
     status, 0.
 
-    At a stop, the current run is asked to end. If it does not, its process is killed, and the run
-    is taken over later. While a server is away, the job process waits for it.
+    At a signal, the current run is asked to end. If it has not ended after ``stop_within_s``
+    seconds, its process is killed, and the run is taken over later; this process then ends without
+    a return. A request by ``stop`` alone waits for the end of the current run. While a server is
+    away, the job process waits for it.
 
     Args:
         options: the options of the job process.
@@ -103,7 +105,8 @@ class _Supervisor:
         self._worker: RunWorker | None = None
 
     def work(self, client: redis.Redis) -> None:
-        """Run one RQ worker until the process is to stop, or Redis is away."""
+        """Run one RQ worker until the process is to stop, or Redis is away. Unless it is to stop,
+        then kill the current run, and wait half a second before the next worker may start."""
         self.vitals.step("waiting")
         try:
             worker = RunWorker(

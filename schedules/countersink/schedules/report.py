@@ -37,7 +37,8 @@ class ProcessVitals:
             ``planning``, in a job process also ``idle`` and ``running``.
         moved: the time of the last step, on the clock :func:`time.monotonic`. An attempt to reach a
             server that is away is a step, too.
-        last_pass: the time of the scheduler's last complete pass, on the clock :func:`time.time`.
+        last_pass: the time of the scheduler's last complete pass, on the clock :func:`time.time`;
+            None before the first one, and in a job process.
         runs: the number of runs that a scheduler has put into RQ's queue, or that a job process has
             started.
     """
@@ -48,7 +49,8 @@ class ProcessVitals:
     runs: int = 0
 
     def step(self, state: str, last_pass: float | None = None) -> None:
-        """Note a step of the process: its time, the new state, and the last complete pass."""
+        """Record a step of the process: the time, which is now, and the new state. ``last_pass``
+        replaces the time of the last complete pass, also if it is None."""
         self.state, self.last_pass, self.moved = state, last_pass, time.monotonic()
 
 
@@ -130,8 +132,8 @@ def adopt(log: Log, *names: str) -> None:
 
 
 def shared_moment() -> ctypes.c_double:
-    """Return a variable that this process shares with all processes that it forks later. It has a
-    time, which is infinite at first."""
+    """Return a variable for a time, which this process shares with all processes that it forks
+    later: a change in one is seen in all. At first it is infinite."""
     moment = ctypes.c_double.from_buffer(mmap.mmap(-1, ctypes.sizeof(ctypes.c_double)))
     moment.value = inf
     return moment

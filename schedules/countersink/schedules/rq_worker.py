@@ -163,8 +163,8 @@ class RunQueue:
             return set(self._queue.get_job_ids())
 
     def has_attempt(self, job: str, planned_at: datetime, attempt: int, waiting: set[str]) -> bool:
-        """Return whether RQ will start this attempt, or has just started it. ``waiting`` are the
-        ids from :meth:`waiting`.
+        """Return whether RQ will start this attempt, or a later one of the run, or is executing it.
+        ``waiting`` are the ids from :meth:`waiting`.
 
         Raises:
             StreamError: Redis does not answer, or refuses.
@@ -201,8 +201,8 @@ A work horse is the child process in which RQ executes a job."""
 
 @dataclass(slots=True)
 class Process:
-    """State that the job process passes to its work horses: each is forked, and so has a copy. A
-    work horse is the child process in which RQ executes a job.
+    """State that the job process passes to its work horses: each is forked, and so has a copy; only
+    ``held_until`` is shared. A work horse is the child process in which RQ executes a job.
 
     Attributes:
         options: the options of the job process.
@@ -210,7 +210,8 @@ class Process:
         log: the log of the job process, for runs as well.
         pid: the process id of the job process.
         asked_to_end: set in a work horse when it is asked to end.
-        held_until: the time until which no other process can take over the current run.
+        held_until: the time until which no other process can take over the current run, on
+            :func:`time.monotonic`; infinite while there is none.
     """
 
     options: JobProcessOptions

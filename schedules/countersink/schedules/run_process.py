@@ -108,10 +108,15 @@ class _Run:
 
     def _begin(self) -> tuple[Begun, str]:
         """Begin the run once the job's previous run is over. Returns the outcome, and the reason if
-        the run is skipped or has failed.
+        the run is skipped or has failed. If the previous run still works after ``wait_s`` seconds,
+        this run is skipped, and the outcome is BUSY.
 
-        If the previous run writes no heartbeats, this run stays planned. A scheduler will let the
-        previous run be started again, and will enqueue this attempt again.
+        If the previous run writes no heartbeats, this run stays planned, and the outcome is
+        NOTHING. A scheduler will let the previous run be started again, and will enqueue this
+        attempt again.
+
+        Raises:
+            RunFailed: the process is to stop, or MySQL failed.
         """
         patient_until = time.monotonic() + self._options.wait_s
         first: OpenRun | None = None

@@ -69,9 +69,9 @@ class OpenRun:
         job: the job's name.
         planned_at: the run's planned time.
         state: ``planned`` or ``running``.
-        attempts: how often the run was started.
-        holder: the text that identifies the present or last attempt; empty if there was none.
-        heartbeat_at: the time of the last heartbeat of a running run.
+        attempts: how often the run was started, without attempts that were stopped.
+        holder: the text that identifies the present attempt; empty if the run is planned.
+        heartbeat_at: the time of the last heartbeat; None if the run never began.
     """
 
     job: str
@@ -116,13 +116,14 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class FailingJob:
-    """A job whose last attempts failed, three in a row or more.
+    """A job whose last attempts failed, three in a row or more. At most its last three runs are
+    looked at.
 
     Attributes:
         job: the job's name.
-        times: number of attempts that failed in a row up to now.
+        times: number of attempts of those of these runs that failed in a row up to now.
         detail: the reason of the last failure.
-        since: the planned time of the first of these runs, in naive UTC.
+        since: the planned time of the first of these failed runs, in naive UTC.
     """
 
     job: str
@@ -222,8 +223,8 @@ def claim(session: Session, job: JobRow, following: datetime | None) -> bool:
 
 
 def plan_next(session: Session, job: JobRow, to: datetime | None) -> bool:
-    """Write ``to`` as the next time of a job. Returns False if the row has changed, so that nothing
-    was done."""
+    """Write ``to`` as the next time of a job. Returns False if the row has changed since ``job``
+    was read, or the job is paused; then nothing was done."""
     changed = session.execute(
         "UPDATE job SET next_at = %s WHERE name = %s AND next_at <=> %s AND cron = %s"
         " AND time_zone = %s AND NOT paused",
@@ -233,9 +234,9 @@ def plan_next(session: Session, job: JobRow, to: datetime | None) -> bool:
 
 
 def open_runs(session: Session, *, running: str | None = None) -> list[OpenRun]:
-    """Return the runs that are running, and the planned runs that are due. The earliest come first;
-    there are at most 1,000. If ``running`` names a job, return only the running runs of this job.
-    """
+    """Return the runs that are running, then the planned runs that are due, each in the order of
+    their planned times. The first 1,000 are returned. If ``running`` names a job, return only the
+    running runs of this job."""
     which = (
         "state = 'running'"
         " OR (state = 'planned' AND (due_at IS NULL OR due_at <= UTC_TIMESTAMP(3)))"
@@ -358,7 +359,8 @@ def put_back(
 
 
 def skip(session: Session, attempt: Attempt, reason: str) -> bool:
-    """Skip a run that has not begun. Returns False if it has begun."""
+    """Skip the run of an attempt that has not begun. Returns False, and changes nothing, if it has
+    begun or the run is over."""
     return _end_planned(session, attempt, "skipped", reason)
 
 
@@ -369,13 +371,14 @@ def pause(session: Session, name: str) -> None:
 
 def resume(session: Session, name: str) -> None:
     """Let runs of a paused job be planned again, from its next time on. A scheduler writes that
-    time."""
+    time. A job that is not paused stays as it is."""
     session.execute("UPDATE job SET paused = 0, next_at = NULL WHERE name = %s AND paused", (name,))
 
 
 def add(session: Session, name: str) -> datetime | None:
-    """Plan a run of a job for now. Returns its planned time, or None if a run of the job waits
-    already."""
+    """Plan a run of a job for now. Returns its planned time; None, without planning one, if a run
+    of the job waits already or was planned for this very second. ValueError if there is no such
+    job."""
     with session.transaction():
         ((now,),) = session.query(
             "SELECT UTC_TIMESTAMP() FROM job WHERE name = %s FOR UPDATE", (name,)
@@ -401,7 +404,7 @@ def last_runs(
         session: a session outside a transaction.
         job: return only runs of this job; None for all jobs.
         states: return only runs in these states; empty for all states.
-        limit: most runs to return.
+        limit: maximum number of runs to return.
     """
     conditions = ["job = %s"] if job is not None else []
     conditions += [f"state IN ({marks(states)})"] if states else []
@@ -411,9 +414,9 @@ def last_runs(
 
 
 def overdue(session: Session, minutes: int) -> list[RunRow]:
-    """Return the runs that were planned more than ``minutes`` ago and have not begun. The earliest
-    come first; there are at most 1,000. Such runs mean that no job process runs, or that runs do
-    not reach it through Redis."""
+    """Return the runs that were planned for more than ``minutes`` ago and wait to be started, for
+    the first time or again. The earliest come first; only the first 1,000 are returned. Such runs
+    mean that no job process runs, or that runs do not reach it through Redis."""
     return _runs(
         session,
         "WHERE state = 'planned' AND planned_at < UTC_TIMESTAMP() - INTERVAL %s MINUTE"
@@ -434,9 +437,9 @@ def is_planned(session: Session) -> bool:
 
 
 def failing(session: Session, job: str | None = None) -> list[FailingJob]:
-    """Return the jobs whose last attempts failed, three or more in a row. One run with three
-    attempts is enough; an attempt also failed if its process died. If ``job`` names a job, only
-    this job is checked."""
+    """Return the jobs whose last attempts failed, three or more in a row, ordered by name. One run
+    with three attempts is enough; an attempt also failed if its process died. If ``job`` names a
+    job, only this job is checked."""
     names = [job] if job else [n for (n,) in session.query("SELECT DISTINCT job FROM job_run")]
     found = []
     for name in sorted(names):

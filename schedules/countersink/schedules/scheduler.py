@@ -170,6 +170,7 @@ class Planner:
 
     def plan_once(self) -> float:
         """Make one pass. Returns the seconds until the next planned time, at most ``look_every_s``.
+        If Redis fails, that is logged, and the due runs are handed over in a later pass.
 
         Raises:
             StoreError: the database failed; call this again.
@@ -236,7 +237,8 @@ class Planner:
     def _plan_due(
         self, session: Session, job: JobRow, cron: Cron, now: datetime
     ) -> datetime | None:
-        """Plan the due runs of one job. Returns the job's next time."""
+        """Plan the due runs of one job. Returns the job's next time; None if there is none. Returns
+        ``now`` if another scheduler has changed the job, so that it must be read again."""
         while job.next_at is not None and job.next_at <= now:
             following = cron.after(max(job.next_at, now - RECENT))
             if not rerun(partial(runs.claim, session, job, following)):

@@ -45,7 +45,7 @@ class Input:
     Attributes:
         name: printable name, as it was given on the command line or found by a pattern there.
         path: absolute path; None for standard input.
-        size: bytes on disk; None for a pipe, whose size is unknown.
+        size: bytes on disk; None for a FIFO or standard input, whose size is unknown.
     """
 
     name: str
@@ -54,7 +54,8 @@ class Input:
 
 
 def expand(sources: Sequence[str]) -> tuple[list[Input], list[SourceReport]]:
-    """Return the files that ``sources`` stand for, and a failed report for each name without files.
+    """Return the files that ``sources`` stand for, and a failed report for each name that has no
+    files or cannot be read.
 
     Each of ``sources`` is a file, a FIFO, ``-`` (standard input), a shell pattern (``**`` matches
     directories), or a directory, which stands for all files in it and below, without hidden ones.
@@ -270,7 +271,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class PlainFile:
-    """An uncompressed file that another process can open.
+    """An uncompressed file that another process can open, as long as this process has it open.
 
     Attributes:
         name, size, cr_ends: as in :class:`Content`.
@@ -365,7 +366,8 @@ def _copy_pipe(name: str, fd: int, stop: Callable[[], bool]) -> None:
 
 
 def _pipe_data(name: str, fd: int, stop: Callable[[], bool]) -> Iterator[bytes]:
-    """Iterate over the bytes of a pipe, as they arrive, up to its end."""
+    """Iterate over the bytes of a pipe, as they arrive, up to its end. Raises Unreadable if a read
+    fails, or once ``stop`` returns true."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     while not stop():
@@ -384,7 +386,8 @@ def _pipe_data(name: str, fd: int, stop: Callable[[], bool]) -> Iterator[bytes]:
 
 def head_of(content: Content) -> bytes:
     """Return the head of a content, its first 64 KiB at most; moves the content's offset. The head
-    of a damaged content ends before the damage, which a later read reports.
+    of a damaged content ends before the damage, which a later read reports. If lines end in a
+    carriage return alone, the head has newlines instead, and ``cr_ends`` is set.
 
     Raises:
         Unreadable: not even the first byte can be read.

@@ -1,5 +1,5 @@
-"""``--counter-column``: ``exported`` finds the counters that an export names, at most
-``MOST_COUNTERS``, and the lines that name none.
+"""``--counter-column``: ``exported`` finds the counters that an export names, and the lines that
+name none. More than ``MOST_COUNTERS`` counters are refused.
 
 The export is read once like a dry run that has the names of counters as keys. Then each counter is
 counted by an ordinary run of its own, which leaves out the lines of all other counters.
@@ -55,11 +55,12 @@ def exported(
     Args:
         mysql_url: URL of the database.
         options: options of the command, with the sources and the counter column.
-        stop: reading ends early once it returns true.
+        stop: reading ends early once it returns true; then counters may be missing.
 
     Raises:
         BackfillError: there are lines, but none names a counter that may be counted; or there are
-            too many counters; or a source cannot be read, or can be read only once, such as a pipe.
+            too many counters; or a source cannot be read, or can be read only once, such as a pipe;
+            or an option is invalid.
         StoreError: MySQL failed.
     """
     try:

@@ -51,10 +51,11 @@ class CsvRecords(LineReader):
             the recipe's time zone.
 
     Attributes:
-        names: names of the columns.
+        names: names of the columns; empty if the head has only blank lines.
 
     Raises:
-        BackfillError: the first record is not a header, or the header lacks a column.
+        BackfillError: the first record is not a header; or the header lacks a column that the
+            recipe names, or has it twice.
     """
 
     def __init__(
@@ -92,7 +93,11 @@ class CsvRecords(LineReader):
             )
 
     def count(self, block: RecordBlock, tally: RecordTally) -> None:
-        """Add the records of ``block`` to ``tally``: as counted, left out or rejected."""
+        """Add the records of ``block`` to ``tally``: as counted, left out or rejected.
+
+        Raises:
+            BackfillError: there is no header, since the head has only blank lines.
+        """
         note_block(block, tally)
         rows = self._rows(block.lines)
         for number, line, row in zip(block.numbers, block.lines, rows, strict=True):
@@ -179,7 +184,7 @@ class CsvRecords(LineReader):
         return self._row(line.decode("utf-8", PERCENT).replace("\r", " ")) is not None
 
     def _count(self, row: Fields | None, number: int, line: bytes, tally: RecordTally) -> None:
-        """Count or reject one record in ``tally``.
+        """Count, leave out or reject one record in ``tally``. A blank line is ignored.
 
         Args:
             row: fields of the record; None if they could not be read.

@@ -57,11 +57,12 @@ class FirstSources:
 
 class Trial(Sources):
     """The sources and chunks of a dry run: those in the tables, and those that the dry run itself
-    has read, which are kept in memory.
+    has read, which are kept in memory. Sources that only the dry run has have negative numbers.
 
     Attributes:
-        days: for each day, the amount that would be added to it.
-        truth: the sums of a reconcile's sources: label of a bucket → key → amount.
+        days: for each day, the amount that would be added to it; empty for a reconcile.
+        truth: the sums of a reconcile's sources: label of a bucket → key → amount. Empty in mode
+            ``add``.
     """
 
     def __init__(self) -> None:
@@ -119,10 +120,12 @@ class Trial(Sources):
         """Add a chunk to the sums of the dry run, and return it.
 
         The arguments are those of ``count_chunk`` in ``transaction.py``, which counts a chunk in a
-        real run.
+        real run; ``before`` is not used.
 
         Raises:
-            BackfillError, TooManyRejects: in the same cases as ``count_chunk``.
+            BackfillError: other sources have many lines of the chunk, or a reconcile has set some
+                of its days.
+            TooManyRejects: too many lines of the dry run would be rejected.
             StoreError: MySQL failed.
         """
         work, stored = ahead.work, self.read(session, source)

@@ -14,8 +14,8 @@ The package catches these itself:
 
 ::
 
-    RolledUpMeanwhile         a day was rolled up to its month before it could be set
-    Overtaken                 another process counted the chunk, or settings changed meanwhile
+    RolledUpMeanwhile         a day was rolled up before all its keys were set
+    Overtaken                 another process changed the source, or settings changed meanwhile
     SourceDiffers             the stored source changed, so the content may be another source
 """
 
@@ -58,12 +58,14 @@ class TooManyRejects(BackfillError):
 
 
 class RolledUpMeanwhile(Exception):
-    """A day was rolled up to its month before a reconcile could set it. Nothing was done. The
-    message is the reason for users."""
+    """A reconcile can no longer set a day: meanwhile it was rolled up to its month, or got a bucket
+    that lies partly in another day. The transaction that found this has changed nothing; keys of
+    the day that were set before stay so. The message is the reason for users."""
 
 
 class Overtaken(Exception):
-    """A chunk must not be counted as it was read: another process has counted it, or the catalog or
+    """A chunk must not be counted as it was read. Another process has counted it, or has undone a
+    chunk before it, or has deleted its source or given the source another recipe; or the catalog or
     the salts (for hashes of visitors) have changed since."""
 
 

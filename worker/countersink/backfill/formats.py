@@ -88,8 +88,8 @@ def make_reader(
         counter: name of the counter whose lines count, if the recipe has a counter column.
 
     Raises:
-        BackfillError: the source cannot be read by this recipe: it is UTF-16, or a CSV that lacks a
-            column.
+        BackfillError: the source cannot be read by this recipe: it is UTF-16 or UTF-32, a CSV that
+            lacks a column, or a W3C log whose fields cannot be counted.
     """
     check_encoding(head)
     keys = keys_of(recipe, minutes, counter)
@@ -235,6 +235,8 @@ def check(recipe: Recipe) -> None:
 
 def recipe_for(recipe: Recipe, head: bytes, name: str) -> Recipe:
     """Return the recipe by which a source is read: it has the source's format instead of ``auto``.
+    A recipe with another format is returned unchanged. A head of blank lines is read as
+    ``combined``.
 
     Args:
         recipe: the recipe of the options.

@@ -32,7 +32,7 @@ class LineCounts:
 
     Attributes:
         size_bytes: uncompressed bytes.
-        lines: lines that were read.
+        lines: lines (with CSV: records) that were read, with blank lines and headers.
         counted: lines that gave an amount.
         filtered: lines that the options leave out.
         rejected: lines that could not be counted.
@@ -68,8 +68,9 @@ class LineCounts:
 def begin(
     session: Session, options: BackfillOptions, sources: Sequence[str], holder: str
 ) -> tuple[int, Resolution]:
-    """Insert the row of a new run, in the state ``running``. Returns the run's number and, for a
-    reconcile, the resolution in which it sums up its sources.
+    """Insert the row of a new run, in the state ``running``; also the counter's row, if there is
+    none. Returns the run's number, and the resolution in which a reconcile sums up its sources
+    (None in mode ``add``).
 
     A second call with the same ``holder`` inserts nothing and returns the same values. So call it
     again if the outcome of a call is unknown.
@@ -147,7 +148,8 @@ def require_running(session: Session, run: int) -> None:
 
 
 def end(session: Session, run: int, state: str, error: str = "") -> None:
-    """End a run, if it is running: set its last state, and the error that ended it."""
+    """End a run: set its last state, and the error that ended it ('' for none), which is cut after
+    1,000 characters. A run that is not running any more stays as it is."""
     session.execute(
         f"UPDATE backfill_run SET state = %s, error = %s, seen = {_NOW}, ended = {_NOW}"
         " WHERE id = %s AND state = 'running'",
@@ -156,7 +158,8 @@ def end(session: Session, run: int, state: str, error: str = "") -> None:
 
 
 def rejects_of(session: Session, run: int) -> int:
-    """Return the number of lines that a run has rejected so far."""
+    """Return the number of rejected lines in the chunks of a run, without chunks that an undo has
+    taken back."""
     ((number,),) = session.query(
         "SELECT COALESCE(SUM(rejected), 0) FROM backfill_chunk WHERE run = %s", (run,)
     )
@@ -186,9 +189,10 @@ class Run:
         recipe: the options by which its lines were read.
         sources: names of its sources.
         holder: name of the process that began it.
-        started, seen, ended: times of its beginning, last commit and end, naive UTC. ``ended`` is
-            None until then.
-        size_bytes, lines, counted, filtered, rejected: see :class:`LineCounts`.
+        started, seen, ended: times of its beginning, of its last commit (or its undo's), and of its
+            end, naive UTC. ``ended`` is None before the end.
+        size_bytes, lines, counted, filtered, rejected: see :class:`LineCounts`. An undo does not
+            change these numbers, nor the two below.
         amount: sum of the added amounts, or of the corrections.
         corrections: number of cells that a reconcile has corrected.
         error: reason why it failed or stopped, or None.
@@ -303,14 +307,18 @@ def sources_of(session: Session, number: int) -> list[RunSource]:
 
 
 def rejects(session: Session, number: int) -> list[RejectedLine]:
-    """Return the first rejected lines of a run, which are stored in its row."""
+    """Return the first rejected lines of a run, which are stored in its row: up to ten; none after
+    the run was undone, or if there is no such run."""
     found = session.query("SELECT rejects FROM backfill_run WHERE id = %s", (number,))
     return [RejectedLine(**one) for one in json.loads((found and found[0][0]) or "[]")]
 
 
 def drift(session: Session, number: int) -> Iterator[Drift]:
     """Iterate over the corrections of a run, one for each cell, ordered by bucket and key.
-    Corrections that an undo has taken back are left out.
+    Corrections that an undo has taken back are left out. A run that was no reconcile has none.
+
+    Raises:
+        BackfillError: there is no such run; raised for the first item.
     """
     scheme = load_scheme(session, run(session, number).counter)
     place: tuple[object, ...] | None = None

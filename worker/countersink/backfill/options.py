@@ -165,7 +165,7 @@ class BackfillOptions:
         mode: ``add`` if the sources have events that were never counted; ``reconcile`` if they have
             all events of their days.
         name: text by which sources with the same content are told apart.
-        delete_missing: True if a reconcile sets keys that no source has to 0.
+        delete_missing: True if a reconcile sets keys that no source has to 0; else it leaves them.
         grace_s: seconds that must have passed since the end of a day before a reconcile sets the
             day's buckets.
         wait_s: maximum of seconds that a reconcile waits for entries in the streams.
@@ -294,11 +294,12 @@ class BackfillReport:
     """The report of a backfill.
 
     Attributes:
-        run: number of the run; None for a dry run.
+        run: number of the run; None for a dry run, or if it ended before it had a number (there are
+            no sources, or a reconcile was stopped while it waited).
         counter, mode: as in the options.
         state: ``done``, ``stopped`` (on request, or by too many rejected lines) or ``failed`` (a
             source failed, or nothing was corrected).
-        sources: one report for each source.
+        sources: one report for each source that was opened, or that has no files.
         lines, counted, filtered, rejected: sums of these numbers in the reports of the sources.
         amount: sum of the added amounts, or of a reconcile's corrections.
         known_lines: number of lines that earlier runs have counted.

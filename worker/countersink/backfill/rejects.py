@@ -90,7 +90,7 @@ class RejectsFile:
                 self._file.close()
 
     def write(self, source: str, rejected: Sequence[Rejected]) -> None:
-        """Append rejected lines to the file.
+        """Append rejected lines to the file, if there is one, and the first ones to ``first``.
 
         Args:
             source: path of their source.

@@ -66,7 +66,8 @@ class BackfillRun:
     on_notice: Callable[[str], object]
 
     def run(self, found: Sequence[Input], failed: Sequence[SourceReport]) -> BackfillReport:
-        """Count the lines of the sources, or set totals to their sums, and return the report.
+        """Count the lines of the sources, or set totals to their sums, and return the report. A dry
+        run only finds out what would change.
 
         Args:
             found: the sources to read.
@@ -198,18 +199,20 @@ def backfill(
     on_notice: Callable[[str], object] = lambda notice: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> BackfillReport:
-    """Count events from logs and exports. May be called again, and by several processes at once: a
-    line that is counted is not counted again.
+    """Count events from logs and exports, or set totals to their sums (``reconcile``), and return
+    the report. May be called again, and by several processes at once: a line that is counted is not
+    counted again. A source that cannot be read is reported as ``failed``; the others are counted.
 
     Args:
         mysql_url: URL of the database.
         options: options of the run.
         redis_url: URL of the queue; only a reconcile needs it.
-        on_progress: called after each chunk that is read, and before each day that is corrected.
+        on_progress: called often: when a source is opened or closed, after each chunk that is read
+            or compared, while a reconcile waits for the queue, before each day that is corrected.
         on_notice: called with each notice about days that a reconcile leaves out, before the
             reconcile changes any total. The report has these notices as well.
-        stop: called between two chunks; the run ends early once it returns true. Counted lines stay
-            counted, and another run continues after them.
+        stop: called between two chunks and while waiting; the run ends early once it returns true.
+            Counted lines stay counted, and another run continues after them.
 
     Raises:
         WrongOption: an option is not allowed for this counter or file: see the message.
@@ -293,8 +296,9 @@ def _check_counter(session: Session, catalog: Catalog, options: BackfillOptions)
 
 
 def clear_reconciles(session: Session, counter: str) -> None:
-    """End the reconciles of a counter whose process has died, and delete the truth (the sums of the
-    sources) of all ended reconciles. May be called again, and by several processes at once.
+    """Set those reconciles of a counter to ``failed`` that have committed nothing for an hour, as
+    their process has died. Then delete the truth (the sums of the sources) of all its ended
+    reconciles. May be called again, and by several processes at once.
 
     Raises:
         StoreError: MySQL failed.

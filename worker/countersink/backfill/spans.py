@@ -147,7 +147,7 @@ class SpanReader:
         first_line: number of the line that begins there.
         quoted: finds the ends of records that may contain newlines; None if each record is a line.
         end: known offset of the span's end; None to end it by the limits, or with the source.
-        leave_open: True to leave out a last record that has no newline.
+        leave_open: True to leave out a last record that has no newline; ignored with ``end``.
         digested: True to compute the digest of the span; otherwise its digest is empty.
         max_lines, max_bytes: limits of the span: see :data:`LINES` and :data:`BYTES`.
 
@@ -322,7 +322,8 @@ class SpanReader:
 
 
 def block_of(piece: SpanPiece, quoted: Quoting | None) -> RecordBlock:
-    """Return the records of a piece with their line numbers, as readers of formats take them.
+    """Return the records of a piece with their line numbers, as readers of formats take them. A
+    record that is too long becomes a rejected line.
 
     Args:
         quoted: the ``quoted`` of the span reader that has cut the piece.

@@ -7,8 +7,8 @@ other run can count lines after its chunks. Then one transaction per chunk, from
 source to the first, subtracts the cells of the chunk's journal, and deletes journal and chunk.
 Later runs read that part of the source again. Corrections are taken back in the same way.
 
-An undo may be killed at any time, and several may work at once. The journal has the cells of the
-tables: compaction and retention do not matter. Runs with later lines must be undone as well.
+An undo may be killed at any time, and several may work at once. A cell stays right if compaction or
+retention has moved its rows: they move the negative rows, too. Later lines must be undone as well.
 """
 
 from collections import Counter
@@ -42,9 +42,9 @@ class TakenBack:
 
     Attributes:
         chunks: number of transactions that changed totals.
-        cells: number of changed cells.
+        cells: number of changed cells; a cell of several chunks counts several times.
         amount: sum of the amounts added to totals; mostly negative.
-        labels: labels (beginning and width) of the changed buckets, if chunks were taken back.
+        labels: labels (beginning and width) of the buckets that chunks changed; else empty.
         finished: False if the undo was stopped before its end.
     """
 
@@ -108,8 +108,8 @@ class ChunkUndo:
 
 
 def _delete_empty(session: Session, taken: Amounts) -> None:
-    """Delete the rows of cells whose total is 0 now, so that keys which only the undone run has
-    counted disappear. Cells with visitors are kept."""
+    """Delete the rows of those cells of ``taken`` whose total is 0 now, so that keys which only the
+    undone run has counted disappear. Cells with visitors are kept."""
     for counter in taken.counters:
         for label, keys in taken.by_bucket(counter).items():
             for part in sql.parts(sorted(map(key_bytes, keys)), sql.KEYS_PER_STATEMENT):
@@ -154,16 +154,16 @@ def take_corrections_back(
     stop: Callable[[], bool] = lambda: False,
 ) -> TakenBack:
     """Take back the corrections of an ``undoing`` run in ranges of :data:`ROWS` corrections, then
-    the run's marks on days (``reconciled_day``). May be called again.
+    its marks on days. First delete the rest of its sources' sums. May be called again.
 
     Args:
         connect: opens sessions at READ COMMITTED.
         run: number of the run.
-        on_progress: called with the number of ranges taken back, and the number of all ranges.
+        on_progress: called after each range, with the numbers of ranges taken back and of all.
         stop: called before each range; the undo ends early once it returns true.
 
     Raises:
-        BackfillError: the counter is the row count of a tracked table now.
+        TrackedCounter: the counter is the row count of a tracked table now.
         StoreError: MySQL failed; corrections taken back so far stay so.
     """
     ranges = cells = amount = 0
@@ -193,8 +193,8 @@ def _count_corrections(session: Session, run: int) -> tuple[str, int]:
 
 
 def _take_corrections(session: Session, counter: str, run: int) -> tuple[int, int]:
-    """Take the next corrections back. Returns their number and the amount that this added to
-    totals, or (0, 0) if no corrections are left."""
+    """Take the next corrections back, up to :data:`ROWS`. Returns their number and the amount that
+    this added to totals, or (0, 0) if no corrections are left."""
     return rerun(partial(_attempt, session, counter, run))
 
 
@@ -273,8 +273,7 @@ def undo(
     """Undo one run; or several runs, if all have the mode ``add`` and the same counter.
 
     Args:
-        mysql_url: URL of the database.
-        runs: numbers of the runs.
+        mysql_url, runs: URL of the database, and numbers of the runs.
         on_progress: called after each chunk (of a reconcile: each range of corrections), with the
             number of chunks (ranges) taken back and the number of all.
         stop: called before each chunk; the undo ends early once it returns true.
@@ -283,6 +282,7 @@ def undo(
     Raises:
         BackfillError: a run does not exist, is undone already, or has a deleted counter or a
             damaged journal; or other runs, named in the message, must be undone with it.
+        TrackedCounter: the counter of a reconcile is the row count of a tracked table now.
         StoreError: MySQL failed; chunks taken back so far stay so, and another call continues.
     """
     with KeptSession(partial(open_tables, mysql_url), stop).open() as link:
@@ -317,8 +317,8 @@ def undo(
 
 
 def _begin(session: Session, numbers: Sequence[int]) -> list[Run]:
-    """Set runs to ``undoing``, and return them. From then on these runs can commit no chunk,
-    and no other run can commit a chunk that follows theirs in a source."""
+    """Set runs to ``undoing``, and return them; BackfillError if they cannot be undone. From now on
+    they can commit no chunk, and other runs no chunk that follows theirs in a source."""
     marks = sql.marks(numbers)
     with session.transaction():
         found = [history.run(session, number, lock=True) for number in numbers]
@@ -390,7 +390,7 @@ def _take_chunks_back(
 
 
 def _finish(session: Session, runs: Sequence[Run]) -> None:
-    """Set runs to ``undone``. For a reconcile, also delete its sources."""
+    """Set runs to ``undone``, without their rejected lines. Delete the sources of a reconcile."""
     if runs[0].mode == "reconcile":
         rerun(partial(sources.delete_truth, session, runs[0].id))
     session.execute(

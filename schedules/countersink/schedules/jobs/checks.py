@@ -64,10 +64,11 @@ def verification(context: Context) -> JobOutcome:
 
 
 def alarms(context: Context) -> JobOutcome:
-    """Check all limits, then raise one alarm that names all limits that are exceeded.
+    """Check all limits, then raise one alarm that names all limits that are exceeded. New losses of
+    entries in Redis are first written to MySQL.
 
     Raises:
-        Alarm: a person has to look.
+        Alarm: a limit is exceeded, or Redis does not answer: a person has to look.
         StoreError: the database failed.
     """
     with open_tables(context.mysql_url, read_timeout=_READ_S) as session:
@@ -113,7 +114,8 @@ def _dead(session: Session, limit: int) -> Iterator[str]:
 def _jobs(session: Session) -> Iterator[str]:
     """Yield a sentence for each job that had no success for ``UNSUCCESSFUL_HOURS`` hours. Such a
     job has a run that was planned longer ago than that, and neither this run nor a later one was
-    successful: they failed, were skipped, or never began."""
+    successful: they failed, were skipped, or never began. Jobs that are paused or off are left out,
+    and ``alarms`` itself."""
     found = session.query(
         "SELECT name, MIN(run.planned_at) AS since FROM job JOIN job_run AS run ON run.job = name"
         " LEFT JOIN (SELECT job, MAX(planned_at) AS at FROM job_run WHERE state = 'done'"

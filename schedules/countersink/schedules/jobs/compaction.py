@@ -87,6 +87,7 @@ def compact(
 
     Raises:
         UnknownCounter: nothing was ever counted as ``options.counter``.
+        UnknownZone: this machine does not know a counter's time zone; the other counters are done.
         Unavailable: the server is away, or was lost several times.
         StoreError: any other error of a query. What was committed stays done.
     """
@@ -235,7 +236,13 @@ class Pass:
 
     def _bucket(self, name: str, label: int, most: int | None) -> None:
         """Compact all keys of a closed bucket; in an open bucket, only keys with more rows than the
-        threshold."""
+        threshold. With ``before``, compact all keys of buckets before that day, and no others.
+
+        Args:
+            name: the counter of the bucket.
+            label: the bucket's label.
+            most: greatest number of rows that one of its keys has; None if it is unknown.
+        """
         if self.pace.stopped:
             return
         try:
@@ -258,8 +265,8 @@ class Pass:
         return scheme.ends_at(label) + self._options.grace_s <= self.now
 
     def _fold(self) -> None:
-        """Add up the ledger rows of applications' slots that did not change for an hour in slot
-        0."""
+        """Add the ledger rows of applications' slots that did not change for an hour to the ledger
+        row of slot 0, for each counter that the options select."""
         for name in self.mover.run(ledger.foldable):
             after: int | None = -1 if self._options.counter in (None, counter_of(name)) else None
             while after is not None and not self.pace.stopped:

@@ -55,8 +55,8 @@ _ROWS: Final = "counter_slot FORCE INDEX (PRIMARY)"
 @dataclass(frozen=True, slots=True)
 class Moved:
     """The result of a move, in numbers of rows. ``moved`` rows were added up elsewhere and deleted.
-    The keys that had rows to move had ``before`` rows in the bucket, and have ``after`` rows now.
-    """
+    The keys that had rows to move had ``before`` rows in their buckets, and have ``after`` rows
+    there now."""
 
     before: int = 0
     after: int = 0
@@ -65,8 +65,8 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """The rows of one key in a bucket, as the server has summed them up: their amount and
-    numbers."""
+    """The rows of one key in a bucket, as the server has summed them up: the amount and the number
+    of those that move, how many of these have sketches, and the number of all rows."""
 
     bucket: int
     key: bytes
@@ -87,7 +87,7 @@ def move(session: Session, part: BucketRange) -> Moved:
         Outdated: the wider bucket may be wrong by now; nothing was moved.
         Conflict: another session has locked a row; nothing was moved.
         DamagedSketch, NoSketches: a sketch is damaged, or a library missing; nothing was moved.
-        Unavailable: the connection is lost; everything was moved or nothing.
+        Unavailable: the connection is lost; either everything was moved, or nothing.
         StoreError: any other error of a query; nothing was moved.
     """
     with session.transaction():
@@ -321,8 +321,8 @@ class Mover:
         above: int = 0,
         to: Wider | None = None,
     ) -> bytes | None:
-        """Move the next keys of a bucket, those after the key ``after``. Returns the last of them;
-        None if there are none.
+        """Move the rows of the next keys of a bucket, those after the key ``after`` (None: from the
+        first key on). Returns the last of these keys; None if there are none.
 
         The number of rows that move at once grows without conflicts and shrinks after them. With
         ``above``, only keys with more than ``above`` rows move, as in an open bucket. The number

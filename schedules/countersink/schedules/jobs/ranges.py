@@ -251,7 +251,7 @@ def next_part(
         after: the last key of the previous part; None for the first part.
         above: a key is worth moving if it has more rows than this that would be moved.
         rows: the range from the first key to the last has about this number of rows, of all slots
-            and widths.
+            and widths; more only if its one key has more.
         to: the wider bucket to which the rows go; None if they go to slot 0.
     """
     moving = f"width = {width_number(bucket):d} AND slot >= {1 if to is None else 0:d}"
@@ -280,14 +280,14 @@ def next_part(
 def small_buckets(
     session: Session, counter: str, labels: Sequence[int], *, rows: int
 ) -> Sequence[int]:
-    """Return the first of these labels: as many as have at most ``rows`` rows together. Rows of
-    other buckets that lie between them count as well.
+    """Return the first of these labels: as many as have at most ``rows`` rows together; none if the
+    first bucket alone has more. Rows of other buckets that lie between them count as well.
 
     Args:
         session: a session outside a transaction.
         counter: the counter of the buckets.
         labels: the labels in order.
-        rows: most rows of all these buckets; the query reads one row more.
+        rows: maximum number of rows of the returned buckets; the query reads one row more.
     """
     # As one range: for a list of buckets MySQL reads the index from its beginning.
     found = session.query(

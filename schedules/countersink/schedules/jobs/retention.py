@@ -147,7 +147,7 @@ class _RollUp:
 
     def _goal(self, counter: str, label: int) -> Wider | None:
         """Return the widest bucket into which a bucket is to be rolled up now; None if it stays as
-        it is."""
+        it is. A bucket that cannot be rolled up is noted in the result of the pass."""
         scheme = self._scheme(counter)
         try:
             own, ends = width_of(label), scheme.ends_at(label)
@@ -187,7 +187,7 @@ _ROLLED: Final = [f"rolled_{width}" for width in WIDTHS[1:]]
 
 def _kept(session: Session) -> list[tuple[str, str | None]]:
     """Return (counter, keep_steps) for each counter that has keep steps, or buckets that were
-    rolled up."""
+    rolled up. If the defaults have keep steps, counters without a row first get one with these."""
     with session.transaction():
         defaults = read_control(session).defaults
         if defaults.keep_steps:
@@ -231,7 +231,8 @@ def prune(context: Context) -> JobOutcome:
 
     Raises:
         StreamError: Redis did not answer; nothing was pruned.
-        RunStopped: the run was stopped; nothing was pruned.
+        RunStopped: the run was stopped while it read the queue; nothing was pruned. A later stop
+            gives a result that is not finished.
         Refused: the clocks of MySQL and Redis differ by minutes; nothing was pruned.
         StoreError: the database failed.
     """
@@ -264,8 +265,9 @@ def prune(context: Context) -> JobOutcome:
 
 
 def _queue(context: Context) -> tuple[int, int | None]:
-    """Return the time of Redis, and the time of the oldest entry in any stream, both in Unix ms.
-    The second is None if no entry waits."""
+    """Return the time of Redis, and the time at which the oldest entry in any stream was first
+    sent, both in Unix ms. The second is None if no entry waits. Errors are those of :func:`prune`.
+    """
     try:
         with connect(context.redis_url, client_name="countersink-prune") as client:
             # First: entries that are sent from now on are later than this.

@@ -233,8 +233,8 @@ class _LineCounter:
             self._count_each(block)
 
     def _count_all(self, block: RecordBlock) -> bool:
-        """Count all lines of a piece at once. Returns False, and counts nothing, if one of the
-        lines must be rejected.
+        """Count all lines of a piece at once. Returns False, and counts nothing, if the visitor of
+        one of the lines has no salt, so that this line must be rejected.
         """
         if self._bucket.salts is None:
             self._reader.count(block, self.tally)

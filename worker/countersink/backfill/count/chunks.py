@@ -106,7 +106,8 @@ def insert(session: Session, chunk: Chunk, counted: LineCounts) -> None:
 
 
 def delete(session: Session, source: int) -> None:
-    """Delete the chunks and samples of a source of which no line was counted."""
+    """Delete the chunks and samples of a source. The caller has checked that none of its lines was
+    counted: totals and journals do not change."""
     for table in "backfill_chunk", "backfill_sample":
         session.execute(f"DELETE FROM {table} WHERE source = %s", (source,))
 
@@ -256,7 +257,7 @@ class LineSamples:
 def tally_of(
     lines: Sequence[NumberedLine], reader: LineReader, bucket: Callable[[int], int]
 ) -> RecordTally:
-    """Read some lines of a source, and return the tally of their amounts."""
+    """Read some lines of a source, and return the tally (sums) of their amounts and numbers."""
     tally = RecordTally(bucket)
     numbers, texts = [number for number, _ in lines], [text for _, text in lines]
     reader.count(RecordBlock(numbers, texts, []), tally)

@@ -112,7 +112,9 @@ class ReadAhead:
         """Return the next chunk; None if there is none, or the run should stop.
 
         Raises:
-            Unreadable: the next bytes of the content cannot be read.
+            Unreadable: the next bytes of the content cannot be read. All chunks before them were
+                returned.
+            BackfillError: a child process was killed.
             UnknownZone: a time zone is unknown on this machine.
         """
         self._submit_chunks()
@@ -141,7 +143,7 @@ class ReadAhead:
     def _size_next(self, found: ReadChunk) -> None:
         """Set the number of lines of the next chunks so that each has about :data:`CHUNK_CELLS`
         cells. The time of a commit and the memory depend on the numbers of cells, visitors and
-        rejected lines.
+        rejected lines. With ``--rate``, which limits the lines of a chunk, nothing is set.
         """
         lines, limit = found.counts.lines, self.work.pace.max_lines
         if self.work.options.rate is None and limit >= LINES and lines >= LINES:
@@ -150,8 +152,8 @@ class ReadAhead:
             self._more_lines = min(MAX_LINES, max(LINES, lines * CHUNK_CELLS // max(1, held)))
 
     def read_again(self, refused: Refused) -> ReadChunk:
-        """Read again the chunk that :meth:`next` returned last, and reject the lines of the cells
-        in ``refused``.
+        """Return the chunk that :meth:`next` returned last, read again: now the lines of the cells
+        in ``refused`` are rejected.
         """
         assert self._last is not None
         start, span = self._last.start, self._last.span

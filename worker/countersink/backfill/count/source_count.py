@@ -53,7 +53,8 @@ CountChunk = Callable[[Session, ReadAhead, int, ReadChunk, bytes], ReadChunk]
 
 
 def count_source(work: Work, source: Input, count: CountChunk) -> SourceOutcome:
-    """Count the lines of a source that are not counted yet.
+    """Count the lines of a source that are not counted yet, and return the outcome. Any
+    BackfillError but RunEnded is not raised: it makes the outcome ``failed``.
 
     Args:
         work: what all chunks of the run share.
@@ -104,7 +105,7 @@ class _SourceCount:
         """Count the lines of the source that are not counted yet.
 
         Raises:
-            BackfillError, StoreError: see
+            BackfillError, StoreError: see :meth:`Sources.identify` and
                 :func:`countersink.backfill.count.transaction.count_chunk`.
         """
         work, self._opened = self._work, opened
@@ -209,10 +210,11 @@ class _SourceCount:
 
     def _verify(self, source: Source) -> None:
         """Compare the content with the chunks that other processes have counted since the last
-        comparison.
+        comparison. If the content is an older copy, which ends before them, there is nothing more
+        to count.
 
         Raises:
-            SourceDiffers: the content does not have all of these chunks.
+            SourceDiffers: the content differs from these chunks, or ends within one of them.
         """
         work = self._work
         compared = work.link.run(

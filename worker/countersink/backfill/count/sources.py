@@ -84,13 +84,13 @@ class Comparison:
     """Result of comparing the content of a file with the chunks of a source.
 
     Attributes:
-        source: the source as it was read from the table.
+        source: the source as it was read before the comparison.
         held_to: end of the chunks that the content has. It is below ``source.read_to`` if chunks
             are missing.
         last_digest: digest of the last chunk that the content has; empty if it has none.
-        verdict: ``same`` if the content has all chunks; ``older`` if it ends with a chunk, or
-            within the source's head; ``short`` if it ends within another chunk, so that it may be
-            an older copy or another source; ``other`` if it differs.
+        verdict: ``same`` if the content has all chunks; ``older`` if it is shorter and ends with a
+            chunk, or within the source's head; ``short`` if it ends within another chunk, so that
+            it may be an older copy or another source; ``other`` if it differs.
     """
 
     source: Source
@@ -156,7 +156,7 @@ class Sources:
         return read(session, source, lock=lock)
 
     def lock_counter(self, session: Session, counter: str) -> None:
-        """Keep others from inserting sources of a counter until the transaction ends."""
+        """Keep others from inserting sources of a counter: see :func:`lock_counter`."""
         lock_counter(session, counter)
 
     def insert(self, session: Session, wanted: Source) -> int:
@@ -179,7 +179,8 @@ class Sources:
         save(session, source)
 
     def delete_chunks(self, session: Session, source: int) -> None:
-        """Delete the chunks and samples of a source of which no line was counted."""
+        """Delete the chunks and samples of a source. The caller has checked that none of its lines
+        was counted: totals do not change."""
         chunks.delete(session, source)
 
     def is_counted(self, session: Session, source: int) -> bool:
@@ -221,7 +222,8 @@ class Sources:
         self, session: Session, wanted: Source, compared: list[Comparison]
     ) -> IdentifiedSource | None:
         """Update the source of the content, or insert a new one. Returns None if nothing was done,
-        because another process has changed the sources since they were compared."""
+        because another process has changed the sources since they were compared. Raises
+        BackfillError if the content must not be counted."""
         held = min((one for one in compared if one.verdict != "other"), key=_rank, default=None)
         if held is not None and held.verdict == "short":
             raise BackfillError(_too_short(held.source.path))
@@ -349,8 +351,8 @@ def read(session: Session, source: int, *, lock: bool = False) -> Source | None:
 
 def lock_counter(session: Session, counter: str) -> None:
     """Lock the control row, shared, and then the row of a counter, exclusively, until the
-    transaction ends. In the opposite order it could wait for a process that has the control row's
-    exclusive lock and waits for the counter's row."""
+    transaction ends. The counter's row is inserted if there is none. (In the opposite order, a
+    process that has locked the control row exclusively could wait for us, and we for it.)"""
     insert_rows(session, [counter], read_control(session).defaults)
 
 

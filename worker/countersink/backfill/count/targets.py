@@ -107,8 +107,9 @@ class TruthTarget:
         start_at: int,
         members: Mapping[CellPlace, Sequence[bytes]] = cells.NO_MEMBERS,
     ) -> None:
-        """Add a chunk in the transaction, which holds the share lock of the control row. A
-        reconcile has no journal and no visitors, so the arguments after ``amounts`` are not used.
+        """Add the amounts of a chunk to the sums of the reconcile, in the caller's transaction,
+        which holds the share lock of the control row. A reconcile has no journal and no visitors,
+        so the arguments after ``amounts`` are not used.
 
         Raises:
             StoreError: MySQL failed.
@@ -199,8 +200,9 @@ def refuse_breakdowns(session: Session, counter: str) -> None:
 
 
 def discard_truth(session: Session, run: int) -> None:
-    """Delete the samples of a reconcile's sources, and those of its rows of ``backfill_correction``
-    that corrected nothing. Uses several transactions, and may be called again.
+    """Delete what an ended reconcile does not need any more: the samples of its sources, and its
+    rows of ``backfill_correction`` that corrected nothing. Then set the run's ``resolution`` to
+    NULL, so that ``clear_reconciles`` skips it. Uses several transactions; may be called again.
     """
     for (source,) in session.query("SELECT id FROM backfill_source WHERE truth_of = %s", (run,)):
         forget = "DELETE FROM backfill_sample WHERE source = %s"
@@ -272,7 +274,8 @@ def _days_set_by(found: Mapping[date, int], run: int) -> str:
 
 
 def days_text(some: Iterable[date]) -> str:
-    """Return days as text with ranges: ``2026-03-14, 2026-03-16 to 2026-03-20``."""
+    """Return days as text with ranges: ``2026-03-14, 2026-03-16 to 2026-03-20``. After ten ranges,
+    the text ends with the number of the others."""
     ranges: list[list[date]] = []
     for day in sorted(some):
         if ranges and day - ONE_DAY == ranges[-1][1]:

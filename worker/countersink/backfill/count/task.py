@@ -72,9 +72,9 @@ def require_unique(catalog: Catalog, counter: str) -> None:
 
 
 def salts_of(session: Session, recipe: Recipe, counter: str) -> tuple[Salt, ...] | None:
-    """Return the salts for hashes of the counter's visitors, or None if the recipe has no visitors.
-    Read the salts after the catalog, because the times in which a salt is used change with the
-    catalog.
+    """Return the salts for hashes of the counter's visitors, or None if the recipe has no visitors;
+    empty if the counter has no salts. Read the salts after the catalog, because the times in which
+    a salt is used change with the catalog.
     """
     return tuple(kept(session).get(counter, ())) if recipe.visitor else None
 
@@ -87,7 +87,8 @@ class LineRate:
         stop: called during a pause; the pause ends early once it returns true.
 
     Attributes:
-        max_lines: maximum of lines in a chunk, chosen so that a pause takes about a second.
+        max_lines: maximum of lines in a chunk: about what the rate allows in a second, so that
+            pauses are short.
     """
 
     def __init__(self, rate: float | None, stop: Callable[[], bool]) -> None:
@@ -97,7 +98,7 @@ class LineRate:
         self.max_lines = int(min(LINES, max(MIN_LINES, self._rate)))
 
     def note(self, lines: int) -> None:
-        """Note that ``lines`` more lines were counted."""
+        """Record that ``lines`` more lines were counted: the next :meth:`wait` is longer."""
         self._ready += lines / self._rate
 
     def wait(self) -> None:
@@ -131,12 +132,12 @@ class ProgressWatch:
         self.jobs = 0
 
     def begin(self, source: Input, content: Content) -> None:
-        """Note that a source was opened."""
+        """Record that a source was opened, and report the progress."""
         self._source, self._content = source.name, content
         self.report()
 
     def add(self, counted: LineCounts) -> None:
-        """Add the sums of a counted chunk."""
+        """Add the sums of a counted chunk, and report the progress."""
         self._counted += counted
         self.report()
 
@@ -156,7 +157,7 @@ class ProgressWatch:
         self._on_progress(progress)
 
     def finish(self, source: Input, content: Content) -> None:
-        """Note that a source was closed."""
+        """Record that a source is closed, and report the progress."""
         self._before += source.size or content.position
         self._content = None
         self.report()
@@ -171,7 +172,7 @@ class Work:
         options: options of the run.
         link: the session with the database.
         catalog: the catalog as it was last read.
-        run: number of the run.
+        run: number of the run; :data:`NO_RUN` before it begins, and in a dry run.
         target: where the amounts of chunks are added: the counter, or the sums of a reconcile.
         sources: access to the known sources.
         pool: the thread and child processes that read chunks.

@@ -46,12 +46,14 @@ def count_chunk(
             visitors.
 
     Raises:
-        Overtaken: another process has counted the chunk, or the catalog or the salts by which it
-            was read have changed; nothing was counted.
+        Overtaken: another process has counted the chunk, undone the chunk before, or deleted the
+            source or changed its recipe; or the catalog or the salts by which the chunk was read
+            have changed. Nothing was counted.
         SourceDiffers: the head or the last chunk of the source has changed; nothing was counted.
         RunEnded: the run has ended; nothing was counted.
-        BackfillError: a reconcile has set days of the chunk, or the chunk before is being undone;
-            nothing was counted.
+        BackfillError: other sources have many lines of the chunk, a reconcile has set days of it,
+            the chunk before is being undone, or the counter must not be counted any more; nothing
+            was counted.
         TooManyRejects: too many lines of the run would be rejected; nothing was counted.
         Conflict: another transaction holds rows; nothing was counted: call it again.
         StoreError: MySQL failed; after Unavailable the outcome is unknown: call it again.
@@ -130,7 +132,7 @@ def _refuse_undoing(session: Session, run: int) -> None:
 
 def _keep_samples(session: Session, ahead: ReadAhead, source: Source, found: ReadChunk) -> None:
     """Insert the samples (hashes of lines) of a chunk, and check that no other source has many of
-    its lines.
+    its lines, unless the source has ``count_repeats``.
 
     Raises:
         BackfillError: another source has many of its lines.

@@ -122,8 +122,9 @@ def _unfinished(client: redis.Redis, upto: Ends) -> Ends:
 
 
 def unreliable(options: BackfillOptions, reports: Sequence[SourceReport]) -> str:
-    """Return the error if totals should not be set, because lines were rejected or no line was
-    counted; '' if they may be set.
+    """Return the error if totals should not be set; '' if they may be set. They should not if all
+    lines of a source were rejected. With ``delete_missing`` (and no ``max_rejects``), no line may
+    be rejected; and with ``delete_missing``, some line must count.
     """
     rejected = sum(one.rejected for one in reports)
     for one in reports:
@@ -156,7 +157,8 @@ def correct(
     on_notice: Callable[[str], object] = lambda notice: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Corrected:
-    """Set the totals to the sums of the sources, which must all have been read completely.
+    """Set the totals of the days to the sums of the sources, which must all have been read
+    completely, and return what was corrected. Days that cannot be set are left out, with a notice.
 
     Args:
         mysql_url: URL of the database.
@@ -170,7 +172,9 @@ def correct(
         stop: called before each range of keys; correcting ends early once it returns true.
 
     Raises:
-        BackfillError: the counter is a row count or has breakdowns, or the run has ended.
+        TrackedCounter: the counter is the row count of a tracked table.
+        BackfillError: it has breakdowns, the run has ended, or some days have counts in the
+            overflow key (see ``choose`` in ``scope.py``).
         Conflict: another transaction holds rows; corrections made so far stay.
         StoreError: MySQL failed; corrections made so far stay.
     """

@@ -1,8 +1,8 @@
-"""Corrections of a reconcile: sets the totals of a day's keys to the sums of the sources, and
-writes the differences to ``backfill_correction``; ``compare`` only finds them, for dry runs.
+"""Corrections of a reconcile: ``correct_day`` sets the totals of a day's keys to the sums of the
+sources, and writes the differences to ``backfill_correction``; ``compare`` only finds them.
 
 The total of a key and day is set in one transaction. The buckets in the run's resolution get the
-sums of the sources (the *truth*), all others of the day 0: they may be rolled up meanwhile.
+sums of the sources (the *truth*). The day's other buckets get 0: old counts may be rolled up there.
 
 At REPEATABLE READ, SELECT … FOR UPDATE locks the rows of a range of keys, in all slots, and the
 gaps between them. Until COMMIT nothing is counted, compacted or deleted there: the difference is
@@ -114,7 +114,7 @@ class Correction:
 
     def ranges(self, session: Session, keys: DayKeys, rows: int) -> list[DayKeys]:
         """Split a range into ranges of about ``rows`` rows, counting rows of the truth and the
-        counter. Keys that need no correction are left out. Locks nothing."""
+        counter. Without ``delete_missing``, only keys that a source has matter. Locks nothing."""
         labels, values = labels_where(self.buckets(session).labels(keys.day))
         among, ends = keys.where()
         where, args = f"{labels} AND {among}", [*values, *ends]
@@ -142,7 +142,7 @@ class Correction:
 
         Raises:
             RolledUpMeanwhile: the day can no longer be set; nothing was done.
-            BackfillError: the run has ended, or the counter cannot be reconciled any more.
+            BackfillError, TrackedCounter: the run has ended, or the counter cannot be reconciled.
             Conflict: another transaction holds a row; nothing was done.
             Unavailable: the outcome is unknown: call it again.
         """
@@ -224,7 +224,8 @@ class Correction:
 
 
 def connect_for(mysql_url: str) -> Connect:
-    """Return a function that opens sessions for corrections."""
+    """Return a function that opens sessions for corrections: at REPEATABLE READ, with short waits
+    for locks; on a Galera cluster, they see all commits of other nodes."""
 
     def opened() -> Session:
         session = open_tables(
@@ -248,7 +249,7 @@ def correct_day(
 
     Raises:
         RolledUpMeanwhile: the rest of the day can no longer be set.
-        BackfillError: see :meth:`Correction.correct`.
+        BackfillError, TrackedCounter: see :meth:`Correction.correct`.
         Conflict: others hold a row for too long; corrections made so far stay.
         StoreError: MySQL failed.
     """

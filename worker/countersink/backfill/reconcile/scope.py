@@ -70,19 +70,20 @@ class DayBuckets:
 
     @property
     def widths(self) -> tuple[Width, ...]:
-        """The widths of buckets that a day may have."""
+        """The widths of buckets that a day may have, without ``month``: a day that is rolled up
+        to its month cannot be set."""
         return tuple(sorted({*self.scheme.widths, self.resolution} - {"month"}))
 
     def labels(self, day: date) -> tuple[int, ...]:
-        """Return the labels of all buckets within a day. A label is a number for a bucket's
-        beginning and width.
+        """Return the labels of all buckets, of all ``widths``, that lie wholly within a day. A
+        label is a number for a bucket's beginning and width.
         """
         return _labels(self.scheme.known_zone(), self.widths, day)
 
     def intervals(self, day: date) -> Sequence[tuple[int | None, int | None]]:
-        """Return (begin, end) of a day in Unix seconds, where None means that the day is open on
-        that side. Empty if the counter's time zone skipped the date; two intervals if the zone
-        repeated it.
+        """Return a day as intervals (begin, end) in Unix seconds, where None means that the day is
+        open on that side. One interval; none if the counter's time zone skipped the date; two if
+        the zone repeated it.
         """
         return intervals(self.scheme.known_zone(), day, day)
 
@@ -162,8 +163,9 @@ def choose(
     """Return the days from ``--from`` to ``--to`` that can be set, and notices about the other
     days. Call it once all sources have been read.
 
-    A day is left out if it had not ended at ``t0``, so that its increments were still arriving; if
-    it is rolled up to months; or if one of its buckets lies partly in another day.
+    A day is left out if it had not ended ``grace_s`` seconds before ``t0``, so that its increments
+    could still arrive; if it is rolled up to months; or if one of its buckets lies partly in
+    another day. Dates that the counter's time zone skipped are left out without a notice.
 
     Args:
         session: session, in or outside a transaction.
@@ -173,8 +175,9 @@ def choose(
             :func:`countersink.backfill.reconcile.begin`.
 
     Raises:
-        TrackedCounter: the counter is a row count.
-        BackfillError: it has breakdowns, or some days have counts in the overflow key.
+        TrackedCounter: the counter is the row count of a tracked table.
+        BackfillError: it has breakdowns; or, without ``delete_missing``, some days have counts in
+            the overflow key.
     """
     refuse_tracked(session, options.counter)
     targets.refuse_breakdowns(session, options.counter)
