@@ -54,7 +54,9 @@ def by_bash(command: str, url: str, directory: Path) -> None:
     assert at.database is not None
     options = {"host": at.host, "port": at.port, "user": at.user, "password": at.password}
     lines = [f"{name}={value}" for name, value in options.items()]
-    (directory / ".my.cnf").write_text("\n".join(["[client]", *lines]))
+    # The tests' servers have no TLS, which clients of MariaDB 11.8 require unless told otherwise.
+    lines = ["[client]", *lines, "[client-mariadb]", "skip-ssl"]
+    (directory / ".my.cnf").write_text("\n".join(lines))
     command = command.replace(" countersink ", f" {at.database} ")
     output(["bash", "-ec", f"cd {directory} && {command}"], environment={"HOME": str(directory)})
 
