@@ -92,8 +92,9 @@ def suggest(context: click.Context, error: LookupError) -> None:
         return
     for parameter in context.command.params:
         value = context.params.get(parameter.name or "")
-        for name in filter(None, value if isinstance(value, tuple) else (value,)):
-            known = names(context, parameter.type.name)
+        given = [*filter(None, value if isinstance(value, tuple) else (value,))]
+        known = names(context, parameter.type.name) if given else []
+        for name in given:
             if name not in known and (hint := did_you_mean(str(name), known)):
                 error.add_note(printable(hint))
 
