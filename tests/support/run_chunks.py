@@ -5,7 +5,7 @@ ARGUMENTS…`."""
 import sys
 
 from countersink.backfill.count import read_ahead, task
-from countersink.cli.entry import main as countersink
+from countersink.cli.app import main as countersink
 
 
 def main() -> object:

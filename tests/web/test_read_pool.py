@@ -120,11 +120,19 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     found.go.set()
 
 
+@pytest.fixture
+def two_threads(redis_url: str, mysql_url: str) -> Iterator[Web]:
+    """A server with two threads for reads: a key gets one of them at a time."""
+    with serving(redis_url, mysql_url, threads=2) as web:
+        web.count("views", "a", 3)
+        yield web
+
+
 def test_one_key_has_so_many_reads_under_way_and_another_has_its_own(
-    web: Web, held: Held, monkeypatch: pytest.MonkeyPatch
+    two_threads: Web, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    web = two_threads
     monkeypatch.setattr(read_pool, "MAX_READS", 2)
-    web.count("views", "a", 3)
     greedy, other = web.key("read", name="greedy"), web.key("read", name="other")
     with ThreadPoolExecutor(3) as clients:
         try:
@@ -137,6 +145,7 @@ def test_one_key_has_so_many_reads_under_way_and_another_has_its_own(
             # One of them runs, the other waits for it: there is a thread left for another key.
             third = clients.submit(get, web, "/v1/totals", other)
             eventually(lambda: len(held.here) == 2)
+            assert pool.taken == 3
         finally:
             held.go.set()
         assert [each.result().status_code for each in (*two, third)] == [200] * 3

@@ -6,7 +6,7 @@ import io
 import os
 import sys
 from importlib import import_module
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
@@ -212,3 +212,30 @@ def run(args: list[str] | None = None) -> int:
             return Exit.DONE
         return errors.report(error, urls)
     return result if isinstance(result, int) else Exit.DONE
+
+
+def main() -> NoReturn:
+    """Run the command line with the arguments of this process, and exit with its status (see
+    ``Exit`` in ``cli/errors.py``)."""
+    _occupy_standard_descriptors()
+    sys.exit(run())
+
+
+def _occupy_standard_descriptors() -> None:
+    """Open /dev/null in place of each of the descriptors 0 to 2 that is closed.
+
+    Otherwise the next file or connection that this process opens would get the number of a closed
+    descriptor (``countersink totals c >&-`` closes 1), and the output of the command would be
+    written to it. Now output to a closed descriptor is discarded, and reading from it fails.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # open() returns the lowest free number: this one.
+            os.open(os.devnull, os.O_WRONLY)
+            os.set_inheritable(number, True)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8")

@@ -44,6 +44,8 @@ class Engine:
             asked with marks from :meth:`mark`.
     """
 
+    _recorder: EventBuffer | None = None  # takes increments in place of a buffer for the threads
+
     def __init__(self, url: str, options: Options) -> None:
         self._url = url
         self._options = options
@@ -52,13 +54,12 @@ class Engine:
 
     def start_over(self) -> None:
         """Create empty buffers and new threads; called again in a forked child, whose parent sends
-        the increments accepted before the fork.
-        """
+        the increments accepted before the fork."""
         options = self._options
         self._log = Log(logging.getLogger("countersink.producers"))
         self._clock = RedisClock()
         self._buffer = RowBuffer(options.max_rows_in_memory or NEVER, options.max_bytes_in_memory)
-        self._events = EventBuffer(self._buffer, self._clock, self._wake)
+        self._events = self._recorder or EventBuffer(self._buffer, self._clock, self._wake)
         self._outbox = Outbox(self._events, self._clock, options.id_scope)
         self._link = RedisLink(self._url, options, self._clock, self._log)
         self.trail = self._link.trail

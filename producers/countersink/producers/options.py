@@ -14,6 +14,9 @@ URL_VARIABLE: Final = "COUNTERSINK_REDIS_URL"
 PREFIX: Final = "COUNTERSINK_PRODUCER_"
 OFF: Final = "off://"
 """The URL of a producer that counts nothing."""
+MEMORY: Final = "memory://"
+"""The beginning of a URL whose producers keep their increments in this process. Each name behind it
+is a place of its own, as each Redis is."""
 Missing = Literal["error", "off"]
 """The effect of a missing URL: a ValueError, or a producer that counts nothing."""
 
@@ -176,3 +179,8 @@ def _parse(variable: str, text: str, kind: type[Any]) -> Any:
     except (KeyError, ValueError):
         wanted = {bool: "true or false", int: "a whole number", float: "a number of seconds"}[kind]
         raise ValueError(f"{variable} must be {wanted}, not {text!r}") from None
+
+
+def is_recorded(url: str) -> bool:
+    """Whether producers with this URL keep or discard their increments, without Redis."""
+    return url == OFF or url.startswith(MEMORY)

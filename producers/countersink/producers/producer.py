@@ -18,8 +18,14 @@ from countersink.producers.batch import Increment, IncrementTuple, check_batch, 
 from countersink.producers.buffer.events import Mode
 from countersink.producers.buffer.sightings import ASK_AGAIN_SECONDS, LARGE_MEMBER
 from countersink.producers.lifecycle import wait_for_end
-from countersink.producers.options import Missing, Options, ProducerOptions, from_environment
-from countersink.producers.recorder import Recorded, is_recorded
+from countersink.producers.options import (
+    Missing,
+    Options,
+    ProducerOptions,
+    from_environment,
+    is_recorded,
+)
+from countersink.producers.recorder import Recorded, Recorder
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.limits import (
     MAX_AMOUNT,
@@ -73,7 +79,9 @@ class Producer(Recorded):
         if not isinstance(url, str):
             raise TypeError(f"the URL must be a str, not {type(url).__name__}")
         if is_recorded(url):
-            super().__init__(url, checked)
+            self._recorder = Recorder(url)
+            # The threads never start, and nothing connects.
+            super().__init__("redis://unused", Options())
             return
         try:
             client = connect(url)

@@ -26,7 +26,7 @@ from countersink.producers.buffer.events import EventBuffer
 from countersink.producers.buffer.rows import NEVER, RowBuffer
 from countersink.producers.buffer.sightings import Salts, Sightings
 from countersink.producers.engine import Engine
-from countersink.producers.options import OFF, Options
+from countersink.producers.options import OFF
 from countersink.producers.outbox import Stats
 from countersink.producers.threads import RLock
 from countersink.runtime.dimensions import RowKey
@@ -34,10 +34,6 @@ from countersink.runtime.limits import check_key
 from countersink.runtime.log import Log
 from countersink.runtime.members import check_member
 from countersink.stream.entry import RedisClock
-
-MEMORY: Final = "memory://"
-"""The beginning of a URL whose producers keep their increments in this process. Each name behind it
-is a place of its own, as each Redis is."""
 
 
 class _Record:
@@ -82,6 +78,10 @@ class Recorder(EventBuffer):
         self.sightings = _PlainSightings(self.buffer, clock)
         self.sightings.salts = _AnySalts()
         self.record = None if url == OFF else _records.setdefault(url, _Record())
+        if url == OFF:
+            _warn("off", "increments are discarded: COUNTERSINK_REDIS_URL is missing or off://")
+        else:
+            _warn("memory", "memory:// is for tests: increments are lost when the process ends")
 
     def put(
         self, counter: str, key: RowKey, minute: int | None, amount: int, id: str | None = None
@@ -135,33 +135,17 @@ class Recorded(Engine):
     As in MySQL, an increment whose ``id`` was seen before for its counter is not counted.
     """
 
-    def __init__(self, url: str, options: Options) -> None:
-        self._recorder: Recorder | None = None
-        if is_recorded(url):
-            self._recorder = Recorder(url)
-            if url == OFF:
-                _warn("off", "increments are discarded: COUNTERSINK_REDIS_URL is missing or off://")
-            else:
-                _warn("memory", "memory:// is for tests: increments are lost when the process ends")
-            # The threads never start, and nothing connects.
-            url, options = "redis://unused", Options()
-        super().__init__(url, options)
-
-    def start_over(self) -> None:
-        super().start_over()
-        if self._recorder is not None:
-            self._events = self._recorder
-
     def _figures(self) -> Stats:
         found = super()._figures()
         return replace(found, stored=found.accepted, connected=True) if self._recorder else found
 
     def _record(self) -> _Record:
-        if self._recorder is None or self._recorder.record is None:
+        recorder = self._recorder
+        if not isinstance(recorder, Recorder) or recorder.record is None:
             raise RuntimeError(
                 "only memory:// producers can be asked: set COUNTERSINK_REDIS_URL=memory:// first"
             )
-        return self._recorder.record
+        return recorder.record
 
     @property
     def increments(self) -> list[Increment]:
@@ -241,11 +225,6 @@ class Recorded(Engine):
         with _lock:
             record.increments.clear()
             record.ids.clear()
-
-
-def is_recorded(url: str) -> bool:
-    """Whether producers with this URL keep or discard their increments, without Redis."""
-    return url == OFF or url.startswith(MEMORY)
 
 
 @cache  # once in a process

@@ -1,7 +1,6 @@
 """Base of the readers of formats, for ``tail`` and backfill: ``LineReader``, ``RecordTally``,
 ``Rejected`` (longest text and reason of a rejected line), keys of lines, conditions,
-``--exclude-key-glob``, ``--strip-query``.
-"""
+``--exclude-key-glob``, ``--strip-query``."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -391,7 +390,8 @@ def _checked(dimensions: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]
         ValueError: they cannot be used; the message says why.
     """
     names = [check_name(name) for name, _ in dimensions]
-    check_dimensions(dict.fromkeys(names, ""))  # not too many
+    if names:
+        check_dimensions(dict.fromkeys(names, ""))  # not too many
     for name, read in dimensions:
         if names.count(name) > 1:
             raise ValueError(f"the dimension {name} is given twice")
