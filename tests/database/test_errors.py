@@ -3,6 +3,8 @@
 import inspect
 import ssl
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pymysql.err
@@ -20,6 +22,7 @@ from countersink.database.errors import (
     translate,
 )
 from countersink.database.sql import Dialect, parse_version
+from countersink.database.url import with_database
 
 pytestmark = pytest.mark.servers("mariadb", "mysql")
 
@@ -113,3 +116,32 @@ def test_versions(text: str, dialect: Dialect) -> None:
 def test_too_old_or_no_version(text: str) -> None:
     with pytest.raises(Refused, match=r"needs|no number"):
         parse_version(text)
+
+
+AS_DJANGO = """
+import sys
+import pymysql
+
+pymysql.install_as_MySQLdb()
+import MySQLdb.connections  # loads modules of PyMySQL a second time
+from MySQLdb.constants import CLIENT
+from MySQLdb.converters import conversions
+
+from countersink.store import Store
+
+with Store(sys.argv[1]) as store:
+    try:
+        print(store.totals.total("page_views"))
+    except Exception as error:
+        print(type(error).__name__)
+"""
+
+
+def test_an_application_may_load_the_driver_twice(mysql_url: str) -> None:
+    """As Django does, whose backend imports MySQLdb."""
+    away, missing = "mysql://u@127.0.0.1:1/x", with_database(mysql_url, "no_such_database")
+    for url, expected in ((away, "Unavailable"), (missing, "SchemaMismatch")):
+        done = subprocess.run(
+            [sys.executable, "-c", AS_DJANGO, url], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == f"{expected}\n"

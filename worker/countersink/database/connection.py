@@ -15,7 +15,7 @@ from decimal import Decimal
 from functools import cache, partial
 from typing import Any, Final, Literal, TypedDict, Unpack
 
-import pymysql
+from pymysql.connections import Connection  # not of pymysql: see errors.py
 from pymysql.constants.FIELD_TYPE import NEWDECIMAL
 from pymysql.converters import conversions
 
@@ -259,7 +259,7 @@ def _unverified_tls() -> ssl.SSLContext:
     return context
 
 
-class _Connection(pymysql.connections.Connection):
+class _Connection(Connection):
     """A connection of the driver PyMySQL. All connections without TLS options share one TLS
     context.
 
@@ -286,9 +286,7 @@ _CONVERSIONS: Final = conversions | {NEWDECIMAL: _number}
 """The driver's conversions of column values, except that a whole DECIMAL becomes an int."""
 
 
-def _open(
-    settings: Settings, database: bool, timeout: float
-) -> "pymysql.connections.Connection[Any]":
+def _open(settings: Settings, database: bool, timeout: float) -> "Connection[Any]":
     tls: dict[str, Any] = {}
     context = settings.ssl_context()
     if context is not None:

@@ -36,7 +36,9 @@ import struct
 import time
 from typing import Final
 
-import pymysql.err as driver
+# Not pymysql.err: it is replaced where an application loads parts of PyMySQL a second time, under
+# the name MySQLdb, as Django does. Our connections keep raising the exceptions of this one.
+from pymysql.connections import err as driver  # type: ignore[attr-defined]
 
 from countersink.runtime.errors import ExplainedError
 
