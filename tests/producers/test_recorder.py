@@ -6,6 +6,7 @@ import pytest
 
 from countersink.producers import Increment, Producer
 from countersink.producers.recorder import _warn
+from tests.producers.helpers import play
 from tests.support.producing import recorder
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -87,6 +88,32 @@ def test_every_counter_may_have_members_and_no_thread_starts() -> None:
     assert not producer.awaits_salt("visitors")
     producer.seen("visitors", "/", "ann")
     assert not producer._started
+
+
+def test_a_child_that_is_forked_during_an_increment_counts() -> None:
+    script = """
+    import os, signal, threading
+    from countersink.producers import Producer, recorder
+    producer = Producer("memory://")
+    held, forking = threading.Event(), threading.Event()
+    def count():
+        with recorder._lock:
+            held.set()
+            forking.wait()
+    os.register_at_fork(before=forking.set)
+    thread = threading.Thread(target=count)
+    thread.start()
+    held.wait()
+    if pid := os.fork():
+        assert os.waitpid(pid, 0)[1] == 0
+        thread.join()
+    else:
+        signal.alarm(5)  # ends a child that waits for ever
+    producer.increment("hits")
+    assert producer.count("hits") == 1
+    os._exit(0)
+    """
+    play(script)
 
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1/0", "off://"])

@@ -42,6 +42,7 @@ def test_the_spool_is_tried_again_though_nobody_asks(
     eventually(lambda: producer._spool and producer._spool.failure)
     directory.unlink()
     eventually(lambda: producer._outbox.spooled > 0)
+    assert "cannot create the directory" not in str(producer.stats().last_error)
     assert producer.close(1)
 
 

@@ -455,6 +455,15 @@ def test_salts_are_asked_for_while_a_spool_is_replayed(queue: Queue, tmp_path: P
     assert hashed("ann") in found(queue.client)[1]["visitors", "/", MINUTE, 7]
 
 
+def test_an_invalid_batch_is_refused_though_its_salt_is_not_known_yet(queue: Queue) -> None:
+    sighting = Increment("visitors", "/", member="ann")
+    with Producer(queue.url) as producer:
+        assert not producer.increment_batch([sighting])
+        with pytest.raises(InvalidBatch) as caught:
+            producer.increment_batch([Increment("no name!"), sighting, Increment("hits", id="")])
+    assert [position for position, _ in caught.value.errors] == [0, 2]
+
+
 def test_a_batch_is_accepted_with_its_members_or_not_at_all(queue: Queue) -> None:
     publish(queue.client)
     batch = [

@@ -1,7 +1,7 @@
 """What a producer refuses at once and what it lets through; how a long key is counted."""
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from hashlib import sha256
 from typing import Any
@@ -27,6 +27,7 @@ OUT_OF_RANGE = [
     *(datetime(9999, 12, 26, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, tzinfo=WEST)),
 ]
 NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - the naive one is the point
+UNFINISHED = NAIVE.replace(tzinfo=tzinfo())
 NO_NAMES = ["", "x" * 65, "a b", "a\n", "é", "a;DROP TABLE", "a/b", "a`b", "١", "x" * 10_000]
 NO_AMOUNTS = [True, False, 1.0, float("nan"), Decimal(1), "1", None]
 Refusal = tuple[Callable[[Any], object], type[Exception], str, Sequence[object]]
@@ -39,6 +40,7 @@ BAD: list[Refusal] = [
     (limits.check_amount, TypeError, "an amount is an int, not", NO_AMOUNTS),
     (limits.minute_of, ValueError, "between 1970-01-01 and 9999-12-25", OUT_OF_RANGE),
     (limits.minute_of, ValueError, "needs a time zone", [NAIVE]),
+    (limits.minute_of, ValueError, "time zone of .*, a tzinfo, fails: NotImpl", [UNFINISHED]),
     (limits.minute_of, TypeError, "is an aware datetime", [None, 0, "2026-01-01", 1.5]),
 ]
 

@@ -113,8 +113,8 @@ not known yet. It raises ValueError where there is no salt for the member and no
 def check_batch(
     increments: Iterable[IncrementTuple | Increment], id: str | None, hash_member: HashMember
 ) -> IncrementBatch | None:
-    """Check the increments of a batch; returns the checked batch, or None where the salt of a
-    member is not known yet (even if increments before it are invalid).
+    """Check the increments of a batch; returns the checked batch, or None where all increments are
+    valid, but the salt of a member is not known yet.
 
     Args:
         increments: the increments, as the application passes them.
@@ -133,7 +133,7 @@ def check_batch(
     members: list[MembersRow] = []
     errors: list[tuple[int, str]] = []
     checked: str | None = None  # the last valid counter: neighbours often have the same
-    dimensions = False
+    dimensions = awaits_salt = False
     rows = 0
     for rows, increment in enumerate(increments, 1):
         if rows > MAX_BATCH:
@@ -161,7 +161,8 @@ def check_batch(
                     raise ValueError("the amount of an increment with a member must be 1")
                 hashed = hash_member(counter, minute, check_member(member))
                 if hashed is None:
-                    return None
+                    awaits_salt = True
+                    continue
                 event = (counter, row_key, hashed[0], 1, *hashed[1:])
                 if event_id is None:
                     members.append(event)
@@ -173,6 +174,8 @@ def check_batch(
             errors.append((rows - 1, str(error)))
     if errors:
         raise InvalidBatch(errors)
+    if awaits_salt:
+        return None
     events: list[NamedEvent] = [*plain, *members]
     if id is not None and events:
         if dimensions:  # an entry always holds 1,000 rows with keys, and a member each

@@ -93,9 +93,9 @@ class Stats:
             among them.
         pending_rows: number of rows in memory that are not stored yet. A sighting whose member
             waits for a salt counts as a row.
-        last_error: error message of the last failure to write the spool, even if later writes
-            succeeded; where there was none, of the last failure to send to Redis (also because the
-            stream is too long). Without passwords; ``None`` where there was no failure.
+        last_error: error message of the last write to the spool, if it failed; otherwise of the
+            last failure to send to Redis (also because the stream is too long). Without passwords;
+            ``None`` where there was no failure.
         connected: whether Redis answered the last command and the stream is not too long.
     """
 

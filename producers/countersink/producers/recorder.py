@@ -15,6 +15,7 @@ base of ``Producer`` with the questions of tests: ``count``, ``totals``, ``asser
 """
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -50,6 +51,10 @@ class _Record:
 
 
 _lock: Final = RLock()  # guards all records
+# Otherwise a child could inherit the lock from a thread that the child does not have.
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+)
 _records: Final[dict[str, _Record]] = {}  # by URL
 
 

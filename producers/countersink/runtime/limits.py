@@ -133,15 +133,22 @@ def minute_of(at: object) -> int:
 
     Raises:
         TypeError: ``at`` is not a ``datetime``.
-        ValueError: it is naive (without a time zone), before 1970, or more than 366 days after now.
+        ValueError: it is naive (without a time zone), before 1970, or more than 366 days after now;
+            or its time zone fails.
     """
     if not isinstance(at, datetime):
         raise TypeError(f"an event time is an aware datetime, not {type(at).__name__}")
-    if at.utcoffset() is None:
+    try:
+        offset = at.utcoffset()
+    except Exception as error:  # of the application's own tzinfo
+        raise ValueError(
+            f"the time zone of an event time, a {type(at.tzinfo).__name__}, fails: {error!r}"
+        ) from error
+    if offset is None:
         raise ValueError(
             "an event time needs a time zone: datetime.now(UTC), or .replace(tzinfo=ZoneInfo(...))"
         )
-    return check_event_minute((at - _EPOCH) // timedelta(minutes=1))
+    return check_event_minute((at.replace(tzinfo=UTC) - _EPOCH - offset) // timedelta(minutes=1))
 
 
 MAX_KEY_BYTES: Final = 255

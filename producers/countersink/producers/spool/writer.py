@@ -37,8 +37,7 @@ class Spool:
         directory: the spool's directory.
         backlog: the segments to be replayed. Only the send thread may use it; its method ``add`` is
             for all threads.
-        failure: error message of the last failed write, even if later writes succeeded; ``None``
-            where no write has failed.
+        failure: error message of the last write, if it failed; otherwise ``None``.
     """
 
     def __init__(self, directory: Path, max_bytes: int, log: Log) -> None:
@@ -201,6 +200,7 @@ class SpoolThread(WorkThread):
             self.failing = True
             self._log.seldom("spool_failed", f"{error}; rows stay in memory", level=logging.ERROR)
         else:
+            self._spool.failure = None
             self.failing = False
             self._outbox.settle(parcels, spooled=True)
             self._stored()
