@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from countersink.cli.errors import did_you_mean
 from countersink.database.connection import connect
 from tests.cli.command import NOWHERE, Servers, call, environment, one_sentence
 from tests.logs.tailing import write
@@ -137,6 +138,11 @@ def test_an_unknown_name_is_answered_with_the_most_similar_one(
 ) -> None:
     said = one_sentence(named.call(*line.split()))
     assert f"id you mean {meant}?" in said
+
+
+def test_of_very_many_names_only_the_neighbours_are_compared() -> None:
+    names = [f"page.{number}" for number in range(30_000)]
+    assert did_you_mean("page.2999x", names) == "did you mean page.2999?"
 
 
 def test_a_name_that_resembles_none_gets_the_advice(named: Servers) -> None:

@@ -142,6 +142,7 @@ def test_a_missing_url_is_wrong_usage_that_says_what_to_set(
             "; did you mean COUNTERSINK_LINK_LIST_FORMAT?",
         ),
         ("info", "COUNTERSINK_NONSENSE", ""),
+        ("info", "COUNTERSINK_TOKEN", ""),  # what it shares with others is the prefix alone
     ],
 )
 def test_a_variable_that_nothing_reads_is_named_with_the_nearest_one(

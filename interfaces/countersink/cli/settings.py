@@ -235,7 +235,7 @@ def _unread_variables(ctx: click.Context) -> Iterator[tuple[str, str]]:
             or name.startswith(tuple(others))
             or _SERVICE_LINK.search(name)
         ):
-            yield name, did_you_mean(name, {*known, *_variables(root)}, 0.8)
+            yield name, did_you_mean(name, {*known, *_variables(root)}, 0.75, prefix=prefix)
 
 
 def _variables(ctx: click.Context) -> Iterator[str]:
