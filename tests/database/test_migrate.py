@@ -79,11 +79,14 @@ def test_a_crash_after_any_statement_is_made_good(
             with connect(settings) as session:
                 for statement in schema.statements[:done]:
                     session.execute(statement)
-                assert migrate(empty_mysql_url) == ALL
+                assert migrate(empty_mysql_url, resolution="hour") == ALL
                 require_schema(session)
                 wanted = wanted or _schema(session)
                 assert _schema(session) == wanted, done
-                assert session.query("SELECT id, pruned_before FROM control") == [(1, 0)]
+                control = session.query("SELECT id, pruned_before, resolution FROM control")
+                assert control == [(1, 0, "hour")]
+                assert migrate(empty_mysql_url, resolution="minute") == []  # they are not new
+                assert control == session.query("SELECT id, pruned_before, resolution FROM control")
     assert len(wanted) == 31
 
 

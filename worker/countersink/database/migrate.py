@@ -101,9 +101,13 @@ def identity(session: Session) -> str:
     return " ".join(map(str, made[0]))
 
 
-def migrate(where: Settings | str) -> list[str]:
+def migrate(where: Settings | str, *, resolution: str = "day") -> list[str]:
     """Create the database if need be, and bring its tables up to date. It is safe to run this
     again, or in two processes at once.
+
+    Args:
+        where: the URL or settings of the database.
+        resolution: the default resolution of counters, if the tables are new.
 
     Returns:
         the names of the migrations that were applied, such as ``["0001_schema"]``; an empty list if
@@ -127,6 +131,8 @@ def migrate(where: Settings | str) -> list[str]:
                 continue
             for statement in migration.statements:
                 _run(session, statement)
+            if migration.version == 1:  # before the record, as the tables are new until then
+                session.execute("UPDATE control SET resolution = %s WHERE id = 1", (resolution,))
             session.execute(_RECORD, (migration.version, migration.name))
             applied.append(f"{migration.version:04d}_{migration.name}")
         return applied

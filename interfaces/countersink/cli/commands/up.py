@@ -35,7 +35,7 @@ from countersink.database.sessions import open_tables
 from countersink.runtime.log import LineHandler
 from countersink.runtime.process import SignalQueue, signal_queue
 from countersink.statsd.options import PORT as STATSD_PORT
-from countersink.store import Store, api_keys
+from countersink.store import api_keys
 from countersink.stream.connection import connect
 from countersink.web.options import PORT as WEB_PORT
 
@@ -164,13 +164,9 @@ def _run(
         if stop.next(0):
             return
     urls = {**given, **private}
-    applied = migrate(urls[MYSQL_URL])
-    for migration in applied:
+    # Hours, because `totals --last 24h` is to answer for the first counter.
+    for migration in migrate(urls[MYSQL_URL], resolution="hour"):
         _say(f"applied {migration}")
-    if "0001_schema" in applied:
-        # New tables: `totals --last 24h` is to answer for the first counter.
-        with Store(urls[MYSQL_URL]) as store:
-            store.counters.set_defaults(resolution="hour")
     key = _page_key(urls[MYSQL_URL], data / KEY_FILE)
     processes: list[Restartable] = []
     for name in COMMANDS:
