@@ -104,6 +104,13 @@ def test_what_is_pending_is_asked_for_where_the_queue_was_read_for_it(
             reads.read(lambda moment, asked=asked: moment.ask(asked), folded)  # type: ignore[misc]
 
 
+@pytest.mark.parametrize("by", ["day", "total", "counter"])
+def test_further_ranges_of_days_are_of_keys_and_dimensions(by: str) -> None:
+    days = (date(2026, 11, 18), date(2026, 11, 19))
+    with pytest.raises(ValueError, match=f"rows by keys or dimensions .* not {by}s"):
+        Query(Selection("views"), by=by, also=[days])
+
+
 def test_days_by_key_are_told_where_days_are(store: Store, session: Session) -> None:
     """Before the first day and the first month nothing was counted: they may begin in a bucket."""
     put_scheme(session, "hours", "UTC", "hour")

@@ -171,8 +171,6 @@ def _query(counter: str | None, who: Identity, given: Mapping[str, Any]) -> Quer
     by, dimensions = given.get("by") or (default, ())
     if top and by not in ("key", "counter", DIMENSIONS):
         raise refuse("top", f"it needs by=key, by=counter or dimensions, not by={by}")
-    if given.get("also") and by not in ("key", DIMENSIONS):
-        raise refuse("also", "it needs keys or dimensions")
     with read_problems():
         return Query(
             Selection(

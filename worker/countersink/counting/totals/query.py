@@ -133,7 +133,7 @@ class Query:
         max_rows: an answer with more rows is refused with AnswerTooLarge; None accepts any number.
         also: further ranges of days. Their totals are added to each row as ``also``, None where
             buckets do not add up to a range, or the breakdown that answers counts events from a
-            later time on. Only for ``by="key"`` and :data:`DIMENSIONS`, which is not checked here.
+            later time on. Only for ``by="key"`` and :data:`DIMENSIONS`.
         against_previous: whether each row has ``previous``: its total in the window before, None
             where that cannot be answered. Needs a range with both ends, or a window, and is not for
             series.
@@ -188,6 +188,8 @@ class Query:
                     yield f"different members cannot be counted {option}"
         if self.against_previous and by in UNITS:
             yield f"only keys, counters or totals have a previous window, not {by}s"
+        if self.also and (self.streamed or by not in ("key", DIMENSIONS)):
+            yield f"only rows by keys or dimensions have totals of further ranges (also), not {by}s"
         window = selection.last or window_of(selection)
         # A range with names of days may lack an end.
         if self.against_previous and (window is None or None in astuple(window)):
