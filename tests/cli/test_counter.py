@@ -71,7 +71,7 @@ def test_new_counters_have_the_defaults_and_old_ones_are_told_how_to_get_them(
     changed = {"time_zone": "Europe/Berlin", "resolution": "hour", "keep": {"hour": "90d"}}
     assert servers.json("counter", "defaults") == changed
     wrong = one_sentence(servers.call("counter", "defaults", "--keep", "minute=2d"), 2)
-    assert "leave minute out of --keep, or choose --resolution minute" in wrong
+    assert "give --keep forever, or --resolution minute" in wrong
     assert servers.call("increment", "new", "/a").status == 0
     window = ("new", "--last", "24h", "--by", "total")
     assert servers.rows(*window, "--include-pending") == [{"total": 1}]

@@ -16,6 +16,7 @@ from countersink.counting.counters.settings import Counter
 from countersink.database.sql import LABEL
 from countersink.store import Store
 from tests.counting.test_schemes import counted, event
+from tests.support.app_connection import wait_for_lock_wait
 from tests.support.entries import (
     Database,
     again_and_again,
@@ -70,6 +71,51 @@ def test_each_way_of_making_a_counter_gives_it_the_defaults(db: Database) -> Non
     assert {one.name: settings_of(one) for one in db.store.counters.list()} == expected
 
 
+def age_zones(db: Database) -> None:
+    """Let time pass until a counter's time zone may change."""
+    db.session.execute("UPDATE counter SET zone_fixed = zone_fixed - INTERVAL 11 MINUTE")
+
+
+def test_a_counter_that_has_a_row_and_no_counts_follows_the_defaults(db: Database) -> None:
+    """An application rolled back, a backfill failed, all was deleted. One that may be counted by
+    what its row says does not follow."""
+    at = now_minute()
+    for name in ("rolled_back", "deleted", "failed", "running", "made"):
+        if name == "rolled_back":
+            db.store.increment(db.app, name, "a")
+            db.app.rollback()
+        elif name == "deleted":
+            db.applier.apply([entry([event(at, counter=name)])])
+            db.store.counters.delete(name)
+        elif name == "made":
+            db.store.counters.set(name)
+        else:
+            run, _ = history.begin(db.session, BackfillOptions(counter=name, sources=()), [], name)
+            if name == "failed":
+                history.end(db.session, run, "failed")
+    age_zones(db)
+    db.store.increment(db.app, "just_now", "a")
+    db.app.rollback()
+    in_berlin(db.store)
+    names = ("rolled_back", "deleted", "failed", "running", "made", "just_now")
+    db.applier.apply([entry([event(at, counter=name) for name in names])])
+    followed = {one.name: settings_of(one) for one in db.store.counters.list()}
+    assert followed == {name: DAYS if name in names[3:] else HOURS for name in names}
+    assert [db.store.totals.total(name) for name in names] == [1] * 6
+
+
+def test_the_defaults_wait_for_a_transaction_that_counts_for_the_first_time(db: Database) -> None:
+    """However long it has been open."""
+    db.store.increment(db.app, "orders", "a")
+    age_zones(db)
+    with beside(partial(in_berlin, db.store)):
+        wait_for_lock_wait(db.session)
+        db.app.commit()
+    db.applier.apply([entry([event(now_minute(), counter="orders")])])
+    assert settings_of(db.store.counters.show("orders")) == DAYS
+    assert db.store.totals.total("orders") == 2
+
+
 def test_a_deleted_counter_begins_anew_in_its_hours(db: Database) -> None:
     in_berlin(db.store)
     for name in ("views", "own"):
@@ -85,8 +131,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"time_zone": "Mars/Olympus"}, "no time zone"),
     ({"resolution": "second"}, "one of day, hour, quarter, minute"),
     ({"time_zone": "Asia/Kolkata"}, "use the resolution quarter"),
-    ({"keep": "minute=2d"}, "a new counter has no minute buckets.*--resolution minute"),
-    ({"resolution": "day"}, "a new counter has no hour buckets.*leave hour out of --keep"),
+    (
+        {"keep": "minute=2d"},
+        "a new counter has no minute buckets.*--keep forever, or --resolution minute",
+    ),
+    ({"resolution": "day"}, "a new counter has no hour buckets.*give --keep forever, or"),
     ({"keep": "hours=2d"}, "'hours' is not one of"),
 ]
 

@@ -27,7 +27,7 @@ OUT_OF_RANGE = [
     *(datetime(9999, 12, 26, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, tzinfo=WEST)),
 ]
 NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - the naive one is the point
-UNFINISHED = NAIVE.replace(tzinfo=tzinfo())
+UNFINISHED = NAIVE.replace(tzinfo=tzinfo())  # type: ignore[abstract]
 NO_NAMES = ["", "x" * 65, "a b", "a\n", "é", "a;DROP TABLE", "a/b", "a`b", "١", "x" * 10_000]
 NO_AMOUNTS = [True, False, 1.0, float("nan"), Decimal(1), "1", None]
 Refusal = tuple[Callable[[Any], object], type[Exception], str, Sequence[object]]

@@ -15,8 +15,7 @@ from functools import partial
 from secrets import token_hex
 
 from countersink.counting.apply.guards import BUILT_IN, Control, bump, exclusive
-from countersink.counting.counters.all_counters import insert_rows, is_posted, is_used
-from countersink.counting.counters.catalog import ZONE_STAYS
+from countersink.counting.counters.all_counters import ZONE_STAYS, insert_rows, is_posted, is_used
 from countersink.counting.counters.deletion_sql import EVERYTHING, delete_rows
 from countersink.counting.counters.settings import check_app_slots, check_name
 from countersink.counting.errors import UnknownCounter

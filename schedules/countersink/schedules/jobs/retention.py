@@ -188,10 +188,8 @@ _ROLLED: Final = [f"rolled_{width}" for width in WIDTHS[1:]]
 def _kept(session: Session) -> list[tuple[str, str | None]]:
     """Return (counter, keep_steps) for each counter that has keep steps, or buckets that were
     rolled up. If the defaults have keep steps, counters without a row first get one with these."""
-    with session.transaction():
-        defaults = read_control(session).defaults
-        if defaults.keep_steps:
-            insert_all_rows(session, defaults)
+    if read_control(session, lock="").defaults.keep_steps:
+        insert_all_rows(session)
     return session.query(
         "SELECT name, keep_steps FROM counter"
         f" WHERE COALESCE(keep_steps, {', '.join(_ROLLED)}) IS NOT NULL ORDER BY name"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, get_args
 
-from countersink.counting.apply.guards import CounterDefaults
+from countersink.counting.apply.guards import CounterDefaults, read_control
 from countersink.counting.errors import TrackedCounter, UnknownCounter
 from countersink.database.session import Session
 from countersink.database.sql import marks, parts
@@ -30,6 +30,22 @@ _MADE: Final = {"counter": " AND created IS NOT NULL"}
 there."""
 _STORED: Final = re.compile(r"([A-Za-z0-9_.:\-]{1,61})#([1-9][0-9]?)", re.ASCII)
 """The form of a breakdown's name: the name of its counter, and a number."""
+
+ZONE_STAYS: Final = "UTC_TIMESTAMP(3) - INTERVAL 10 MINUTE"
+"""SQL: a time zone that an application has fixed after this time cannot be changed. Applications
+fix it again every 5 minutes."""
+_UNUSED: Final = (
+    "created IS NULL AND breakdown_of IS NULL AND last_breakdown IS NULL"
+    f" AND COALESCE(zone_fixed < {ZONE_STAYS}, TRUE)"
+) + "".join(
+    f" AND NOT EXISTS (SELECT 1 FROM {rows} counter = counter.name)"
+    for rows in (
+        *("counter_ledger WHERE", "counter_slot WHERE", "tracked_table WHERE"),
+        "backfill_run WHERE state = 'running' AND",
+    )
+)
+"""SQL condition for the row of a counter that was neither created nor counted, and that nobody may
+be counting by the settings in the row."""
 
 Better = Literal["up", "down", "none"]
 """Whether a rise of a counter is good (``up``), bad (``down``) or neither (``none``)."""
@@ -124,10 +140,38 @@ def insert_rows(session: Session, names: Iterable[str], defaults: CounterDefault
     session.insert_rows(into, rows, _COUNTERS_PER_QUERY, keep)
 
 
-def insert_all_rows(session: Session, defaults: CounterDefaults) -> None:
-    """Insert the rows of all counters that have none. Arguments are as for :func:`insert_rows`."""
+def insert_all_rows(session: Session) -> None:
+    """Insert the rows of all counters that have none, with the default settings, in transactions of
+    up to 500 rows. The session is outside a transaction.
+    """
     stored = {name for (name,) in session.query("SELECT name FROM counter")}
-    insert_rows(session, set(counter_names(session)) - stored, defaults)
+    for names in parts(sorted(set(counter_names(session)) - stored), _COUNTERS_PER_QUERY):
+        with session.transaction():
+            insert_rows(session, names, read_control(session).defaults)
+
+
+def names_without_row(session: Session) -> list[str]:
+    """Return the names of counters that were counted and have no row in ``counter``."""
+    row = "SELECT 1 FROM counter WHERE name = counter_ledger.counter"
+    found = session.query(
+        f"SELECT counter FROM counter_ledger WHERE NOT EXISTS ({row}) GROUP BY counter"
+    )
+    return [name for (name,) in found]
+
+
+def unused_rows(session: Session) -> list[str]:
+    """Return the names of counters whose row can be deleted by :func:`delete_unused_rows`."""
+    return [name for (name,) in session.query(f"SELECT name FROM counter WHERE {_UNUSED}")]
+
+
+def delete_unused_rows(session: Session, names: Sequence[str]) -> None:
+    """Delete the rows of those counters of ``names`` that were neither created nor counted, and
+    that nobody may be counting. Such a row is left by an application that rolls back, by a backfill
+    that counts nothing, or by a deletion. Waits for open transactions of applications that count
+    them. Needs a transaction that holds the exclusive lock on the control row.
+    """
+    for some in parts(names, _COUNTERS_PER_QUERY):
+        session.execute(f"DELETE FROM counter WHERE name IN ({marks(some)}) AND {_UNUSED}", some)
 
 
 def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:

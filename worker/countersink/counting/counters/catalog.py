@@ -141,9 +141,6 @@ class Scheme:
 
 
 DEFAULT: Final = Scheme()
-ZONE_STAYS: Final = "UTC_TIMESTAMP(3) - INTERVAL 10 MINUTE"
-"""SQL: a time zone that an application has fixed after this time cannot be changed. Applications
-fix it again every 5 minutes."""
 KEPT_UNSENT_MS: Final = 90 * 86_400_000
 """Maximum milliseconds between an entry's creation and ``at``, its first sending. If its id begins
 with an earlier time, this is not taken for the time of creation."""

@@ -24,7 +24,7 @@ from countersink.counting.counters.catalog import default_scheme
 from countersink.counting.counters.deletion import Deleted
 from countersink.counting.counters.settings import Counter, MaxKeys, SettingsChange
 from countersink.counting.visitors import check_salt_days
-from countersink.database.session import Connect, Session, explained
+from countersink.database.session import Connect, Session, explained, rerun
 from countersink.database.sessions import Pool
 
 __all__ = ["Counter", "Counters", "Deleted"]
@@ -152,8 +152,8 @@ class Counters:
 
         The deletion takes many short transactions, and others may count meanwhile. If it was
         interrupted, call it again. Later increments, and those still in the queue, start from 0.
-        They are counted in the time zone and resolution that the counter had; its other settings
-        are the defaults.
+        They are counted in the time zone and resolution that the counter had, unless the defaults
+        change ten minutes later or more; its other settings are the defaults.
 
         Args:
             name: the counter's name.
@@ -195,9 +195,10 @@ class Counters:
         keep: str | None = None,
     ) -> CounterDefaults:
         """Change default settings: those that a counter gets when it is created or counted for the
-        first time. Counters that exist keep their settings. The arguments are as for :meth:`set`;
-        defaults that are not given stay as they are, in a new installation ``UTC``, ``day`` and
-        ``forever``.
+        first time. Counters that exist keep their settings; so does, for ten minutes, a counter
+        that was deleted, or that an application was about to count. The arguments are as for
+        :meth:`set`; defaults that are not given stay as they are, in a new installation ``UTC``,
+        ``day`` and ``forever``.
 
         Returns:
             The new default settings.
@@ -217,7 +218,9 @@ class Counters:
             scheme = default_scheme("a new counter", changed)
             settings.check_hours(scheme.time_zone, scheme.resolution, control.now // 1000)
             settings.check_steps(scheme, keep_steps.stored(text), None, control.now)
-            all_counters.insert_all_rows(session, control.defaults)
+            all_counters.delete_unused_rows(session, unused)
+            names = all_counters.names_without_row(session)
+            all_counters.insert_rows(session, names, control.defaults)
             session.execute(
                 "UPDATE control SET time_zone = %s, resolution = %s, keep_steps = %s WHERE id = 1",
                 changed,
@@ -225,6 +228,10 @@ class Counters:
             bump(session)
             return changed
 
+        # Before the lock, because there may be very many counters: few are left for the change.
+        with self._connect() as session:
+            rerun(partial(all_counters.insert_all_rows, session))
+            unused = all_counters.unused_rows(session)
         return self._exclusively(change)
 
     def strict(self) -> bool:

@@ -26,8 +26,13 @@ from typing import Final, TypeVar
 
 from countersink.counting.apply.guards import Control, bump, exclusive, short_waits
 from countersink.counting.counters import deletion_sql
-from countersink.counting.counters.all_counters import insert_rows, names_of, refuse_tracked
-from countersink.counting.counters.catalog import ZONE_STAYS, load
+from countersink.counting.counters.all_counters import (
+    ZONE_STAYS,
+    insert_rows,
+    names_of,
+    refuse_tracked,
+)
+from countersink.counting.counters.catalog import load
 from countersink.counting.counters.deletion_sql import Deleted as Deleted
 from countersink.database.errors import Conflict
 from countersink.database.session import Session, explained, rerun

@@ -14,6 +14,7 @@ from countersink.counting.apply.guards import BUILT_IN, Control, bump
 from countersink.counting.counters import all_counters, breakdowns, buckets, keep_steps
 from countersink.counting.counters.all_counters import (
     BETTER,
+    ZONE_STAYS,
     Better,
     counter_names,
     counter_of,
@@ -23,13 +24,7 @@ from countersink.counting.counters.all_counters import (
 )
 from countersink.counting.counters.breakdowns import Breakdown, Dimensioned
 from countersink.counting.counters.buckets import NUMBER, Resolution, Width
-from countersink.counting.counters.catalog import (
-    ZONE_STAYS,
-    Scheme,
-    load,
-    load_scheme,
-    next_midnight,
-)
+from countersink.counting.counters.catalog import Scheme, load, load_scheme, next_midnight
 from countersink.counting.counters.keep_steps import Steps
 from countersink.database.errors import Refused
 from countersink.database.session import Session
@@ -300,10 +295,11 @@ def check_steps(scheme: Scheme, steps: Steps, days: int | None, now_ms: int) -> 
             zone; or a month would unite members that were hashed with several salts.
     """
     name, finest = scheme.counter, scheme.widths[0]
-    if steps and NUMBER[steps[0][0]] < NUMBER[finest]:
+    fitting = tuple(step for step in steps if NUMBER[step[0]] >= NUMBER[finest])
+    if steps != fitting:
         raise ValueError(
-            f"{name} has no {steps[0][0]} buckets, its finest are {finest} buckets: leave"
-            f" {steps[0][0]} out of --keep, or choose --resolution {steps[0][0]}"
+            f"{name} has no {steps[0][0]} buckets, its finest are {finest} buckets: give --keep"
+            f" {keep_steps.text_of(fitting)}, or --resolution {steps[0][0]}"
         )
     if days and "month" in keep_steps.targets(steps):
         raise ValueError(
