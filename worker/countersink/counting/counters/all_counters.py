@@ -1,6 +1,6 @@
 """Names of counters and of breakdowns (``page_views#1``): reads the names of all counters that were
 created or counted, their totals of all time, and whether a rise is good; checks whether a counter
-is in use; inserts rows of counters that have none.
+is in use; inserts rows of counters that have none, and deletes rows that are not used.
 
 Names are read in parts. Totals are added up from the rows of the counters, or read from the ledger.
 One statement reads hundreds of counters.
