@@ -51,12 +51,11 @@ class Increment(NamedTuple):
     Attributes:
         counter: the counter's name.
         key: the key, or a mapping from the names of dimensions to their values.
-        amount: the integer to add.
+        amount: the integer to add; 1 if there is a ``member``.
         at: the event's time, an aware datetime; ``None`` stands for now.
         id: the application's id of the event; ``None`` where it has none.
-        member: the member seen (such as a visitor), as for
-            :meth:`countersink.producers.Producer.seen`; the amount must be 1 then. ``None`` where
-            this is no sighting.
+        member: the visitor or other member that was seen: see
+            :meth:`countersink.producers.Producer.seen`. ``None`` if the increment is no sighting.
     """
 
     counter: str
@@ -73,8 +72,9 @@ class IncrementBatch:
 
     Attributes:
         plain: increments without an id or a member; equal ones may be added up in one row.
-        named: increments that are sent in entries of their own; for each entry the texts that are
-            hashed to its id, and its increments.
+        named: increments that are sent in entries of their own, because they or the batch have an
+            id. There is a pair for each entry: the texts that are hashed to the entry's id, and the
+            increments of the entry.
         rows: number of all increments.
         dimensions: whether some increments have dimensions.
         members: sightings without an id; those of one key may share a row.
@@ -88,7 +88,7 @@ class IncrementBatch:
 
     @property
     def room(self) -> int:
-        """Memory that this batch takes at most, as a number of rows with a plain key."""
+        """The most memory that this batch can take, measured in rows whose key is a text."""
         return self.rows * MAX_DIMENSIONS if self.dimensions else self.rows
 
 
@@ -113,7 +113,7 @@ not known yet. It raises ValueError where there is no salt for the member and no
 def check_batch(
     increments: Iterable[IncrementTuple | Increment], id: str | None, hash_member: HashMember
 ) -> IncrementBatch | None:
-    """Check the increments of a batch; returns the checked batch, or None where all increments are
+    """Check the increments of a batch and return the checked batch. Return None if all increments are
     valid, but the salt of a member is not known yet.
 
     Args:
@@ -185,8 +185,8 @@ def check_batch(
 
 
 def _check_size(events: list[NamedEvent]) -> None:
-    """Check that all events fit into one entry. An event without a minute is checked with the
-    minute that takes most characters.
+    """Check that all events fit into one entry. An event without a minute gets its minute later, so
+    it is checked with the longest possible one.
 
     Raises:
         ValueError: the events are too large for one entry.

@@ -40,9 +40,8 @@ class Engine:
     """The base of ``Producer``: creates the buffers and threads, flushes and closes them.
 
     Attributes:
-        trail: finds out when the entries that this process has stored are applied to MySQL; it is
-            asked with marks from :meth:`mark`.
-    """
+        trail: tells whether the entries that this process has stored are applied to MySQL, up to a
+            mark from :meth:`mark`."""
 
     _recorder: EventBuffer | None = None  # takes increments in place of a buffer for the threads
 
@@ -53,8 +52,9 @@ class Engine:
         self.start_over()
 
     def start_over(self) -> None:
-        """Create empty buffers and new threads; called again in a forked child, whose parent sends
-        the increments accepted before the fork."""
+        """Create empty buffers and new threads, and do not start the threads. Called by the
+        constructor, and again in a forked child, because the parent sends what was accepted before
+        the fork."""
         options = self._options
         self._log = Log(logging.getLogger("countersink.producers"))
         self._clock = RedisClock()
@@ -89,12 +89,11 @@ class Engine:
     # --- threads -----------------------------------------------------------------------------
 
     def _start(self, *, wait: bool = True) -> bool:
-        """Start the threads unless they run already; returns whether they run.
+        """Start the threads unless they run already. Return True if they run afterwards.
 
         Args:
-            wait: whether to wait while another call is starting them. With False, a failed start is
-                not repeated within ``RESTART_SECONDS`` either.
-        """
+            wait: True waits up to 1 s for another call that is starting them. False does not wait,
+                and does not try again within ``RESTART_SECONDS`` after a failed start."""
         if self._started:
             return True
         me = object()
@@ -134,13 +133,13 @@ class Engine:
 
     @property
     def unused(self) -> bool:
-        """Whether this process has neither counted nor flushed with this producer."""
+        """True as long as this process has not used this producer: its threads do not run, and its
+        memory has no events."""
         return not (self._started or self._events.unfolded() or self._buffer.held)
 
     def _wake(self) -> None:
         """Start the threads, or wake them for a new event. Not called in ``Mode.HOT``: in this mode
-        the fold thread wakes up every few ms anyway.
-        """
+        the fold thread wakes up every few ms anyway."""
         if self._options.handle_sigterm:
             lifecycle.reinstall_handlers()
         if self._start(wait=False):
@@ -155,9 +154,9 @@ class Engine:
             self._spool_thread.rows_waiting()
 
     def _draining(self, full_since: float) -> bool:
-        """Whether a full memory is likely to become emptier, so that callers can wait for room:
-        Redis or the spool takes rows, and within the last ``DRAINING_SECONDS`` rows were stored or
-        memory became full (at the monotonic time ``full_since``).
+        """Return True if a full memory will probably have room soon, so that callers can wait for
+        it. Two things are necessary: Redis or the spool takes rows now; and in the last
+        ``DRAINING_SECONDS`` rows were stored, or memory became full (at ``full_since``, monotonic).
         """
         link, spool_thread = self._link, self._spool_thread
         tries = (
@@ -178,16 +177,16 @@ class Engine:
 
         Args:
             timeout: seconds to wait at most.
-            applied: whether to wait longer: until these increments and all entries that this
-                process has spooled are in MySQL (or among the dead letters).
+            applied: True waits longer: until these increments, and all entries that this process
+                has spooled, are in MySQL (or among the dead letters).
 
         Returns:
-            Whether all of it was stored (or applied), and no increment or member (see ``seen``) was
-            dropped since the last flush. With ``applied``, also False where it cannot be known:
-            entries were removed from the stream, but not by a worker (Redis was emptied, restarted
-            or replaced by a replica; XTRIM, XDEL, DEL). The log has the cause. It is reported once:
-            the next call is only about entries stored after it.
-        """
+            True if everything was stored in time (with ``applied``: is in MySQL), and since the
+            last flush no increment was dropped and no sighting (see ``seen``) was counted without
+            its member. With ``applied``, also False if the state cannot be known any more, because
+            something other than a worker removed entries from the stream: Redis was emptied,
+            restarted or replaced by a replica, or XTRIM, XDEL or DEL was used. The cause is logged.
+            Only one call returns False for it: the next call checks only entries stored later."""
         deadline = time.monotonic() + timeout
         since = self.trail.reported_breaks
         stored = self._flush(timeout)
@@ -209,9 +208,8 @@ class Engine:
         return self._ending or not self._started
 
     def _begin(self, deadline: float) -> Flush | None:
-        """Begin to store all accepted increments, until the monotonic time ``deadline``; returns
-        the flush, or None where the fold thread did not answer in time.
-        """
+        """Begin a flush of all accepted increments and return it; it may take until the monotonic
+        time ``deadline``. Return None if the fold thread did not answer in time."""
         if self._spool is not None or self._events.unfolded() or self._buffer.held:
             # A spool needs the threads for segments of dead processes, even if nothing is counted.
             self._start()
@@ -225,31 +223,32 @@ class Engine:
         )
 
     def begin_flush(self, deadline: float) -> Callable[[], bool]:
-        """Begin a flush; returns a function to be called until it returns True: the flush is over
-        (see ``Flush.over``), or the threads do not run, so that only ``close()`` can store rows.
-        """
+        """Begin a flush and return a function, which the caller calls again until it returns True.
+        True means that the flush is over (see ``Flush.over``), or that it cannot begin because the
+        threads do not run or do not answer. In this case only ``close()`` can store the rows."""
         flush = self._begin(deadline)
         if flush is None or self._without_threads:
             return lambda: True  # close() flushes without threads
         return flush.over
 
     def mark(self, since: int = 0) -> StoredMark | None:
-        """Return a mark of the last entry that this process has stored in each stream so far, for
-        :meth:`countersink.producers.redis_link.Trail.applied`; None if some entries are still in
-        the spool.
+        """Return a mark: the last entry that this process has stored so far in each stream. Pass it
+        to :meth:`countersink.producers.redis_link.Trail.applied`. Return None if some entries are
+        still in the spool.
 
         Args:
-            since: :attr:`Trail.breaks <countersink.producers.redis_link.Trail.breaks>` before the
-                entries were stored.
+            since: the value of :attr:`Trail.breaks <countersink.producers.redis_link.Trail.breaks>`
+                before the entries were stored.
         """
         return None if self._spool and self._spool.waiting else self.trail.mark(since)
 
     def _applied(self, timeout: float, since: int) -> bool:
-        """Wait at most ``timeout`` seconds until the spool of this process is empty and all entries
-        that it has stored are applied; returns whether this is known to be so.
+        """Wait until the spool of this process is empty and all entries that the process has stored
+        are applied. Return True if so. Return False after ``timeout`` seconds, or if it can never
+        be known.
 
         Args:
-            since: how many breaks of the trail (see ``Trail``) were reported before.
+            since: number of breaks of the trail (see ``Trail``) that earlier calls have reported.
         """
         deadline = time.monotonic() + timeout
         poll_seconds = POLL_SECONDS
@@ -274,7 +273,7 @@ class Engine:
             client.close()
 
     def stats(self) -> Stats:
-        """Return the figures of this producer, after folding (for 5 s at most) all increments."""
+        """Fold all increments (for at most 5 s), then return the figures of this producer."""
         figures = self._fold_thread.ask(self._figures, ANSWER_SECONDS)
         return self._figures() if figures is None else figures
 
@@ -296,16 +295,16 @@ class Engine:
             )
 
     def close(self, timeout: float = 5.0) -> bool:
-        """Flush, then end the threads. Later calls of ``increment()`` raise RuntimeError.
-        Idempotent. Increments stored neither in Redis nor in the spool are lost: logged, and
-        counted as dropped.
+        """Flush, then end the threads. After that ``increment()`` raises RuntimeError. Increments
+        that could be stored neither in Redis nor in the spool are lost; they are logged, and count
+        as dropped. Idempotent.
 
         Args:
             timeout: seconds that the flush may take.
 
         Returns:
-            Whether no increment was lost, and no increment or member dropped since the last flush.
-            Later calls return the first call's result.
+            True if no increment was lost, and since the last flush no increment was dropped and no
+            sighting was counted without its member. Later calls return the first call's result.
         """
         with self._closing:
             complete = self._complete
@@ -317,7 +316,8 @@ class Engine:
         return complete
 
     def _close(self, timeout: float) -> bool:
-        """Close; continue a close that an exception of a signal handler has interrupted."""
+        """Do the work of :meth:`close`. If an exception from a signal handler has interrupted an
+        earlier call, continue its work."""
         self._events.switch(Mode.CLOSED)
         if not self._ending:
             deadline = time.monotonic() + timeout
@@ -371,15 +371,15 @@ class Engine:
         return self._options.exit_timeout
 
     def stop_counting(self) -> None:
-        """Drop later increments instead of raising RuntimeError. While the process is ending, calls
-        that count do not return.
-        """
+        """Make later calls of ``increment()`` drop their increments instead of raising
+        RuntimeError. While the process is ending, these calls block, because nothing is stored any
+        more."""
         self._exited = True
         self._events.switch(Mode.CLOSED)
 
     def close_at_exit(self, deadline: float) -> None:
-        """Close until the monotonic time ``deadline``; later increments are dropped. If another
-        thread is still closing at that time, only log what is lost."""
+        """Close until the monotonic time ``deadline``; drop later increments. If another thread is
+        still closing the producer at that time, only log how many increments are lost."""
         self._exited = True
         # Another thread may be closing, with a later deadline.
         if self._closing.acquire(timeout=max(0.0, deadline - time.monotonic())):
@@ -391,7 +391,7 @@ class Engine:
             self.log_loss()
 
     def log_loss(self) -> None:
-        """Log the number of increments that are lost with this process's memory, if any."""
+        """Log how many increments this process has not stored and so loses when it ends, if any."""
         figures = self.stats()
         if lost := figures.accepted - figures.stored - figures.spooled:
             self._log_lost(f"{plural(lost, 'increment')} not stored: lost, as the process ends now")

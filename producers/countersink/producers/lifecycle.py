@@ -1,15 +1,15 @@
 """Hooks that flush all open producers when the process ends, with time limits, and a hook that
-empties the producers in forked children. These ends of a process flush:
+empties the producers in forked children. The producers are flushed at these ends of a process:
 
 - a normal exit: by ``atexit``; in children of ``multiprocessing``, which skip ``atexit``, by a
   finalizer of ``multiprocessing``;
-- SIGTERM: besides the application's own handler, if any. SIGTERM, SIGHUP, SIGQUIT and SIGINT:
-  before their default action ends the process. Ignored signals stay ignored;
+- SIGTERM, if the application has a handler for it: while this handler runs. SIGTERM, SIGHUP,
+  SIGQUIT and SIGINT: before their default action ends the process. Ignored signals stay ignored;
 - functions that end the process without ``atexit``: ``os._exit`` (work horses of RQ, pools of
   Celery, many forked children); ``os.execv`` and ``os.execve``, which all ``os.exec…`` call;
   ``signal.raise_signal`` and ``os.kill`` with the process's own id, by which servers such as
-  uvicorn end after their shutdown. The first producer replaces each by a function that flushes and
-  then calls the original; nothing changes for a process that has counted nothing.
+  uvicorn end after their shutdown. The first producer replaces each of these functions by one that
+  flushes and then calls the original; nothing changes if the process has counted nothing.
 """
 
 import atexit
@@ -64,7 +64,7 @@ class Flushable(Protocol):
 
     @property
     def unused(self) -> bool:
-        """Whether this process has counted nothing with the producer."""
+        """True if this process has counted nothing with the producer."""
 
     def begin_flush(self, deadline: float) -> Callable[[], bool]:
         """Begin a flush and return a function, which returns True once the flush is over."""
@@ -83,15 +83,15 @@ class Flushable(Protocol):
 
 
 class _End:
-    """How far the end of this process has come.
+    """The state of the end of this process.
 
     Attributes:
         thread: id of the thread that ends the process; None while the process is not ending.
-        until: monotonic time until which calls that count wait for the process to end.
-        flushing: whether a signal has begun a flush, which runs next to the application's handler.
-        closing: whether the last flush has begun; during it signals have no effect.
-        closed: whether the last flush is over; from then on signals have their default action.
-    """
+        until: monotonic time until which calls such as ``increment()`` block, as the process ends.
+        flushing: True while a flush runs that a signal has begun, besides the application's
+            handler.
+        closing: whether the last flush has begun; during this flush signals have no effect.
+        closed: whether the last flush is over; from then on signals have their default action."""
 
     def __init__(self) -> None:
         self.thread: int | None = None
@@ -107,9 +107,8 @@ _hooked: Final[set[str]] = set()  # names of the functions that have a hook
 
 
 def register(producer: Flushable, *, handle_sigterm: bool, handle_os_exit: bool) -> None:
-    """Flush ``producer`` when the process ends, and empty it in forked children. For the other
-    arguments see ``Options``.
-    """
+    """Flush ``producer`` when the process ends, and empty it in forked children. See ``Options``
+    for ``handle_sigterm`` and ``handle_os_exit``."""
     _producers[id(producer)] = producer
     if handle_sigterm:
         for number in NUMBERS:
@@ -125,7 +124,7 @@ def register(producer: Flushable, *, handle_sigterm: bool, handle_os_exit: bool)
 
 
 def unregister(producer: Flushable) -> None:
-    """Forget a closed producer; after the last one, restore the application's signal handlers."""
+    """Forget a closed producer. After the last one, restore the application's signal handlers."""
     _producers.pop(id(producer), None)
     if not (_producers or _end.flushing or _end.closing):
         for number in NUMBERS:
@@ -134,7 +133,8 @@ def unregister(producer: Flushable) -> None:
 
 
 def hook_multiprocessing() -> None:
-    """Flush at the end of this process if it is a child of ``multiprocessing``; call it in each."""
+    """Make this process flush at its end if it is a child of ``multiprocessing``, else do nothing.
+    Each such child has to call this function."""
     global _finalized
     # Not imported here: that takes long, and only its children skip atexit.
     util = sys.modules.get("multiprocessing.util")
@@ -144,25 +144,23 @@ def hook_multiprocessing() -> None:
 
 
 def reinstall_handlers() -> None:
-    """Install our handlers for signals that have their default action: forked children of servers
-    and job queues have reset them. Has no effect outside the main thread.
-    """
+    """Install our handlers again for signals that have their default action, because servers and
+    job queues reset the handlers in forked children. Has no effect outside the main thread."""
     for number in NUMBERS:
         if _handler(number) is signal.SIG_DFL:
             _install(number, signal.SIG_DFL)
 
 
 def close_all() -> None:
-    """Flush and close all producers within the longest exit timeout, as the process ends.
+    """Flush and close all producers at the end of the process, within the longest exit timeout.
 
-    Calls of ``increment()`` by other threads wait for the end of the process, so that no call
-    returns whose increment is not stored.
-    """
+    Calls of ``increment()`` in other threads block until the process has ended, because their
+    increments can no longer be stored."""
     _close(list(_producers.values()))
 
 
 def wait_for_end() -> None:
-    """While the process is ending, block the caller: its event came too late to be stored."""
+    """Block the caller if the process is ending: the caller's event came too late to be stored."""
     if (
         _end.thread is None
         or _end.thread == get_ident()
@@ -188,7 +186,7 @@ def _longest_timeout(producers: list[Flushable]) -> float:
 
 
 def _flush(producers: list[Flushable]) -> float:
-    """Flush the producers, all at the same time; returns the flush's deadline (monotonic time)."""
+    """Flush the producers, all at the same time. Return the deadline (monotonic time)."""
     deadline = time.monotonic() + _longest_timeout(producers)
     waiting = []
     for producer in producers:
@@ -221,7 +219,7 @@ def _close(producers: list[Flushable]) -> None:
 
 @contextmanager
 def _logging_errors() -> Iterator[None]:
-    """Log an exception that the ``with`` block raises, instead of raising it further."""
+    """Log an exception that the ``with`` block raises, and suppress it."""
     try:
         yield
     except Exception as error:
@@ -232,7 +230,8 @@ def _logging_errors() -> Iterator[None]:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    """Flush, then let the signal act. Takes no lock: it interrupts the main thread at any place."""
+    """Handle a signal: flush, and call the application's handler or else end the process. Takes no
+    lock, because a signal handler may interrupt code of the main thread that holds the lock."""
     previous = _handlers.get(number)
     if _end.closed:
         _take_default_action(number)
@@ -258,7 +257,7 @@ def _try_start(target: Callable[..., None], *arguments: Any) -> bool:
 
 
 def _take_default_action(number: int) -> None:
-    """Let the signal have its default action, so that the parent sees a process ended by it."""
+    """End this process by the signal's default action, so that its parent sees the signal."""
     signal.signal(number, signal.SIG_DFL)
     _kill(os.getpid(), number)
 
@@ -329,7 +328,7 @@ def _install(number: int, previous: Any) -> None:
 
 
 def _hook(module: ModuleType, name: str, before: Callable[..., None]) -> None:
-    """Replace a function of ``module``, once and for good, by one that calls ``before`` first."""
+    """Replace the function ``name`` of ``module``, once, by one that calls ``before`` first."""
     if name in _hooked:
         return
     _hooked.add(name)
@@ -373,7 +372,7 @@ def _before_raise(*numbers: int) -> None:
 
 
 def _ends_by(number: int) -> bool:
-    """Whether the signal, sent by this process to itself, ends it without running Python code."""
+    """Whether the process would end, without running Python code, if it sent itself this signal."""
     if number not in NUMBERS or number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
         return False
     handler = signal.getsignal(number)

@@ -48,7 +48,7 @@ class Options:
 
     Attributes:
         flush_interval: seconds between two flushes to Redis. The first increment after a pause of
-            this length is sent at once.
+            this length is sent immediately.
         max_rows: number of distinct (counter, key, minute) rows at which a flush starts before the
             interval has passed.
         max_bytes_in_memory: limit in bytes on the rows in memory. A row counts until Redis or the
@@ -65,8 +65,8 @@ class Options:
         socket_timeout: seconds to wait for an answer of Redis.
         exit_timeout: seconds that a flush at exit or on SIGTERM may take.
         handle_sigterm: whether to flush before SIGTERM, SIGHUP, SIGQUIT or SIGINT ends the process
-            by its default action. Where the application has its own handler of SIGTERM, a flush is
-            made as well.
+            by its default action. If the application has its own handler of SIGTERM, the producer
+            is flushed as well, while that handler runs.
         handle_os_exit: whether to flush before ``os._exit()`` ends the process or ``os.exec…()``
             replaces its program.
     """
@@ -117,16 +117,17 @@ def from_environment(
 
     ``COUNTERSINK_REDIS_URL`` (or ``COUNTERSINK_REDIS_URL_FILE``, the path of a file with the URL)
     is required, unless ``missing`` is ``"off"``. The variable of an option is
-    ``COUNTERSINK_PRODUCER_<OPTION>``, for example ``COUNTERSINK_PRODUCER_FLUSH_INTERVAL=0.1``, or
-    ``COUNTERSINK_PRODUCER_<OPTION>_FILE``.
+    ``COUNTERSINK_PRODUCER_<OPTION>``, for example ``COUNTERSINK_PRODUCER_FLUSH_INTERVAL=0.1``.
+    ``COUNTERSINK_PRODUCER_<OPTION>_FILE`` names a file with the value instead.
 
     Args:
         environment: the variables; ``os.environ`` by default.
-        missing: the effect of a missing URL: ``"error"``, or ``"off"`` for the URL ``off://``.
+        missing: what happens if the URL is missing: ``"error"`` raises ValueError, ``"off"``
+            returns the URL ``off://``.
 
     Raises:
-        ValueError: the URL is missing, a value is invalid, or a value is given twice; the message
-            names the variable.
+        ValueError: the URL is missing, a value is invalid, or a variable and its ``_FILE`` are both
+            set; the message names the variable.
     """
     if missing not in get_args(Missing):
         raise ValueError(f"missing must be 'error' or 'off', not {missing!r}")
@@ -148,8 +149,8 @@ def from_environment(
 
 
 def _read(env: Mapping[str, str], variable: str) -> str | None:
-    """Return the value of a variable, or the content of the file that ``<variable>_FILE`` names;
-    None where neither is set.
+    """Return the value of a variable, or the content of the file that ``<variable>_FILE`` names.
+    Return None if neither variable is set.
 
     Raises:
         ValueError: both are set, or the file cannot be read.
@@ -166,8 +167,8 @@ def _read(env: Mapping[str, str], variable: str) -> str | None:
 
 
 def _parse(variable: str, text: str, kind: type[Any]) -> Any:
-    """Return ``text`` converted to ``kind``, the type of an option. If ``kind`` is not bool, int or
-    float, return the text itself: the path of the spool is an example.
+    """Return ``text`` converted to ``kind``, the type of an option. Only bool, int and float are
+    converted; for any other type (such as the path of the spool) the text itself is returned.
 
     Raises:
         ValueError: the text is not valid for this type; the message names ``variable``.
@@ -182,5 +183,7 @@ def _parse(variable: str, text: str, kind: type[Any]) -> Any:
 
 
 def is_recorded(url: str) -> bool:
-    """Whether producers with this URL keep or discard their increments, without Redis."""
+    """Return whether ``url`` is ``memory://…`` or ``off://``: producers with such a URL keep their
+    increments in the process or discard them, and do not use Redis.
+    """
     return url == OFF or url.startswith(MEMORY)

@@ -78,7 +78,8 @@ class Stats:
     """Figures of one producer in one process, counted from the producer's creation in this process
     (a forked child starts at 0). An increment is one call of ``increment()`` or one item of
     ``increment_many()`` and ``increment_batch()``, whatever its amount.
-    ``accepted - stored - spooled`` is the number of increments that only this process's memory has.
+    ``accepted - stored - spooled`` is the number of increments that are only in the memory of this
+    process.
 
     Attributes:
         accepted: number of increments accepted and not dropped.
@@ -90,12 +91,12 @@ class Stats:
             that dead processes have left.
         dropped: number of increments for which memory and spool had no room, or which were not
             stored when the producer was closed. Batches that ``increment_batch()`` refused are not
-            among them.
+            included.
         pending_rows: number of rows in memory that are not stored yet. A sighting whose member
             waits for a salt counts as a row.
-        last_error: error message of the last write to the spool, if it failed; otherwise of the
-            last failure to send to Redis (also because the stream is too long). Without passwords;
-            ``None`` where there was no failure.
+        last_error: an error message without passwords: that of the last write to the spool, if it
+            failed; otherwise that of the last failure to send to Redis (also because the stream is
+            too long). ``None`` if nothing has failed.
         connected: whether Redis answered the last command and the stream is not too long.
     """
 
@@ -143,9 +144,9 @@ class Outbox:
         return len(self._parcels)
 
     def seal(self, upto: int = NEVER) -> Parcel | None:
-        """Take at most 1,000 rows (fewer if they are large) of one generation out of the buffer and
-        encode them into a parcel. It is the oldest generation with rows, if its number is at most
-        ``upto``; otherwise returns None.
+        """Take rows of the oldest generation out of the buffer and encode them into a parcel: at
+        most 1,000 rows, fewer if they are large. Return None if there are no rows, or if the number
+        of this generation is above ``upto``.
 
         The caller has to pass the parcel to :meth:`post` or :meth:`settle`, or to call
         :meth:`give_up`.
@@ -187,13 +188,14 @@ class Outbox:
         return Parcel(id, b"[" + b",".join(encoded) + b"]", count, increments, generation)
 
     def post(self, parcels: Sequence[Parcel]) -> None:
-        """Add parcels to those that are to be sent."""
+        """Add parcels to the outbox, behind the others; they are to be sent."""
         with self._lock:
             self._parcels += parcels
 
     def stamp(self, limit: int) -> list[Parcel]:
         """Return the first ``limit`` parcels, to be sent now; they stay in the outbox. Parcels
-        without a time ``at`` get the present time. Parcels in doubt are counted in ``resent``.
+        without a time ``at`` get the present time. The increments of parcels in doubt are added to
+        ``resent``.
         """
         with self._lock:
             parcels = self._parcels[:limit]
@@ -206,8 +208,8 @@ class Outbox:
             return parcels
 
     def for_spool(self, limit: int) -> list[Parcel]:
-        """Return those of the first ``limit`` parcels that are not stored yet, to be written to the
-        spool.
+        """Look at the first ``limit`` parcels, and return those that are not stored yet. The caller
+        writes them to the spool.
 
         Parcels that were never sent leave the outbox: from then on the spool gives them their time
         and sends them. Parcels that were sent also stay in the outbox, because Redis's answer may
@@ -219,11 +221,11 @@ class Outbox:
             return [parcel for parcel in parcels if not parcel.settled]
 
     def settle(self, parcels: Sequence[Parcel], *, spooled: bool = False) -> None:
-        """Record that parcels are stored: they leave the outbox, and the bell rings. Idempotent;
-        ignored after :meth:`give_up`.
+        """Record that parcels are stored: they leave the outbox, and the bell rings. A parcel that
+        was settled before is ignored. After :meth:`give_up` all parcels are ignored.
 
         Args:
-            spooled: whether they are stored in the spool; False where they are in Redis.
+            spooled: True if they are stored in the spool, False if in Redis.
         """
         with self._lock:
             for parcel in parcels:
@@ -242,8 +244,8 @@ class Outbox:
         self.bell.ring()
 
     def mark(self) -> int:
-        """Return the number of the generation that contains the newest of all rows folded so far,
-        to be passed to :meth:`settled`.
+        """Return the number of the generation that contains the newest row folded so far. Pass it
+        to :meth:`settled`, to find out whether all rows folded so far are stored.
         """
         with self._lock:
             self._update_oldest()
@@ -264,8 +266,9 @@ class Outbox:
         return (self._oldest if members else self._oldest_row) > generation
 
     def give_up(self) -> int:
-        """Count all increments that are not stored as dropped, and drop all later ones. Returns the
-        number of increments lost by all calls of this method.
+        """Discard all rows that are not stored, count their increments as dropped, and drop all
+        later increments. Return the number of increments that all calls of this method have
+        discarded.
         """
         with self._lock:
             if not self._given_up:

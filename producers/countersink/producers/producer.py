@@ -1,9 +1,9 @@
 """Class ``Producer``, through which an application counts: ``increment``, ``increment_many``,
 ``increment_batch``, ``seen``.
 
-See ``engine.py`` for ``flush`` and ``close``, ``recorder.py`` for the questions of tests
-(``count``, ``totals``), ``options.py`` for settings, ``runtime/limits.py`` for checks of names and
-amounts with their error messages.
+See ``engine.py`` for ``flush`` and ``close``, ``recorder.py`` for the methods that an application's
+tests call (``count``, ``totals``), ``options.py`` for settings, ``runtime/limits.py`` for checks of
+names and amounts with their error messages.
 """
 
 import os
@@ -52,9 +52,9 @@ class Producer(Recorded):
     one. When there is no room left, further increments are dropped; their number is kept and
     logged. Stored increments are counted exactly once, however often they are sent.
 
-    One producer per process is enough. All threads may use it. Asyncio code may use it, too, and
-    runs the calls that wait as ``await asyncio.to_thread(producer.flush)``. Forked children may use
-    it: in each child it starts empty::
+    One producer per process is enough. All threads may use it. Asyncio code may use it, too; it
+    runs calls that wait in a thread: ``await asyncio.to_thread(producer.flush)``. Forked children
+    may use it; in each child the producer starts empty::
 
         producer = Producer("redis://localhost:6379/0")
         producer.increment("page_views", "/home")
@@ -64,9 +64,9 @@ class Producer(Recorded):
     the main thread created the producer or has counted with it.
 
     Args:
-        url: the URL of Redis: ``redis://``, ``rediss://`` or ``unix://``. For tests: ``memory://``,
-            whose increments stay in the process, where the producer's ``count``, ``totals`` and
-            ``assert_counted`` find them; ``off://`` counts nothing.
+        url: the URL of Redis: ``redis://``, ``rediss://`` or ``unix://``. For tests: ``memory://``
+            keeps the increments in the process, and the methods ``count``, ``totals`` and
+            ``assert_counted`` tell what was counted; ``off://`` counts nothing.
         options: keyword arguments, each with its default in
             :class:`~countersink.producers.options.Options`.
 
@@ -97,13 +97,13 @@ class Producer(Recorded):
 
     @classmethod
     def from_env(cls, *, missing: Missing = "error") -> Self:
-        """Create a producer with the URL and the settings that environment variables give: see
+        """Create a producer with the URL and the settings in environment variables: see
         :func:`countersink.producers.options.from_environment`.
 
         Args:
-            missing: ``"off"`` returns a producer that counts nothing where
-                ``COUNTERSINK_REDIS_URL`` is missing, and logs a warning: so that a module can be
-                imported without settings.
+            missing: ``"off"``: if ``COUNTERSINK_REDIS_URL`` is missing, log a warning and return a
+                producer that counts nothing, so that a module can be imported without settings.
+                ``"error"``: raise ValueError.
 
         Raises:
             ValueError: ``COUNTERSINK_REDIS_URL`` is missing (unless ``missing`` is ``"off"``), or a
@@ -170,7 +170,9 @@ class Producer(Recorded):
             events.put(counter, row_key, minute, amount, id)
 
     def _row_key(self, counter: str, key: str | Mapping[str, str]) -> RowKey:
-        """Return a caller's key as rows have it; see :meth:`KnownDimensions.row_key` for errors."""
+        """Return a caller's key in the form that rows contain: a text, cut if it is long, or
+        checked dimensions. See :meth:`KnownDimensions.row_key` for errors.
+        """
         return check_key(key) if type(key) is str else self._known_dimensions.row_key(counter, key)
 
     def increment_many(
@@ -221,8 +223,8 @@ class Producer(Recorded):
         """Accept all increments of a batch, or none of them. Meant for programs that forward
         increments.
 
-        Memory is reserved for an accepted batch, so it is not dropped later for lack of memory, in
-        contrast to increments of :meth:`increment`.
+        Memory is reserved for an accepted batch. So, unlike increments of :meth:`increment`, it is
+        never dropped later for lack of memory.
 
         Args:
             increments: at most 1,000 objects of :class:`~countersink.producers.Increment`, or
@@ -234,9 +236,9 @@ class Producer(Recorded):
                 time, as long as MySQL keeps the id (``ledger_days``).
 
         Returns:
-            Whether the batch was accepted. It is refused where memory has no room for all of it
-            now, or where it contains members of a counter whose salt is not known yet. A refused
-            batch is not counted, and does not appear in ``stats()`` either.
+            True if the batch was accepted. False if it was refused: memory has no room for all of
+            it now, or it contains members of a counter whose salt is not known yet. A refused batch
+            is not counted, and does not appear in ``stats()`` either.
 
         Raises:
             InvalidBatch: some increments are invalid. The error, a ValueError, has the position of
@@ -264,8 +266,8 @@ class Producer(Recorded):
         at: datetime | None = None,
     ) -> None:
         """Count one sighting of ``member``, for example of a visitor, under ``key`` of ``counter``.
-        A sighting adds 1 to the key, as ``increment`` does, and adds the member to those that
-        ``totals --unique`` counts: it returns the number of different members.
+        A sighting adds 1 to the key, as ``increment`` does. It also adds the member to the
+        different members of the key; ``countersink totals --unique`` shows their number.
 
         The counter must count different members: ``countersink counter set COUNTER --unique``.
         Members leave the process only as hashes. They are hashed with a salt of the counter, which
@@ -305,9 +307,9 @@ class Producer(Recorded):
             events.put_seen(counter, row_key, minute, data)
 
     def counts_members(self, counter: str) -> bool | None:
-        """Whether a counter counts different members, by Redis's last answer; None where Redis has
-        not answered yet or its answer is too old. Never waits: in these cases the send thread asks
-        Redis again in the background.
+        """Return whether a counter counts different members (``counter set --unique``), by Redis's
+        last answer. Return None if Redis has not answered yet, or if the answer is too old. Never
+        waits: the send thread asks Redis in the background.
         """
         salts = self._events.sightings.salts
         found = salts.counts_members(counter)
@@ -317,10 +319,10 @@ class Producer(Recorded):
         return found
 
     def awaits_salt(self, counter: str) -> bool:
-        """Whether the salt with which a counter's members are hashed now is unknown, but may become
-        known soon. This is the case when Redis has not answered yet, when the counter was set
-        ``--unique`` a moment ago, or when no worker was running to make the salt in time. Never
-        waits, like :meth:`counts_members`.
+        """Return True if the present salt of a counter is not known, but may become known soon:
+        Redis has not answered yet, the counter was set ``--unique`` a moment ago, or no worker was
+        running to make the salt in time. Return False if the salt is known, or if none can be
+        expected. Never waits, like :meth:`counts_members`.
         """
         found = self._events.sightings
         if found.hashed(counter, None, b"") is not None:
@@ -354,8 +356,8 @@ class Producer(Recorded):
     def _hash_member(
         self, counter: str, minute: int | None, member: bytes
     ) -> tuple[int, int, bytes] | None:
-        """Hash a member of a batch; returns the sighting's minute, the number of the salt and the
-        hash, or None where the salt is not known yet.
+        """Hash a member of a batch. Return the minute of the sighting, the number of the salt, and
+        the hash. Return None if the salt is not known yet.
 
         Args:
             minute: the minute of the sighting; None stands for now.

@@ -1,6 +1,6 @@
 """Class ``Recorder``, the buffer of a producer without Redis: it keeps increments in the process
 (``memory://``, for an application's tests) or discards them (``off://``); and ``Recorded``, the
-base of ``Producer`` with the questions of tests: ``count``, ``totals``, ``assert_counted``.
+base of ``Producer`` with the methods for these tests: ``count``, ``totals``, ``assert_counted``.
 
 ::
 
@@ -59,22 +59,25 @@ _records: Final[dict[str, _Record]] = {}  # by URL
 
 
 class _AnySalts(Salts):
-    """Salts of a process without workers: every counter may count different members."""
+    """The salts of a producer without Redis, where every counter may count different members."""
 
     def counts_members(self, counter: str) -> bool:
         return True
 
 
 class _PlainSightings(Sightings):
-    """Sightings whose members are not hashed."""
+    """The sightings of a producer without Redis; it keeps members as they are, without hashing
+    them.
+    """
 
     def hashed(self, counter: str, minute: int | None, member: bytes) -> tuple[int, int, bytes]:
         return minute or 0, 0, member
 
 
 class Recorder(EventBuffer):
-    """A buffer that adds all increments of callers, as they came, to the record of its URL, except
-    those whose id the record has already. With the URL ``off://`` it discards them.
+    """An event buffer that adds each increment to the record of its URL, without folding. An
+    increment whose id is in the record already is left out. With the URL ``off://`` the buffer
+    discards all increments.
     """
 
     def __init__(self, url: str) -> None:
@@ -134,8 +137,9 @@ class Recorder(EventBuffer):
 
 
 class Recorded(Engine):
-    """The part of a producer that answers a test's questions, about all producers of its URL in
-    this process. A producer whose URL is not ``memory://`` raises RuntimeError instead.
+    """The methods of a producer that tests call to see what was counted. The result covers all
+    producers with the same URL in this process. The methods raise RuntimeError if the URL is not
+    ``memory://``.
 
     As in MySQL, an increment whose ``id`` was seen before for its counter is not counted.
     """
@@ -154,8 +158,8 @@ class Recorded(Engine):
 
     @property
     def increments(self) -> list[Increment]:
-        """All counted increments, in the order of the calls. Their members are ``bytes``, their
-        times are cut to whole minutes, or None where the call gave no time. The list is a new one.
+        """A new list of all counted increments, in the order of the calls. Their members are
+        ``bytes``. Their times are cut to whole minutes, or are None if the call gave no time.
         """
         record = self._record()
         with _lock:
@@ -165,9 +169,9 @@ class Recorded(Engine):
         """Return the total of ``counter``; 0 where it has no increments.
 
         Args:
-            key: a text selects the increments of this key, a mapping those with these values of
-                dimensions, ``None`` all. Increments with dimensions have the key ``''``; a
-                dimension that an increment lacks has the value ``''``.
+            key: a text selects the increments of this key; increments with dimensions have the key
+                ``''``. A mapping selects the increments whose dimensions have these values; a
+                dimension that an increment lacks has the value ``''``. ``None`` selects all.
         """
         return sum(
             each.amount
@@ -176,8 +180,8 @@ class Recorded(Engine):
         )
 
     def members(self, counter: str, key: str | Mapping[str, str] | None = None) -> set[bytes]:
-        """Return the different members that were seen under ``counter``; a ``str`` is returned as
-        its UTF-8 bytes.
+        """Return the different members that were seen under ``counter``, as bytes; a member that
+        was a ``str`` is in UTF-8.
 
         Args:
             key: selects increments, as for :meth:`count`.

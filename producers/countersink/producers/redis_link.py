@@ -67,16 +67,17 @@ class RedisLink:
         return self.connected and not self.held_back
 
     def seconds_to_next_try(self) -> float:
-        """Return the seconds until the pause ends in which :meth:`ready` does not contact Redis."""
+        """Return the seconds that are left of a pause, in which :meth:`ready` does not contact
+        Redis."""
         return max(0.0, self._not_before - time.monotonic())
 
     def try_now(self) -> None:
-        """End a pause, unless the stream is too long: ``ready`` tries at once. From any thread."""
+        """End the pause after a failure, so that ``ready`` contacts Redis. From any thread."""
         if not self.held_back:
             self._not_before = 0.0
 
     def ready(self) -> bool:
-        """Whether entries can be sent now. If the pause after a failure is over, connects first."""
+        """Connect if necessary. Return whether entries can be sent; False during a pause."""
         if time.monotonic() < self._not_before:
             return False
         try:
@@ -94,8 +95,8 @@ class RedisLink:
         return self.usable
 
     def send(self, parcels: Sequence[Parcel]) -> list[Parcel]:
-        """Send parcels that have their ``at``; returns the stored ones. Never raises if Redis
-        fails: if the connection breaks, all of them are set ``in_doubt``, and none is returned.
+        """Send parcels, whose ``at`` must be set; return those that Redis has stored. Never raises
+        if Redis fails: if the connection breaks, all become ``in_doubt``, and the result is empty.
         """
         client = self._client
         if client is None:
@@ -116,7 +117,7 @@ class RedisLink:
         return delivery.stored
 
     def salts(self, counters: Sequence[str]) -> dict[str, list[Salt]] | None:
-        """Read the salts of the counters, without damaged ones; None where Redis did not answer."""
+        """Return the intact salts of each of the counters; return None if Redis did not answer."""
         client = self._client
         if client is None:
             return None
@@ -127,7 +128,7 @@ class RedisLink:
             return None
 
     def abort(self) -> None:
-        """Break the connection, so that a call waiting for Redis fails at once. From any thread."""
+        """Break the connection, so that a call that waits for Redis fails. From any thread."""
         self._aborted = True
         client = self._client
         if client is not None:
@@ -155,7 +156,7 @@ class RedisLink:
         return client
 
     def _use_route(self, client: redis.Redis) -> None:
-        """From now on, send to the partition that ``_route`` has chosen."""
+        """Prepare sending to the partition of ``_route``: read its clock, epoch and length."""
         self._clock.learn(client, self._route.stream)
         self.trail.follow(client, self._route.stream)
         if self.failures and not self.connected:
@@ -169,7 +170,7 @@ class RedisLink:
             self._check_length(int(client.xlen(self._route.stream)))
 
     def _check_length(self, length: int) -> None:
-        """Stop sending while the stream has more entries than the limit."""
+        """Stop sending if the stream's ``length`` is above the limit; otherwise allow it again."""
         if length > self._max_length:
             self.held_back = True
             self.last_error = (
@@ -215,8 +216,9 @@ class SendResult:
 
 
 def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> SendResult:
-    """Send parcels by XADD to the partition's stream, then XLEN, in one pipeline without MULTI;
-    returns Redis's answers. An error of one parcel is in the result, not raised.
+    """Send parcels by XADD to the partition's stream, then XLEN, in one pipeline without MULTI.
+    Return Redis's answers. If Redis refuses a single parcel, the error is in the result, not
+    raised.
 
     Raises:
         StreamError: the connection failed, or the partition could not be added to the list of used
@@ -251,14 +253,14 @@ def deliver(client: redis.Redis, partition: int, parcels: Sequence[Parcel]) -> S
 
 @dataclass(frozen=True, slots=True)
 class StoredMark:
-    """A mark of the last entry that a process had stored in each stream at some moment.
+    """A mark: the last entry that a process had stored in each stream, at one time.
 
     Attributes:
-        ends: maps a stream to the id of the last entry stored there and the stream's epoch then
-            (None if unknown): values that stay the same while entries leave the stream only by
-            being acknowledged, see :mod:`countersink.stream.progress`. Streams whose entries are
-            all known to be applied are left out.
-        since: how often the trail had broken when the caller began to wait (see :class:`Trail`).
+        ends: maps a stream to the id of the last entry stored there, and to the epoch of the stream
+            at that time (None if unknown). While the epoch stays the same, entries have left the
+            stream only by being acknowledged: see :mod:`countersink.stream.progress`. A stream is
+            left out if all its entries are known to be applied.
+        since: number of breaks of the trail that do not concern this mark (see :class:`Trail`).
     """
 
     ends: Mapping[str, tuple[str, Epoch | None]]
@@ -270,18 +272,18 @@ class Trail:
 
     Workers acknowledge entries that are applied or dead letters, and thereby delete them. So an
     entry that has left its stream was acknowledged, unless something else has deleted it: see
-    :mod:`countersink.stream.progress`. If that may have happened, the trail breaks: whether earlier
-    entries were applied stays unknown, and the trail tells only about later ones.
+    :mod:`countersink.stream.progress`. If that may have happened, the trail breaks: it can never be
+    known whether the entries before the break were applied. The entries after it are not affected.
 
-    The send thread calls :meth:`stored`; any thread may ask. There is no lock, because a signal
-    handler may flush. If it interrupts a call, answers can become unknown, but never wrong.
+    The send thread calls :meth:`stored`; any thread may call :meth:`applied`. There is no lock, so
+    that a signal handler may flush. If it interrupts a call, an answer can become unknown (None),
+    but never wrong.
 
     Attributes:
         reported_breaks: the number of :attr:`breaks` at the last :meth:`report_break`.
 
     Args:
-        log: where breaks are reported.
-    """
+        log: where breaks are reported."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -293,13 +295,12 @@ class Trail:
 
     @property
     def breaks(self) -> int:
-        """How often the trail broke: it became unknown whether earlier entries were applied."""
+        """Number of breaks so far: of times when it became unknown whether entries were applied."""
         return len(self._breaks)
 
     def report_break(self) -> None:
-        """Log the cause of the last break, unless logged. Marks made with the new
-        ``reported_breaks`` are only about entries stored since.
-        """
+        """Log the cause of the last break, unless it was logged. Marks that are made with the new
+        value of ``reported_breaks`` concern only entries stored after this break."""
         before, self.reported_breaks = self.reported_breaks, self.breaks
         if self.reported_breaks > before:
             self._log(
@@ -309,8 +310,8 @@ class Trail:
             )
 
     def follow(self, client: redis.Redis, stream: str) -> None:
-        """Read the state of ``stream`` before entries are stored over a new connection; the trail
-        breaks if earlier entries may be lost.
+        """Read the epoch of ``stream`` before entries are stored over a new connection. Make the
+        consumer group if it is missing. The trail breaks if earlier entries may be lost.
 
         Raises:
             StreamUnavailable: Redis did not answer.
@@ -339,10 +340,11 @@ class Trail:
         self._ends[stream] = stream_id
 
     def mark(self, since: int) -> StoredMark:
-        """Mark the last entry stored so far in each stream.
+        """Return a mark of the last entry stored so far in each stream.
 
         Args:
-            since: :attr:`breaks` or :attr:`reported_breaks` before the entries were stored.
+            since: the value of :attr:`breaks` or :attr:`reported_breaks` before the entries were
+                stored. If there are more breaks later, :meth:`applied` returns None for this mark.
         """
         ends = {
             stream: (end, self._epochs.get(stream))
@@ -352,9 +354,8 @@ class Trail:
         return StoredMark(ends, since)
 
     def applied(self, client: redis.Redis, marks: Sequence[StoredMark]) -> list[bool | None]:
-        """For each mark, return whether all entries up to it are applied. False where they are not
-        yet, or where Redis does not answer. None where this cannot be known, now or later.
-        """
+        """Return an item for each mark: True if all entries up to the mark are applied; False if
+        some are not yet, or if Redis does not answer; None if it cannot be known, now or later."""
         latest: dict[str, str] = {}
         for mark in marks:
             for stream, (end, _) in mark.ends.items():
@@ -365,8 +366,7 @@ class Trail:
 
     def _first(self, client: redis.Redis, stream: str) -> tuple[Epoch | None, str | None] | None:
         """Return the stream's epoch (None if it is unknown) and the id of its first entry (None if
-        the stream is empty). Return None instead of both if Redis does not answer.
-        """
+        the stream is empty). Return None instead of both if Redis does not answer."""
         end = self._ends.get(stream)
         try:
             try:

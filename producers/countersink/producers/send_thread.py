@@ -31,8 +31,8 @@ ADOPT_SECONDS: Final = 10.0
 
 @dataclass(repr=False, eq=False)
 class SendThread(WorkThread):
-    """The thread that sends rows to Redis at intervals; earlier when many rows wait, and at once on
-    request.
+    """The thread that sends rows to Redis: at regular intervals, earlier if there are many rows,
+    and immediately on request.
     """
 
     _link: RedisLink
@@ -54,10 +54,10 @@ class SendThread(WorkThread):
         self._reported_members = 0
 
     def rows_waiting(self) -> None:
-        """Tell the thread that rows wait. It sends them at once if there are many, or if members
-        wait for a salt that is to be read from Redis now. It also sends them at once if it has sent
-        nothing for ``flush_interval`` seconds, so that a short-lived process sends its first rows
-        early. Otherwise it sends them at the end of this interval.
+        """Tell the thread that there are rows to send. It sends them immediately if there are many,
+        or if members wait for a salt that is to be read from Redis now. It also sends them
+        immediately if it has sent nothing for ``flush_interval`` seconds, so that a short-lived
+        process sends its first rows early. Otherwise it sends them at the end of this interval.
         """
         wanting = self._buffer.waiting_members.count and self._link.seconds_to_next_try() <= 0.0
         if self._buffer.current_rows >= self._options.max_rows or (
@@ -89,7 +89,9 @@ class SendThread(WorkThread):
         self._link.close()
 
     def work_once(self) -> None:
-        """Send the entries of the spool, then all rows that wait now, until Redis takes no more."""
+        """Send the entries of the spool, then all rows that are in memory now. Stop when Redis
+        takes no more.
+        """
         self._urgent = False
         self._next_flush = time.monotonic() + self._options.flush_interval
         upto = self._buffer.generation
@@ -99,11 +101,11 @@ class SendThread(WorkThread):
             self._send(upto)
 
     def _learn_salts(self, *, ready: bool) -> None:
-        """Ask Redis for the salts that are to be read now, and fold the members that waited for
+        """Read the salts that are due from Redis, and fold the sightings whose members waited for
         them into rows.
 
         Args:
-            ready: whether Redis can be used now; if not, no salt is read.
+            ready: whether Redis can be used now. If False, no salt is read.
         """
         salts = self._events.sightings.salts
         due = salts.due() if ready else []
@@ -121,9 +123,9 @@ class SendThread(WorkThread):
             self._next_flush = min(self._next_flush, again)
 
     def has_no_salts(self, since: float) -> bool:
-        """Whether no waiting member can expect a salt. True if Redis has answered since the
-        monotonic time ``since`` that the counters of all waiting members have no salt, and no
-        worker is about to make one. False where no member waits.
+        """Return True if it is useless to wait for salts: since the monotonic time ``since`` Redis
+        has answered that the counters of all waiting members have no salt, and no worker is about
+        to make one. Return False if no member waits.
         """
         salts = self._events.sightings.salts
         waiting = self._buffer.waiting_members.counters
@@ -143,7 +145,8 @@ class SendThread(WorkThread):
         why.
 
         Args:
-            seldom: whether to log at most one line in a while; False logs at once.
+            seldom: True leaves the line out if such a line was logged a short time ago; False
+                always logs it.
         """
         found = self._events.sightings
         number = found.without_member - self._reported_members
@@ -223,7 +226,9 @@ class SendThread(WorkThread):
                 return
 
     def _replay(self) -> bool:
-        """Send the entries of the spool; returns whether Redis has taken all that can be read."""
+        """Send the entries of the spool. Return True if Redis has taken all of them, except those
+        that cannot be read. Return False if Redis fails, or if the thread is to end.
+        """
         spool = self._spool
         if spool is None:
             return True
@@ -260,7 +265,7 @@ has passed."""
 
 @dataclass(repr=False, eq=False)
 class Flush:
-    """One flush. It makes the send thread send the rows at once. If there is a spool, the spool
+    """One flush. It makes the send thread send the rows immediately. If there is a spool, the spool
     thread writes the rows that Redis does not take in time.
 
     Holds no lock between two calls: a signal handler may interrupt it and flush as well.
@@ -293,9 +298,10 @@ class Flush:
         return self._outbox.settled(self.generation)
 
     def over(self) -> bool:
-        """Whether all rows of the flush are stored, or its time has passed, or only sightings are
-        left whose members cannot expect a salt in this time. Also makes the spool thread write,
-        once Redis has failed, the stream is too long or half of the time has passed.
+        """Return True if the flush is over: all its rows are stored; or its time has passed; or
+        only sightings are left, and their members cannot get a salt in this time. Also makes the
+        spool thread write when Redis has failed, the stream is too long or half of the time has
+        passed.
         """
         if self.stored():
             return True
@@ -311,20 +317,20 @@ class Flush:
         return now >= self._deadline or self._only_saltless_members_left()
 
     def _only_saltless_members_left(self) -> bool:
-        """Whether the flush can end although members still wait for a salt: all rows are stored,
-        and Redis has answered since the flush began that there will be no salt for them, or the
-        time for salts has passed.
+        """Return True if all rows are stored except sightings whose members wait for a salt, and it
+        is useless to wait longer: Redis has answered since the flush began that there is no salt
+        for them, or the time for salts has passed.
         """
         return self._outbox.settled(self.generation, members=False) and (
             time.monotonic() >= self._members_until or self._sender.has_no_salts(self._began)
         )
 
     def wait(self, *, without_threads: bool = False) -> bool:
-        """Wait until :meth:`over` returns True; returns whether all rows of the flush are stored.
+        """Wait until :meth:`over` returns True. Return whether all rows of the flush are stored.
 
         Args:
-            without_threads: whether this call itself sends and spools, because the threads do not
-                run.
+            without_threads: True if the threads do not run; then this call itself sends rows and
+                writes the spool.
         """
         while not self.over():
             if without_threads:

@@ -67,8 +67,8 @@ def _run(target: Callable[..., object], arguments: tuple[Any, ...]) -> None:
 
 
 def is_monkeypatched() -> bool:
-    """Whether gevent or eventlet has replaced ``time.sleep``, and so most likely the other names,
-    too.
+    """Return whether gevent or eventlet has replaced ``time.sleep``. If so, it has most likely
+    replaced the names in ``threading`` and ``_thread``, too.
     """
     return not isinstance(time.sleep, BuiltinFunctionType)
 
@@ -81,9 +81,9 @@ _ending = False
 
 
 def block_greenlets() -> None:
-    """From now on, block all greenlets of a thread while one of them waits in :func:`pause` or for
-    a bell. Called at the end of the process: no greenlet may count an event, and confirm it to a
-    client, when nothing is stored any more.
+    """Make each later wait, in :func:`pause` or for a bell, block all greenlets of its thread.
+    Called at the end of the process, when nothing is stored any more. Otherwise a greenlet could
+    still count an event and confirm it to a client, and the event would be lost.
     """
     global _ending
     _ending = True
@@ -132,10 +132,10 @@ def in_producer_thread() -> bool:
 
 def _load_hub() -> None:
     """Make gevent import all modules of its hub (its event loop) before a second thread creates a
-    hub.
+    hub. Otherwise two threads that import the same module would deadlock, because gevent replaces
+    the import locks, too.
 
-    gevent replaces the import locks, too: two threads that import the same module would deadlock.
-    eventlet creates its hub when it patches.
+    Does nothing for eventlet, which creates its hub when it patches Python.
     """
     gevent = sys.modules.get("gevent")
     if gevent is not None:
@@ -184,9 +184,7 @@ class Thread:
         return self._running.locked() if self._thread is None else self._thread.is_alive()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the thread has ended, at most ``timeout`` seconds, or without a limit if it is
-        None.
-        """
+        """Wait until the thread has ended, but at most ``timeout`` seconds; None sets no limit."""
         if self._thread is not None:
             self._thread.join(timeout)
         elif self._running.acquire(timeout=-1 if timeout is None else timeout):
@@ -220,8 +218,8 @@ class Bell:
         self._lock.acquire()
 
     def ring(self) -> None:
-        """Set the flag: the thread that is waiting, or else the next one that waits, continues at
-        once.
+        """Set the flag. The thread that waits for it continues immediately; if no thread waits, the
+        next wait ends immediately.
         """
         try:
             self._lock.release()
@@ -229,8 +227,8 @@ class Bell:
             pass  # rung already
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait until the bell rings, at most ``seconds``, or without a limit if it is None; returns
-        whether it rang.
+        """Wait until the bell rings, but at most ``seconds``; None sets no limit. Return True if it
+        rang, False if the time passed.
         """
         return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
 
@@ -247,8 +245,8 @@ class Bell:
 
 
 class WorkThread(Thread):
-    """A thread that does its work whenever its bell rings. Where the thread cannot be started,
-    callers do the work themselves, by :meth:`work`.
+    """A thread that does its work whenever its bell rings. If the thread cannot be started, callers
+    of :meth:`work` do the work themselves.
 
     Attributes:
         stopping: whether the thread was told to end.
@@ -269,8 +267,8 @@ class WorkThread(Thread):
         self.bell.ring()
 
     def work(self) -> None:
-        """Do the work, unless the current thread is doing it already (in code that a signal handler
-        has interrupted). Waits while another thread does it.
+        """Do the work. If another thread is doing it, wait and then do it. If this thread is doing
+        it already, because a signal handler has interrupted the work and calls this, do nothing.
         """
         with self._working:
             if self._busy:

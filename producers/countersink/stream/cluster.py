@@ -5,12 +5,13 @@ a node has to return it.
 
 :class:`ClusterClient` is a :class:`redis.Redis`, so that callers need not distinguish the two. It
 has a plain client of redis-py for each node, and uses redis-py's connections, pools, pipelines,
-parsers and hash slots. It does not use :class:`redis.cluster.RedisCluster`, because of these
-faults: its pipelines send every command again after a lost connection, in spite of the options
-(8.1, without retries: three XADDs whose replies were lost made six entries); after an error it asks
-hanging nodes for the topology, each for the full socket timeout; for each XREADGROUP it first asks
-a node where the keys are in the command; and old versions drop options, among them the check of the
-host name in a certificate.
+parsers and hash slots. It does not use :class:`redis.cluster.RedisCluster`, which has these faults:
+
+* After a lost connection its pipelines send every command again, in spite of the options. With
+  redis-py 8.1 and no retries, three XADDs whose replies were lost made six entries.
+* After an error it asks hanging nodes for the topology, each for the full socket timeout.
+* For each XREADGROUP it first asks a node where the keys are in the command.
+* Old versions drop options, among them the check of the host name in a certificate.
 
 A command that a node answers by MOVED, ASK or TRYAGAIN was not executed. It is sent to the node
 that the answer names, or for TRYAGAIN a little later to the same node. A command without an answer
@@ -97,7 +98,7 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The answer of a node to the question which masters have which hash slots.
+    """A node's answer to the question which master serves which hash slot.
 
     Attributes:
         slots: for each hash slot, by its number, the address of its master, or None if it has no
@@ -105,9 +106,10 @@ class Topology:
         masters: the masters that have hash slots, sorted by their lowest hash slot; so a replica
             that is promoted takes the position of its former master.
         nodes: all nodes, including replicas.
-        rank: a pair that is higher for a topology to be preferred: whether the node that answered
-            can reach the majority of masters (``cluster_state``), and the cluster's current epoch
-            as it knows it, a number that Redis Cluster raises with each failover.
+        rank: a pair by which topologies are compared: the highest is preferred. Its items are
+            whether the node that answered can reach the majority of masters (``cluster_state``),
+            and the cluster's epoch that this node knows, a number that Redis Cluster raises with
+            each failover.
         learnt: the time of the answer, in monotonic seconds.
     """
 
@@ -123,9 +125,9 @@ class ClusterClient(redis.Redis):
 
     A command without a key goes to any master, if possible to one that answered last time;
     :meth:`scan_iter` asks all masters. All keys of a script must be in one hash slot. A pipeline
-    may have commands for several masters. It is no transaction, so after an error some entries may
-    be stored: the sender sends all again with the same ids, and each is counted once. Lost
-    connections, and hash slots without a master, raise redis-py's errors; see
+    may have commands for several masters, and is no transaction. So after an error some entries may
+    be stored. The sender then sends all entries again with the same ids, and each is counted once.
+    Lost connections, and hash slots without a master, raise redis-py's errors; see
     :func:`countersink.stream.connection.mapped`.
 
     Args:
@@ -154,9 +156,9 @@ class ClusterClient(redis.Redis):
 
     @property
     def with_short_timeout(self) -> Self:
-        """A copy of the client that waits at most :data:`QUESTION_TIMEOUT` for a reply, for
-        commands that callers can do without. The copy shares the topology with this client. It has
-        other connections, which all such copies share.
+        """A copy of the client that waits at most :data:`QUESTION_TIMEOUT` for a reply. It is for
+        commands whose failure does no harm. It shares the topology with this client, but not the
+        connections, which all such copies share.
         """
         made = copy(self)
         made.auto_close_connection_pool = False
@@ -164,8 +166,8 @@ class ClusterClient(redis.Redis):
         return made
 
     def node(self, address: Address) -> redis.Redis:
-        """Return redis-py's client of one node. After its errors the topology stays as it is; use
-        :meth:`asked` for a client whose errors make the next command query the topology.
+        """Return redis-py's client of one node. After an error of this client the known topology is
+        still used. Use :meth:`asked` if an error shall make the next command query the topology.
         """
         client = self._nodes.client(address, self._timeout)
         client.response_callbacks = self.response_callbacks
@@ -185,8 +187,7 @@ class ClusterClient(redis.Redis):
         the key's hash slot has no master.
 
         Raises:
-            redis.RedisError: there is no topology yet, or an error or a redirection showed that it
-                has changed; and no node returned it.
+            redis.RedisError: the topology is not known or has changed, and no node returned it.
         """
         return self.topology().slots[self._slot(key)]
 
@@ -214,8 +215,8 @@ class ClusterClient(redis.Redis):
 
     @contextmanager
     def asked(self, address: Address) -> Iterator[redis.Redis]:
-        """Give the block redis-py's client of a node. If an error inside the block shows that the
-        node is away, the next command queries the topology.
+        """Context manager that gives its block redis-py's client of a node. If an error inside the
+        block shows that the node is away, the next command queries the topology.
         """
         nodes = self._nodes
         try:
@@ -233,7 +234,7 @@ class ClusterClient(redis.Redis):
             nodes.lost.pop(address, None)
 
     def asked_for(self, key: str) -> AbstractContextManager[redis.Redis]:
-        """Return the context manager :meth:`asked` for the master that serves ``key``.
+        """Return a context manager as :meth:`asked` does, for the master that serves ``key``.
 
         Raises:
             redis.RedisError: the key's hash slot has no master, or no node returned the topology.
@@ -272,7 +273,9 @@ class ClusterClient(redis.Redis):
         raise ClusterDownError(f"{REDIRECTIONS} redirections of a command for hash slot {slot}")
 
     def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> "ClusterPipeline":
-        """Return a pipeline without a transaction; ``transaction`` must be false."""
+        """Return a pipeline. ``transaction`` must be false, because a pipeline of a cluster cannot
+        be a transaction; the default is redis-py's. ``shard_hint`` is ignored.
+        """
         assert not transaction, "a pipeline of a cluster cannot be a transaction"
         return ClusterPipeline(self)
 
@@ -283,20 +286,23 @@ class ClusterClient(redis.Redis):
     def scan_iter(
         self, match: Any = None, count: Any = None, _type: Any = None, **options: Any
     ) -> Iterator[Any]:
-        """Yield the keys of all masters that match the pattern ``match``; None matches all."""
+        """Yield the keys of all masters that match the pattern ``match``; None matches all. The
+        other arguments are those of redis-py's method.
+        """
         for address in self.masters():
             with self.asked(address) as node:
                 found = list(node.scan_iter(match, count, _type, **options))
             yield from found
 
     def _learn(self) -> Topology:
-        """Ask the nodes, and return the topology of the first node that can reach the majority of
-        masters and whose epoch is not lower than the known topology's. A node that is cut off from
-        the others returns an old topology. If all that answer are such nodes, return the best of
-        their topologies; but return the known one if it is better, unless most nodes have answered.
+        """Ask the nodes for the topology, one after the other. Return the first topology whose node
+        can reach the majority of masters, and whose epoch is not lower than that of the known
+        topology. (A node that is cut off from the others returns an old topology.) If there is
+        none, return the best topology that was received. But return the known one if it is better
+        and at most half of the nodes have answered.
 
-        Nodes that failed to answer are asked last; not at all if they failed within
-        :data:`_SILENT_S` and another node has answered.
+        Nodes that failed last time are asked last. A node that failed within :data:`_SILENT_S` is
+        not asked if another node has answered.
 
         Raises:
             redis.RedisError: no node returned a topology.
@@ -394,8 +400,8 @@ def _slot(key: bytes) -> int:
 
 
 def _executed_asking(node: redis.Redis, args: Any, options: dict[str, Any]) -> Any:
-    """Send a command whose key is in a hash slot that is being moved to ``node``; return the
-    reply.
+    """Send ASKING and a command to ``node``, to which the hash slot of the command's key is being
+    moved. Return the reply to the command.
     """
     pipe: Any = node.pipeline(transaction=False)
     pipe.execute_command("ASKING")
@@ -459,7 +465,7 @@ class ClusterPipeline(Pipeline):
 
 
 class _NodeScript(Script):
-    """A script that is sent to the master of its keys; redis-py's own class loads it into any
+    """A script that runs on the master of its keys. redis-py's own class would load it into any
     node.
     """
 
@@ -490,8 +496,9 @@ class _Nodes(ConnectionPool):
         self._clients: dict[tuple[Address, float | None], redis.Redis] = {}
 
     def client(self, address: Address, timeout: float | None) -> redis.Redis:
-        """Return the client of one node that all callers with this ``timeout`` share. It waits at
-        most ``timeout`` seconds for a reply; None means as long as the options say.
+        """Return the client of one node that all callers with this ``timeout`` share. The client
+        waits at most ``timeout`` seconds for a reply; None means as long as the options of the
+        connections say.
         """
         found = self._clients.get((address, timeout))
         if found is not None:
@@ -501,8 +508,8 @@ class _Nodes(ConnectionPool):
         )
 
     def new_client(self, address: Address, timeout: float | None) -> redis.Redis:
-        """Return a new client of one node, which the caller alone uses. ``timeout`` is that of
-        :meth:`client`.
+        """Return a new client of one node, which is not shared. It waits at most ``timeout``
+        seconds for a reply; None means as long as the options of the connections say.
         """
         options = dict(self._options, host=address.host, port=address.port)
         if timeout is not None:

@@ -1,4 +1,4 @@
-"""Connections to Redis and Valkey: their URLs and the errors of these, TLS, the socket timeout of
+"""Connections to Redis and Valkey: their URLs and the errors in URLs, TLS, the socket timeout of
 processes (``SOCKET_TIMEOUT``), URLs without passwords for logs, and the clocks of servers. See
 ``sentinel.py`` for Sentinel and ``cluster.py`` for Redis Cluster.
 
@@ -55,10 +55,11 @@ def connect(
 ) -> redis.Redis:
     """Return a client for ``url``. It connects at the first command.
 
-    ``redis://``, ``rediss://`` (TLS, with a check of the certificate) and ``unix://`` name one
-    server; ``redis+sentinel://`` and ``rediss+sentinel://`` name sentinels, and the client uses
-    their master; ``redis+cluster://`` and ``rediss+cluster://`` name nodes of a cluster, and the
-    client uses all nodes. ``valkey`` may replace ``redis`` in each.
+    These URLs name one server, or several; ``valkey`` may replace ``redis`` in each:
+
+    * ``redis://``, ``rediss://`` (TLS, with a check of the certificate), ``unix://``: one server.
+    * ``redis+sentinel://``, ``rediss+sentinel://``: sentinels; the client uses their master.
+    * ``redis+cluster://``, ``rediss+cluster://``: nodes of a cluster; the client uses all nodes.
 
     Replies are bytes (RESP 2). Replies to XREADGROUP, XRANGE and XPENDING are nested lists, as in
     the protocol. No command is sent twice, except on a cluster: there a command that a node did not
@@ -133,8 +134,8 @@ def _raw(reply: Any, **_: Any) -> Any:
 
 @contextmanager
 def mapped() -> Iterator[None]:
-    """Translate redis-py's errors, and OSError, inside the block into errors of the queue, with the
-    original as their cause.
+    """Context manager that turns redis-py's errors, and OSError, inside its block into errors of
+    the queue. The original error is the cause of the new one.
 
     Raises:
         StreamUnavailable, StreamMisconfigured: see :mod:`countersink.stream.errors`.
@@ -146,8 +147,8 @@ def mapped() -> Iterator[None]:
 
 
 def command(client: redis.Redis, *arguments: str | bytes | int) -> Any:
-    """Send one command, written as in Redis's documentation, and return its reply. The callbacks of
-    the client convert the reply.
+    """Send one command, written as in Redis's documentation, and return its reply. redis-py
+    converts the reply by the response callbacks of the client.
 
     Raises:
         StreamUnavailable, StreamMisconfigured: see :mod:`countersink.stream.errors`.
@@ -181,8 +182,8 @@ def cluster_of(client: Any) -> "ClusterClient | None":
 
 
 def _split(url: str) -> tuple[str, str]:
-    """Return the URL's scheme, with ``redis`` in place of ``valkey``, and the rest of the URL
-    behind ``://``; ``''`` and the whole text if it has no ``://``.
+    """Split a URL at ``://``. Return its scheme, with ``redis`` in place of ``valkey``, and the
+    rest. Return ``''`` and the whole text if there is no ``://``.
     """
     scheme, divider, rest = url.partition("://")
     return (re.sub(r"^valkey(?=s?($|\+))", "redis", scheme), rest) if divider else ("", url)
@@ -208,7 +209,7 @@ def time_us(server: redis.Redis) -> int:
 
 
 def earliest_us(client: redis.Redis) -> int:
-    """Return Redis's clock in Unix µs; on a cluster, that of the master whose clock is most behind.
+    """Return Redis's clock in Unix µs; on a cluster, the clock of the master that is most behind.
     Any entry that is sent after this call, to any master, has a later time.
 
     Raises:
@@ -219,7 +220,7 @@ def earliest_us(client: redis.Redis) -> int:
 
 
 def latest_us(client: redis.Redis) -> int:
-    """Return Redis's clock in Unix µs; on a cluster, that of the master whose clock is most ahead.
+    """Return Redis's clock in Unix µs; on a cluster, the clock of the master that is most ahead.
     Any entry that was sent before this call, to any master, has an earlier time.
 
     Raises:

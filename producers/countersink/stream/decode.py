@@ -60,10 +60,11 @@ class Decoded:
 
     Attributes:
         id: the entry id for the guard row and the acknowledgement, 32 hex digits in lower case.
-        at: the time of the first attempt to send, in Unix ms; the stream id's time if the entry
-            does not say it, or is bad as a whole.
+        at: the time of the first attempt to send, in Unix ms; the time in the stream id if the
+            entry does not have the field, or is bad as a whole.
         rows: the good rows.
-        bad: the bad rows, or one item for the whole entry, which then has no good rows.
+        bad: the bad rows. If the entry is bad as a whole, one item for all of it; then there are no
+            good rows.
         seen: the hashed members of those good rows that have members, by the row's position.
     """
 
@@ -84,8 +85,8 @@ class _Fault(Exception):
 
 
 def decode(delivery: Delivery) -> Decoded:
-    """Decode one entry. No content makes it raise: bad rows, or a bad entry, are in
-    ``Decoded.bad``.
+    """Decode one entry. Never raises because of its content: bad rows, or an entry that is bad as a
+    whole, are in ``Decoded.bad``.
     """
     fields: dict[bytes, bytes] = {}
     for name, value in delivery.fields:
@@ -122,10 +123,10 @@ rows.
 
 
 def decode_payload(payload: bytes) -> ReadRows:
-    """Decode the payload of a dead letter again: a ``rows`` field (the caller puts ``[]`` around
-    the JSON of a single row), or the JSON object of all fields of an entry. If a field of the entry
-    is malformed, or its format newer than this version knows, it is still bad, and its rows are not
-    read.
+    """Decode the payload of a dead letter again. The payload is a ``rows`` field (around the JSON
+    of a single row the caller puts ``[]``), or the JSON object of all fields of an entry. An entry
+    with a malformed field, or of a newer format than this version knows, is returned as one bad
+    item again.
     """
     fields = _unpack(payload)
     if fields is None:
@@ -142,8 +143,8 @@ def decode_rows(raw: bytes, at: int = 0) -> ReadRows:
 
     Args:
         raw: the bytes of the field.
-        at: when the field was sent, in Unix ms. An event may be ``limits.MAX_AHEAD`` minutes later
-            than this, or than now by this machine's clock, whichever is later.
+        at: when the field was sent, in Unix ms. A row is bad if its minute is more than
+            ``limits.MAX_AHEAD`` minutes after ``at``, and also after now by this machine's clock.
     """
     if len(raw) > MAX_ROWS_BYTES:
         detail = f"'rows' has more than {MAX_ROWS_BYTES:,} bytes, the maximum"
@@ -206,7 +207,8 @@ def _items(row: _AnyRow) -> tuple[Any, ...]:
 
 
 def _checked_row(position: int, item: Any, latest: int) -> tuple[NumberedRow, Seen | None]:
-    """Return an item as a row in the form in which it is counted, and its hashed members or None.
+    """Check one item of a ``rows`` field. Return it as a row in the form in which it is counted,
+    and its hashed members (None if it has none). ``latest`` is the latest minute that is allowed.
 
     Raises:
         _Fault: the item is not a valid row.
@@ -315,7 +317,8 @@ def _read_at(raw: bytes) -> int:
 
 
 def _checked(fields: dict[bytes, bytes]) -> tuple[int | None, bytes]:
-    """Return an entry's time of sending in Unix ms, or None if it has none, and its ``rows`` field.
+    """Check the fields of an entry. Return its time of sending in Unix ms (None if it has none),
+    and its ``rows`` field.
 
     Raises:
         _Fault: a field is malformed or missing.

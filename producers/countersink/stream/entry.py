@@ -9,11 +9,11 @@ field     meaning
 ``id``    32 hex digits, unique per entry (missing: :func:`derived_id`)
 ``at``    Unix ms of the first attempt to send, on Redis's clock (missing: the stream id's time)
 ``rows``  JSON ``[[counter, key, minute, amount], …]``; minute in Unix minutes; for an increment
-          with dimensions the key is an object of names to values,
+          with dimensions the key is an object with their names and values,
           ``{"country": "DE", "page": "/home"}``. A row with members has two more items: the
           number of their salt, and in base64 up to 4,096 hashes of eight bytes, in any order
-          (``runtime/members.py``); a repeated hash counts once. Its amount is the number of
-          sightings, or 0
+          (``runtime/members.py``); a repeated hash counts once. The amount of such a row is the
+          number of sightings, or 0
 ========  =====================================================================================
 
 A worker stores an entry of a newer version as one dead letter; ``countersink dead retry`` counts
@@ -22,9 +22,9 @@ it after the worker was upgraded.
 An entry's bytes never change after it was first sent. If it is sent again, it has the same bytes
 and the same ``id``, so that any number of copies is counted once.
 
-A read returns a bounded number of bytes, whatever the stream holds. Redis itself bounds a reply
+A read returns a bounded number of bytes, whatever is in the stream. Redis itself bounds a reply
 only by the number of entries, and an entry may have 512 MB. So scripts add entries to their reply
-until it has enough bytes, and cut an entry that is larger than a producer's can be.
+until it has enough bytes, and cut an entry that is larger than any entry of a producer.
 
 All ``at`` fields, and the times of events without a given time, are on Redis's clock. So a producer
 whose own clock is a year off does not count into the wrong year.
@@ -101,8 +101,9 @@ class RedisClock:
         self._learnt: tuple[float, float] | None = None  # wall clock, steady clock
 
     def learn(self, client: redis.Redis, key: str | None = None) -> None:
-        """Measure the difference of the clocks; on a cluster, to the clock of the master that
-        serves ``key``, or of any master for None. After an error the old difference stays.
+        """Measure the difference between Redis's clock and this machine's clock. On a cluster,
+        Redis's clock is that of the master that serves ``key``, or of any master for None. After an
+        error the old difference stays.
 
         Raises:
             StreamError: Redis did not answer, or refuses.
@@ -120,8 +121,8 @@ class RedisClock:
         return steady > RELEARN_SECONDS or abs(wall - steady) > JUMP_SECONDS
 
     def now_ms(self) -> int:
-        """Return the time in Unix ms on Redis's clock. Setting this machine's wall clock after
-        :meth:`learn` does not change it.
+        """Return the time in Unix ms on Redis's clock. The result does not jump when this machine's
+        wall clock is set after :meth:`learn`.
         """
         learnt = self._learnt
         wall = time.time() if learnt is None else learnt[0] + _steady() - learnt[1]
@@ -245,7 +246,7 @@ def encode_rows(rows: Sequence[Row]) -> bytes:
 
 def encoded(rows: Sequence[Row]) -> Iterator[tuple[Sequence[Row], bytes]]:
     """Split rows into parts that fit into one entry each; yield each part with its ``rows`` field.
-    Equal rows are split into equal parts.
+    The same rows are always split in the same way.
     """
     for at in range(0, len(rows), ROWS_PER_ENTRY):
         waiting = [rows[at : at + ROWS_PER_ENTRY]]
@@ -261,14 +262,15 @@ def encoded(rows: Sequence[Row]) -> Iterator[tuple[Sequence[Row], bytes]]:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One entry as a stream holds it: the bytes of its fields in order, repeated fields included.
+    """One entry as it was read from a stream: the bytes of its fields in order, repeated fields
+    included.
 
     Attributes:
         stream: the stream's key.
         stream_id: the entry's stream id.
-        fields: (name, value) pairs. An entry that is larger than a producer's can be may have only
-            the fields that the decoder uses, each cut to slightly more than its longest valid
-            value.
+        fields: (name, value) pairs. If the entry is larger than any entry of a producer, these may
+            be only the fields that the decoder uses, each cut to slightly more than its longest
+            valid value.
         derived: the :func:`derived_id` of the whole entry if it was cut, else None.
     """
 
@@ -307,8 +309,8 @@ def pages(
     client: redis.Redis, stream: str, *, start: str = "-", end: str = "+", size: int = PAGE
 ) -> Iterator[list[Delivery]]:
     """Yield the entries of ``stream`` whose ids are from ``start`` to ``end``, in pages of at most
-    ``size`` entries and about :data:`PAGE_BYTES`. No page is empty. A ``start`` with ``(`` in front
-    is itself left out, as in XRANGE.
+    ``size`` entries and about :data:`PAGE_BYTES`. No page is empty. If ``start`` begins with ``(``,
+    the entry with this id is left out, as in XRANGE.
 
     Raises:
         StreamError: Redis did not answer, or refuses.

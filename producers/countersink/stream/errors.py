@@ -9,8 +9,8 @@
     Interrupted               a stop was requested before all entries were read
 
 Each exception of redis-py becomes one of these errors, with redis-py's exception as its
-``__cause__``. Only functions whose docstring names ``redis.RedisError`` raise redis-py's own;
-callers translate it by :func:`countersink.stream.connection.mapped`.
+``__cause__``. Only functions whose docstring names ``redis.RedisError`` raise redis-py's
+exceptions; their callers translate these by :func:`countersink.stream.connection.mapped`.
 """
 
 import redis.exceptions as driver
@@ -82,8 +82,8 @@ _TRANSIENT_PREFIXES = (
 def translate(error: Exception) -> StreamError:
     """Return the error of the queue for redis-py's ``error``. The caller raises it ``from error``.
 
-    An error reply that is not known to pass by itself becomes ``StreamMisconfigured``. Any other
-    unknown error becomes ``StreamUnavailable``, so that producers keep their rows and workers wait.
+    An error reply of unknown kind becomes ``StreamMisconfigured``. Any other unknown error becomes
+    ``StreamUnavailable``, so that producers keep their rows and workers wait.
     """
     text = str(error) or type(error).__name__
     if isinstance(error, _REFUSING) or text.startswith("WRONGPASS"):

@@ -12,7 +12,8 @@ A consumer group can have these faults, each with its remedy:
 * An entry is an orphan: it is at or before the group's position, so that it is not delivered again,
   and it is pending with no consumer. Either its consumer was deleted, or Redis lost the list of
   pending entries and kept the group's position. :meth:`Group.orphans` finds it.
-* A stream id now belongs to another entry. :meth:`Group.acknowledge` compares the entry ids.
+* A stream id belongs to another entry than the one that was read, because Redis lost that one and
+  gave the id again. :meth:`Group.acknowledge` compares the entry ids, and skips the other entry.
 """
 
 import time
@@ -60,8 +61,8 @@ class Group:
     """One consumer in the consumer group, on a set of streams. Not thread-safe.
 
     Every method but :meth:`claim_dead` raises :class:`~countersink.stream.errors.StreamError` if
-    Redis does not answer, or refuses. If a later stream fails, :meth:`read` and :meth:`claim`
-    return the entries that they have already.
+    Redis does not answer, or refuses. But if :meth:`read` or :meth:`claim` has some entries already
+    when a stream fails, it returns these instead.
 
     Args:
         client: a client from :func:`countersink.stream.connection.connect`.
@@ -87,8 +88,8 @@ class Group:
         self._turn = 0
 
     def ensure(self) -> None:
-        """Create the streams that are missing, and at id 0 the consumer groups that are missing, so
-        that a new group delivers every entry in its stream. Try all streams before an error is
+        """Create the streams and the consumer groups that are missing. A new group begins at id 0,
+        so that it delivers every entry in its stream. All streams are tried before an error is
         raised.
         """
         failed: StreamError | None = None
@@ -104,8 +105,9 @@ class Group:
         """Return up to ``count`` new entries of each stream, and about ``max_bytes`` in all. Wait
         up to ``block_ms`` for the first entry; 0 means not to wait.
 
-        If a group is missing, make it, and return an empty list. If it cannot be made, return what
-        the other streams have, and entries from the beginning of the stream without a group.
+        If a group is missing, make it, and return an empty list. If it cannot be made, read its
+        stream from the beginning without a group, and return these entries with those of the other
+        streams.
         """
         try:
             found = self._read(self.streams, count, self.max_bytes)
@@ -158,8 +160,8 @@ class Group:
             return list(deliveries(stream, self._scripts["read"](keys=[stream], args=arguments)))
 
     def _wait(self, block_ms: int) -> list[Delivery]:
-        """Wait for a new entry; return it, or one of each stream that has some at once. Return an
-        empty list after ``block_ms``.
+        """Wait up to ``block_ms`` for a new entry and return it. If several streams have new
+        entries then, return one of each. Return an empty list if none came.
 
         A script cannot block, so XREADGROUP waits for the entry, and returns it in full. It is then
         read again by a script, which cuts a large entry.
@@ -195,9 +197,9 @@ class Group:
 
     def claim_dead(self, count: int) -> Claimed:
         """Take over entries that are pending with consumers whose processes are dead: up to
-        ``count`` of each stream and consumer, about ``max_bytes`` in all. Return none if Redis does
-        not answer, or refuses. To be called every :data:`CLAIM_DEAD_EVERY_S`: whether a process is
-        dead shows only over several calls.
+        ``count`` of each stream and consumer, about ``max_bytes`` in all. If Redis does not answer,
+        or refuses, return no entries. Must be called every :data:`CLAIM_DEAD_EVERY_S`, because only
+        several calls show whether a process is dead.
 
         A live process renews the expiry of its hash each second, also while it waits for MySQL
         (:class:`~countersink.stream.progress.Heartbeat`). If a live process is taken for dead, both
@@ -223,8 +225,8 @@ class Group:
         return {name for name, _ in consumers or ()} - {self.consumer.encode()}
 
     def _pending_of(self, stream: str, names: Iterable[bytes], count: int) -> dict[bytes, bytes]:
-        """Return a dict from the stream id of each entry that is pending with these consumers to
-        its consumer.
+        """Return the entries that are pending with the consumers ``names``, up to ``count`` of
+        each, as a dict from stream id to consumer.
         """
         found: dict[bytes, bytes] = {}
         for name in names:
@@ -233,9 +235,9 @@ class Group:
         return found
 
     def _dead(self, names: Iterable[bytes]) -> set[bytes]:
-        """Return those of the consumers ``names`` that have not renewed the expiry of their hash
-        for :data:`DEAD_S`, as seen by successive calls of this method. So the first call returns
-        none, nor does a call more than two seconds after the last.
+        """Return the consumers among ``names`` that count as dead: for :data:`DEAD_S` no call of
+        this method has seen them renew the expiry of their hash. The first call returns none. A
+        call more than two seconds after the last one starts anew, and also returns none.
         """
         now = time.monotonic()
         if now - self._checked > 2 * CLAIM_DEAD_EVERY_S:
@@ -255,8 +257,8 @@ class Group:
         return {name for name, (since, _) in self._ends.items() if now - since >= DEAD_S}
 
     def _take_over(self, pending: Callable[[str], dict[bytes, bytes]]) -> Claimed:
-        """Take over entries. ``pending`` returns the entries to take from a stream, as a dict from
-        stream id to consumer.
+        """Take over entries. For each stream, the function ``pending`` is called with the stream's
+        key. It returns the entries to take, as a dict from stream id to consumer.
         """
         claimed = Claimed([], [])
         max_bytes = self.max_bytes
@@ -284,8 +286,8 @@ class Group:
         return claimed
 
     def _idle(self, stream: str, min_idle_ms: int, count: int) -> dict[bytes, bytes]:
-        """Return a dict from the stream id of each entry that is idle for ``min_idle_ms`` to its
-        consumer.
+        """Return up to ``count`` entries of a stream that are pending and idle for ``min_idle_ms``,
+        as a dict from stream id to consumer.
         """
         rows = command(self.client, "XPENDING", stream, GROUP, "IDLE", min_idle_ms, "-", "+", count)
         return {row[0]: row[1] for row in rows}
@@ -336,9 +338,9 @@ class Group:
         return orphans[:count]
 
     def acknowledge(self, applied: Iterable[tuple[str, str, str]]) -> int:
-        """Acknowledge applied entries and remove them from their streams; return how many were
-        removed. A stream id that now holds an entry with another entry id is skipped; one that
-        holds none any more is acknowledged, and not in the number.
+        """Acknowledge applied entries and remove them from their streams. Return how many were
+        removed. If a stream id belongs to an entry with another entry id by now, skip it. If the
+        entry is gone from the stream, acknowledge its stream id, but do not count it as removed.
 
         Args:
             applied: for each entry its stream, its stream id, and its entry id of 32 hex digits.
@@ -374,7 +376,7 @@ class Group:
 
     def delete_consumer(self, consumer: str | None = None) -> bool:
         """Delete a consumer, by default this one, from the group of every stream where it has no
-        pending entries; return whether no stream has it any more.
+        pending entries. Return True if it is in no group any more.
         """
         deleted = True
         for stream in self.streams:

@@ -1,6 +1,6 @@
-"""Names of all Redis keys; the salts and the number of partitions that some of them hold; and the
-choice of the partition to which a sender sends (``PartitionRoute``), also while a master of a
-cluster is away.
+"""Names of all Redis keys; functions for the salts and the number of partitions, which some keys
+store; and the choice of the partition to which a sender sends (``PartitionRoute``), also while a
+master of a cluster is away.
 
 Functions with a client raise ``StreamError`` when Redis does not answer, or refuses.
 
@@ -12,8 +12,8 @@ key                             type    meaning; writers
                                         number of acknowledged entries (``count``); producers,
                                         workers
 ``{countersink:P}:salts``       hash    counter → its salts, ``runtime/members.py``; workers write
-                                        it for each partition, producers read their partition's,
-                                        ``countersink counter delete`` removes a counter's
+                                        it for each partition, producers read that of their
+                                        partition, ``countersink counter delete`` removes a counter
 ``countersink:partitions``      string  the number of partitions, default 1, on a cluster four
                                         per master; ``countersink partitions set``
 ``countersink:partitions:used`` set     the partitions ever sent to; producers add theirs
@@ -31,8 +31,8 @@ every stream that ever had an entry, even if the operator changes the number of 
 
 On a cluster each of these two keys is on one master, whose failure must not stop producers. So
 ``countersink:partitions:used`` is not used there: a partition is in use if its stream exists, and
-nothing removes a stream. While the master of ``countersink:partitions`` is away, the default number
-is used instead: readers find all streams with any number."""
+nothing removes a stream. While the master of ``countersink:partitions`` is away, producers use the
+default number instead. This does no harm, because readers find the streams of all numbers."""
 
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -80,8 +80,7 @@ def stream_key(partition: int) -> str:
 
 def applied_key(stream: str) -> str:
     """Return the key of the hash that shows whether entries of ``stream`` were applied or lost; see
-    ``stream/progress.py``. It is in the hash slot of ``stream``.
-    """
+    ``stream/progress.py``. It is in the hash slot of ``stream``."""
     return f"{stream.removesuffix(_EVENTS)}:applied"
 
 
@@ -105,8 +104,8 @@ def salts_of(client: redis.Redis, stream: str, counters: Sequence[str]) -> dict[
 
 def read_salts(client: redis.Redis, stream: str, counter: str, minute: int) -> list[Salt]:
     """Return the salts of a counter, or an empty list if it has none. Wait up to ``SALT_SECONDS``
-    for a salt that is used at ``minute``, a Unix minute that is not in the future. If there is
-    still none, return the others."""
+    for a salt that is used at ``minute`` (a Unix minute, not in the future). If none comes, return
+    the salts that there are."""
     deadline = time.monotonic() + SALT_SECONDS
     while True:
         salts = salts_of(client, stream, [counter])[counter]
@@ -117,8 +116,9 @@ def read_salts(client: redis.Redis, stream: str, counter: str, minute: int) -> l
 
 
 def remove_salts(client: redis.Redis, counter: str) -> None:
-    """Remove a counter's salts from each partition of :func:`used_partitions`. On a cluster, those
-    at or above the present number are skipped where the master is silent."""
+    """Remove a counter's salts from each partition of :func:`used_partitions`. On a cluster, a
+    partition at or above the present number of partitions is skipped if its master does not answer.
+    """
     for partition in used_partitions(client, on_silence=lambda *_: None):
         with mapped():
             client.hdel(salts_key(stream_key(partition)), counter)
@@ -145,9 +145,9 @@ def worker_key(consumer: str) -> str:
 
 def partitions(client: redis.Redis) -> int:
     """Return the number of partitions that producers send to: the value of
-    ``countersink:partitions``. The default is 1, on a cluster 4 for each master. A cluster's
-    default is also used while the key's master does not serve or refuses the user, because other
-    masters may serve.
+    ``countersink:partitions``. The default is 1, on a cluster 4 for each master. On a cluster, the
+    default is also used while the master of this key does not serve or refuses the user, because
+    other masters may serve.
 
     Raises:
         StreamMisconfigured: the key does not hold a number from 1 to 1024.
@@ -230,14 +230,14 @@ def used_partitions(client: redis.Redis, *, on_silence: OnSilence | None = None)
     Args:
         client: a client from :func:`countersink.stream.connection.connect`.
         on_silence: on a cluster, a function to call with the address and the error of each master
-            that is silent for a second, or refuses the user. Of its partitions only those below the
-            present number are returned. By default the error is raised.
+            that is silent for a second, or refuses the user. Of the partitions on such a master
+            only those below the present number are returned. By default the error is raised.
 
     Raises:
         StreamMisconfigured: ``countersink:partitions`` does not hold a number from 1 to 1024.
-        StreamRefused: all masters refuse the user; without ``on_silence``, one master.
-        StreamUnavailable: Redis, or every node of a cluster, did not answer; without
-            ``on_silence``, one master.
+        StreamRefused: all masters refuse the user (without ``on_silence``: a master).
+        StreamUnavailable: Redis, or every node of a cluster, did not answer (without
+            ``on_silence``: a master did not).
     """
     found = set(range(partitions(client)))
     cluster = cluster_of(client)
@@ -281,7 +281,7 @@ def master_of(client: redis.Redis, partition: int) -> str | None:
 
 
 def _existing(cluster: "ClusterClient", candidates: Sequence[int]) -> set[int]:
-    """Return those of the partitions ``candidates`` whose streams exist."""
+    """Return the partitions among ``candidates`` whose streams exist."""
     with mapped():
         pipe = cluster.with_short_timeout.pipeline(False)
         for partition in candidates:
@@ -291,16 +291,15 @@ def _existing(cluster: "ClusterClient", candidates: Sequence[int]) -> set[int]:
 
 
 def stream_keys(client: redis.Redis) -> list[str]:
-    """Return the keys of the streams of :func:`used_partitions`, which also documents the
-    errors."""
+    """Return the keys of the streams of :func:`used_partitions`. Raises the same errors."""
     return [stream_key(partition) for partition in used_partitions(client)]
 
 
 class PartitionRoute:
-    """The partition to which a sender sends: its home, which its share selects. On a cluster, while
-    the home's master is away or refuses, it is a partition on another master.
-
-    Entries keep their bytes and ids. So an entry that was stored on both masters is counted once.
+    """Chooses the partition to which a sender sends. Normally this is the sender's home, the
+    partition that its share selects. On a cluster, while the home's master is away or refuses, it
+    is a partition on another master. An entry may be stored on both masters then. It is counted
+    once, because it has the same bytes and id.
 
     Attributes:
         partition: the number of the partition to send to, from the first :meth:`find` on.
@@ -322,16 +321,16 @@ class PartitionRoute:
         return stream_key(self.partition)
 
     def find(self, client: redis.Redis) -> None:
-        """Choose the partition; avoid masters that this sender has left since it last tried its
-        home."""
+        """Choose the partition. Until the sender next tries its home, avoid the masters that it has
+        left."""
         number = partitions(client)
         self.partition = choose_partition(client, self._share, number, away=self._left)
         self._master = master_of(client, self.partition)
 
     def reach(self, client: redis.Redis, work: Callable[[], T]) -> T:
         """Call ``work``, which uses the partition, and return its result. After an error choose a
-        partition on another master and call ``work`` again, until no master serves; then raise the
-        error that :meth:`leave` returns."""
+        partition on another master and call ``work`` again. If no master serves, raise the error
+        that :meth:`leave` returns."""
         while True:
             try:
                 return work()
@@ -344,8 +343,8 @@ class PartitionRoute:
 
         Returns:
             None if another master answers, else the error to raise. This is the first error that
-                says that a master is unavailable, because that may pass without a person's help. It
-                is ``error`` if all masters refuse, if the search fails, or without a cluster."""
+            says that a master is unavailable, because that may pass without a person's help. If all
+            masters refuse, if the search fails, or without a cluster, it is ``error``."""
         if cluster_of(client) is None:
             return error
         reason = error
@@ -372,9 +371,9 @@ class PartitionRoute:
         return next((why for why in reasons if isinstance(why, StreamUnavailable)), error)
 
     def return_home(self, client: redis.Redis) -> bool:
-        """Return to the partition that the share selects, if its master serves and
-        :data:`RETURN_SECONDS` have passed since the last try. Return whether :attr:`partition` has
-        changed; False, not an error, while the master does not serve."""
+        """Go back to the home partition if its master serves, and if :data:`RETURN_SECONDS` have
+        passed since the last try. Return True if :attr:`partition` has changed. If the master does
+        not serve, return False and raise nothing."""
         now = time.monotonic()
         if now < self._home_at:
             return False

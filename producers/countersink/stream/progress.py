@@ -8,13 +8,13 @@ may have been sent long ago. So the first entry of a stream need not be the entr
 first: :func:`first_sent` reads all.
 
 An entry may leave its stream without being applied, if Redis loses its data or a person trims the
-stream. ``Epoch`` shows this to producers that wait, ``samples`` to workers, which keep the samples
-in MySQL. Redis counts the entries that were ever added. The script that acknowledges entries counts
-them, too, in a hash beside the stream. Nothing was lost as long as three values stay the same: the
-server, the consumer group on the stream, and the number of entries that are neither present nor
-acknowledged. The time during which they stay the same is one epoch, so if two epochs are equal,
-nothing was lost between them. A server whose stream ends before an entry cannot show whether that
-entry was lost; see :meth:`StreamState.reaches`.
+stream. Producers that wait for entries to be applied notice this by ``Epoch``. Workers notice it by
+``samples``, which they keep in MySQL. Redis counts the entries that were ever added. The script
+that acknowledges entries counts them, too, in a hash beside the stream. Nothing was lost as long as
+three values stay the same: the server, the consumer group on the stream, and the number of entries
+that are neither present nor acknowledged. The time during which they stay the same is one epoch, so
+if two epochs are equal, nothing was lost between them. A server whose stream ends before an entry
+cannot show whether that entry was lost; see :meth:`StreamState.reaches`.
 
 Redis before 7.0 does not count the entries that were added, so a trimmed stream is not noticed
 there.
@@ -61,8 +61,8 @@ class Epoch:
     unaccounted: int
 
     def end(self, now: "Epoch") -> str:
-        """Return why this epoch ended and ``now``, the stream's present epoch, began: a clause for
-        people.
+        """Return why this epoch of a stream ended, as a text for people. ``now`` is the stream's
+        present epoch.
         """
         if now.server != self.server:
             return "Redis was restarted, or another server took over"
@@ -91,8 +91,8 @@ class StreamState:
     def reaches(self, stream_id: str | None) -> bool:
         """Return whether the stream's last id is ``stream_id`` or later; return True for None.
 
-        It is False on a replica that lags behind its primary (both have the same replication id),
-        and for an older stream that was restored from a backup.
+        The result is False on a replica that lags behind its primary (both have the same
+        replication id), and for an older stream that was restored from a backup.
         """
         return stream_id is None or order(stream_id) <= order(self.last)
 
@@ -145,9 +145,9 @@ class QueueSample:
 def samples(
     client: redis.Redis, before: Mapping[str, Sequence[Sequence[str]]]
 ) -> dict[str, QueueSample]:
-    """Return a sample of each stream, by the stream's key: of the partitions ever used (on a
-    cluster, those below the present number), and of the streams in ``before``. On a cluster,
-    streams whose master does not answer, or refuses, are left out.
+    """Return a sample of each stream, as a dict by the stream's key. The streams are those of all
+    partitions ever used (on a cluster, of those below the present number), and those in ``before``.
+    On a cluster, streams whose master does not answer, or refuses, are left out.
 
     Args:
         client: a client from :func:`countersink.stream.connection.connect`.
@@ -298,8 +298,8 @@ class Heartbeat:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Renew the expiry of the hash every :data:`BEAT_S` seconds inside the block. A thread does
-        it, so that the hash stays while the process waits for MySQL.
+        """Context manager that renews the expiry of the hash every :data:`BEAT_S` seconds. A thread
+        does this, so that the hash stays while the process waits for MySQL.
         """
         over = threading.Event()
 

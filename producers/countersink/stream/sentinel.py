@@ -39,19 +39,21 @@ _CREDENTIALS: Final = {"sentinel_username": "username", "sentinel_password": "pa
 
 
 class MasterConnection(SentinelManagedConnection):
-    """redis-py's connection to the master, with two changes. It stops waiting for a master that
-    hangs once the sentinels name another server; and it closes if an exception interrupts the read
-    of a reply.
+    """redis-py's connection to the master, with two changes. If the master hangs, the connection
+    stops waiting as soon as the sentinels name another server. And the connection closes if an
+    exception interrupts the read of a reply.
 
-    redis-py closes the connection only if the exception means that the connection is lost. After
-    another one, such as RQ's time limit, the next command would read the reply to the old command.
+    redis-py's own connection closes only after an exception that means that it is lost. After
+    another exception, such as RQ's time limit, the next command would read the reply to the old
+    command.
     """
 
     def read_response(
         self, *args: Any, disconnect_on_error: bool | None = True, **options: Any
     ) -> Any:
-        """Return the next reply. If the timeout is longer than :data:`ASK_S`, ask the sentinels at
-        these intervals, while no reply comes, whether this server is still the master.
+        """Return the next reply. The arguments are those of redis-py's method. While no reply
+        comes, ask the sentinels every :data:`ASK_S` whether this server is still the master (never,
+        if the timeout is not longer than this).
 
         Raises:
             redis.TimeoutError: no reply came within the connection's timeout, or another server
@@ -114,9 +116,9 @@ class Sentinels(Sentinel):
     """redis-py's list of sentinels, made safe for many threads and processes. Its errors quote the
     answers of the sentinels.
 
-    When a sentinel has answered, redis-py swaps two items of the list: if two threads do so at
-    once, an item is lost. redis-py also keeps a connection to each sentinel open for good, and a
-    sentinel accepts only 10,000; this class closes its connections after each question.
+    When a sentinel has answered, redis-py swaps two items of the list: if two threads do so at the
+    same time, an item is lost. redis-py also keeps a connection to each sentinel open for good, and
+    a sentinel accepts only 10,000; this class closes its connections after each question.
     """
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
@@ -134,7 +136,8 @@ class Sentinels(Sentinel):
         the master and says that it is up.
 
         Raises:
-            MasterNotFoundError: there is no such sentinel; the message quotes their answers.
+            MasterNotFoundError: no sentinel says so; the message quotes the answers of all
+                sentinels.
             AuthenticationError, NoPermissionError: all sentinels refuse the login, or the command.
         """
         answers: dict[str, str] = {}
@@ -182,8 +185,8 @@ def sentinel_client(
         rest: the URL behind ``://``: ``[user:password@]host:port,…/name/database?options``.
         options: options of connections to the master; options in the URL override them.
         tls: whether all connections use TLS, those to the sentinels too.
-        socket_timeout: seconds without a reply after which the master counts as away; also the most
-            for a sentinel.
+        socket_timeout: seconds without a reply after which the master counts as away. A sentinel
+            counts as away after :data:`SENTINEL_TIMEOUT`, or after this time if it is shorter.
 
     Raises:
         StreamMisconfigured: the URL cannot be used; the message does not repeat it.
@@ -237,7 +240,7 @@ class HostsUrl:
     """The parts of a URL with several hosts, without the scheme.
 
     Attributes:
-        credentials: ``user:password@`` as the URL has it, or ``''``.
+        credentials: the part ``user:password@`` of the URL, unchanged, or ``''``.
         addresses: the hosts with their ports.
         path: the path, with its ``/``.
         query: the query, without its ``?``.

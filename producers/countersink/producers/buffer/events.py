@@ -8,11 +8,11 @@ never replaced, because a caller may have fetched its ``append`` already, and th
 lost. The fold thread copies the beginning of a list, deletes it from the list, and counts the copy
 with ``collections.Counter``, whose loop is in C.
 
-``fast`` maps the name of a counter to the ``append`` of its list; ``fast_dimensions`` maps it to
-``append`` and to the dimensions checked before. If a name is missing there, the call takes the slow
-way: it checks all arguments and does the other work, such as starting the threads. The fast way
-does not check the producer's state. Instead both mappings are emptied whenever callers have to take
-the slow way.
+``fast`` maps the name of a counter to the ``append`` of its list. ``fast_dimensions`` maps it to
+``append`` and to the dimensions that earlier calls have checked. If a name is in neither, the call
+takes the slow way: it checks all arguments and does other work, such as starting the threads. The
+fast way does not check the producer's state. Instead both mappings are emptied whenever callers
+have to take the slow way.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,8 +54,9 @@ _NONE: Final[Fast] = (len, {}, list[RowKey]().append)
 
 
 class Mode(Enum):
-    """The mode of an event buffer: the work that each call on the slow way does besides adding its
-    event. Only in the mode ``HOT`` can calls take the fast way."""
+    """The mode of an event buffer: what a call such as ``increment()`` does besides adding its
+    event when it takes the slow way (see ``events.py``). Calls can take the fast way only in the
+    mode ``HOT``."""
 
     IDLE = "start or wake the threads"
     HOT = "nothing: the fold thread folds every few ms"
@@ -69,16 +70,16 @@ class EventBuffer:
     increments.
 
     Attributes:
-        fast: maps the name of a counter to the ``append`` of its list, for the key of an increment
-            by 1 that happens now.
+        fast: maps the name of a counter to the ``append`` of its list, which takes the key of an
+            increment by 1 that happens now.
         fast_dimensions: maps the name of a counter to a list of :data:`Fast`, whose index is the
             number of dimensions.
         known_dimensions: the dimensions that earlier calls have checked.
-        lock: guards the row buffer, the numbers and the removal of events. Never held during I/O,
-            nor in the main thread while the fold thread answers a question: a signal handler that
-            asks, too, would wait for the fold thread, which would wait for the lock.
+        lock: guards the row buffer, the numbers and the removal of events. Never held during I/O.
+            The main thread must not hold it when a signal handler may call ``FoldThread.ask``: the
+            handler would wait for the fold thread, and the fold thread for the lock.
         accepted: number of increments folded into rows.
-        dropped: number of increments for which memory had no room, or which came too late.
+        dropped: number of increments that came after the close, or for which memory had no room.
         mode: what a call does in addition when it takes the slow way (see :class:`Mode`).
         waits_for_room: whether events for which memory has no room wait instead of being dropped.
         blocked: whether the last fold left events unfolded for lack of room.
@@ -182,7 +183,7 @@ class EventBuffer:
         self._after_put(len(sightings.lists.others))
 
     def refuse(self, increments: int) -> None:
-        """Count increments that came after the end of the producer as dropped."""
+        """Count as dropped a number of increments that came after the end of the producer."""
         self._late.append(increments)
 
     def switch(self, mode: Mode) -> None:
@@ -218,7 +219,8 @@ class EventBuffer:
         return self.mode is Mode.HOT
 
     def _after_put(self, waiting: int) -> None:
-        """Do the work of the mode. ``waiting``: number of events in the list last appended to."""
+        """Do what the mode requires after an event was added: wake the threads, fold events, or
+        wait. ``waiting`` is the number of events in the list to which it was added."""
         mode = self.mode
         if mode is Mode.IDLE or mode is Mode.NO_THREADS:
             self._wake()
@@ -252,9 +254,9 @@ class EventBuffer:
         return sum([batch.rows for batch in self._batches])
 
     def fold(self, limit: int) -> int:
-        """Fold ``limit`` events of each kind, if there are so many; returns how many were folded. A
-        batch, or the keys of one ``increment_many``, are folded together even beyond the limit.
-        """
+        """Fold at most ``limit`` events of each kind (increments, ``increment_many``, batches,
+        sightings); return how many were folded. One batch, or one ``increment_many``, may exceed
+        the limit, because it is folded as a whole."""
         with self.lock:
             return self._fold_chunk(limit)
 
@@ -298,7 +300,7 @@ class EventBuffer:
         ]
 
     def _guarded(self, fold: Callable[[int], int], limit: int) -> int:
-        """Call ``fold``; in a signal handler or finalizer that has interrupted a fold return 0."""
+        """Return ``fold(limit)``, or 0 in a signal handler or finalizer that interrupts a fold."""
         if self._folding:
             return 0
         self._folding = True
@@ -308,9 +310,8 @@ class EventBuffer:
             self._folding = False
 
     def _with_room(self, limit: int) -> int:
-        """Return how many of ``limit`` events may be folded now; the others wait until there is
-        room.
-        """
+        """Return how many of ``limit`` events may be folded now. The others have to wait until
+        memory has room."""
         if not self.waits_for_room:
             return limit
         free = self.buffer.free_rows
@@ -387,8 +388,7 @@ class EventBuffer:
 
     def fold_waiting(self, *, end: bool = False) -> None:
         """Fold the sightings that waited for salts and whose salts are known by now. With ``end``,
-        also count the remaining ones without their members.
-        """
+        also count the remaining ones without their members."""
 
         def fold(_: int) -> int:
             dropped = self.sightings.fold_waiting(end=end)

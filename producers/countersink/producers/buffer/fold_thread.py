@@ -73,9 +73,9 @@ class FoldThread(Thread):
         self._wakeups.put(None)
 
     def ask(self, question: Callable[[], Answer], timeout: float) -> Answer | None:
-        """Fold all present events, then call ``question`` in the fold thread; returns its result,
-        or ``None`` where the thread did not answer within ``timeout`` seconds. If the thread does
-        not run, the caller does both itself.
+        """In the fold thread, fold all present events and then call ``question``; return its
+        result. Return None if the thread does not answer within ``timeout`` seconds. If the thread
+        does not run, the caller's thread folds and calls ``question``.
         """
         answers: list[Answer] = []
         bell = Bell()
@@ -98,8 +98,8 @@ class FoldThread(Thread):
         return answers[0]
 
     def stop(self) -> None:
-        """Let the thread end. Callers of :meth:`ask` whose questions it leaves unanswered fold and
-        answer themselves.
+        """Let the thread end. After that, a call of :meth:`ask` that still waits folds the events
+        and calls its question itself.
         """
         self._stopping = True
         self.wake()
@@ -164,9 +164,9 @@ class FoldThread(Thread):
         return folded
 
     def _update_mode(self, waiting: int) -> int:
-        """Choose the mode, by which callers wait or not; returns how many events may be folded now.
-        While memory is nearly full and becomes emptier, this is the number of events for which
-        there is certainly room.
+        """Set the mode of the event buffer, which decides whether callers wait. Return how many
+        events may be folded now. If memory is nearly full and rows are being stored, this is only
+        the number of events for which there is certainly room.
 
         Args:
             waiting: number of unfolded events.

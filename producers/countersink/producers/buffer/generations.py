@@ -82,12 +82,13 @@ def named_bytes(names: Names, rows: Sequence[NamedEvent]) -> int:
 class MinuteTable:
     """The rows of one counter in one minute.
 
-    The usual increment adds 1. One call of ``count_all``, which is C code, adds many of these.
+    The usual increment adds 1. Many such increments are added by one call of ``count_all``, which
+    is C code.
 
     Attributes:
         counts: maps each key to its amount.
-        extra: maps a key to what its amount lacks to be the number of its increments, so that this
-            number is known, too. Has no keys for which this is 0: adding 1 changes nothing here.
+        extra: maps a key to the number of its increments minus its amount. Keys for which this is 0
+            are left out, so increments by 1 need not change it.
         large: whether an amount is beyond ±``LARGE``, so that every sum must be checked for
             overflow.
     """
@@ -102,7 +103,7 @@ class MinuteTable:
 
 
 class MembersTable:
-    """The sightings of one counter in one minute whose members are hashed with the same salt.
+    """The sightings of one counter in one minute, with members that are hashed with the same salt.
 
     Attributes:
         calls: maps each key to the number of its sightings.
@@ -122,12 +123,13 @@ class Generation:
 
     Attributes:
         number: the number of the generation.
-        oldest: number of the generation in which its oldest row was accepted. Sightings that waited
-            for a salt keep the generation in which they came, so it may be less than ``number``.
+        oldest: number of the generation in which the oldest of these rows was accepted. It may be
+            less than ``number``, because sightings that waited for a salt keep the generation in
+            which they were accepted.
         tables: maps (counter, minute) to the rows.
         full: rows to which nothing is added any more, because the sum would exceed 64 bits; each
             with the number of its increments.
-        named: entries with an id of the application.
+        named: entries to which the application gave an id.
         members: maps (counter, minute, number of a salt) to the sightings.
         table_rows: number of rows in ``tables`` and ``members``. This number and the next two are
             kept up to date, because adding them up would take long where there are very many
@@ -148,14 +150,16 @@ class Generation:
 
     @property
     def size(self) -> int:
-        """Number of all rows. After a call that was interrupted before it had counted its rows, it
-        is too small, but not 0.
+        """Number of all rows. If a call was interrupted before it had counted its new rows, this
+        number is too small, but not 0.
         """
         rows = self.table_rows + len(self.full) + self.named_rows
         return rows or int(bool(self.tables or self.members))
 
     def table(self, counter: str, minute: int) -> MinuteTable:
-        """Create the table of a counter and a minute, which has none yet, and return it."""
+        """Create the table of a counter and a minute and return it. There must be no such table
+        yet.
+        """
         table = self.tables[counter, minute] = MinuteTable()
         self.bytes += TABLE_BYTES
         return table
@@ -178,7 +182,9 @@ class Generation:
             self.count_new_rows(counts, len(counts) - before)
 
     def count_new_rows(self, counts: dict[RowKey, int], new: int) -> None:
-        """Count the last ``new`` keys of ``counts`` as new rows in ``table_rows`` and ``bytes``."""
+        """Add new rows to the figures ``table_rows`` and ``bytes``: the last ``new`` keys of
+        ``counts``.
+        """
         self.table_rows += new
         self.bytes += rows_bytes(list(islice(reversed(counts), new)))
 
@@ -189,8 +195,8 @@ class Generation:
         self.bytes += named_bytes(names, rows)
 
     def members_table(self, counter: str, minute: int, number: int) -> MembersTable:
-        """Return the table of a counter, a minute and the number of a salt; create it if it is
-        missing.
+        """Return the table with the sightings of a counter, a minute and the salt ``number``.
+        Create it if it is missing.
         """
         place = counter, minute, number
         table = self.members.get(place)
@@ -239,8 +245,8 @@ class Generation:
 def _member_rows(
     place: tuple[str, RowKey, int], number: int, members: set[Digest], calls: int
 ) -> Iterator[tuple[Row, int]]:
-    """Yield the rows of one key that has members. Several rows are needed for many members; the
-    first one has all sightings as its amount.
+    """Yield the rows of one key that has members, each with its number of sightings. Many members
+    need several rows: the first row counts all sightings, the others count 0.
 
     Args:
         place: (counter, key, minute).
@@ -255,9 +261,7 @@ def _member_rows(
 
 
 def _weight(row: Row) -> int:
-    """Return the space that a row takes in an entry, as a multiple of ``MAX_ROW_BYTES``, at least
-    1.
-    """
+    """Return how much space a row takes in an entry, in units of ``MAX_ROW_BYTES``; at least 1."""
     return 1 if len(row) == 4 else 2 + len(row[5]) * 4 // (3 * MAX_ROW_BYTES)
 
 

@@ -29,8 +29,8 @@ class CounterLists:
     removed or replaced.
 
     Attributes:
-        others: the list that counters share, for events that cannot be in the list of their
-            counter.
+        others: one more list, which all counters share. It takes events that cannot be in their
+            counter's own list.
 
     Args:
         width: number of list items that one event takes.
@@ -44,7 +44,9 @@ class CounterLists:
         self._turn = 0  # rotates the lists: at each call of waiting() another list is folded first
 
     def list_for(self, counter: str) -> list[Any] | None:
-        """Return the list of a counter, made if missing; None where there are too many lists."""
+        """Return the list of a counter, and make it if it is missing. Return None if there are too
+        many lists.
+        """
         events = self._by_counter.get(counter)
         if events is None and len(self._by_counter) < MAX_COUNTERS:
             new: list[Any] = []
@@ -59,8 +61,8 @@ class CounterLists:
         return sum([len(events) for _, events in self._all]) // self._width
 
     def waiting(self) -> list[Listed]:
-        """Return the lists that have events. The last one changes from call to call, because
-        :func:`fold_lists` begins with the last list.
+        """Return the lists that have events. Each call puts another list at the end, because
+        :func:`fold_lists` begins there, and every list shall get its turn.
         """
         found = [
             (counter, events, len(events) // self._width) for counter, events in self._all if events
@@ -103,9 +105,8 @@ class MemberQueue:
 
 
 class WaitingMembers:
-    """Sightings whose members wait for a salt; those of one counter in the order in which they
-    were added. The lock of the
-    ``EventBuffer`` guards this object.
+    """The sightings whose members wait for a salt, for each counter in the order in which they were
+    added. The lock of the ``EventBuffer`` guards this object.
 
     Attributes:
         count: number of waiting members.
@@ -128,11 +129,11 @@ class WaitingMembers:
         self._bytes += len(member)
 
     def pop_excess(self) -> tuple[str, int, RowKey, int] | None:
-        """Remove one sighting if a limit is exceeded; returns its (counter, generation, key,
-        minute), or None where no limit is exceeded. The generation is that of the counter's
-        oldest waiting sighting.
+        """If a limit is exceeded, remove one sighting and return its (counter, generation, key,
+        minute). The generation is that of the counter's oldest waiting sighting. Return None if no
+        limit is exceeded.
 
-        It is the newest sighting of the counter with most waiting members, so that a counter
+        The newest sighting of the counter with most waiting members is removed, so that a counter
         without salts does not displace other counters.
         """
         if self.count <= MAX_WAITING and self._bytes <= MAX_WAITING_BYTES:
@@ -167,7 +168,7 @@ class WaitingMembers:
         return min([queue.oldest for queue in self._queues.values()], default=None)
 
     def take(self, counter: str) -> MemberQueue:
-        """Remove the waiting sightings of a counter, which must have some, and return them."""
+        """Remove the waiting sightings of a counter and return them. There must be some."""
         queue = self._queues.pop(counter)
         self.count -= len(queue.members)
         self._bytes -= sum([len(member) for _, _, member in queue.members])

@@ -49,8 +49,8 @@ class RowBuffer:
         waiting_members: sightings that are not rows yet: the salts of their members are unknown.
 
     With ``bounded=False`` methods add rows without checking the limits. Rows belong to generations,
-    numbered from 1. All rows added up to a moment are stored once :meth:`oldest_unsettled` exceeds
-    :attr:`generation` at that moment.
+    numbered from 1. To find out later whether all present rows are stored, note :attr:`generation`:
+    they are stored as soon as :meth:`oldest_unsettled` returns a higher number.
     """
 
     def __init__(self, limit: int, max_bytes: int = NEVER) -> None:
@@ -95,13 +95,12 @@ class RowBuffer:
 
     @property
     def half_full(self) -> bool:
-        """Whether at least half of the bytes, or of the number of rows, is in use."""
+        """Whether at least half of the bytes or of the rows that memory may hold is in use."""
         return self.held * 2 >= self._limit or self.held_bytes * 2 >= self._max_bytes
 
     def fuller_than(self, part: float, unfolded: int) -> bool:
-        """Whether more than ``part`` of the bytes, or of the number of rows, is in use. In the
-        bytes each of the ``unfolded`` events counts as a row.
-        """
+        """Return whether more than the fraction ``part`` of the bytes or of the rows that memory
+        may hold is in use. For the bytes, each of the ``unfolded`` events counts as a row."""
         memory = self.held_bytes + unfolded * ROW_BYTES
         return memory > part * self._max_bytes or self.held > part * self._limit
 
@@ -135,9 +134,8 @@ class RowBuffer:
         return not self._limit
 
     def oldest_unsettled(self, *, members: bool = True) -> int:
-        """Return the number of the oldest generation that has rows not stored; with ``members``,
-        sightings that wait for a salt count as rows. ``NEVER`` where there is no such generation.
-        """
+        """Return the number of the oldest generation with rows that are not stored, or ``NEVER`` if
+        all are stored. With ``members``, sightings that wait for a salt count as rows, too."""
         oldest = min(self._handed_out, default=NEVER)
         if self._taken is not None:
             oldest = min(oldest, self._taken.generation)
@@ -151,7 +149,7 @@ class RowBuffer:
     def add_ones(
         self, counter: str, minute: int, keys: Sequence[RowKey], *, bounded: bool = True
     ) -> int:
-        """Add 1 to each of ``keys``; returns the number of dropped increments."""
+        """Add 1 to each of ``keys``; return how many were dropped (0 if not ``bounded``)."""
         rows = self._current
         table = rows.tables.get((counter, minute))
         if not (table is not None and table.large) and (not bounded or len(keys) <= self.free_rows):
@@ -171,7 +169,7 @@ class RowBuffer:
     def add_many(
         self, counter: str, minute: int, keys: Sequence[RowKey], amounts: list[int]
     ) -> int:
-        """Add ``amounts[i]`` to ``keys[i]``, all or none; returns how many were dropped."""
+        """Add ``amounts[i]`` to ``keys[i]``, all or none; return how many were dropped."""
         table = self._current.tables.get((counter, minute))
         if len(keys) > self.free_rows:
             new = keys
@@ -219,7 +217,8 @@ class RowBuffer:
         *,
         bounded: bool = True,
     ) -> int:
-        """Add ``calls`` increments whose sum is ``amount``; returns how many were dropped."""
+        """Add ``calls`` increments, whose sum is ``amount``, to the row of ``key``. Return how many
+        were dropped for lack of room (0 if not ``bounded``)."""
         rows = self._current
         table = rows.tables.get((counter, minute))
         have = None if table is None else table.counts.get(key)
@@ -256,9 +255,9 @@ class RowBuffer:
         *,
         bounded: bool = True,
     ) -> int:
-        """For each i, add a sighting under ``keys[i]`` of the member whose hash is ``hashes[i]``,
-        made with the salt ``number``. Returns the number of dropped sightings.
-        """
+        """For each i, add a sighting under ``keys[i]`` of the member whose hash is ``hashes[i]``.
+        The salt of the hashes has the number ``number``. Return how many were dropped (0 if not
+        ``bounded``)."""
         rows = self._current
         if bounded and len(keys) > self.free_rows:
             if len(keys) > 1:
@@ -273,7 +272,9 @@ class RowBuffer:
         return 0
 
     def add_members(self, sightings: Iterable[MembersRow], *, bounded: bool = True) -> int:
-        """Add sightings with hashed members; returns the number of dropped sightings."""
+        """Add sightings with hashed members; return how many were dropped (0 if not
+        ``bounded``).
+        """
         tables: dict[tuple[str, int, int], tuple[list[RowKey], list[bytes]]] = {}
         for counter, key, minute, _, number, digest in sightings:
             keys, hashes = tables.setdefault((counter, minute, number), ([], []))
@@ -287,9 +288,8 @@ class RowBuffer:
     def queue_member(
         self, counter: str, key: RowKey, minute: int, member: bytes
     ) -> list[tuple[str, RowKey, int]]:
-        """Keep a sighting until its salt is known. Where too many wait, some leave the queue:
-        returns their (counter, key, minute), and the caller adds them without their members.
-        """
+        """Keep a sighting until its salt is known. If too many wait, remove some from the queue and
+        return their (counter, key, minute), so that the caller adds them without their members."""
         # `oldest`, not `number`: a member queued again came in an older generation.
         self.waiting_members.add(counter, key, minute, member, self._current.oldest)
         left = []
@@ -307,14 +307,16 @@ class RowBuffer:
         return queue.members
 
     def add_named(self, names: Names, rows: list[Row], *, bounded: bool = True) -> int:
-        """Add an entry with an id, if it fits; returns the number of dropped increments."""
+        """Add an entry with an id of the application. Return how many increments were dropped for
+        lack of room (0 if not ``bounded``)."""
         if bounded and not self.has_room(len(rows), named_bytes(names, rows)):
             return len(rows)
         self._current.add_named(names, rows)
         return 0
 
     def add_events(self, events: Iterable[Event], minute: int, *, bounded: bool = True) -> int:
-        """Add events, those without a minute in ``minute``; returns how many were dropped."""
+        """Add events; those without a minute get ``minute``. Return how many were dropped for lack
+        of room (0 if not ``bounded``)."""
         dropped = 0
         for (counter, key, at, amount), calls in Counter(events).items():
             when = minute if at is None else at
@@ -326,9 +328,8 @@ class RowBuffer:
         return dropped
 
     def add_batches(self, batches: Sequence[IncrementBatch], minute: int) -> None:
-        """Add batches that have room reserved, in ``minute`` where an increment has no minute. The
-        caller then updates ``redeemed``.
-        """
+        """Add batches for which room is reserved. Increments without a minute get ``minute``. The
+        caller has to update ``redeemed`` afterwards."""
         ones: dict[tuple[str, int | None], list[RowKey]] = {}  # most increments; the fastest to add
         others: list[Event] = []
         for batch in batches:
@@ -353,10 +354,10 @@ class RowBuffer:
     def take(
         self, limit: int, upto: int, *, lowest: int = 0, named: bool = True
     ) -> RowChunk | None:
-        """Hand out at most ``limit`` rows of the oldest generation, if its number is ``lowest`` to
-        ``upto``; None where there are none. Increments to which the application gave an id come
-        last, and only if ``named`` is True: all rows of one id at once, even beyond ``limit``.
-        """
+        """Hand out at most ``limit`` rows of the oldest generation. Return None if there are none,
+        or if the number of this generation is not from ``lowest`` to ``upto``. Rows with an id of
+        the application come last, and only if ``named`` is True: all rows of an id in one call,
+        even if they exceed ``limit``."""
         if self._taken is None:
             if not self._current.size or not lowest <= self._current.oldest <= upto:
                 return None

@@ -66,9 +66,9 @@ class _CounterSalts:
 
 
 class Salts:
-    """The salts with which the members of counters are hashed. A counter that counts different
-    members has a salt for each range of time. Workers make salts, the send thread reads them from
-    Redis, any thread uses them.
+    """The salts for hashing members, such as visitors. A counter that counts different members has
+    a salt for each range of time. Workers make the salts, the send thread reads them from Redis,
+    and any thread may use them.
 
     Attributes:
         reachable: whether Redis answered the last request for salts.
@@ -85,8 +85,8 @@ class Salts:
             self._wanted[counter] = None
 
     def find(self, counter: str, minute: int) -> tuple[int, Hasher] | None:
-        """Return the number of the salt for a minute, and the function that hashes with it; None
-        where the salt is not known. In that case it is also requested.
+        """Return the number of the salt for a minute, and the function that hashes with it. If the
+        salt is not known, request it and return None.
         """
         known = self._known.get(counter)
         if known is None or self._is_unknown(known):
@@ -100,8 +100,8 @@ class Salts:
         return None
 
     def is_out_of_reach(self, counter: str, minute: int, now: int) -> bool:
-        """Whether members seen in a minute will never be hashed: the salt for this minute was
-        deleted, or workers will not make it within a day.
+        """Return True if members seen in ``minute`` will never be hashed: the salt for this minute
+        was deleted, or workers will not make it within a day.
 
         Args:
             minute: the minute of the sighting.
@@ -115,8 +115,9 @@ class Salts:
         return ahead or minute < first.begins
 
     def counts_members(self, counter: str) -> bool | None:
-        """Whether a counter has salts, as one that counts different members, by Redis's last
-        answer; None where there is no answer yet, or where it is too old.
+        """Return whether a counter counts different members: by Redis's last answer, it has salts.
+        Return None if there is no answer yet, or if it is too old. Unless the result is True,
+        request the salts.
         """
         known = self._known.get(counter)
         if known is None or not known.salts or self._is_unknown(known):
@@ -124,9 +125,9 @@ class Salts:
         return None if known is None or self._is_unknown(known) else bool(known.salts)
 
     def has_none(self, counter: str, since: float = 0.0) -> bool:
-        """Whether no worker is expected to make the salt that a counter needs. True if Redis has
-        answered since the monotonic time ``since`` that the salt is missing, and has answered so
-        for ``SALT_SECONDS``.
+        """Return True if it is useless to wait for a salt that the counter needs: for
+        ``SALT_SECONDS`` Redis has answered that the salt is missing, the last time after the
+        monotonic time ``since``.
         """
         known = self._known.get(counter)
         if known is None or (known.salts and not known.lacking):
@@ -139,7 +140,7 @@ class Salts:
 
     @property
     def pending(self) -> bool:
-        """Whether the salts of any requested counter are unknown."""
+        """Whether salts were requested for at least one counter whose salts are unknown."""
         return any(self._is_unknown(self._known.get(counter)) for counter in list(self._wanted))
 
     def _is_unknown(self, known: _CounterSalts | None) -> bool:
@@ -152,8 +153,8 @@ class Salts:
         return [counter for counter in list(self._wanted) if self.is_due(counter)]
 
     def learn(self, counter: str, salts: list[Salt]) -> None:
-        """Remember the salts of a counter that were read from Redis. The list is empty where it has
-        none.
+        """Remember the salts of a counter that were read from Redis. An empty list means that the
+        counter has none.
         """
         hashers = [
             (salt, blake2b(digest_size=HASH_BYTES, key=salt.salt).copy)
@@ -189,14 +190,15 @@ class Sightings:
     ``seen()`` is one ``list.extend``, like the ``append`` of ``increment()``: see ``events.py``.
 
     Attributes:
-        fast: maps a counter to the ``extend`` of its list, for a key and a small member (``bytes``
-            or ASCII).
+        fast: maps a counter to the ``extend`` of its list, which takes a key and a small member
+            (``bytes`` or ASCII).
         lists: the lists of the counters. The list that counters share has two items for each
             sighting: (counter, key or dimensions, minute or None for now), and the :data:`Member`.
         salts: the salts of members.
         without_member: number of sightings counted without their members, for lack of a salt.
         without_salt: the reason why the last of these had no salt, as a text.
-        waits_for_salts: whether members may wait for their salts.
+        waits_for_salts: whether sightings without a salt wait for it. After the close they do not
+            wait, but are counted without their members.
     """
 
     def __init__(self, buffer: RowBuffer, clock: RedisClock) -> None:
@@ -211,7 +213,7 @@ class Sightings:
 
     def put(self, counter: str, key: RowKey, minute: int | None, member: bytes) -> None:
         """Add a checked sighting to the shared list; its ``minute`` is None for now. A member of
-        more than ``LARGE_MEMBER`` bytes is hashed at once, if its salt is known.
+        more than ``LARGE_MEMBER`` bytes is hashed immediately, if its salt is known.
         """
         self._buffer.large_rows = True
         kept: Member = member
@@ -220,8 +222,8 @@ class Sightings:
         self.lists.others.extend(((counter, key, minute), kept))
 
     def open_fast(self, counter: str) -> None:
-        """Let further sightings of a counter go to its own list, by ``fast``, if its salts are
-        known.
+        """If the salts of a counter are known, make ``fast`` add its further sightings to its own
+        list.
         """
         if not self.salts.counts_members(counter):
             return
@@ -232,8 +234,8 @@ class Sightings:
     def hashed(
         self, counter: str, minute: int | None, member: bytes
     ) -> tuple[int, int, bytes] | None:
-        """Hash the member of a sighting; returns the sighting's minute, the number of the salt and
-        the hash, or None where the salt is not known.
+        """Hash the member of a sighting. Return the sighting's minute, the number of the salt and
+        the hash; return None if the salt is not known.
 
         Args:
             minute: the sighting's minute; None stands for now.
@@ -246,13 +248,13 @@ class Sightings:
         return when, number, _hash(hasher, member)
 
     def fold(self, limit: int, lists: list[Listed], *, wait: bool) -> tuple[int, int]:
-        """Fold at most ``limit`` sightings; returns how many were taken from the lists, and how
-        many of these were dropped.
+        """Fold at most ``limit`` sightings. Return how many were taken from the lists, and how many
+        of these were dropped.
 
         Args:
             lists: the lists with the sightings, as for :func:`fold_lists`.
-            wait: whether, while requested salts are unknown, to fold only as many sightings as the
-                queue of waiting members has room for.
+            wait: True folds no more sightings than fit into the queue of waiting members, as long
+                as requested salts are unknown.
         """
         if wait and self.salts.pending:
             limit = min(limit, self._buffer.waiting_members.room)
@@ -302,18 +304,18 @@ class Sightings:
         return dropped + self._buffer.add_members(rows)
 
     def is_out_of_reach(self, counter: str, minute: int) -> bool:
-        """Whether members seen in a minute will never be hashed: the salt for this minute was
-        deleted, or workers will not make it within a day.
+        """Return True if members seen in ``minute`` will never be hashed: the salt for this minute
+        was deleted, or workers will not make it within a day.
         """
         return self.salts.is_out_of_reach(counter, minute, self._clock.minute())
 
     def fold_waiting(self, *, end: bool) -> int:
-        """Fold the waiting sightings whose salts are known by now. Returns the number of dropped
-        sightings: those that had to leave the queue and for whose row memory has no room.
+        """Fold the waiting sightings whose salts are known by now. Some others may have to leave
+        the queue. Return how many of these were dropped, because memory had no room for their rows.
 
         Args:
-            end: whether no sighting may wait any longer: the remaining ones, and all later ones
-                without a salt, are then counted without their members.
+            end: True ends the waiting: the remaining sightings, and all later ones without a salt,
+                are counted without their members.
         """
         self.waits_for_salts = self.waits_for_salts and not end
         waiting = self._buffer.waiting_members
@@ -332,9 +334,9 @@ class Sightings:
         return dropped
 
     def _queue_member(self, counter: str, key: RowKey, minute: int, member: bytes) -> int:
-        """Keep a sighting until the salt of its member is known; returns the number of dropped
-        sightings. If the queue has no room, a sighting is counted without its member: this one or a
-        waiting one.
+        """Keep a sighting until the salt of its member is known. If the queue has no room, count a
+        sighting (this one or a waiting one) without its member instead. Return the number of
+        sightings that were dropped, because memory had no room for that either.
         """
         self.fast.clear()  # the slow way requests the salt, and waits while events are too many
         unqueued = [(counter, key, minute)]

@@ -38,8 +38,9 @@ def count_tasks(
         counter: the name of the counter to which tasks are added.
         max_names: maximum of different task names; tasks with further names are counted as
             ``__other__``.
-        dimensions: maps each dimension of the counter to its value: ``task`` (the name) or
-            ``state`` (the outcome). By default tasks are counted under keys, without dimensions.
+        dimensions: maps each dimension of the counter to ``task`` (its value is the name of the
+            task) or ``state`` (its value is the outcome). By default tasks are counted under keys,
+            without dimensions.
 
     Raises:
         TypeError, ValueError: an argument is invalid.

@@ -7,8 +7,8 @@ Settings::
     COUNTERSINK_PRODUCER = "shop.counting.producer"     # default: by environment variables
     COUNTERSINK_MISSING = "off"     # without those variables count nothing; default: "error"
     COUNTERSINK_COUNTER = "requests"                    # the default
-    COUNTERSINK_DIMENSIONS = {"page": "route", "status": "status"}      # default: none, but keys
-    COUNTERSINK_VISITORS = True     # or a function of the request; default: False
+    COUNTERSINK_DIMENSIONS = {"page": "route", "status": "status"}      # default: keys instead
+    COUNTERSINK_VISITORS = True     # count visitors; or a function of the request; default: False
 
 Make it the first item of ``MIDDLEWARE``: then it sees the responses as clients get them.
 """
@@ -73,8 +73,8 @@ class CountRequests:
             ) from (error)
 
     def __call__(self, request: Any) -> Any:
-        """Let the application answer one request, and count it; returns the response (awaitable
-        where the application is asynchronous).
+        """Let the application answer one request, and count the request. Return the response, or an
+        awaitable of it if the application is asynchronous.
         """
         if self._async:
             return self._answer(request)

@@ -5,13 +5,13 @@
 
     rq worker --worker-class countersink.producers.integrations.rq.CountingWorker
 
-The producer is created from environment variables (``COUNTERSINK_REDIS_URL``); a class with
-``missing = "off"`` counts nothing where they are missing. For another producer, counter or kind of
-worker define a class::
+The producer is created from environment variables (``COUNTERSINK_REDIS_URL``). If they are missing,
+a class with ``missing = "off"`` counts nothing, and any other class raises ValueError. For another
+producer, counter or kind of worker define a class::
 
     class Worker(CountsJobs, SimpleWorker):
         counter = "background_jobs"
-        dimensions = {"name": "function", "outcome": "state"}      # default: none, but keys
+        dimensions = {"name": "function", "outcome": "state"}      # default: keys instead
 
         def make_producer(self):
             return my_producer
@@ -84,8 +84,8 @@ class CountsJobs:
         return result
 
     def handle_job_failure(self, job: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call RQ's method, then count the run under the status that the job has then: RQ may have
-        queued it again.
+        """Call RQ's method, then count the run by the status that the job has afterwards: as
+        failed, as stopped, or as retried if RQ has queued the job again.
         """
         result = super().handle_job_failure(job, *args, **kwargs)  # type: ignore[misc]
         self._count_job(job)

@@ -45,9 +45,10 @@ class ASGIMiddleware:
         app = ASGIMiddleware(app, producer)                       # any other
 
     Responses pass through unchanged, streamed or not. If the application raises before its response
-    begins, the status is 500, and the exception is raised on. If the client disconnects before the
-    response begins, the status is 499. When the server shuts down, it waits, 5 seconds at most,
-    until the producer has stored all counted requests. Errors of counting are logged, never raised.
+    begins, the status is 500, and the exception is raised again. If the client disconnects before
+    the response begins, the status is 499. When the server shuts down, the middleware waits, 5
+    seconds at most, until the producer has stored all counted requests. Errors of counting are
+    logged, never raised.
 
     Args:
         app: the ASGI application.
@@ -57,16 +58,16 @@ class ASGIMiddleware:
             ``scope["countersink.route"]``, which the application may set, or else the template that
             Starlette or FastAPI has matched.
         websockets: whether to count WebSockets, too, when they are accepted or refused. Their keys
-            have ``WEBSOCKET`` in the place of the method: ``WEBSOCKET /rooms/{room} 101``.
+            have ``WEBSOCKET`` instead of a method: ``WEBSOCKET /rooms/{room} 101``.
         max_routes: maximum of different route templates; requests with further templates are
             counted as ``__other__``.
         dimensions: maps each dimension of the counter to the part of the request that is its value:
             ``method``, ``route`` or ``status``, as in ``{"page": "route"}``. By default requests
             are counted under keys, without dimensions.
-        visitors: whether to count different visitors, too (the counter needs
-            ``counter set --unique``). With True, a visitor is the client's address and user agent,
-            as the server reports them. It may also be a function that returns the visitor of a
-            scope, or None to count the request without a visitor.
+        visitors: True also counts different visitors (the counter needs ``counter set --unique``).
+            A visitor is then the client's address and user agent, as the server reports them. A
+            function instead of True returns the visitor of a scope, or None to count the request
+            without a visitor.
 
     Raises:
         TypeError, ValueError: an argument is invalid.

@@ -1,7 +1,7 @@
-"""Counting of requests and jobs under bounded keys such as ``GET /users/{id} 200`` (``KeyCounter``,
-``CountedRequest``): names for unknown methods (``OTHER``) and missing routes (``UNMATCHED``),
-limits on the number and length of keys (``MAX_NAMES``, ``__other__``), status of failed requests
-(499, 500). Errors are logged, never raised.
+"""Counting of requests and jobs under a limited number of keys such as ``GET /users/{id} 200``
+(``KeyCounter``, ``CountedRequest``): names for unknown methods (``OTHER``) and missing routes
+(``UNMATCHED``), limits on the number and length of keys (``MAX_NAMES``, ``__other__``), status of
+failed requests (499, 500). Errors are logged, never raised.
 """
 
 import logging
@@ -63,8 +63,9 @@ Visitor = Callable[[Any], str | bytes | None]
 
 
 class SupportsIncrement(Protocol):
-    """The method of a :class:`~countersink.producers.Producer` by which requests and jobs are
-    counted. Where visitors are counted, ``seen`` is needed, too.
+    """An object that counts requests and jobs by its method ``increment``, as a
+    :class:`~countersink.producers.Producer` does. To count visitors, it needs the method ``seen``,
+    too.
     """
 
     def increment(self, counter: str, key: Any) -> None:
@@ -83,8 +84,8 @@ class KeyCounter:
         counter: the counter's name.
         max_names: maximum of different names (the middle part of the key); events with further
             names are counted as ``__other__``.
-        fields: names of the three parts: the arguments ``before``, ``name`` and ``after`` of
-            :meth:`add`.
+        fields: names of the three parts, in the order of the arguments ``before``, ``name`` and
+            ``after`` of :meth:`add`.
         dimensions: maps each dimension of the counter to the name of the part that is its value.
             Without dimensions events are counted under keys.
 
@@ -168,7 +169,7 @@ class KeyCounter:
 
 
 def _places(dimensions: Mapping[str, str], fields: tuple[str, str, str]) -> dict[str, int]:
-    """Map each dimension to the position in ``fields`` of the part that is its value."""
+    """Return for each dimension the position in ``fields`` of the part that is its value."""
     check_dimensions(dimensions)
     for name, field in dimensions.items():
         if not field or field not in fields:
@@ -178,8 +179,8 @@ def _places(dimensions: Mapping[str, str], fields: tuple[str, str, str]) -> dict
 
 
 def cut_name(text: str, room: int = _NAME_BYTES) -> str:
-    """Cut ``text`` to ``room`` bytes of UTF-8, in the same way as keys are cut. Lone surrogates
-    become ``?``.
+    """Return ``text`` with at most ``room`` bytes of UTF-8. A longer text becomes its beginning and
+    a digest of it, as by ``limits.cut_key``. Lone surrogates become ``?``.
     """
     return cut_key(text.encode("utf-8", "replace").decode(), room)
 
@@ -222,8 +223,8 @@ class CountedRequest:
         )
 
     def _ask_app(self, ask: Callable[[RequestData], Any], check: Callable[[Any], object]) -> Any:
-        """Call a function of the application with the request; returns its result, or None where it
-        failed.
+        """Call a function of the application with the request, and return its result. If the
+        function fails, or its result is invalid, log the error and return None.
 
         Args:
             ask: the function.

@@ -1,11 +1,11 @@
 """Class ``StarletteRoutes``, which reads the route template of a request from the ASGI scope, in
 Starlette and FastAPI applications, with mounts and included routers.
 
-When a router has matched a route, it writes it into the scope: every router under ``endpoint``;
-Starlette (1.0 and later) and FastAPI also under ``route`` (the innermost route). Newer FastAPI also
-writes, for a route of an included router, ``fastapi.effective_route_context``, which has the
-router's prefix. The mounts before a route are searched once, from the scope's ``router``. Neither
-framework is imported here.
+A router that has matched a route stores it in the scope. Every router stores the ``endpoint``.
+Starlette (1.0 and later) and FastAPI also store the innermost route, under ``route``. For a route
+of an included router, newer FastAPI also stores ``fastapi.effective_route_context``, which has the
+router's prefix. The scope does not have the paths of the mounts that contain the route. They are
+searched once for each route, from the scope's ``router``. Neither framework is imported here.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,8 +22,8 @@ _ROUTERS: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A place of a route in the tree of routers. A route may have several, if its router is mounted
-    several times.
+    """Where a route is in the tree of routers. A route is there several times if its router is
+    mounted several times.
 
     Attributes:
         mounts: the path templates of the mounts that contain the route, joined.
@@ -37,8 +37,8 @@ class _Place:
 
 
 class StarletteRoutes:
-    """Returns the template of the route that a scope's request has matched: ``/users/{id}``, with
-    the paths of its mounts before it.
+    """Returns the template of the route that a request has matched, such as ``/users/{id}``. The
+    paths of the mounts that contain the route are in front.
     """
 
     def __init__(self) -> None:
@@ -46,8 +46,8 @@ class StarletteRoutes:
         self._places: dict[int, tuple[object, list[_Place]]] = {}
 
     def __call__(self, scope: RequestData) -> str | None:
-        """Return the route template: the one that the application has stored under ``ROUTE``, or
-        else that of the matched route. None where no route matched, or where the application has
+        """Return the route template that the application has stored under ``ROUTE``, or else the
+        template of the matched route. Return None if no route matched, or if the application uses
         another framework.
         """
         noted = noted_route(scope)
@@ -71,7 +71,9 @@ class StarletteRoutes:
 
 
 def _effective(scope: RequestData, route: object) -> object:
-    """Return the matched route, with its router's prefix if FastAPI has stored one."""
+    """Return the matched route. If FastAPI has stored the route together with its router's prefix,
+    return that object instead.
+    """
     of_fastapi = scope.get("fastapi")
     if isinstance(of_fastapi, dict):
         context: object = of_fastapi.get("effective_route_context")
@@ -81,13 +83,13 @@ def _effective(scope: RequestData, route: object) -> object:
 
 
 def _places(router: object, route: object, matched: object) -> Iterator[_Place]:
-    """Find the places of the matched route below ``router``. There is at least one if the route has
-    a path.
+    """Yield each place of the matched route below ``router``. There is at least one if the route
+    has a path.
 
     Args:
         router: the outermost router.
         route: the matched route; None where the scope has only an endpoint.
-        matched: the route with its prefix, or the endpoint.
+        matched: the object whose path is read: the result of :func:`_effective`, or the endpoint.
     """
     if route is None:
         # The endpoint of a mount is its attribute `app`.
@@ -107,8 +109,8 @@ def _places(router: object, route: object, matched: object) -> Iterator[_Place]:
 
 
 def _search(router: object, wanted: Callable[[object], bool]) -> Iterator[tuple[str, object]]:
-    """Find all routes below ``router`` for which ``wanted`` returns True; returns each with the
-    joined paths of the mounts that contain it.
+    """Find all routes below ``router`` for which ``wanted`` returns True. Yield a pair for each:
+    the joined paths of the mounts that contain the route, and the route.
     """
     waiting: list[tuple[object, str]] = [(router, "")]
     seen: set[tuple[int, str]] = set()
@@ -130,7 +132,9 @@ def _search(router: object, wanted: Callable[[object], bool]) -> Iterator[tuple[
 
 
 def _matching_place(scope: RequestData, places: list[_Place]) -> _Place:
-    """Return the place that fits the request's path, among the places of the matched route."""
+    """Return the one of a route's places that fits the path of the request; the first if none
+    fits.
+    """
     root = str(scope.get("root_path", ""))
     parts = root[len(str(scope.get("app_root_path", ""))) :].split("/")
     rest = str(scope.get("path", "")).removeprefix(root)

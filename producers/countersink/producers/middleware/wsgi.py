@@ -42,11 +42,11 @@ class WSGIMiddleware:
     or the argument ``route`` is a function that returns it. Without either, every request is
     counted as ``__unmatched__``.
 
-    The status that is counted is the one set by the time at which the application returns, or at
-    which its generator yields the first piece of the body. If the application raises before, the
-    status is 500, and the exception is raised on. If the application has set a status and returns a
-    body that is no generator, the body passes through unchanged, ``wsgi.file_wrapper`` included. If
-    such a body then fails, the status set before is counted all the same. Errors of counting are
+    The status is read when the application returns. If the application returns a generator, the
+    status is read when the generator yields the first piece of the body. If the application raises
+    before, the status is 500, and the exception is raised again. Any other body passes through
+    unchanged (``wsgi.file_wrapper`` included) if the application has set a status. If this body
+    fails later, the request has already been counted with that status. Errors of counting are
     logged, never raised.
 
     Args:
@@ -60,10 +60,10 @@ class WSGIMiddleware:
         dimensions: maps each dimension of the counter to the part of the request that is its value:
             ``method``, ``route`` or ``status``, as in ``{"page": "route"}``. By default requests
             are counted under keys, without dimensions.
-        visitors: whether to count different visitors, too (the counter needs
-            ``counter set --unique``). With True, a visitor is the client's address and user agent,
-            as the server reports them. It may also be a function that returns the visitor of an
-            environ, or None to count the request without a visitor.
+        visitors: True also counts different visitors (the counter needs ``counter set --unique``).
+            A visitor is then the client's address and user agent, as the server reports them. A
+            function instead of True returns the visitor of an environ, or None to count the request
+            without a visitor.
 
     Raises:
         TypeError, ValueError: an argument is invalid.
@@ -86,7 +86,7 @@ class WSGIMiddleware:
         self._visitor = visitor_from(visitors, environ_visitor)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Let the application answer one request, and count it."""
+        """Let the application answer one request, and count the request. Return the body."""
         exchange = _Exchange(self._tally, self._route, environ, start_response, self._visitor)
         try:
             body = self._app(environ, exchange.start_response)
@@ -103,8 +103,8 @@ class _Exchange(CountedRequest):
     """A WSGI request, which is counted when its response begins.
 
     Attributes:
-        status: the status that the application has set, as ``200 OK``; None where it has set none
-            yet.
+        status: the status that the application has set, such as ``200 OK``; None where it has set
+            none yet.
     """
 
     __slots__ = ("_start_response", "status")
@@ -142,8 +142,8 @@ class _Exchange(CountedRequest):
 
 
 class _LateBody:
-    """A WSGI body whose request is counted at the first piece. Until then the status may change: a
-    generator may raise, or call ``start_response`` again.
+    """A WSGI body whose request is counted when the server reads the first piece. Until then the
+    status may change: a generator may raise, or call ``start_response`` again.
     """
 
     def __init__(self, body: Iterable[bytes], exchange: _Exchange) -> None:

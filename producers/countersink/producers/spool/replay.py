@@ -1,7 +1,7 @@
-"""Replay of a spool directory (``replay``, ``Backlog``), that is, sending its entries to Redis; and
-the list of its files (``list_segments``, ``SegmentInfo``): their names, their order, their size in
-all (``used_bytes``, for ``spool_max_bytes`` and ``/metrics``), log lines about damaged segments,
-figures for ``countersink spool``.
+"""Sends the entries of a spool directory to Redis (``replay``, ``Backlog``), and lists its files
+(``list_segments``, ``SegmentInfo``): their names, their order, their size in all (``used_bytes``,
+for ``spool_max_bytes`` and ``/metrics``), log lines about damaged segments, figures for
+``countersink spool``.
 
 See ``segment.py`` for when a record counts as corrupt or as incomplete.
 """
@@ -106,10 +106,10 @@ class SegmentInfo:
         damaged: whether the file was replayed and then kept because it has corrupt records.
         entries: number of entries in the file that are not known to be in Redis; 0 if ``damaged``.
         increments: number of increments in these entries.
-        made_ms: the time at which the file was created, in Unix ms; None where its name does not
-            tell.
+        made_ms: the time at which the file was created, in Unix ms; None if its name does not have
+            the time.
         damaged_bytes: size in bytes of the corrupt records before, between and after these entries;
-            0 if ``damaged``, where they are not looked for.
+            0 if ``damaged``, because corrupt records are not searched for again.
         unreadable: the reason why the file cannot be read; None where it can be read.
     """
 
@@ -137,7 +137,8 @@ class SegmentInfo:
 
 def list_segments(directory: str | os.PathLike[str]) -> list[SegmentInfo]:
     """List all segments of a spool directory, oldest first. Reads their contents and changes
-    nothing. Takes the lock of each segment for a moment, to find out whether a process has it.
+    nothing. Takes the lock of each segment for a moment, to find out whether another process holds
+    the lock.
 
     Raises:
         SpoolError: the directory cannot be read.
@@ -310,9 +311,11 @@ class Backlog:
         self._segments.append(segment)
 
     def next(self, limit: int, now_ms: Callable[[], int]) -> list[Parcel]:
-        """Return the next parcels to be sent, at most ``limit``; an empty list when all segments
-        are replayed. Parcels that were not :meth:`delivered` are returned again. Their times ``at``
-        are fsynced before. Segments without further records are deleted, or kept if damaged.
+        """Return the next parcels to be sent, at most ``limit``; return an empty list when all
+        segments are replayed. Parcels are returned again until they are passed to
+        :meth:`delivered`. A parcel without a time ``at`` gets one, which is fsynced before the
+        parcel is returned. A segment without further records is deleted, or renamed to
+        ``….damaged`` if it is damaged.
 
         Args:
             limit: maximum of parcels.

@@ -8,11 +8,12 @@ or renaming to ``.damaged``; and its binary format (``Records``)::
     body    = entry id (16 bytes), row count (u32), increments (u64), rows: the entry's JSON
     checked = number (i64), CRC-32 of the number (u32); anything else, such as zeros: not set
 
-All numbers are little-endian. Records are only appended. Checked numbers are overwritten in place:
-a replay has to write ``at`` before it sends, also on a full disk, which the replay will empty. If a
-crash tears ``at``, it is not set; the entry was not sent then, because ``at`` is fsynced first.
+All numbers are little-endian. Records are only appended. Checked numbers are overwritten in place.
+This also works on a full disk, where a replay has to write ``at`` before it sends an entry. If a
+crash interrupts this write, ``at`` is not set. The entry was not sent then: the fsync comes first.
 
-The length of a corrupt record leads to the next one. No record is found after a corrupt header.
+After a record with a corrupt body, its length leads to the next record. After a record with a
+corrupt header, no further record is found.
 """
 
 import fcntl
@@ -80,7 +81,8 @@ def pack(parcel: Parcel) -> list[bytes]:
 
 
 def body_length(header: bytes) -> int | None:
-    """Return the number of bytes in the body after ``header``; ``None`` if it is not a header."""
+    """Return the number of bytes in the body after ``header``; ``None`` if ``header`` is
+    malformed."""
     if len(header) < RECORD_HEADER_SIZE:
         return None
     magic, length, _ = _HEAD.unpack_from(header)
@@ -90,7 +92,8 @@ def body_length(header: bytes) -> int | None:
 
 
 def checksum_fits(header: bytes, body: bytes) -> bool:
-    """Whether the checksum in ``header`` is that of ``body``, whatever length ``header`` states."""
+    """Whether the checksum in ``header`` is that of ``body``. The length in ``header`` is
+    ignored."""
     length = len(body).to_bytes(4, "little")
     return bool(_HEAD.unpack_from(header)[2] == crc32(body, crc32(length)))
 
@@ -118,12 +121,11 @@ class Records:
         self._fd = fd
 
     def bytes_done(self, size: int) -> int | None:
-        """Return the number of bytes from the beginning of the file (of ``size`` bytes) that need
-        no replay; ``None`` where the file is not a segment, or of a newer version.
+        """Return how many bytes at the beginning of the file, which has ``size`` bytes, need no
+        replay. Return ``None`` if the file is not a segment, or if its format is newer.
 
         Raises:
-            SpoolError: the file cannot be read.
-        """
+            SpoolError: the file cannot be read."""
         start = self._read(0, FILE_HEADER_SIZE)
         if size <= FILE_HEADER_SIZE and (not any(start) or file_header().startswith(start)):
             return FILE_HEADER_SIZE  # its writer died before the header was on disk
@@ -135,8 +137,9 @@ class Records:
         return done
 
     def at_or_after(self, offset: int, end: int) -> Record | None:
-        """Return the first intact record between the offsets ``offset`` and ``end``; ``None`` where
-        there is none, or where the lengths of corrupt records before it do not lead to it.
+        """Return the first intact record between the offsets ``offset`` and ``end``. Corrupt
+        records before it are skipped by means of their lengths. Return ``None`` if no intact record
+        is found.
 
         Raises:
             SpoolError: the file cannot be read.
@@ -152,8 +155,8 @@ class Records:
             offset += RECORD_HEADER_SIZE + length
 
     def is_torn(self, offset: int, end: int) -> bool:
-        """Whether the rest of the file, from ``offset`` to ``end``, is the beginning of a record
-        that was not written to its end. If not, the rest was complete once, and is damaged now.
+        """Return True if the rest of the file, from ``offset`` to ``end``, is the beginning of a
+        record that was never completed; False if it was complete once and is damaged now.
 
         Raises:
             SpoolError: the file cannot be read.
@@ -212,8 +215,7 @@ class Segment:
         """Create a new, empty segment and lock it.
 
         Raises:
-            SpoolError: the file cannot be created.
-        """
+            SpoolError: the file cannot be created."""
         with spool_errors(f"{path}: cannot create a segment"):
             segment = cls._lock(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             if segment is None:
@@ -279,8 +281,7 @@ class Segment:
         """Write parcels at the end of the file and fsync them: all of them or none.
 
         Raises:
-            SpoolError: writing failed; no parcel is stored.
-        """
+            SpoolError: writing failed; no parcel is stored."""
         offset = self.end
         with spool_errors(f"{self.path}: cannot write"):
             try:
@@ -297,8 +298,7 @@ class Segment:
         """Write the time ``at`` into records and fsync it, before they are sent for the first time.
 
         Raises:
-            SpoolError: the time may not be on disk; the records must not be sent.
-        """
+            SpoolError: the time may not be on disk; the records must not be sent."""
         with spool_errors(f"{self.path}: cannot stamp"):
             for record in records:
                 self._write(record.offset + AT_OFFSET, [pack_checked(at)])
@@ -307,12 +307,12 @@ class Segment:
             record.parcel.at = at
 
     def mark_done(self, offset: int) -> None:
-        """Record that the records before ``offset`` are in Redis, unless the file is damaged: the
-        next replay has to find the damage, too. Not fsynced: records sent again keep their ids.
+        """Write into the file that the records before ``offset`` are in Redis, without fsync: if
+        this is lost, records are sent again with the same ids. Do nothing if the file is damaged,
+        so that the next replay finds the damage, too.
 
         Raises:
-            SpoolError: the file cannot be written.
-        """
+            SpoolError: the file cannot be written."""
         if self.damaged:
             return
         with spool_errors(f"{self.path}: cannot write"):
@@ -354,7 +354,7 @@ def _sync_directory(path: Path) -> None:
 
 
 class UnsharedFile:
-    """An open file that each forked child closes at once.
+    """An open file that is closed in each forked child, immediately after the fork.
 
     A ``flock`` belongs to the open file, which children share. If they kept it open, the lock of a
     dead parent would last until they end, and no process could replay the segment.

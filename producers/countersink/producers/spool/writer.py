@@ -35,8 +35,8 @@ class Spool:
 
     Attributes:
         directory: the spool's directory.
-        backlog: the segments to be replayed. Only the send thread may use it; its method ``add`` is
-            for all threads.
+        backlog: the segments to be replayed. Only the send thread may use it, except its method
+            ``add``, which any thread may call.
         failure: error message of the last write, if it failed; otherwise ``None``.
     """
 
@@ -77,8 +77,8 @@ class Spool:
             self._current.append(parcels)
 
     def roll(self) -> None:
-        """Move the segment that is being written to the backlog, if it has records, so that it is
-        replayed.
+        """Move the present segment, if it has records, into the backlog, so that it is replayed.
+        The next entries go into a new segment.
         """
         with self._lock:
             if self._current is not None and self._current.end > FILE_HEADER_SIZE:
@@ -118,7 +118,8 @@ class SpoolThread(WorkThread):
     it.
 
     Attributes:
-        failing: whether the last write failed. The thread then tries again without being asked.
+        failing: whether the last write failed. If so, the thread tries again after a pause, without
+            a request.
     """
 
     _spool: Spool
@@ -134,8 +135,8 @@ class SpoolThread(WorkThread):
         self.failing = False
 
     def request(self, generation: int) -> None:
-        """Make the thread write all rows of the generations up to ``generation`` at once, without
-        the pause after a failed write.
+        """Make the thread write all rows of the generations up to ``generation`` immediately, even
+        in the pause after a failed write.
         """
         self._upto = max(self._upto, generation)
         self._not_before = 0.0
@@ -148,7 +149,9 @@ class SpoolThread(WorkThread):
             self.bell.ring()
 
     def run(self) -> None:
-        """Write rows when that is requested or necessary, until the thread is stopped."""
+        """Write rows when a flush requests it or memory is half full, until the thread is
+        stopped.
+        """
         while not self.stopping:
             seconds = max(0.0, self._not_before - time.monotonic())
             self.bell.wait(seconds if self.failing else None)
@@ -177,8 +180,8 @@ class SpoolThread(WorkThread):
                 sleep(0.001)
 
     def _store(self, upto: int) -> bool:
-        """Write up to 16 parcels of generations up to ``upto``; returns whether there were any,
-        even if writing has failed.
+        """Write up to 16 parcels of generations up to ``upto``. Return False if there were none,
+        True if there were some, even if writing failed.
         """
         parcels = self._outbox.for_spool(PARCELS_AT_A_TIME)
         while len(parcels) < PARCELS_AT_A_TIME:
