@@ -113,8 +113,8 @@ not known yet. It raises ValueError where there is no salt for the member and no
 def check_batch(
     increments: Iterable[IncrementTuple | Increment], id: str | None, hash_member: HashMember
 ) -> IncrementBatch | None:
-    """Check the increments of a batch and return the checked batch. Return None if all increments are
-    valid, but the salt of a member is not known yet.
+    """Check the increments of a batch and return the checked batch. Return None if all increments
+    are valid, but the salt of a member is not known yet.
 
     Args:
         increments: the increments, as the application passes them.
