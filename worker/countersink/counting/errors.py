@@ -32,10 +32,11 @@ from countersink.runtime.dead_letter import DeadReason, RowRefusal
 
 class RefusedMembers(StoreError):
     """Members of some rows cannot be added to the sketches of their cells. (A member is a visitor,
-    say; a sketch keeps its hash.) Roll back, and run the transaction again without these rows.
+    say; a sketch keeps the hashes of members.) Roll back, and run the transaction again without
+    these rows.
 
     Attributes:
-        refused: the reason of each refusal, by row or by cell.
+        refused: the refused rows or cells, each with the reason.
     """
 
     def __init__(self, refused: Mapping[Any, RowRefusal]) -> None:
@@ -48,8 +49,8 @@ class TrackedCounter(StoreError, ValueError):
 
 
 class UnknownCounter(StoreError, LookupError):
-    """No counter has this name: it was neither created nor ever counted; or no tracked table has
-    this name.
+    """No counter has this name: it was neither created nor ever counted. Also raised if no tracked
+    table has this name.
     """
 
     advice = "countersink totals --all lists what was counted"
@@ -65,8 +66,8 @@ class IncompleteBreakdown(StoreError, ValueError):
     """The range of a question begins before the breakdown that answers it began to count events.
 
     Attributes:
-        since: time from which on the breakdown counts events. A new ``start`` may be this time or,
-            where the counter is counted by day, the next day.
+        since: time from which on the breakdown counts events. A new question can have this time as
+            ``start``; if the counter is counted by day, it can also have the next day.
     """
 
     def __init__(self, message: str, *, since: datetime) -> None:
@@ -78,7 +79,7 @@ class RolledUp(StoreError, ValueError):
     """The range begins or ends within a month whose days retention has rolled up into one bucket.
 
     Attributes:
-        rolled_up_to: first day that still has its own bucket.
+        rolled_up_to: the first day after all such months; this day still has its own bucket.
     """
 
     def __init__(self, message: str, *, rolled_up_to: date) -> None:
@@ -103,8 +104,8 @@ class NoSketches(StoreError):
 
 
 class NotUnique(StoreError, ValueError):
-    """The number of different members cannot be told: the counter does not count them, or their
-    hashes were made with several salts.
+    """The number of different members is unknown: the counter does not count them, or their hashes
+    were made with several salts.
     """
 
 
@@ -117,10 +118,9 @@ class SeriesTooLong(ValueError):
 
     Attributes:
         whole_days: number of days of a range that is surely short enough.
-        fits_from, fits_to: the first and the last day of a part that is short enough. Of all such
-            parts it has the most days with counts (of equal ones it is the latest), and both days
-            have counts. None until :meth:`fitting` has found this part, and where no day has
-            counts.
+        fits_from, fits_to: the first and the last day of a part that is short enough; both have
+            counts. Of all such parts it has the most days with counts; of equal parts it is the
+            latest. None before :meth:`fitting` has found the part, or if no day has counts.
     """
 
     def __init__(
@@ -134,8 +134,8 @@ class SeriesTooLong(ValueError):
         self.fits_to = part[1] if part else None
 
     def fitting(self, counted: Iterable[date]) -> "SeriesTooLong":
-        """Return a copy of this error that has ``fits_from`` and ``fits_to``, and names them in its
-        message.
+        """Find the part of the series that is short enough and has the most days with counts.
+        Return a copy of this error that has the part in ``fits_from``, ``fits_to`` and the message.
 
         Args:
             counted: all days with counts, in any order. If there are none, ``fits_from`` and

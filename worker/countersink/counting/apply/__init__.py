@@ -1,1 +1,1 @@
-"""Applying entries: counts each exactly once, and keeps as dead letters what cannot be counted."""
+"""Applies entries: counts each exactly once. What cannot be counted becomes a dead letter."""

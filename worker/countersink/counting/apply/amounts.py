@@ -1,5 +1,5 @@
-"""Sums of the rows of entries: one amount for each cell (counter, bucket, key), in the order of the
-primary key.
+"""``Amounts``: sums of the rows of entries, one for each cell (counter, bucket, key). ``Incoming``:
+an entry that is to be counted.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -24,15 +24,15 @@ class Incoming:
         id: the entry's id, 16 bytes; the same at every delivery.
         at: time of the first attempt to send it, in Unix ms.
         rows: its rows, except those that could not be decoded.
-        dead: dead letters of the rows that could not be decoded, or one of the whole entry; stored
-            in the transaction that inserts its guard.
+        dead: a dead letter for each row that could not be decoded, or a single one for the whole
+            entry. They are stored in the transaction that inserts the entry's guard.
         stream: the stream's key, shown with dead letters.
-        payload: the entry's field ``rows`` as it was received. It becomes the dead letter if the
-            entry is too old. If it is None, or longer than a dead letter can be, each row becomes
-            one.
-        seen: hashes of the members that a row counts, by the row's position.
-        checked: whether ``countersink.stream.decode`` has already validated rows and members. If
-            not, the transaction that counts them does.
+        payload: the entry's field ``rows`` as it was received. If the entry is too old to be
+            counted, this becomes its dead letter. If it is None, or longer than a dead letter can
+            be, each row becomes a dead letter instead.
+        seen: by position of a row, the hashes of the visitors or other members (``seen()``) in it.
+        checked: True if ``countersink.stream.decode`` has validated rows and members. If False, the
+            transaction that counts them validates them.
     """
 
     id: bytes
@@ -65,9 +65,9 @@ class Amounts:
         )
 
     def bucket(self, counter: str, bucket: int) -> dict[str, int]:
-        """Return the dict of one bucket's amounts by key; it is made if there is none. It is the
-        dict of this object, not a copy: the caller adds to it. Each key in it is a cell, even if
-        its amount is 0.
+        """Return the amounts of one bucket by key. This is the dict of the object, not a copy, and
+        the caller adds to it. A bucket without amounts gets an empty dict. Each key in the dict is
+        a cell, even if its amount is 0.
         """
         return self._amounts.setdefault(counter, {}).setdefault(bucket, {})
 
@@ -90,7 +90,7 @@ class Amounts:
     def chunks(self, size: int) -> Iterator[list[Cell]]:
         """Yield the cells in the order of the primary key, in lists of up to ``size`` cells.
 
-        Keys are sorted as text, without being encoded: UTF-8 keeps the order of code points.
+        Keys are sorted as ``str``, which is also the order of their bytes in UTF-8.
         """
         chunk: list[Cell] = []
         for counter in sorted(self._amounts):
@@ -117,11 +117,11 @@ class Amounts:
         }
 
     def by_bucket(self, counter: str) -> Mapping[int, Mapping[str, int]]:
-        """Return a counter's amounts by bucket's label, then by key, without copying them."""
+        """Return a counter's amounts by bucket's label, then by key. The dicts are not copies."""
         return self._amounts.get(counter, {})
 
     def without(self, names: Container[str]) -> "Amounts":
-        """Return the amounts of all other counters. Their dicts are shared, not copied."""
+        """Return the amounts of counters that are not in ``names``. The dicts are not copies."""
         kept = Amounts()
         kept._amounts = {
             name: buckets for name, buckets in self._amounts.items() if name not in names
@@ -142,8 +142,8 @@ class Amounts:
 
 
 def merged(entries: Iterable[Incoming], catalog: Catalog) -> Amounts:
-    """Return the sums of the rows of entries by cell. A row is also added to the cells of those
-    breakdowns of its counter that count it.
+    """Add up the rows of entries, and return one amount for each cell. A row is added to a cell of
+    its counter, and to a cell of each breakdown that counts it.
     """
     found = Amounts()
     last_counter, last_minute = "", -1
@@ -186,11 +186,11 @@ class BucketAmounts(Amounts):
 
     Args:
         counter: the counter's name.
-        found: the counter's amounts by bucket's label, then by key or dimensions.
+        found: the counter's amounts by the bucket's label, then by key or dimensions.
         catalog: the catalog in force.
 
     Raises:
-        UnknownDimension: the counter has not declared a dimension.
+        UnknownDimension: ``found`` has a dimension that the counter has not declared.
     """
 
     def __init__(
@@ -209,8 +209,9 @@ class BucketAmounts(Amounts):
                     self.add(name, label, cell_key, amount)
 
     def cells_of(self, label: int, key: RowKey) -> Iterator[tuple[str, str]]:
-        """Yield (name of the counter or breakdown, key) for each cell in which a key, or some
-        dimensions, are counted in the bucket with this label.
+        """Yield (name, key) for each cell in which events of one bucket with this key, or with
+        these dimensions, are counted: a cell of the counter, and one of each breakdown that counts
+        them. ``label`` is the bucket's label.
         """
         yield self._counter.counter, key if isinstance(key, str) else ""
         if key and isinstance(key, str):

@@ -1,11 +1,14 @@
 """The transaction that applies a batch of entries, and its repetition after errors. See
 ``cells.py`` and ``guards.py`` for the statements.
 
-The transaction is at READ COMMITTED. It takes the share lock on the control row and inserts a guard
-for each entry. It adds the sums of the rows to the worker's slot and to the ledger; of new keys it
-adds only as many as the counter's cap allows. It stores dead letters, also for entries so old that
-their guards may have been pruned. After any error it is rolled back and can be run again, even if
-nobody knows whether the COMMIT succeeded: the guards tell which entries are new.
+The transaction is at READ COMMITTED. It takes the share lock on the control row, and inserts a
+guard for each entry. It adds the sums of the rows to the worker's slot and to the ledger. New keys
+beyond a counter's cap are counted in the key ``__overflow__``. Rows that cannot be counted are
+stored as dead letters. Entries that are too old are stored as dead letters, too: their guards may
+have been deleted, so they may have been counted before.
+
+After any error the transaction is rolled back, and can be run again. This is safe even if nobody
+knows whether the COMMIT succeeded: the guards tell which entries are new.
 """
 
 import time
@@ -33,20 +36,21 @@ POINTS: Final = ("begun", "guarded", "upserted", "before_commit", "committed")
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The result of a batch, which is committed. All its entries may be acknowledged.
+    """The result of a committed batch. All entries of the batch can be acknowledged.
 
     Attributes:
-        applied: number of entries that were applied now, also if their rows became dead letters.
-        duplicates: number of entries that were applied before, or that the batch has twice.
+        applied: number of entries that were applied now, including entries whose rows became dead
+            letters, but without those in ``too_old``.
+        duplicates: number of entries that were applied before, or that the batch contains twice.
         rows: number of rows that were counted.
         cells: number of rows of ``counter_slot`` that were written, one for each (counter, bucket,
             key).
-        dead: number of new dead letters (of rows, or of whole entries), stored or not.
+        dead: number of new dead letters (of rows, or of whole entries), including ``not_kept``.
         too_old: number of entries that became dead letters because they may have been counted
             before.
-        overflown: number of new keys beyond the caps of their counters, added up over buckets.
-        not_kept: number of those dead letters for which the table had no room; only their number is
-            stored.
+        overflown: number of new keys that were counted in the key ``__overflow__`` because of a
+            cap. A key that is new in several buckets counts several times.
+        not_kept: number of dead letters that were not stored, because there was no room for them.
     """
 
     applied: int = 0
@@ -91,7 +95,8 @@ class Applier:
         cannot be counted. When this returns, all is committed.
 
         A transaction that conflicts with another one is run again. After any error it is safe to
-        call this again, with the same entries and further ones. The next call connects again.
+        call this again with the same entries, also together with further ones. The call then opens
+        a new connection.
 
         Raises:
             Unavailable: the server does not answer, or the connection was lost. The batch may or
@@ -117,8 +122,8 @@ class Applier:
         return replace(applied, duplicates=len(entries) - applied.applied - applied.too_old)
 
     def close(self) -> None:
-        """Close the connection and forget the catalog. The next :meth:`apply` connects and reads it
-        again.
+        """Close the connection and forget the catalog. The next :meth:`apply` connects again, and
+        reads the catalog again.
         """
         self._session.close()
         self._catalog = None
@@ -129,12 +134,12 @@ class Applier:
         pending: dict[bytes, Incoming],
         left_out: Mapping[RowName, RowRefusal],
     ) -> Applied:
-        """Apply the entries in ``pending`` in one transaction. If some were applied before, remove
-        them from ``pending``, and apply the others in another transaction. Rows in ``left_out``
-        become dead letters.
+        """Apply the entries in ``pending`` in one transaction. If some were applied before, roll
+        back, remove them from ``pending``, and apply the others in another transaction. Rows in
+        ``left_out`` become dead letters.
 
         Raises:
-            Conflict: an entry had a guard, which was deleted meanwhile.
+            Conflict: an entry had a guard at first, but the guard was deleted meanwhile.
         """
         while pending:
             try:
@@ -187,11 +192,11 @@ class Applier:
 
 
 def _too_old(entry: Incoming, control: Control) -> list[DeadRow]:
-    """Return dead letters for an entry whose guard may have been pruned, so that nobody knows
-    whether it was counted.
+    """Return the dead letters of an entry that is too old: its guard may have been deleted, so
+    nobody knows whether the entry was counted.
 
-    The entry also gets a new guard. Otherwise, if the dead letters were retried and the entry was
-    delivered again, it would become dead letters once more.
+    The caller has inserted a new guard for the entry. Otherwise, an entry that is delivered again
+    after its dead letters were retried would become dead letters once more.
     """
     detail = (
         f"first sent at {entry.at} (Unix ms), before {control.watermark}, from which on guards are"

@@ -1,10 +1,10 @@
 """Writes cells: adds amounts to ``counter_slot`` in one slot, posts their sums to the ledger, and
-adds members to sketches. ``upsert`` does so for the rows of entries. ``run_again`` repeats a
-transaction that failed: if rows of ``counter_keys`` were missing, it inserts them first; if members
-were refused, it leaves out the rows that have them.
+adds members (visitors, say) to sketches. ``upsert`` does this for the rows of entries.
 
-The caller begins the transaction. It has validated each row before: a value that the server refuses
-makes the whole transaction fail.
+The caller begins the transaction, and has validated each row. (A value that the server refuses
+makes the whole transaction fail.) ``run_again`` repeats a transaction that failed. If rows of
+``counter_keys`` were missing, it inserts them first. If members were refused, it leaves out the
+rows that contain them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +64,7 @@ class CellWriter:
         self._session.execute(f"{_INSERT}{', '.join(values)}{self._clause}")
 
     def post(self) -> None:
-        """Post the sums of all written cells to the ledger, one row for each counter. To be called
+        """Post the sums of all written cells to the ledger, one row for each counter. Call this
         once, after the last :meth:`write`.
         """
         post(self._session, self.slot, self._written.postings().items())
@@ -93,8 +93,8 @@ class CellWriter:
         self._written.add(counter, bucket, total, weighed)
 
     def _around(self, counter: str, bucket: int) -> tuple[str, str]:
-        """Return the two parts of a cell's SQL literal that stand before and after the hex digits
-        of its key. The cell's amount follows the second part.
+        """Return the SQL text before and the text after the hex digits of a key, in the VALUES of a
+        cell of this bucket. The amount follows the second text.
         """
         found = self._literals.get((counter, bucket))
         if found is None:
@@ -106,7 +106,7 @@ class CellWriter:
 
 def slot_of(session: Session) -> int:
     """Return the slot to which a backfill on this connection adds. Two backfills rarely have the
-    same.
+    same slot.
     """
     return sql.BACKFILL_SLOTS.start + session.connection_id % len(sql.BACKFILL_SLOTS)
 
@@ -125,12 +125,13 @@ def add(
         session: in a transaction.
         slot: the writer's slot.
         amounts: the amounts by cell.
-        members: by cell, the members' hashes of 8 bytes. Each of these cells must be in
-            ``amounts``.
+        members: by cell, the hashes (8 bytes each) of visitors or other members (``seen()``). Each
+            of these cells must be in ``amounts``.
         upserted: called before the ledger is written.
 
     Raises:
-        RefusedMembers: some members cannot be added to sketches; roll back. It names cells.
+        RefusedMembers: some members cannot be added to sketches; the error names their cells. Roll
+            back.
         StoreError: a statement failed.
     """
     writer = CellWriter(session, slot)
@@ -160,7 +161,7 @@ def upsert(
     Args:
         session: in a transaction.
         slot: the writer's slot.
-        entries: the entries whose rows are added, without rows that
+        entries: the entries to count, without the rows that
             :mod:`countersink.counting.apply.refusals` refuses.
         catalog: the catalog in force.
         upserted: called before the ledger is written.
@@ -170,8 +171,8 @@ def upsert(
 
     Raises:
         RowsMissing: roll back; see :func:`run_again`.
-        RefusedMembers: roll back; see :func:`run_again`. It names rows by :data:`RowName`, because
-            a row is counted either with its members in all its cells, or not at all.
+        RefusedMembers: roll back; see :func:`run_again`. The error names rows (:data:`RowName`),
+            not cells, because a row is counted in all its cells or in none.
         StoreError: a statement failed.
     """
     amounts = merged(entries, catalog)
@@ -194,17 +195,19 @@ def upsert(
 
 
 def run_again(session: Session, attempt: Callable[[Mapping[Any, RowRefusal]], Result]) -> Result:
-    """Run ``attempt``, again after RowsMissing or RefusedMembers, and return its result. After
-    RowsMissing, the missing rows of ``counter_keys`` are inserted first. After RefusedMembers, the
-    refused rows are left out.
+    """Run ``attempt`` until it raises neither RowsMissing nor RefusedMembers, and return its
+    result. After RowsMissing, insert the missing rows of ``counter_keys`` first. After
+    RefusedMembers, leave the refused rows out.
 
     Args:
         session: outside a transaction.
-        attempt: runs a transaction, which it rolls back if it raises an error. It is given the rows
-            to leave out, each with the reason. They are named as in its RefusedMembers.
+        attempt: runs one transaction, and rolls it back if it fails. Its argument has the rows to
+            leave out, each with the reason. A row is named there in the same way as ``attempt``
+            names it in RefusedMembers.
 
     Raises:
-        RefusedMembers: ``attempt`` refused only rows that it had to leave out already.
+        RefusedMembers: ``attempt`` refused members again, and all of them are in rows that it was
+            told to leave out.
         Any other error of ``attempt``.
     """
     left_out: dict[Any, RowRefusal] = {}

@@ -1,8 +1,8 @@
 """Stores, lists, counts, deletes and prunes dead letters. See ``dead_retry.py`` for retries.
 
-A dead row is inserted in the transaction of its entry's guard. So it exists exactly once, however
-often the entry is delivered. Its primary key is (entry_id, position); position -1 is the whole
-entry. A row without room only increases a number in ``dead_group``.
+A dead letter is inserted in the transaction that inserts its entry's guard. So it exists exactly
+once, however often the entry is delivered. Its primary key is (entry_id, position); position -1 is
+the whole entry. Beyond ``MOST_ROWS`` or ``MOST_BYTES``, it is only counted (``dead_group``).
 """
 
 import re
@@ -24,11 +24,11 @@ MAX_DETAIL: Final = 1000
 """Maximum bytes of a payload, and characters of a detail, that are stored; the rest is cut off."""
 MOST_ROWS: Final = 10_000
 MOST_BYTES: Final = 64 * 1024 * 1024
-"""Maximum number of dead rows, and bytes of payloads, stored for each reason and counter."""
+"""Maximum number of dead letters, and bytes of payloads, stored for each reason and counter."""
 MOST_COUNTERS: Final = 20
 """For each reason, so many counters have their own room; all others share the room of ``""``."""
 UNBOUNDED: Final = frozenset((DeadReason.NEWER_VERSION, DeadReason.NO_SKETCHES, DeadReason.TOO_OLD))
-"""Reasons without limit. Only writers to Redis cause them, and operators retry such dead rows."""
+"""Reasons without limit. Only writers to Redis cause them; operators retry such dead letters."""
 
 _COLUMNS: Final = (
     "entry_id, position, stream, at, reason, detail, payload, truncated, created, counter"
@@ -44,7 +44,7 @@ _ROWS_PER_PAGE: Final = 500
 _PRUNED_AT_ONCE: Final = 100  # of up to 4 MiB each, which go to the binary log as well
 
 Key = tuple[bytes, int]
-"""(entry id, position): the primary key of a dead row."""
+"""(entry id, position): the primary key of a dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class DeadRow:
         reason: code of a ``DeadReason``, maybe of a newer version; ASCII, at most 64 characters.
         detail: an explanation for people.
         payload: the row as a JSON array, or the entry's field ``rows``.
-        truncated: whether the payload was cut off; then it cannot be retried.
+        truncated: True if the payload was cut off; then it cannot be retried.
         created: time of insertion, naive, in UTC; None if the row was not read from the table.
-        counter: name of a counter; empty if it is invalid, or shares room (:data:`MOST_COUNTERS`).
+        counter: the row's counter; ``""`` if the name is invalid, or beyond :data:`MOST_COUNTERS`.
     """
 
     entry_id: bytes
@@ -77,14 +77,14 @@ class DeadRow:
 
     @staticmethod
     def from_bad(name: bytes, stream: str, at: int, bad: Bad) -> "DeadRow":
-        """Return the dead row for a bad part of the entry that has the id ``name``."""
+        """Return the dead letter for a bad row or entry. ``name`` is the id of the entry."""
         return DeadRow(
             name, bad.position, stream, at, bad.reason, bad.detail, bad.payload, counter=bad.counter
         )
 
     @property
     def ref(self) -> str:
-        """The name by which users choose this row: ``<hex id>:<position>``."""
+        """The name by which users choose this dead letter: ``<hex id>:<position>``."""
         return f"{self.entry_id.hex()}:{self.position}"
 
     @property
@@ -93,9 +93,9 @@ class DeadRow:
 
 
 def record(session: Session, rows: Iterable[DeadRow]) -> int:
-    """Store the dead rows for which there is room, count the others in ``dead_group``, and return
-    how many those are. Call this last in a transaction (READ COMMITTED): it locks a row of
-    ``dead_group`` for each reason that has a limit, so that no room is used twice, and others wait.
+    """Store dead letters, and return the number of those that were not stored for lack of room.
+    These are only counted, in ``dead_group``. Call this last in a READ COMMITTED transaction: it
+    locks rows of ``dead_group``, and other transactions wait for these locks.
     """
     given: dict[str, list[DeadRow]] = {}
     for row in rows:
@@ -108,7 +108,7 @@ def record(session: Session, rows: Iterable[DeadRow]) -> int:
 
 
 def _with_room(session: Session, reason: str, rows: Iterable[DeadRow]) -> list[DeadRow]:
-    """Return those rows of a reason for which there is room; count the others in ``dead_group``."""
+    """Return those dead letters of a reason that have room. Count the others in ``dead_group``."""
     session.execute(f"{_INSERT_GROUP}(%s, '', 0, UTC_TIMESTAMP(3)){_KEEP}", (reason,))
     found = session.query("SELECT counter FROM dead_group WHERE reason = %s", (reason,))
     known = {counter for (counter,) in found}
@@ -149,7 +149,7 @@ def _with_room(session: Session, reason: str, rows: Iterable[DeadRow]) -> list[D
 
 
 def insert(session: Session, rows: Iterable[DeadRow]) -> None:
-    """Store all given dead rows in the open transaction. Those that exist stay unchanged."""
+    """Store dead letters in the open transaction, without a limit. Existing ones stay unchanged."""
     small: list[tuple[object, ...]] = []
     large: list[tuple[object, ...]] = []
     for row in sorted(rows, key=attrgetter("primary_key")):
@@ -166,9 +166,8 @@ def list_rows(
     refs: Sequence[str] | None = None,
     limit: int = 100,
 ) -> list[DeadRow]:
-    """Return up to ``limit`` dead rows, newest first: those with ``reason``, if it is given; and if
-    ``refs`` are given, only those that these name, in a form that :func:`parse_ref` reads. Raises
-    ValueError if a ref has another form.
+    """Return up to ``limit`` dead letters, newest first: those with ``reason`` (if given) that
+    ``refs`` name (if given). Raises ValueError if :func:`parse_ref` cannot read a ref.
     """
     if refs is None:
         return _read(session, *_where(("reason = %s", reason)), limit)
@@ -178,15 +177,15 @@ def list_rows(
 
 
 def count(session: Session, *, up_to: datetime | None = None) -> dict[str, int]:
-    """Return the number of stored dead rows by reason; ``up_to`` (UTC) leaves out later ones."""
+    """Return the number of stored dead letters by reason. ``up_to`` (UTC) leaves out later ones."""
     return counted(session, up_to=up_to)[0]
 
 
 def counted(
     session: Session, *, up_to: datetime | None = None
 ) -> tuple[dict[str, int], datetime | None]:
-    """Return the numbers of :func:`count`, and the time (UTC) of the newest of these rows and of
-    all that were not stored for lack of room; None if there are none.
+    """Return the result of :func:`count`, and the time (UTC) of the newest of these dead letters
+    and of all that were not stored for lack of room. The time is None if there are none.
     """
     ((last,),) = session.query("SELECT MAX(last_at) FROM dead_group WHERE not_kept > 0")
     where, args = _where(("created <= %s", up_to))
@@ -200,7 +199,7 @@ def counted(
 
 
 def not_kept(session: Session) -> dict[tuple[str, str], int]:
-    """Return the number of dead rows for which there was no room, by (reason, counter)."""
+    """Return the number of dead letters for which there was no room, by (reason, counter)."""
     found = session.query(
         "SELECT reason, counter, not_kept FROM dead_group WHERE not_kept > 0"
         " ORDER BY reason, counter"
@@ -209,7 +208,7 @@ def not_kept(session: Session) -> dict[tuple[str, str], int]:
 
 
 def not_kept_by_reason(session: Session) -> dict[str, int]:
-    """Return the number of dead rows for which there was no room, by reason."""
+    """Return the number of dead letters for which there was no room, by reason."""
     found: Counter[str] = Counter()
     for (reason, _), number in not_kept(session).items():
         found[reason] += number
@@ -223,8 +222,8 @@ def drop(
     refs: Sequence[str] | None = None,
     up_to: datetime | None = None,
 ) -> int:
-    """Delete dead rows, chosen as by :func:`pages`, and return their number. Without ``refs``, also
-    delete the numbers of such rows that had no room. Raises ValueError for a bad ref.
+    """Delete the dead letters that :func:`pages` yields for these arguments; return their number.
+    Without ``refs``, also delete the counts of those without room. ValueError for a bad ref.
     """
     dropped = 0
     for page in pages(session, reason=reason, refs=refs, up_to=up_to):
@@ -246,9 +245,9 @@ def prune(
     stop: Callable[[], bool] = lambda: False,
     rest: Callable[[], object] = lambda: None,
 ) -> tuple[int, bool]:
-    """Delete dead rows that are older than ``days``; 0 keeps all. Also delete old numbers of rows
-    that had no room. Return how many rows were deleted, and whether no old rows are left: ``stop``
-    can end this early.
+    """Delete dead letters older than ``days`` (0: none), and old counts of those that had no room.
+    Return the number of deleted ones, and False if ``stop`` ended this early, otherwise True.
+    ``stop`` and ``rest`` are called between transactions; ``rest`` lets others work.
     """
     seconds, deleted = round(days * 86_400), 0
     before = "UTC_TIMESTAMP(3) - INTERVAL %s SECOND"
@@ -277,12 +276,12 @@ def prune(
 
 
 def delete(session: Session, key: Key) -> int:
-    """Delete a dead row in the open transaction. Return 1, or 0 if there is no such row."""
+    """Delete a dead letter in the open transaction. Return 1, or 0 if it does not exist."""
     return session.execute(f"DELETE FROM dead_row WHERE {_THIS}", key)
 
 
 def lock(session: Session, key: Key) -> DeadRow | None:
-    """Read a dead row and lock it until the open transaction ends. Return None if there is none."""
+    """Read a dead letter; lock it until the open transaction ends. Return None if there is none."""
     rows = session.query(f"SELECT {_COLUMNS} FROM dead_row WHERE {_THIS} FOR UPDATE", key)
     return _row(rows[0]) if rows else None
 
@@ -296,8 +295,9 @@ def pages(
     up_to: datetime | None = None,
     size: int = _ROWS_PER_PAGE,
 ) -> Iterator[Sequence[Key]]:
-    """Yield keys of dead rows in pages, in order: those with ``reason`` that ``refs`` name; or,
-    without ``refs``, those with ``reason``, created by ``up_to`` (UTC), except reasons in ``but``.
+    """Yield primary keys of dead letters in order, in pages of ``size``. With ``refs``, these are
+    the ones that ``refs`` name; otherwise all created by ``up_to`` (UTC), except reasons in
+    ``but``. With ``reason``, dead letters with other reasons are left out.
     """
     if refs is not None:
         yield from parts(_named(session, refs, reason), size)
@@ -320,7 +320,7 @@ def pages(
 
 
 def parse_ref(ref: str) -> tuple[bytes, int | None]:
-    """Parse a ref into (entry id, position or None for all). Raises ValueError if it is invalid."""
+    """Parse a ref into (entry id, position); None is any position. Raises ValueError if invalid."""
     match = re.fullmatch(r"([0-9a-fA-F]{32})(?::(-1|\d{1,9}))?", ref)
     if match is None:
         raise ValueError(f"{ref!r} names no dead row: write 32 hex digits, or 32 and :POSITION")
@@ -328,7 +328,7 @@ def parse_ref(ref: str) -> tuple[bytes, int | None]:
 
 
 def _named(session: Session, refs: Iterable[str], reason: str | None) -> list[Key]:
-    """Return the sorted primary keys of the dead rows that refs name and that have the reason."""
+    """Return the sorted primary keys of dead letters with these refs and this reason (if given)."""
     keys: set[Key] = set()
     for entry_id, position in map(parse_ref, refs):
         named = ("entry_id = %s", entry_id), ("position = %s", position), ("reason = %s", reason)
@@ -338,7 +338,7 @@ def _named(session: Session, refs: Iterable[str], reason: str | None) -> list[Ke
 
 
 def _where(*conditions: tuple[str, object]) -> tuple[str, list[object]]:
-    """Return SQL for the conditions whose value is not None, and these values."""
+    """Join conditions by AND, without those whose value is None. Return the SQL and the values."""
     given = [(condition, value) for condition, value in conditions if value is not None]
     return " AND ".join(["TRUE", *(text for text, _ in given)]), [value for _, value in given]
 
@@ -363,7 +363,7 @@ def _row(columns: Sequence[Any]) -> DeadRow:
 
 
 def _values(row: DeadRow) -> tuple[object, ...]:
-    """Return a row's values, cut so that no server refuses them, which would block the batch."""
+    """Return a row's values for INSERT, cut to lengths that every server accepts."""
     return (
         row.entry_id,
         row.position,
@@ -387,7 +387,7 @@ def _text(text: str, length: int) -> str:
 
 
 def document(row: DeadRow) -> dict[str, object]:
-    """Return a dead row as JSON. Bytes of the payload that are not UTF-8 become ``\\xNN``."""
+    """Return a dict for JSON. Bytes of the payload that are not UTF-8 become ``\\xNN``."""
     return {
         "ref": row.ref,
         "reason": row.reason,

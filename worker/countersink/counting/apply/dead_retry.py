@@ -1,6 +1,8 @@
 """Retries of dead letters (``countersink dead retry``). One transaction counts up to ``PAGE`` dead
-rows and deletes them. Dead letters with the reasons ``too_old`` and ``reconciled`` are only retried
-if the operator names this reason or the dead letters.
+letters and deletes them.
+
+Dead letters with the reasons ``too_old`` and ``reconciled`` may have been counted already. They are
+only retried if the operator gives their reason or their names.
 """
 
 import time
@@ -22,7 +24,7 @@ from countersink.runtime.dead_letter import MAYBE_COUNTED, WHOLE_ENTRY, Bad, Dea
 from countersink.runtime.members import Seen
 
 PAGE: Final = 25
-"""Number of dead rows that one transaction retries."""
+"""Number of dead letters that one transaction retries."""
 
 
 Decode = Callable[[bytes], tuple[Sequence[Row], Mapping[int, Seen], Sequence[Bad]]]
@@ -35,12 +37,13 @@ class Retried:
     """The result of a retry.
 
     Attributes:
-        retried: number of dead rows that were counted and deleted (of a whole entry, maybe only a
-            part was counted).
-        failed: number of dead rows that stay, or that were made for the bad rows of a whole entry.
+        retried: number of dead letters that were counted and deleted. This includes whole entries
+            of which only some rows were counted.
+        failed: number of dead letters that failed and stay, and of new ones for the failed rows of
+            whole entries.
         rows: number of rows that were counted.
-        left_out: number of dead rows that were not retried, because their reason is ``too_old`` or
-            ``reconciled``, and neither a reason nor refs were given.
+        left_out: number of dead letters that were not retried, because their reason is ``too_old``
+            or ``reconciled``, and neither a reason nor refs were given.
     """
 
     retried: int = 0
@@ -59,29 +62,31 @@ def retry(
     up_to: datetime | None = None,
     pause: Callable[[float], object] = time.sleep,
 ) -> Retried:
-    """Count dead rows and delete them: those with ``reason``, those that ``refs`` name, or, if both
-    are given, those that fit both. If neither is given, all are retried except those with the
-    reasons ``too_old`` and ``reconciled``.
+    """Count the rows in dead letters, and delete these dead letters. ``reason`` and ``refs`` choose
+    the dead letters to retry. If both are given, a dead letter must fit both.
 
-    A dead row that fails again stays, with its new reason. A whole entry of which only some rows
-    fail is replaced by dead rows of these. ``too_old`` rows may have been counted already.
-    ``reconciled`` rows are counted already if the sources of the reconcile were complete. So an
-    operator has to decide that these rows are not counted yet, and choose them by reason or ref. If
-    another retry runs at the same time, each dead row is left to the one that locks it first.
+    If neither is given, all are retried except those with the reasons ``too_old`` and
+    ``reconciled``. Those with ``too_old`` may have been counted already. Those with ``reconciled``
+    are counted already if the sources of the reconcile were complete. So an operator has to make
+    sure that they are not counted yet, and to choose them by reason or ref.
+
+    A dead letter that fails again stays, with its new reason. If only some rows of a whole entry
+    fail, the dead letter of the entry is replaced by dead letters of these rows. If two retries run
+    at the same time, each dead letter is retried by the one that locks it first.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
         slot: the slot to which amounts are added.
         decode: ``countersink.stream.decode.decode_payload``.
-        reason: retry only dead rows with this reason.
-        refs: retry only dead rows with these names (``<hex id>:<position>``, or ``<hex id>`` for
+        reason: retry only dead letters with this reason.
+        refs: retry only dead letters with these names (``<hex id>:<position>``, or ``<hex id>`` for
             all of an entry).
-        up_to: without ``refs``, retry only dead rows that were created by this time (UTC).
+        up_to: without ``refs``, retry only dead letters that were created by this time (UTC).
         pause: sleeps for the given seconds before a transaction is run again.
 
     Raises:
         ValueError: a text in ``refs`` is not a ref.
-        StoreError: a statement failed. Pages that were retried before it are committed.
+        StoreError: a statement failed. Earlier transactions stay committed.
     """
     retried = failed = rows = 0
     failed_now: set[Key] = set()
@@ -108,18 +113,18 @@ def _retry_page(
     page: Sequence[Key],
     left_out: Mapping[RowName, RowRefusal],
 ) -> tuple[Retried, set[Key]]:
-    """Retry some dead rows in one transaction.
+    """Retry some dead letters in one transaction.
 
     Args:
         session: outside a transaction.
         slot: the slot to which amounts are added.
         decode: as for :func:`retry`.
         reasons: the reason to retry (None for any), and the reasons not to retry.
-        page: primary keys of the dead rows.
+        page: primary keys of the dead letters.
         left_out: rows that must not be counted, each with the reason.
 
     Returns:
-        The result, and the primary keys of the dead rows that stay or are new.
+        The result, and the primary keys of the dead letters that stay or are new.
     """
     reason, but = reasons
     with session.transaction():
@@ -164,8 +169,10 @@ def _retry_page(
 
 
 def _read(row: DeadRow, decode: Decode) -> tuple[list[Row], Mapping[int, Seen], list[DeadRow]]:
-    """Return the rows in a dead row's payload, the hashes of their members by position, and dead
-    rows for what cannot be counted. If the payload was cut off, this is the dead row itself.
+    """Return what the payload of a dead letter contains: the good rows, the hashes of their members
+    (such as visitors) by row position, and a dead letter for each bad row. If the payload was cut
+    off, return ``row`` as the only dead letter. If it is a single bad row, return ``row`` with the
+    new reason.
     """
     if row.truncated:
         return [], {}, [row]

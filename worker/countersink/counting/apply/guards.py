@@ -1,11 +1,13 @@
-"""The control row with its locks, and guards, which keep an entry from being counted twice. Guards
-are rows of ``applied_entry``; they are inserted, looked up, and pruned up to the watermark. Pruning
-is refused while the clocks of MySQL and Redis differ by more than five minutes.
+"""Guards, which keep an entry from being counted twice, and the control row with its locks.
+
+A guard is a row of ``applied_entry``. Guards are inserted and looked up. Pruning deletes the guards
+of entries that were first sent before the watermark. It is refused while the clocks of MySQL and
+Redis differ by more than five minutes.
 
 The control row has the watermark, the version of the catalog, strict mode, the default cap and the
-default settings of counters.
-Every batch reads it under a share lock until its transaction ends. A change takes the exclusive
-lock. So no transaction that has read the old values can commit after the change.
+default settings of counters. Every batch reads it under a share lock, and keeps this lock until its
+transaction ends. Whoever changes the row takes the exclusive lock. So no transaction that has read
+the old values can commit after the change.
 """
 
 import time
@@ -29,7 +31,8 @@ Result = TypeVar("Result")
 
 
 class CounterDefaults(NamedTuple):
-    """The settings of counters that have no row in ``counter``. The row is inserted with them.
+    """The default settings of counters. A counter without a row in ``counter`` has these settings,
+    and its row is inserted with them.
 
     Attributes:
         time_zone: IANA name of the time zone.
@@ -51,10 +54,12 @@ class Control:
     """The values of the control row.
 
     Attributes:
-        watermark: a time in Unix ms; guards of entries first sent before it may have been pruned.
+        watermark: a time in Unix ms. If an entry was first sent before it, the entry's guard may
+            have been deleted.
         now: time of the server's clock in Unix ms.
         catalog_version: version of the catalog; it grows with every change of counters' settings.
-        strict: whether rows of counters that were neither created nor counted are refused.
+        strict: True if strict mode is on: rows of counters that were neither created nor counted
+            are refused.
         max_keys: maximum number of keys per day of a counter without its own cap; None for any
             number.
         defaults: the default settings of counters.
@@ -71,12 +76,12 @@ class Control:
 def read_control(session: Session, lock: str = "LOCK IN SHARE MODE") -> Control:
     """Read the control row under a lock that lasts until the transaction ends.
 
-    Under the share lock, neither watermark nor catalog changes. So an entry that is young enough
-    now is still young enough when its guard is inserted.
+    While the share lock is held, watermark and catalog do not change. So if an entry is not too old
+    when the row is read, it is still not too old when its guard is inserted.
 
     Args:
-        session: in a transaction; without a lock it need not be.
-        lock: a locking clause of SQL; an empty one reads without a lock.
+        session: in a transaction. If ``lock`` is empty, it need not be in one.
+        lock: SQL locking clause; an empty text reads without a lock.
 
     Raises:
         Refused: the row is missing.
@@ -106,16 +111,16 @@ def exclusive(
     """Run ``work`` in a transaction that holds the exclusive lock on the control row. Commit, and
     return the result of ``work``.
 
-    Whoever waits for this lock blocks new readers of the row. So an attempt waits for one second at
-    most for each lock.
+    While a transaction waits for this lock, no other can read the row under a share lock. So an
+    attempt waits for one second at most for each lock.
 
     Args:
         session: outside a transaction.
         work: gets the control row. It is run again after a conflict with another transaction.
         attempts: maximum number of attempts.
         pause: sleeps for the given seconds between attempts.
-        before: called in the transaction before it asks for the lock. It takes other locks, so that
-            nobody has to wait for the control row meanwhile.
+        before: called in the transaction before it locks the control row. Here it can take locks
+            for which it may have to wait, without making others wait for the control row.
 
     Raises:
         Conflict: each attempt conflicted with other transactions, and was rolled back.
@@ -138,8 +143,8 @@ def bump(session: Session) -> None:
 
 
 def short_waits(session: Session) -> AbstractContextManager[None]:
-    """Limit a session's waits for locks to one second within the block, because other transactions
-    wait behind it.
+    """Return a context manager. Within it, the session waits for a lock for one second at most,
+    because other transactions wait for the locks that the session holds.
     """
     return session.variable("innodb_lock_wait_timeout", EXCLUSIVE_LOCK_WAIT, LOCK_WAIT)
 
@@ -158,7 +163,7 @@ class Pruned:
     Attributes:
         watermark: the new watermark in Unix ms.
         deleted: number of deleted guards.
-        finished: False if it was stopped early; the next run deletes the rest.
+        finished: False if ``stop`` ended the pruning early; the next run deletes the rest.
     """
 
     watermark: int
@@ -167,8 +172,8 @@ class Pruned:
 
 
 def watermark(session: Session) -> int:
-    """Return the watermark in Unix ms, without a lock. Guards of entries first sent before it may
-    have been pruned.
+    """Return the watermark in Unix ms, read without a lock. If an entry was first sent before it,
+    the entry's guard may have been deleted.
     """
     return read_control(session, lock="").watermark
 
@@ -176,9 +181,9 @@ def watermark(session: Session) -> int:
 def insert(session: Session, entries: Sequence[tuple[bytes, int]], control: Control) -> None:
     """Insert a guard for each entry, in the order of ids.
 
-    This is a plain INSERT: it waits for another transaction that inserts the same id, and fails
-    once that has committed. (After a SELECT, or with INSERT IGNORE, both transactions would count
-    the entry.)
+    This is a plain INSERT. It waits for another transaction that inserts the same id, and fails
+    when that transaction has committed. (After a SELECT, or with INSERT IGNORE, both transactions
+    would count the entry.)
 
     Args:
         session: in the transaction that counts the entries.
@@ -196,8 +201,8 @@ def insert(session: Session, entries: Sequence[tuple[bytes, int]], control: Cont
 
 
 def known(session: Session, ids: Sequence[bytes]) -> set[bytes]:
-    """Return those ids that have a guard. Their entries were applied: counted, or stored as dead
-    letters.
+    """Return those of ``ids`` that have a guard. Their entries were applied: counted, or stored as
+    dead letters.
     """
     found: set[bytes] = set()
     for part in parts(sorted(ids), IDS_PER_STATEMENT):
@@ -221,23 +226,25 @@ def prune(
     rest: Callable[[], object] = lambda: None,
 ) -> Pruned:
     """Raise the watermark to ``keep_ms`` milliseconds ago, and delete the guards of entries that
-    were both first sent and applied before it.
+    were both first sent and applied before the watermark.
 
-    The raised watermark is committed first. From then on, entries sent before it are refused as too
-    old, so their guards are not needed any more. The watermark is never lowered again. So if it
-    followed a clock that jumped ahead, all entries would be too old until that time comes. This is
-    why the earlier of two clocks decides: that of Redis, which dates entries, and that of MySQL.
+    The new watermark is committed before guards are deleted. From then on, entries first sent
+    before it are refused as too old, so their guards are not needed any more.
+
+    "Now" is the earlier of two clocks: that of Redis, which dates entries, and that of MySQL. The
+    watermark can never be lowered. If it followed a clock that is ahead, all entries would be too
+    old until the right time reaches the watermark.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
         keep_ms: milliseconds for which guards are kept.
         now_ms: time of Redis's clock in Unix ms.
-        not_above_ms: Unix ms of the oldest entry that is still in a stream or pending; the
-            watermark stays at or below it. None if there is no such entry.
+        not_above_ms: first sending, in Unix ms, of the oldest entry that is still in a stream or
+            pending; the watermark stays at or below it. None if there is no such entry.
         chunk: maximum number of rows that one transaction deletes.
         attempts: maximum number of attempts to get the lock on the control row.
         pause: sleeps for the given seconds between attempts.
-        stop: asked between transactions; if it returns True, pruning ends early.
+        stop: called between transactions; if it returns True, pruning ends early.
         rest: called between transactions, to let others work.
 
     Raises:

@@ -1,28 +1,28 @@
 """Caps of keys (``--max-keys``): how many keys a day of a counter may have. Applies caps when
-counting, and reads the amounts of the key ``__overflow__``, which counts all further keys.
+counting, and reads the amounts of the key ``__overflow__``, in which all further keys are counted.
 
-The transaction that counts applies the cap before it adds anything. Existing keys are always
-counted, so keys that the catalog does not remember are looked up. If some are new, the transaction
-locks the day's row of ``counter_keys`` until it ends. Under that lock it looks them up again, makes
-as many as there is room for, and stores the new number of keys. So workers and backfills never make
-more keys than the cap allows, whatever process is killed or repeats its transaction. (Transactions
-of applications keep to no cap.) Once a day is full it stays full, and nobody locks its row any
-more, even if a million further keys arrive.
+The transaction that counts applies the cap before it adds anything. It looks up the keys that the
+catalog does not remember; keys that exist are always counted. If some are new, it locks the day's
+row of ``counter_keys`` until it ends. Under that lock it looks them up again, decides how many of
+them have room, and stores the day's new number of keys. So workers and backfills never make more
+keys than the cap allows, even if a process is killed or repeats its transaction. (Transactions of
+applications keep to no cap.) A full day stays full. Nobody locks its row any more, even if a
+million further keys arrive.
 
-The stored number never decreases: deleting a key gives no room back. When a counter gets its first
-cap, its existing keys are counted first (:func:`count_anew`).
+The stored number never decreases: a deleted key makes no room. When a counter gets its first cap,
+the keys that it has already are counted (:func:`count_anew`).
 
-Rows are locked in the order of (counter, day), after the guards and before any other row, so that
-transactions do not deadlock. :func:`make_rows` inserts them in transactions of their own:
-transactions that wait for an INSERT can deadlock if it is rolled back.
+Transactions lock rows of ``counter_keys`` in the order of (counter, day), after guards and before
+all other rows, so that they do not deadlock. :func:`make_rows` inserts each row in its own
+transaction: transactions that wait for an INSERT can deadlock if it is rolled back.
 
-A day gets no new keys once retention has begun to roll it up to its month (``rolled_month``); its
-row may then be pruned. A late event of a key that the day had is still counted under this key,
-which the month has. Keys are looked up first in the day, then ``rolled_month`` is read, then they
-are looked up in the month. A key that retention moves meanwhile is found in one of them: it moves
-in a single transaction, after ``rolled_month`` was set.
+When retention rolls a day up to its month (``rolled_month``), the day gets no new keys any more,
+and its row may be pruned. A late event of a key that the day had is still counted under this key,
+because the month has it. A look-up reads the day, then ``rolled_month``, then the month. Retention
+sets ``rolled_month``, and then moves each key in one transaction. So a key that moves during the
+look-up is found in the day or in the month.
 
-Sessions are at READ COMMITTED, because each query has to see all earlier commits.
+Sessions are at READ COMMITTED, so that each query sees all earlier commits.
 """
 
 from collections import Counter
@@ -81,15 +81,13 @@ class Capped:
     made: dict[Place, list[str]] = field(default_factory=dict)
 
     def key(self, counter: str, label: int, key: str) -> str:
-        """Return the key under which the amount of ``key`` was counted: itself, or
-        ``__overflow__``.
-        """
+        """Return ``key``; or ``__overflow__``, if the amount of ``key`` was moved there."""
         return OVERFLOW if key in self.moved.get((counter, label), ()) else key
 
 
 def cap(session: Session, amounts: Amounts, catalog: Catalog) -> Capped:
-    """Decide which new keys a day has room for, and store its new number of keys. Move the amounts
-    of the other new keys to the key ``__overflow__``.
+    """Decide for which new keys each day has room, and store the day's new number of keys. Move the
+    amounts of the other new keys to the key ``__overflow__``.
 
     Args:
         session: at READ COMMITTED, in a transaction that holds the share lock on the control row
@@ -138,9 +136,9 @@ def make_rows(session: Session, places: Iterable[Place]) -> None:
 
 
 def count_anew(session: Session, counters: Iterable[str] | None = None) -> None:
-    """Forget the stored numbers of keys, so that each day's keys are counted before it gets another
-    key. Runs in the transaction that sets a first cap and holds the exclusive lock on the control
-    row.
+    """Set the stored numbers of keys to NULL. A day's keys are then counted before the day gets
+    another key. Call this in the transaction that sets a first cap, under the exclusive lock on the
+    control row.
 
     Args:
         session: in that transaction.
@@ -155,8 +153,8 @@ def count_anew(session: Session, counters: Iterable[str] | None = None) -> None:
 
 @dataclass(slots=True)
 class _Day:
-    """A day with a cap (``most``), its keys that the catalog does not remember, and the labels of
-    their buckets.
+    """A day of a counter with a cap (``most``): the day's keys that the catalog does not remember,
+    and the labels of the buckets in which they are.
     """
 
     most: int
@@ -165,7 +163,7 @@ class _Day:
 
 
 def _unknown(amounts: Amounts, catalog: Catalog) -> dict[Place, _Day]:
-    """Return the keys that the catalog does not remember, by (counter, day), of capped counters."""
+    """Return, by (counter, day), the keys of capped counters that the catalog does not remember."""
     found: dict[Place, _Day] = {}
     for counter in amounts.counters:
         most = catalog.cap(counter)
@@ -184,16 +182,16 @@ def _unknown(amounts: Amounts, catalog: Catalog) -> dict[Place, _Day]:
 
 
 def _free(catalog: Catalog, counter: str) -> tuple[str, ...]:
-    """Return the keys of a counter that take no room: ``__overflow__`` and, if it has dimensions,
-    the key ``""``, which counts all events with dimensions.
+    """Return the keys of a counter that its cap does not count: ``__overflow__`` and, if it has
+    dimensions, the key ``""``, in which all events with dimensions are counted.
     """
     return (OVERFLOW, "") if counter in catalog.dimensioned else (OVERFLOW,)
 
 
 def _states(session: Session, places: Iterable[Place]) -> dict[Place, int | None]:
-    """Return the stored number of keys of each day that has a row in ``counter_keys``. It is None
-    where the keys are still to be counted. Reads without a lock: the number never decreases, so a
-    day that is full in an old row is still full.
+    """Return the stored number of keys of each (counter, day) that has a row in ``counter_keys``;
+    None if the day's keys are not counted yet. No lock is needed: the number never decreases, so a
+    day that was full is still full.
     """
     found: dict[Place, int | None] = {}
     for part in parts(sorted(places), _PLACES_PER_QUERY):
@@ -220,7 +218,7 @@ def _granted(
         place: counter and day.
         keys: keys that did not exist when they were first looked up.
         most: the cap.
-        before: the day's stored number of keys at that look-up; None if they were not counted.
+        before: the day's stored number of keys at that look-up; None if they were not counted yet.
     """
     rows: list[tuple[int | None]] = session.query(
         f"SELECT made FROM {_ROWS} WHERE counter = %s AND day = %s FOR UPDATE", place
@@ -245,9 +243,9 @@ def _granted(
 def _missing_keys(
     session: Session, catalog: Catalog, place: Place, keys: Iterable[str]
 ) -> tuple[list[str], bool]:
-    """Return the keys that a day does not have, and whether the day's keys may have moved to its
-    month. If they may, keys that the month has are not missing. The second value is False if the
-    day's own buckets have all keys. The catalog is made to remember the keys that exist.
+    """Return those of ``keys`` that do not exist, and whether the day is rolled up to its month. A
+    key exists if the day has it, or if the day is rolled up and its month has it. (If the day has
+    all keys, the second value is False, too.) The catalog then remembers the keys that exist.
     """
     counter, day = place
     encoded = {key: key.encode().hex() for key in keys}
@@ -267,7 +265,7 @@ def _missing_keys(
 
 
 def _count_keys(session: Session, catalog: Catalog, place: Place) -> int:
-    """Return the number of keys of a day that take room."""
+    """Return the number of keys of a day that the cap counts."""
     where, args = _of_day(catalog, place)
     free = [key.encode() for key in _free(catalog, place[0])]
     ((number,),) = session.query(
@@ -302,8 +300,8 @@ def _existing(
     args: Sequence[object],
     encoded: Iterable[str],
 ) -> set[str]:
-    """Return, as texts, those of some keys (``encoded``, in hex digits) that have rows of a counter
-    under an SQL condition. ``index`` names the index to use.
+    """Return those of some keys that have rows of a counter. ``encoded`` has the keys in hex
+    digits. ``where`` is an SQL condition on the rows, and ``index`` names the index to use.
     """
     existing: set[str] = set()
     for part in parts(sorted(encoded), KEYS_PER_STATEMENT):
@@ -321,7 +319,7 @@ def overflown(
     session: Session, names: Iterable[str], since: datetime = EPOCH
 ) -> dict[tuple[str, int], int]:
     """Return the amounts of the key ``__overflow__`` by (counter, bucket's label), for counters and
-    breakdowns; only in rows whose column ``bucket`` is ``since`` or later.
+    breakdowns. Rows whose column ``bucket`` is before ``since`` are left out.
     """
     found: dict[tuple[str, int], int] = {}
     for part in parts(sorted(names), _COUNTERS_PER_QUERY):
@@ -368,15 +366,16 @@ def prune(
 ) -> tuple[int, bool]:
     """Delete the rows of ``counter_keys`` for days that are rolled up to months.
 
-    Each row is deleted in its own transaction, because workers lock several rows in another order.
+    Each row is deleted in its own transaction. A transaction with several rows could deadlock with
+    workers, which lock rows in another order.
 
     Args:
         session: outside a transaction.
-        stop: asked before each row; if it returns True, no more rows are deleted.
+        stop: called before each row; if it returns True, no more rows are deleted.
         rest: called between two pages of rows, to let others work.
 
     Returns:
-        The number of deleted rows, and whether these were all.
+        The number of deleted rows; and True, or False if ``stop`` ended this early.
 
     Raises:
         StoreError: a statement failed.

@@ -2,12 +2,13 @@
 or snapshot that was behind). ``watch`` compares samples of the streams with the guards, and stores
 samples and losses in the table ``queue_look``.
 
-An entry was lost if it was in its stream at the previous sample, is not there now, and has no
-guard. This needs nothing that Redis says about itself. It holds on one server, after a failover,
-and on a cluster. A loss is only recorded after :data:`CERTAIN_MS`: until then a worker may apply
-the entry from a batch, or a producer may send it again. A sample has the oldest and the newest
-entry of a stream, and the stream's length. So it is certain of one or two entries that they are
-lost; how many others are lost is unknown.
+An entry is missing if it was in its stream at the previous sample, is not there now, and has no
+guard. It is recorded as lost after :data:`CERTAIN_MS`. Until then a worker may still apply it from
+a batch, or a producer may send it again. This works on one server, after a failover, and on a
+cluster.
+
+A sample has only the oldest and the newest entry of a stream, and the stream's length. So a loss is
+certain for one or two entries. How many others are lost is unknown.
 """
 
 import json
@@ -59,16 +60,16 @@ by stream."""
 
 @dataclass(frozen=True, slots=True)
 class QueueLoss:
-    """A loss of entries from one stream. Of the recorded losses, those that were found on the same
-    day (UTC) are added up.
+    """A loss of entries from one stream. Losses of a stream that are found on the same day (UTC)
+    are added up and recorded as one.
 
     Attributes:
         stream: the stream's key in Redis.
         entries: number of lost entries that a sample had seen; more may be lost. It is 0 if the
             number is unknown.
-        waited: number of entries in the stream at the previous sample, all of which may be lost.
+        waited: number of entries in the stream at the previous sample; all of them may be lost.
         since: time in Unix ms after which the lost entries arrived.
-        noticed_at: time in Unix ms before which they arrived, and at which the loss was found.
+        noticed_at: time in Unix ms at which the loss was found; the lost entries arrived before it.
     """
 
     stream: str
@@ -92,16 +93,16 @@ def _iso(ms: int) -> str:
 
 def watch(session: Session, take_samples: TakeSamples) -> list[QueueLoss]:
     """Take samples of the streams, and return the losses that were recorded now. If any process
-    took samples within the last :data:`LOOK_EVERY_MS`, nothing is done, and the list is empty. If
-    several processes call this at once, only one of them records a loss.
+    took samples within the last :data:`LOOK_EVERY_MS`, do nothing, and return an empty list. If
+    several processes call this at the same time, only one of them records a loss.
 
     Args:
         session: at READ COMMITTED, outside a transaction, on the server that takes writes.
         take_samples: takes the samples in Redis.
 
     Raises:
-        StoreError: a statement failed. The next call finds the losses again; so it does after any
-            error of ``take_samples``.
+        StoreError: a statement failed. The next call finds the losses again.
+        Any error of ``take_samples``. The next call finds the losses again.
     """
     rows = session.query(
         f"SELECT version, {NOW_MS}, IF({NOW_MS} - looked_at BETWEEN 0 AND %s, NULL, streams),"
@@ -167,8 +168,8 @@ def _loss(
 
 
 def _with(known: str, losses: Sequence[QueueLoss]) -> str:
-    """Return JSON of the recorded losses (``known``, also JSON) and the new ones, added up by
-    stream and day of UTC.
+    """Add new losses to the recorded ones (``known``, in JSON), and return the result as JSON. It
+    has one loss for each stream and day (UTC).
     """
     by_day = {(each.stream, _iso(each.noticed_at)[:10]): each for each in _read(known)}
     for loss in losses:
@@ -197,12 +198,12 @@ def _all(session: Session) -> tuple[int, list[QueueLoss]]:
 
 def recent(session: Session, days: int = SHOWN_DAYS) -> list[QueueLoss]:
     """Return the losses that were found in the last ``days`` times 24 hours: one for each stream
-    and day (UTC), in this order.
+    and day (UTC), sorted by stream, then by day.
     """
     now, losses = _all(session)
     return [each for each in losses if each.noticed_at > now - days * _DAY_MS]
 
 
 def total(session: Session) -> int:
-    """Return the number of entries that are known to be lost, of all times."""
+    """Return the number of entries that are known to be lost, of all time."""
     return sum(each.entries for each in _all(session)[1])

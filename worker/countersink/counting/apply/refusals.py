@@ -1,10 +1,13 @@
-"""Rules (``RULES``) by which rows become dead letters, with the explanation of each. They refuse
-malformed rows; rows of a counter that a tracked table has, or (in strict mode) of an unknown
-counter; dimensions that are not declared; members that the counter does not count, or that have a
-wrong salt; and days that were reconciled.
+"""Rules (``RULES``) that refuse rows, with an explanation for each reason. Refused rows become dead
+letters.
 
-The rules decide row by row, in the transaction that counts the other rows: after it has inserted
-the guards, and before it adds any amounts.
+The rules refuse malformed rows; rows of counters that only the triggers of a tracked table count;
+in strict mode, rows of unknown counters; rows with dimensions that the counter has not declared;
+rows with members (such as visitors) that the counter does not count, or that were hashed with a
+wrong salt; and rows of days that were reconciled.
+
+The rules run in the transaction that counts the other rows, after it has inserted the guards and
+before it adds any amounts.
 """
 
 import json
@@ -36,9 +39,11 @@ class RuleContext:
 
     Attributes:
         catalog: the catalog in force.
-        late: whether rows that were accepted before their day was reconciled are counted after all.
+        late: True to count rows that were accepted before their day was reconciled. If False, they
+            are refused.
         counters: names of counters whose rows are refused, each with the reason.
-        salts: by number, the periods of the salts with which members were hashed.
+        salts: by the salt's number, the period of each salt with which members (such as visitors)
+            were hashed.
         left_out: rows that an earlier attempt refused, each with the reason.
     """
 
@@ -53,8 +58,8 @@ class RefusalRule(NamedTuple):
     """A rule that refuses some rows.
 
     Attributes:
-        concerns: tells whether the rule may refuse rows of an entry. Rows of other entries are not
-            checked.
+        concerns: returns whether the rule can refuse rows of an entry. If not, the rule skips the
+            entry.
         refusal: returns why a row is refused, or None if this rule allows it.
     """
 
@@ -70,19 +75,19 @@ def refuse(
     left_out: Mapping[RowName, RowRefusal],
     late: bool = False,
 ) -> tuple[list[Incoming], list[DeadRow]]:
-    """Separate rows that may be counted from rows that may not.
+    """Separate rows that may be counted from rows that are refused.
 
     Args:
         session: in a transaction that holds a lock on the control row.
         entries: the entries that are to be counted.
         catalog: the catalog in force.
-        left_out: further rows that must not be counted, each with the reason.
-        late: whether to count rows that were accepted before their day was reconciled. If false,
-            these are refused. Rows accepted later are never refused for this reason.
+        left_out: further rows to refuse, each with the reason.
+        late: True to count rows that were accepted before their day was reconciled. If False, they
+            are refused. Rows that were accepted later are not affected.
 
     Returns:
-        The entries without the refused rows (also those that have no rows left), and a dead row for
-        each refused row.
+        All entries, without their refused rows (an entry may have no rows left); and a dead letter
+        for each refused row.
     """
     numbers = {seen.number for entry in entries for seen in entry.seen.values()}
     context = RuleContext(
@@ -104,8 +109,8 @@ def refuse(
 def _without(
     entry: Incoming, rules: Sequence[Callable[[Row], RowRefusal | None]], dead: list[DeadRow]
 ) -> Incoming:
-    """Return the entry without the rows that any of ``rules`` refuses. Append a dead row for each
-    refused row to ``dead``.
+    """Return the entry without the rows that any of ``rules`` refuses. Append a dead letter for
+    each refused row to ``dead``.
     """
     kept: list[Row] = []
     for row in entry.rows:
@@ -118,7 +123,7 @@ def _without(
 
 
 def dead_row(entry: Incoming, row: Row, refusal: RowRefusal) -> DeadRow:
-    """Return the dead row for a refused row of an entry."""
+    """Return the dead letter for a refused row of an entry."""
     position, counter, key, minute, amount = row
     items = [counter, key if isinstance(key, str) else dict(key), minute, amount]
     if position in entry.seen:
@@ -218,9 +223,9 @@ RULES: Final = (
 def _not_counted(
     session: Session, entries: Iterable[Incoming], catalog: Catalog
 ) -> dict[str, RowRefusal]:
-    """Return the names of counters whose rows are refused, each with the reason. They are the
-    counters of tracked tables, which only triggers count, and in strict mode those that were
-    neither created nor counted before.
+    """Return the names of counters whose rows are refused, each with the reason. These are the
+    counters of tracked tables, which only triggers count. In strict mode, these are also the
+    counters that were neither created nor counted before.
     """
     if not (catalog.strict or catalog.tracked):
         return {}

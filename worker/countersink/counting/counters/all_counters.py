@@ -1,6 +1,7 @@
-"""Names of counters and of breakdowns (``page_views#1``): reads the names of all counters that were
-created or counted, their totals of all time, and whether a rise is good; checks whether a counter
-is in use; inserts rows of counters that have none, and deletes rows that are not used.
+"""All counters. Reads the names of the counters that were created or counted, their totals of all
+time, and whether a rise of each counter is good. Checks whether a counter is in use. Inserts rows
+of counters that have no row in ``counter``, and deletes rows that are not used. Tells names of
+breakdowns (``page_views#1``) from other names.
 
 Names are read in parts. Totals are added up from the rows of the counters, or read from the ledger.
 One statement reads hundreds of counters.
@@ -58,8 +59,10 @@ def counter_names(session: Session) -> list[str]:
 
 
 def read_better(session: Session, names: Sequence[str]) -> dict[str, Better]:
-    """Return whether a rise of each of some counters is good, bad or neither, by name. Counters
-    without a row are left out: they have the default."""
+    """Return the setting ``better`` of some counters, by name: whether a rise is good (``up``), bad
+    (``down``) or neither (``none``). Counters without a row in ``counter`` are left out; they have
+    the default.
+    """
     if not names:
         return {}
     query = f"SELECT name, better FROM counter WHERE name IN ({marks(names)})"
@@ -141,8 +144,8 @@ def insert_rows(session: Session, names: Iterable[str], defaults: CounterDefault
 
 
 def insert_all_rows(session: Session) -> None:
-    """Insert the rows of all counters that have none, with the default settings, in transactions of
-    up to 500 rows. The session is outside a transaction.
+    """Insert a row with the default settings for each counter that has no row in ``counter``, in
+    transactions of up to 500 rows. The session is outside a transaction.
     """
     stored = {name for (name,) in session.query("SELECT name FROM counter")}
     for names in parts(sorted(set(counter_names(session)) - stored), _COUNTERS_PER_QUERY):
@@ -182,11 +185,11 @@ def totals_of(session: Session, names: Sequence[str]) -> dict[str, int]:
 
 
 def ledger_totals(session: Session, names: Sequence[str]) -> dict[str, int]:
-    """Return what :func:`totals_of` returns, but read it from the ledger, which has far fewer rows:
-    one per counter and slot.
+    """Return the same as :func:`totals_of`, but read from the ledger, which has far fewer rows: one
+    for each counter and slot.
 
-    Counters of tracked tables are not in the ledger, because triggers post nothing there. For these
-    the rows of the counter are added up.
+    Counters of tracked tables are not in the ledger, because triggers post nothing there. Their
+    totals are added up from their rows in ``counter_slot``.
     """
     tracked = {name for (name,) in session.query("SELECT counter FROM tracked_table")}
     plain = [name for name in names if name not in tracked]
@@ -233,13 +236,14 @@ def counter_of(name: str) -> str:
 
 
 def names_of(session: Session, counter: str, condition: str = "created IS NOT NULL") -> list[str]:
-    """Return the sorted names of a counter's breakdowns; those that are being deleted are included.
+    """Return the sorted names of a counter's breakdowns.
 
     Args:
         session: in a transaction or not.
         counter: the counter's name.
-        condition: SQL condition on their rows of the table ``counter``. By default, breakdowns that
-            were deleted, but still have a row there, are left out.
+        condition: SQL condition on the rows of the breakdowns in the table ``counter``. The default
+            includes removed breakdowns whose counts are not deleted yet. It leaves out breakdowns
+            whose counts are deleted, and of which only the row in ``counter`` is left.
     """
     found = session.query(
         f"SELECT name FROM counter WHERE breakdown_of = %s AND {condition} ORDER BY name",
@@ -249,19 +253,20 @@ def names_of(session: Session, counter: str, condition: str = "created IS NOT NU
 
 
 def is_posted(session: Session, name: str) -> bool:
-    """Return whether a counter is in the ledger. Waits for open transactions that count it."""
+    """Return whether the ledger has rows of a counter. Waits for transactions that count it."""
     posted = "SELECT 1 FROM counter_ledger WHERE counter = %s LIMIT 1 LOCK IN SHARE MODE"
     return bool(session.query(posted, (name,)))
 
 
 def is_used(session: Session, name: str, more: Sequence[str] = ()) -> bool:
-    """Return whether the ledger or ``counter_slot`` has rows of a counter (also of the amount 0).
+    """Return whether the ledger or ``counter_slot`` has rows of a counter, even rows with the
+    amount 0.
 
     Args:
         session: in a transaction or not.
         name: the counter's name.
-        more: names of further tables with a column ``counter``; a row of the counter in one of them
-            is enough.
+        more: names of further tables with a column ``counter``. The result is also True if one of
+            them has a row of the counter.
     """
     tables = ("counter_ledger", "counter_slot", *more)
     seen = " OR ".join(f"EXISTS (SELECT 1 FROM {table} WHERE counter = %s)" for table in tables)

@@ -1,6 +1,8 @@
-"""Breakdowns of counters: totals by the values of some dimensions, such as page and country. Has
-names and limits, checks of declarations, the cells in which a row is counted, the choice of the
-breakdown that answers a question, and the SQL that declares and removes breakdowns.
+"""Breakdowns of counters: totals by the values of some dimensions, such as page and country.
+
+This module has the names and limits of breakdowns. It checks declarations, yields the cells in
+which a row is counted, and chooses the breakdowns that can answer a question. It has the SQL that
+declares and removes breakdowns.
 
 A breakdown is stored as a counter of its own with a reserved name, such as ``page_views#1``, which
 users cannot give. It has the settings of its counter, and is counted in the same transaction.
@@ -48,7 +50,7 @@ class Breakdown:
 
     Attributes:
         name: name of the counter that stores it, such as ``page_views#1``.
-        dimensions: its dimensions, in the order in which its keys have their values.
+        dimensions: its dimensions, in the order of their values in its keys.
         since: Unix minute from which on it counts events; 0 if it counts all events.
     """
 
@@ -114,12 +116,13 @@ class Dimensioned:
                 require_declared(self.counter, self.dimensions, name)
 
     def answering(self, wanted: Iterable[str], first: Iterable[str] = ()) -> list[Breakdown]:
-        """Return all breakdowns that have every dimension in ``wanted``. Those with the fewest
-        dimensions come first, and among these the ones that begin with the dimensions in ``first``,
-        in any order.
+        """Return the breakdowns that have all dimensions in ``wanted``. Breakdowns with fewer
+        dimensions come first. Of breakdowns with equally many, those that begin with the dimensions
+        in ``first`` (in any order) come first.
 
         Raises:
-            UnknownDimension: no breakdown has them all; the message says how to declare one.
+            UnknownDimension: no breakdown has all dimensions in ``wanted``; the message says how to
+                declare one.
         """
         names, leading = set(wanted), set(first)
         for name in sorted(names):
@@ -142,7 +145,7 @@ class Dimensioned:
 
 
 def require_declared(counter: str, dimensions: Sequence[str], name: str) -> None:
-    """Raise an error if a counter does not have a dimension.
+    """Raise an error if a counter has not declared a dimension.
 
     Args:
         counter: the counter's name.
@@ -150,7 +153,7 @@ def require_declared(counter: str, dimensions: Sequence[str], name: str) -> None
         name: name of the dimension to look for.
 
     Raises:
-        UnknownDimension: it is not among them.
+        UnknownDimension: ``name`` is not in ``dimensions``.
     """
     if name not in dimensions:
         names = f"its dimensions are {', '.join(dimensions)}" if dimensions else "it has none"
@@ -164,10 +167,11 @@ def check_dimensions(names: Sequence[str] | str) -> tuple[str, ...]:
     """Check names of dimensions, and return them as a tuple.
 
     Args:
-        names: a sequence of names, or a text such as ``page,country``; ``none`` for an empty tuple.
+        names: a sequence of names, or a text such as ``page,country``. The text ``none`` gives an
+            empty tuple.
 
     Raises:
-        TypeError, ValueError: a name is invalid or not unique, or there are too many.
+        TypeError, ValueError: a name is invalid or given twice, or there are too many.
     """
     if names == NONE:
         return ()
@@ -180,14 +184,15 @@ def check_dimensions(names: Sequence[str] | str) -> tuple[str, ...]:
 def check_breakdowns(
     breakdowns: Sequence[str | Sequence[str]] | str,
 ) -> tuple[tuple[str, ...], ...]:
-    """Check declarations of breakdowns, and return the dimensions of each one.
+    """Check declarations of breakdowns, and return the dimensions of each breakdown.
 
     Args:
-        breakdowns: for each breakdown a sequence of dimensions, or a text such as ``page,country``;
-            or all in one text with blanks between them; ``none`` for an empty tuple.
+        breakdowns: a sequence with one item for each breakdown. An item is a sequence of
+            dimensions, or a text such as ``page,country``. Or a single text with all items, with
+            blanks between them. The text ``none`` gives an empty tuple.
 
     Raises:
-        TypeError, ValueError: a declaration is invalid or not unique, or there are too many.
+        TypeError, ValueError: a declaration is invalid or given twice, or there are too many.
     """
     if breakdowns == NONE or list(breakdowns) == [NONE]:
         return ()
@@ -215,9 +220,9 @@ def _each_once(values: tuple[T, ...], text: str) -> tuple[T, ...]:
 
 
 def read_dimensioned(session: Session, counter: str | None = None) -> dict[str, Dimensioned]:
-    """Return what each counter with dimensions has declared, by the counter's name. With
-    ``counter``, read only this counter; the result is empty if it has no dimensions. Reads in the
-    caller's transaction or snapshot.
+    """Return the declared dimensions and breakdowns of each counter that has dimensions, by the
+    counter's name. With ``counter``, read only this counter; the result is empty if it has no
+    dimensions. Reads in the caller's transaction or snapshot.
     """
     only, args = ("", ()) if counter is None else (" AND %s IN (name, breakdown_of)", (counter,))
     declared: dict[str, tuple[str, ...]] = {}
@@ -240,7 +245,7 @@ def read_dimensioned(session: Session, counter: str | None = None) -> dict[str, 
 
 
 def empty_key(counter: str) -> ValueError:
-    """Return the error for a deletion of the key ``''`` of a counter that has breakdowns."""
+    """Return the error for an attempt to delete the key ``''`` of a counter with breakdowns."""
     return ValueError(
         f"the events of the key '' of {counter} are also counted in its breakdowns, which would"
         " keep them: delete the counter, or remove its breakdowns first (`countersink counter set"
@@ -249,17 +254,20 @@ def empty_key(counter: str) -> ValueError:
 
 
 def removed(session: Session, counter: str) -> list[str]:
-    """Return the names of the breakdowns that were removed from a counter's settings: the caller
-    deletes their rows. After the first deletion a name is still returned, because applications may
-    go on counting in the breakdown for a minute. A second deletion, ten minutes later or more, ends
-    this.
+    """Return the names of breakdowns that were removed from a counter's settings. The caller
+    deletes their rows.
+
+    A breakdown is still returned after its first deletion, because applications may go on counting
+    in it for a minute. It is not returned any more after a second deletion, ten minutes later or
+    more.
     """
     return names_of(session, counter, "dimensions IS NULL")
 
 
 def remove_all(session: Session, counter: str) -> None:
-    """Remove all breakdowns from a counter's settings, in a transaction while nobody counts. Their
-    rows stay until the caller deletes what :func:`removed` returns.
+    """Remove all breakdowns from a counter's settings. Call this in a transaction during which
+    nobody counts. The rows of the breakdowns stay. The caller has to delete them; :func:`removed`
+    returns the names of the breakdowns.
     """
     session.execute("UPDATE counter SET dimensions = NULL WHERE breakdown_of = %s", (counter,))
     bump(session)
@@ -272,14 +280,14 @@ def declare(
     breakdowns: tuple[tuple[str, ...], ...] | None,
     since: int,
 ) -> None:
-    """Declare dimensions and breakdowns of a counter, whose row exists. Existing breakdowns that
-    ``breakdowns`` does not name are removed, as by :func:`remove_all`.
+    """Set the dimensions and breakdowns of a counter that has a row in ``counter``. Existing
+    breakdowns that are not in ``breakdowns`` are removed, as by :func:`remove_all`.
 
     Args:
         session: in a transaction during which nobody counts.
         counter: the counter's name.
-        dimensions, breakdowns: all that the counter is to have; None leaves them unchanged.
-        since: Unix minute from which on a new breakdown counts events; 0 if it counts all events.
+        dimensions, breakdowns: the complete new lists; None leaves a list unchanged.
+        since: Unix minute from which on new breakdowns count events; 0 if they count all events.
 
     Raises:
         ValueError: the declaration is not allowed.
@@ -340,9 +348,9 @@ _COPIED: Final = (
 
 
 def copy_settings(session: Session, counter: str) -> None:
-    """Copy to a counter's breakdowns its time zone, resolution (with the times of former ones),
-    steps of retention, cap and slots. How far buckets are rolled up is not copied: each breakdown
-    has its own.
+    """Copy settings of a counter to its breakdowns: time zone, resolution (with the times of former
+    resolutions), steps of retention, cap and slots. The times up to which buckets are rolled up are
+    not copied: each breakdown has its own.
     """
     copied = ", ".join(f"part.{column} = base.{column}" for column in _COPIED.split(", "))
     session.execute(

@@ -125,7 +125,7 @@ def ends_at(time_zone: str, label: int) -> int:
 
 
 def label_date(label: int) -> date:
-    """Return the date in the label of a day, or the first day in the label of a month."""
+    """Return the date of a day's label, or the first date of the month of a month's label."""
     return _date(label // _DAY)
 
 
@@ -164,7 +164,7 @@ def _day_number(time_zone: str, instant: int) -> int:
 
 
 def _day_begins(time_zone: str, number: int) -> int:
-    """Return :func:`day_begins` for the number of a day, which may be one beyond the last date."""
+    """Return :func:`day_begins` of the day with this number; also of the day after the last one."""
     return number * _DAY if number > _LAST_NUMBER else day_begins(time_zone, _date(number))
 
 
@@ -190,7 +190,7 @@ _END: Final = (_LAST_NUMBER + 1) * _DAY
 
 
 def offset_at(time_zone: str, instant: int) -> int:
-    """Return the UTC offset (seconds) at an instant; 0 beyond ``FIRST_DAY`` and ``LAST_DAY``."""
+    """Return the UTC offset (seconds) at an instant; 0 before ``FIRST_DAY``, after ``LAST_DAY``."""
     if not _FIRST <= instant < _END:
         return 0
     offset = datetime.fromtimestamp(instant, zone(time_zone)).utcoffset()
@@ -205,8 +205,9 @@ def widest(minutes: int) -> Resolution:
 
 @lru_cache(maxsize=65_536)
 def date_changes(time_zone: str, day: date) -> tuple[int, ...]:
-    """Return the instants (Unix seconds) at which the local date becomes ``day`` or later, and
-    those at which it goes back before ``day``, in turns. There is almost always one instant.
+    """Return the instants (Unix seconds) at which the local date becomes ``day`` or later. This is
+    almost always one instant. If clocks then go back over midnight, the instant at which they do so
+    is the second one, and the next change to ``day`` is the third.
     """
     begins = day_begins(time_zone, day)
     if offset_at(time_zone, begins - _AROUND) == offset_at(time_zone, begins + _AROUND):
@@ -218,8 +219,8 @@ def date_changes(time_zone: str, day: date) -> tuple[int, ...]:
 
 
 def in_one_day(time_zone: str, begin: int, end: int) -> bool:
-    """Return whether the local date stays the same from ``begin`` to before ``end`` (Unix seconds),
-    a span shorter than a day.
+    """Return whether the local date stays the same from ``begin`` to before ``end`` (Unix seconds).
+    The span must be shorter than a day.
     """
     day = date_at(time_zone, begin)
     return not any(
@@ -252,9 +253,7 @@ def intervals(time_zone: str, start: date | None, end: date | None) -> list[Inte
 
 
 def edges(time_zone: str, edge: date) -> tuple[int, ...]:
-    """Return the Unix seconds of a time, or those of :func:`date_changes` for a day: at the first
-    instant it begins; at the second, if clocks repeat a date, they go back before it; and so on.
-    """
+    """Return (Unix seconds,) of a time; for a day, return the result of :func:`date_changes`."""
     return (unix(edge),) if isinstance(edge, datetime) else date_changes(time_zone, edge)
 
 
@@ -264,19 +263,19 @@ def unix(moment: datetime) -> int:
 
 
 def following(end: date | None) -> date | None:
-    """Return the day or time before which a range with this ``end`` ends; None for no limit."""
+    """Return the day after ``end``; ``end`` itself if it is a time; None if there is no limit."""
     if end is None or isinstance(end, datetime):
         return end
     return None if end == date.max else end + ONE_DAY
 
 
 def later(one: int | None, other: int | None) -> int | None:
-    """Return the later of two begins, of which None is no limit; None only if both are None."""
+    """Return the later of two begins; None, which means no limit, only if both are None."""
     return max((each for each in (one, other) if each is not None), default=None)
 
 
 def earlier(one: int | None, other: int | None) -> int | None:
-    """Return the earlier of two ends, of which None is no limit; None only if both are None."""
+    """Return the earlier of two ends; None, which means no limit, only if both are None."""
     return min((each for each in (one, other) if each is not None), default=None)
 
 
@@ -298,17 +297,17 @@ def offsets(time_zone: str, begin: int, end: int) -> list[tuple[int, int, int]]:
 
 
 def hour_at(time_zone: str, instant: int, width: int) -> tuple[int, int]:
-    """Return (begin, UTC offset) in seconds of an instant's local hour, or ``width`` seconds."""
+    """Return (begin, UTC offset), in seconds, of an instant's local hour (of ``width`` seconds)."""
     offset = offset_at(time_zone, instant)
     return (instant + offset) // width * width - offset, offset
 
 
 def hours(time_zone: str, begin: int, end: int, width: int) -> Iterator[tuple[int, int]]:
-    """Yield the local hours from ``begin`` to before ``end`` (Unix seconds) in order, as
-    :func:`hour_at` returns them. The first one contains ``begin``.
+    """Yield the local hours (of ``width`` seconds) from ``begin`` to before ``end`` (Unix seconds),
+    in order, as :func:`hour_at` returns them. The first one contains ``begin``.
 
-    An hour that clocks repeat comes twice, with two offsets. An hour that they skip does not come.
-    If clocks change within an hour, two hours may have one begin, and each exists only in part.
+    An hour that clocks repeat is yielded twice, with two offsets. An hour that they skip is left
+    out. If clocks change within an hour, both parts are yielded, maybe with the same begin.
     """
     for first, stop, offset in offsets(time_zone, begin, end):
         hour, _ = hour_at(time_zone, first, width)
@@ -395,6 +394,6 @@ def _clock_changes(time_zone: str, utc_day: int) -> tuple[tuple[int, int], ...]:
 
 
 def _change(time_zone: str, low: int, before: int) -> int:
-    """Return the first second from ``low`` whose offset is not ``before``, within ``_STEP``."""
+    """Return the first second within ``_STEP`` from ``low`` whose offset is not ``before``."""
     step = range(low, low + _STEP)
     return low + bisect_left(step, True, key=lambda at: offset_at(time_zone, at) != before)

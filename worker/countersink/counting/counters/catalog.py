@@ -1,17 +1,17 @@
-"""The catalog: what a worker knows of all counters, namely their schemes (time zone, resolution,
-roll-ups), caps of keys, marks of reconciled days, dimensions and salts. It also remembers keys that
-exist, of counters with a cap.
+"""The catalog: what a worker knows of all counters. For each counter it has the scheme (time zone,
+resolution, roll-ups), the cap of keys, marks of reconciled days, dimensions and salts. For counters
+with a cap it also remembers keys that exist.
 
-A counter's time zone never changes once it was counted. A new resolution applies to events counted
-later: each row has the width of its bucket, so a counter may have buckets of several widths. A
-counter without a row in ``counter`` has the default settings. Retention rolls finer buckets up to
-wider ones.
+A counter's time zone never changes once the counter was counted. A new resolution applies to events
+counted later. Each row has the width of its bucket, so a counter may have buckets of several
+widths. A counter without a row in ``counter`` has the default settings. Retention rolls finer
+buckets up to wider ones.
 
-A *mark* is on a local day that a reconcile has set to the counts of its sources. The sources have
-all events that were accepted before the reconcile began, even if their entries had not arrived yet.
-An entry that arrives later (from the spool of a host that was down, say) must not be counted on
-that day again. The mark tells which entries these are. A new mark changes the version of the
-catalog, so that workers read it.
+A *mark* belongs to a local day that a reconcile has set to the counts of its sources. The sources
+have all events that were accepted before the reconcile began, even if their entries had not arrived
+yet. If such an entry arrives later (from the spool of a host that was down, say), it must not be
+counted on that day again. The mark has the time that tells which entries these are. A new mark
+changes the version of the catalog, so that workers read it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -49,12 +49,12 @@ class Scheme:
         counter: the counter's name, for messages.
         time_zone: IANA name of the zone in which the counter's days begin at midnight.
         resolution: width of the buckets in which events are counted now.
-        counted: for each former resolution, a time that is after all events counted in it.
-        rolled: for each width, the time before which finer buckets are rolled up to it, or are
-            about to be.
+        counted: for each former resolution, a time (Unix seconds) after all events counted in it.
+        rolled: for each width, the time (Unix seconds) before which finer buckets are rolled up to
+            this width, or are about to be.
 
-    Methods raise UnknownZone where they need a time zone that this machine does not know. The zone
-    is not checked earlier, so that no other counter is affected.
+    Methods raise UnknownZone if they need the time zone and this machine does not know it. They do
+    not check it otherwise, so that one unknown zone does not affect other counters.
     """
 
     counter: str = field(default="", compare=False, repr=False)
@@ -64,7 +64,7 @@ class Scheme:
     rolled: WidthTimes = ()
 
     def known_zone(self) -> str:
-        """Return the name of the counter's time zone, which this machine knows.
+        """Check that this machine knows the counter's time zone, and return its name.
 
         Raises:
             UnknownZone: this machine does not know it.
@@ -113,15 +113,15 @@ class Scheme:
         return max(0, -(-buckets.day_begins(self.known_zone(), day) // 60))
 
     def rolled_to(self, width: Width) -> int | None:
-        """Return the Unix seconds before which finer buckets are rolled up to ``width``; None if
-        none are.
+        """Return the Unix seconds before which finer buckets are rolled up to ``width``; None if no
+        buckets are.
         """
         return dict(self.rolled).get(width)
 
     def until(self, width: Width) -> int | None:
-        """Return Unix seconds that are after all events in buckets of ``width``; None if such
-        buckets still get new events, because this is the resolution. The result is 0 if the counter
-        never had such buckets.
+        """Return a time (Unix seconds) after all events in buckets of ``width``. Return None if
+        ``width`` is the resolution: such buckets still get events. Return 0 if the counter never
+        had such buckets.
         """
         if width == self.resolution:
             return None
@@ -134,8 +134,8 @@ class Scheme:
         return tuple(width for width in WIDTHS if width in used)
 
     def _zone(self, width: Width) -> str:
-        """Return the counter's time zone. Only where buckets of ``width`` depend on it, this checks
-        that the machine knows it.
+        """Return the counter's time zone. For days and months, whose buckets depend on it, check
+        that this machine knows it, and raise UnknownZone if not.
         """
         return self.time_zone if width in buckets.FINER else self.known_zone()
 
@@ -148,10 +148,10 @@ with an earlier time, this is not taken for the time of creation."""
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A mark on a reconciled day: entries accepted before some time are not counted on this day.
+    """A mark on a reconciled day of a counter.
 
     Attributes:
-        sent_before: that time, in Unix ms.
+        sent_before: a time in Unix ms. Entries accepted before it are not counted on this day.
         run: id of the run that set the mark.
     """
 
@@ -169,8 +169,8 @@ keys."""
 
 
 class KeyMemory:
-    """A memory of keys that exist, by counter and day. It has room for :data:`MOST_REMEMBERED`
-    keys. When it is full it forgets all of them; that only costs look-ups.
+    """Remembers keys that exist, by counter and day. It has room for :data:`MOST_REMEMBERED` keys.
+    When it is full it forgets all of them, and they are looked up again.
     """
 
     def __init__(self, most: int = MOST_REMEMBERED) -> None:
@@ -179,7 +179,7 @@ class KeyMemory:
         self._keys: dict[tuple[str, date], set[str]] = {}
 
     def keys(self, counter: str, day: date) -> Set[str]:
-        """Return the keys of a counter's day that are remembered."""
+        """Return the remembered keys of a counter's day."""
         return self._keys.get((counter, day), frozenset())
 
     def add(self, counter: str, day: date, keys: Collection[str]) -> None:
@@ -193,12 +193,13 @@ class KeyMemory:
 
 @dataclass(frozen=True, slots=True)
 class SaltPeriod:
-    """The time whose events have their members hashed with one salt.
+    """The period of a salt. Members (such as visitors) of events in this period are hashed with the
+    salt.
 
     Attributes:
         counter: the counter's name.
-        begins: the first Unix minute.
-        ends: the first Unix minute that is not in it any more; None if it has no end.
+        begins: the first Unix minute of the period.
+        ends: the first Unix minute after the period; None if it has no end.
     """
 
     counter: str
@@ -211,24 +212,26 @@ class SaltPeriod:
 
 @dataclass(eq=False, repr=False)
 class Catalog:
-    """The settings of all counters at one moment, and memories of what was looked up later.
+    """The settings of all counters, read at one time. It also remembers results of later look-ups
+    (``known``, ``made`` and ``salts``).
 
     Attributes:
         version: version of the catalog; it grows with every change.
-        strict: whether rows of counters that were neither created nor counted are refused.
+        strict: True in strict mode: rows of counters that were neither created nor counted are
+            refused.
         tracked: names of the counters of tracked tables.
-        marked_before: Unix ms; no mark concerns entries accepted at this time or later. It is 0 if
-            there are no marks.
-        known: memory of counters that were found to exist.
+        marked_before: the latest ``sent_before`` of all marks (Unix ms). Marks do not affect
+            entries accepted at this time or later. It is 0 if there are no marks.
+        known: names of counters that were looked up and found to exist.
         default_cap: maximum number of keys per day of a counter without its own cap; None for any
             number.
         dimensioned: the counters with dimensions, by name.
         capped: whether any counter has a cap.
-        made: memory of keys that were found to exist, of counters with a cap.
-        salt_days: days for which a salt lasts, by the name of each counter that counts different
-            members.
+        made: keys that were looked up and found to exist, for counters with a cap.
+        salt_days: number of days for which a salt lasts (0 for ever), by the name of each counter
+            that counts different members.
         defaults: the settings of counters that have no row in ``counter``.
-        salts: memory of the periods of salts, by the salt's number.
+        salts: periods of salts that were looked up, by the salt's number.
     """
 
     version: int
@@ -274,7 +277,7 @@ class Catalog:
 
     def holds(self, breakdown: Breakdown, counter: str, label: int) -> bool:
         """Return whether a breakdown counts the events of a bucket of its counter. A breakdown
-        begins at a local midnight, so it always counts either all events of a bucket or none.
+        begins at a local midnight, so it counts either all events of a bucket or none.
         """
         return not breakdown.since or self.scheme(counter).starts_at(label) >= breakdown.since * 60
 
@@ -303,12 +306,12 @@ class Catalog:
         return self.scheme(counter).local_day(label)
 
     def mark(self, counter: str, minute: int, accepted: int) -> Mark | None:
-        """Return the mark because of which an event is not counted; None if no mark forbids it.
+        """Return the mark that forbids counting an event; None if no mark does.
 
         Args:
             counter: the counter's name.
             minute: Unix minute of the event.
-            accepted: what :func:`accepted` returns for its entry.
+            accepted: the result of the function :func:`accepted` for the event's entry.
 
         Raises:
             UnknownZone: as for :meth:`bucket`.
@@ -325,7 +328,7 @@ def load(session: Session, *, old_marks: bool = False) -> Catalog:
 
     Args:
         session: in a transaction or snapshot.
-        old_marks: whether to read marks, too, that only concern entries too old to be counted.
+        old_marks: True to include marks that only affect entries too old to be counted.
 
     Raises:
         Refused: the control row is missing.
@@ -386,8 +389,8 @@ def read_schemes(
 
 
 def load_scheme(session: Session, counter: str, lock: str = "") -> Scheme:
-    """Read the scheme of one counter; the default scheme, if it has no row. ``lock`` is as for
-    :func:`read_schemes`.
+    """Return the scheme of one counter; the default scheme if the counter has no row in
+    ``counter``. ``lock`` is as for :func:`read_schemes`.
     """
     found = read_schemes(session, [counter], lock).get(counter)
     return found or default_scheme(counter, read_control(session, lock="").defaults)
@@ -422,10 +425,10 @@ _ROWS_PER_STATEMENT: Final = 1000
 def accepted(entry_id: bytes, at: int) -> int:
     """Return a time (Unix ms) before which the producer accepted all increments of an entry.
 
-    The best such time is the entry's creation, with which its id begins. For a spooled entry
-    ``at``, the time of its first sending, may be much later. But an application or another producer
-    may choose ids that begin with any bytes. So the id is taken for a time only if this is within
-    90 days before ``at``; otherwise ``at`` is returned.
+    The id of an entry begins with the time of its creation. This time is returned if it is at most
+    90 days before ``at``. Otherwise ``at`` is returned, because applications and other producers
+    may choose ids that begin with any bytes. (``at`` alone would be worse: for an entry from a
+    spool it may be much later than the creation.)
 
     Args:
         entry_id: the entry's id.
@@ -440,8 +443,8 @@ def load_marks(session: Session, *, watermark: int | None = None) -> dict[str, d
 
     Args:
         session: in a transaction or snapshot.
-        watermark: leave out marks that concern no entry sent at this time (Unix ms) or later; None
-            returns all.
+        watermark: leave out marks that only affect entries first sent before this time (Unix ms);
+            None returns all marks.
     """
     where, args = "", tuple[object, ...]()
     if watermark is not None:
@@ -467,14 +470,14 @@ def marked_days(session: Session, counter: str, run: int) -> set[date]:
 def last_reconciles(
     session: Session, counter: str, days: Iterable[date], *, later_than: int = 0
 ) -> dict[date, int]:
-    """Return those days of ``days`` that were ever reconciled, each with the last run that did so.
+    """Return those of ``days`` that were reconciled, each with the id of its last reconcile run.
 
     Args:
-        session: in a transaction or not. A transaction that needs the result to stay true until its
-            end holds the share lock on the control row.
+        session: in a transaction or not. If the result has to stay true until a transaction ends,
+            the transaction holds the share lock on the control row.
         counter: the counter's name.
         days: local days of the counter.
-        later_than: id of a run; ignore this run and earlier ones.
+        later_than: id of a run; this run and earlier ones are ignored.
     """
     found: dict[date, int] = {}
     for part in parts(sorted(set(days)), _ROWS_PER_STATEMENT):
@@ -490,9 +493,10 @@ def mark_days(
     session: Session, counter: str, run: int, sent_before: int, days: Iterable[date]
 ) -> None:
     """Mark days of a counter as reconciled by a run: entries accepted before ``sent_before`` (Unix
-    ms) are not counted on them. Days that this run has marked before keep their time. Needs a
-    transaction that holds the exclusive lock on the control row and increases the version of the
-    catalog.
+    ms) are not counted on them. If this run has marked a day before, the time of that mark stays.
+
+    The caller's transaction holds the exclusive lock on the control row, and increases the version
+    of the catalog.
     """
     rows = [(counter, day, run, sent_before) for day in sorted(days)]
     into = "reconciled_day (counter, day, run, sent_before)"
@@ -501,8 +505,8 @@ def mark_days(
 
 
 def unmark_days(session: Session, counter: str, run: int) -> int:
-    """Delete the marks of a run, and return their number. Needs a transaction as :func:`mark_days`
-    does.
+    """Delete the marks of a run, and return their number. The caller's transaction is as for
+    :func:`mark_days`.
     """
     return session.execute(
         "DELETE FROM reconciled_day WHERE counter = %s AND run = %s", (counter, run)
@@ -515,10 +519,10 @@ settings for a while, and clocks may be ahead."""
 
 
 def next_midnight(session: Session, name: str, now_ms: int) -> int:
-    """Return the Unix minute of the midnight, in a counter's time zone, at which a new breakdown
-    can begin. It is the first midnight that is at least ten minutes ahead and after all buckets
-    with counts, so that the breakdown has whole days. Waits for open transactions of applications
-    that count ahead.
+    """Return the Unix minute at which a new breakdown can begin. This is the first midnight, in the
+    counter's time zone, that is at least ten minutes ahead and after all buckets with counts. So
+    the breakdown has whole days. Waits for open transactions of applications that count future
+    events.
 
     Raises:
         ValueError: a bucket more than a day ahead has counts; the message names the bucket.

@@ -194,11 +194,11 @@ class Counters:
         resolution: Resolution | None = None,
         keep: str | None = None,
     ) -> CounterDefaults:
-        """Change default settings: those that a counter gets when it is created or counted for the
-        first time. Counters that exist keep their settings; so does, for ten minutes, a counter
-        that was deleted, or that an application was about to count. The arguments are as for
-        :meth:`set`; defaults that are not given stay as they are, in a new installation ``UTC``,
-        ``day`` and ``forever``.
+        """Change the default settings, which a counter gets when it is created or counted for the
+        first time. Counters that exist keep their settings. So does, for ten minutes, a counter
+        that was deleted, or that an application was about to count. Arguments are as for
+        :meth:`set`; defaults that are not given stay as they are. In a new installation the
+        defaults are ``UTC``, ``day`` and ``forever``.
 
         Returns:
             The new default settings.

@@ -3,16 +3,18 @@ deletes, how often it passes over the rows, and when it gives up. See ``deletion
 SQL.
 
 Each transaction is short and at REPEATABLE READ. It deletes some rows, and subtracts their sum from
-the ledger. So tables and ledger always agree, and a deletion that was killed can be run again. A
-transaction waits for workers, whose transactions are short. If it has waited long (for an open
-transaction of the application) it deletes row by row, so that nobody waits behind it.
+the ledger. So tables and ledger always agree, and a deletion that was killed can be run again.
+Workers' transactions are short, so a deletion waits for them. If it has to wait long (for an open
+transaction of the application), it deletes row by row, so that nobody waits behind it.
 
-One pass over a counter deletes as many rows as there were at its beginning. Another pass follows
-only if fewer rows are left than before, and still more than ``FEW``. So the deletion ends, however
-fast others count. The last transaction deletes the rest and the counter itself, and nobody can
-count meanwhile. Passes over a key are repeated until one transaction finds all rows that are left:
-retention may move rows to buckets that the pass has already left behind. Records of the counter's
-backfills are deleted first; that ends the runs of these backfills.
+Deletion of a counter: First, the records of its backfills are deleted; this ends the runs of these
+backfills. One pass deletes as many rows as there were at its beginning. Another pass follows only
+if fewer rows are left than before, and still more than ``FEW``. So the deletion ends, however fast
+others count. The last transaction deletes the remaining rows and the counter itself, and nobody can
+count meanwhile.
+
+Deletion of a key: Passes are repeated until a single transaction finds all rows that are left. This
+is because retention may move rows to a bucket that a pass has already left behind.
 """
 
 import json
@@ -175,9 +177,9 @@ class _Deletion:
         )
 
     def transact(self, delete: Callable[[int], Result]) -> Result:
-        """Run ``delete`` in a transaction, again after a conflict, and return its result.
-        ``delete`` gets the number of rows to delete: 1 after a conflict with another transaction,
-        then more with each success.
+        """Run ``delete`` in a transaction, and return its result. After a conflict with another
+        transaction, run it again. Its argument is the number of rows to delete: 1 after a conflict,
+        and more after each success.
         """
 
         def attempt() -> Result:

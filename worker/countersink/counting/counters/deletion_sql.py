@@ -5,12 +5,11 @@ sizes.
 All functions that delete run in a transaction at REPEATABLE READ. There, SELECT … FOR UPDATE locks
 the rows and the gaps between them, so the DELETE that follows finds the same rows.
 
-Each function that deletes records of backfills leaves consistent records when its transaction is
-committed. Backfills have posted the amounts of their chunks and corrections to the ledger's rows of
-slots 512 to 1023, whose sum ``verify`` compares with these records. The function moves the amounts
-of the records that it deletes to the row of slot 0, from which the counter's rows are subtracted
-when they are deleted. The last chunks of a source are deleted first, so that the source looks as if
-these chunks had not been read yet.
+Backfills post their amounts to the ledger's rows of slots 512 to 1023. ``verify`` compares these
+rows with the records of backfills (chunks and corrections). So a function that deletes records also
+moves their amounts from these rows to the ledger's row of slot 0. (The amounts of the counter's
+rows are subtracted from the row of slot 0 when they are deleted.) The last chunks of a source are
+deleted first: the source then looks as if these chunks had not been read yet.
 """
 
 from dataclasses import dataclass
@@ -44,8 +43,8 @@ class Deleted:
 
 
 def rows_left(session: Session, counter: str, most: int = EVERYTHING) -> int:
-    """Return the number of rows that a counter has in ``counter_slot``, or ``most`` if it has more:
-    the scan ends there.
+    """Return the number of rows that a counter has in ``counter_slot``, but at most ``most``:
+    further rows are not read.
     """
     ((number,),) = session.query(
         "SELECT COUNT(*) FROM (SELECT 1 FROM counter_slot FORCE INDEX (PRIMARY)"
@@ -66,7 +65,7 @@ def delete_rows(
         where: SQL condition for the range; it begins with ``counter = %s``.
         args: values for the condition, of which the first is the counter.
         size: maximum number of rows.
-        wait: `` NOWAIT`` to fail at once where another transaction holds a row; empty to wait.
+        wait: `` NOWAIT`` to fail immediately if another transaction holds a row; empty to wait.
 
     Returns:
         The number of deleted rows with their sum, and the position of the last deleted row. The
@@ -109,11 +108,13 @@ def delete_buckets(
         key: the key's bytes.
         after: value of the column ``bucket`` that the previous call returned; None in the first
             call.
-        size: approximate number of rows: the bucket of the row with this number is the last one.
+        size: number of rows to delete. The bucket that has the last of these rows is deleted as a
+            whole.
 
     Returns:
         The number of deleted rows with their sum, and the column ``bucket`` of the last deleted
-        bucket. The bucket is None if no later rows were left.
+        bucket. The bucket is None if fewer than ``size`` rows were left; all of them are then
+        deleted.
 
     Raises:
         Conflict: another transaction holds a row, or changed the rows meanwhile; roll back.
@@ -151,7 +152,7 @@ def delete_buckets(
 
 
 def _subtract(session: Session, deleted: BucketSums) -> None:
-    """Subtract the sums of deleted rows from the ledger of slot 0."""
+    """Subtract the sums of deleted rows from the ledger's row of slot 0."""
     post(session, 0, [(counter, -posting) for counter, posting in deleted.postings().items()])
 
 
@@ -204,15 +205,16 @@ def delete_corrections(session: Session, counter: str, size: int) -> bool:
 
 def delete_chunks(session: Session, counter: str, size: int) -> bool:
     """Delete the last few chunks of one source of the counter, with their journals and samples, and
-    move their amounts to the ledger's row of slot 0. (Chunks of a reconcile were never added, so no
-    amounts are moved.) Once the source has no chunks, delete the source itself.
+    move their amounts to the ledger's row of slot 0. (Amounts of a reconcile's chunks are not
+    moved, because they were never added to the counter.) If the source has no chunks, delete the
+    source itself.
 
     After the first call no backfill recognizes the source, so none continues it.
 
     Args:
         session: in a transaction.
         counter: the counter's name.
-        size: as many chunks are deleted as take about the time of this number of rows.
+        size: a number of rows. As many chunks are deleted as take about as long as these rows.
 
     Returns:
         False once the counter has no sources; True if this is to be called again.

@@ -62,8 +62,8 @@ def _step(text: str) -> tuple[Resolution, int]:
 
 
 def stored(text: str | None) -> Steps:
-    """Parse the text of the column ``keep_steps``. NULL gives no steps. Invalid text does, too, so
-    that nothing is rolled up by mistake.
+    """Parse the text of the column ``keep_steps``. NULL gives no steps. An invalid text gives no
+    steps either, so that nothing is rolled up by mistake.
     """
     try:
         return () if text is None else parse(text)
@@ -98,10 +98,10 @@ def targets(steps: Steps) -> dict[Width, int]:
 
 
 def due(scheme: Scheme, steps: Steps, now: int) -> dict[Width, int]:
-    """Return how far buckets are to be rolled up to each width by now: the Unix seconds before
-    which finer buckets become buckets of this width. Each time is the start of a bucket of this
-    width, so that none is rolled up in part. Left out are widths that are already rolled up that
-    far, and those not wider than the counter's finest buckets.
+    """Return, for each width, the Unix seconds before which finer buckets are due to be rolled up
+    to buckets of this width. This is the start of a bucket of this width, so that no bucket is
+    rolled up in part. A width is left out if buckets are rolled up that far already, or if it is
+    not wider than the counter's finest buckets.
 
     Args:
         scheme: the counter's scheme.

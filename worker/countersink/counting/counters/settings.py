@@ -42,19 +42,19 @@ class Counter:
         name: the counter's name.
         time_zone: IANA name of the zone in which its days begin at midnight.
         resolution: width of the buckets in which events are counted now.
-        keep: for how many minutes buckets of each width are kept until they are rolled up; empty if
-            for ever.
+        keep: (width, minutes) for each width whose buckets are rolled up after this time; empty if
+            none are.
         rolled_up_to: by width, the aware time before which finer buckets are rolled up to it.
-        max_keys: the counter's own cap of keys per day; None where the default cap applies.
-        most_keys: the cap in force; None where any number of keys is allowed.
+        max_keys: the counter's own cap of keys per day; None if the default cap applies.
+        most_keys: the cap in force; None if any number of keys is allowed.
         overflown: today's amount (in its time zone) of ``__overflow__``, its breakdowns included; 0
             if this machine does not know the time zone.
         app_slots: number of slots over which transactions of applications spread.
-        made: whether an operator created it. If not, it exists because it was counted.
+        made: True if an operator created it; False if it only exists because it was counted.
         dimensions: names of the dimensions that increments may have.
         breakdowns: its breakdowns, in the order in which they were declared.
-        salt_days: days for which a salt of its members lasts; 0 for ever. None where different
-            members are not counted.
+        salt_days: days for which a salt of its members lasts; 0 for ever. None if different members
+            are not counted.
         better: whether a rise is good, bad or neither.
     """
 
@@ -126,9 +126,9 @@ def read(session: Session, name: str | None = None) -> list[Counter]:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChange:
-    """New settings of a counter, each already checked by itself. None leaves a setting as it is.
-    ``max_keys`` is a tuple of one value, because None is also a value: ``(None,)`` removes the
-    counter's own cap.
+    """New settings of a counter. Each value is checked, but not yet whether they fit together. None
+    leaves a setting as it is. ``max_keys`` is a tuple of one value: ``(1000,)`` sets the counter's
+    own cap, and ``(None,)`` removes it.
     """
 
     name: str
@@ -145,8 +145,8 @@ class SettingsChange:
 
 def change(wanted: SettingsChange, session: Session, control: Control) -> Counter:
     """Create a counter or change its settings, and return the counter after the change. Breakdowns
-    that the change removes are only marked; the caller deletes their rows. Runs within
-    :func:`countersink.counting.apply.guards.exclusive`, so no worker counts meanwhile.
+    that are to go are marked as removed; the caller deletes their rows. Call this within
+    :func:`countersink.counting.apply.guards.exclusive`, so that no worker counts meanwhile.
 
     Raises:
         ValueError: the change is not allowed; roll back.
@@ -176,8 +176,8 @@ def change(wanted: SettingsChange, session: Session, control: Control) -> Counte
 
 
 def _set_options(session: Session, wanted: SettingsChange) -> None:
-    """Update the cap, slots, steps and ``better`` in the counter's row. If this is its first cap,
-    the stored numbers of its keys are forgotten, to be counted anew.
+    """Update the cap, slots, steps and ``better`` in the counter's row. If the counter gets its
+    first cap, reset the stored numbers of its keys, so that the keys are counted anew.
     """
     name = wanted.name
     ((before, slots, keep, better),) = session.query(
@@ -227,7 +227,7 @@ def _check_zone(session: Session, scheme: Scheme) -> None:
     """Raise an error if the counter's time zone may not change any more.
 
     Raises:
-        ValueError: the counter was counted, or somebody may be about to count it.
+        ValueError: the counter was counted, or applications or backfills may be counting it now.
     """
     name, zone = scheme.counter, scheme.time_zone
     used = is_used(session, name)
@@ -251,7 +251,7 @@ def _may_be_counted(session: Session, name: str) -> bool:
 
 
 def _is_fixed(session: Session, name: str) -> bool:
-    """Return whether applications or a backfill may be counting now by the counter's settings."""
+    """Return whether applications or a backfill may be counting now in the counter's time zone."""
     # With a lock, as the snapshot may be older than the last commit of an application.
     fixed = (
         f"SELECT 1 FROM counter WHERE name = %s AND zone_fixed > {ZONE_STAYS} LOCK IN SHARE MODE"
@@ -261,7 +261,7 @@ def _is_fixed(session: Session, name: str) -> bool:
 
 
 def _counted_to(session: Session, scheme: Scheme, now_ms: int) -> int:
-    """Return the end (Unix seconds) of the last bucket of the scheme that has or may get rows."""
+    """Return the end (Unix seconds) of the last bucket in which events are or may be counted."""
     last = scheme.label(now_ms // 60_000 + _APP_MINUTES)
     # Events in the future, too. The share lock waits for open transactions of applications that
     # count such events; in ascending order, as a descending scan locks the row before as well.
@@ -287,12 +287,12 @@ def check_steps(scheme: Scheme, steps: Steps, days: int | None, now_ms: int) -> 
     Args:
         scheme: the counter's scheme.
         steps: the steps.
-        days: days for which a salt of its members lasts; None where they are not counted.
+        days: days for which a salt of its members lasts; None if it does not count members.
         now_ms: time of the server's clock in Unix ms.
 
     Raises:
-        ValueError: the counter has no buckets of the first width; or hours do not fit its time
-            zone; or a month would unite members that were hashed with several salts.
+        ValueError: the counter has no buckets of the first step's width; or hours do not fit its
+            time zone; or a month would unite members (such as visitors) hashed with several salts.
     """
     name, finest = scheme.counter, scheme.widths[0]
     fitting = tuple(step for step in steps if NUMBER[step[0]] >= NUMBER[finest])
@@ -352,8 +352,8 @@ def check_resolution(resolution: str) -> Resolution:
 
 
 def check_max_keys(max_keys: MaxKeys | None) -> int | None:
-    """Return a counter's own cap as the table stores it: a number; or None, for None and for
-    ``none``, if the counter is to have no cap of its own.
+    """Return a counter's own cap as the table stores it: a number, or None for no own cap. The
+    argument ``none`` gives None, too.
 
     Raises:
         ValueError: neither a number from 1 to 100,000,000 nor ``none``.
@@ -381,9 +381,9 @@ def _checked(name: str, value: int | str, most: int, noun: str = "", other: str 
 def check_hours(
     time_zone: str, width: Width, since: int, advice: str = "use the resolution quarter"
 ) -> None:
-    """Raise ValueError if ``width`` is hours, and the zone is not whole hours from UTC at some time
-    in the two years from ``since`` (Unix seconds) on; or if there is no such zone. ``advice`` ends
-    the message.
+    """Raise ValueError if there is no such zone. If ``width`` is ``hour``, also raise it if the
+    zone's UTC offset is not whole hours at some time in the two years from ``since`` (Unix seconds)
+    on. ``advice`` ends the message.
     """
     buckets.zone(time_zone)
     if width != "hour":

@@ -1,23 +1,24 @@
 """The ledger (``counter_ledger``): sums and checksums of everything that was applied to counters.
-Makes postings and their checksums, in Python and in SQL, and folds the many rows of applications
-into one. ``Difference`` is a problem that a comparison with it finds; see ``balance.py``.
+This module makes postings and their checksums, in Python and in SQL, and folds the many rows of
+applications into one. ``Difference`` is a problem found by comparing the tables with the ledger;
+see ``balance.py``.
 
 A *posting* is two numbers: the sum of the amounts of some rows, and a checksum of these rows. Every
 transaction that adds, deletes or moves rows adds a posting to the ledger's row of its slot. So in
 any snapshot, the posting of all rows of a counter equals the sum of its rows in the ledger.
 
 Checksums can be added up, in Python and in SQL. The checksum of rows is the sum of ``amount * key
-weight * bucket weight``, modulo a prime. A weight is a squared CRC-32 plus one. Both servers and
-zlib compute CRC fast. Its square is not linear, so exchanges among similar keys or buckets do not
+weight * bucket weight``, modulo a prime. A weight is the square of a CRC-32, plus one. Servers and
+zlib compute a CRC fast. The square is not linear, so exchanges among similar keys or buckets do not
 cancel out. A change of rows without a posting stays unnoticed with a probability of one in two
-thousand million. But keys with the same weight can be searched for, so the checksum is not a
-signature. Rows of the amount 0 add nothing.
+thousand million. The checksum is no signature, because one can search for keys with the same
+weight. Rows of the amount 0 add nothing.
 
 Each connection of an application posts to its own rows, so that transactions never wait for each
-other in the ledger. A scheduled job folds such rows: it adds those that were not changed for an
-hour to the row of slot 0. So their number stays small. Some servers do not let a transaction change
-rows that others changed after its snapshot (MariaDB with ``innodb_snapshot_isolation``). There a
-transaction that began before the fold fails, and can be run again.
+other in the ledger. A scheduled job folds these rows, so that their number stays small: it adds
+rows that were not changed for an hour to the row of slot 0. Some servers do not let a transaction
+change rows that others changed after its snapshot (MariaDB with ``innodb_snapshot_isolation``).
+There, a transaction that began before the fold fails, and can be run again.
 """
 
 from collections import defaultdict
@@ -53,7 +54,8 @@ class Difference:
             buckets or amounts were exchanged. ``no_ledger``: there are rows, but nothing in the
             ledger. ``backfill``: the records of its backfills do not agree with the ledger, or do
             not cover all that was read of their sources. ``breakdown``: a breakdown's sum of some
-            days is not the counter's. ``sketch``: sketches are damaged, missing, or have no row.
+            days differs from the counter's. ``sketch``: sketches are damaged, missing, or have no
+            row.
         in_tables: sum of the counter's rows. For ``backfill`` it is the sum of the records of its
             backfills, for ``breakdown`` the breakdown's sum of those days, for ``sketch`` the
             number of wrong sketches.
@@ -155,7 +157,7 @@ class BucketSums:
         self.add(counter, label, amount, amount * key_weight(key))
 
     def postings(self) -> dict[str, Posting]:
-        """Return one posting for each counter, also if its sums are 0."""
+        """Return one posting for each counter, even if its sums are 0."""
         found: dict[str, Posting] = {}
         for (counter, label), (amount, key_sum) in self._sums.items():
             posting = Posting.of(label, amount, key_sum)
@@ -164,7 +166,7 @@ class BucketSums:
 
 
 def post(session: Session, slot: int, postings: Iterable[tuple[str, Posting]]) -> None:
-    """Add postings to the ledger, in its rows of one slot. A counter without such a row gets one.
+    """Add postings to the ledger's rows of one slot. A counter without such a row gets one.
 
     Args:
         session: in the transaction that changes the rows of the counters.
@@ -204,25 +206,24 @@ def post_in(connection: AppConnection, database: str, counter: str, posting: Pos
 
 
 def foldable(session: Session) -> list[str]:
-    """Return the sorted names of the counters that have ledger rows for :func:`fold` to fold."""
+    """Return the sorted names of the counters with ledger rows that :func:`fold` can fold."""
     counters = f"SELECT DISTINCT counter FROM counter_ledger WHERE {_UNCHANGED} ORDER BY counter"
     return [name for (name,) in session.query(counters)]
 
 
 def fold(session: Session, counter: str, after: int) -> int | None:
-    """Add the next ledger rows of applications' connections, of one counter, to its row of slot 0,
-    and delete them. These are at most :data:`ROWS_PER_FOLD` rows that were not changed for an hour.
-    Rows that others have locked are skipped.
+    """Add ledger rows of applications' connections to the row of slot 0, and delete them, for one
+    counter. A call takes the next :data:`ROWS_PER_FOLD` rows, at most, that were not changed for an
+    hour. Rows that others have locked are skipped.
 
     Args:
         session: outside a transaction.
         counter: the counter's name.
-        after: what the previous call returned; in the first call, a slot below those of
+        after: the result of the previous call; in the first call, a slot below those of
             applications' connections.
 
     Returns:
-        The last slot whose row was folded; None if no more rows are left, or others have locked all
-        that are.
+        The last slot whose row was folded; None if no rows are left that others have not locked.
     """
     # READ COMMITTED locks no gaps, into which connections insert their rows.
     session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")

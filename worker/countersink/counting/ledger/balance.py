@@ -4,9 +4,9 @@ backfills (chunks, corrections, sources). Also reads the journal of a backfill's
 The server adds up both sides of a comparison, and returns one row for each counter.
 
 Backfills add to slots that nobody else uses. So for each counter, in any snapshot, the ledger's sum
-of these slots equals the sum of all chunks plus that of all corrections by reconciles; those that
-were undone are left out. And the chunks of a source cover every byte that was read of it exactly
-once.
+of these slots equals the sum of the counter's chunks and corrections. (A reconcile makes
+corrections. Those that were undone are left out, and so are the chunks of a reconcile.) And the
+chunks of a source cover every byte that was read of the source exactly once.
 """
 
 import json
@@ -40,8 +40,8 @@ class Side:
 
 
 def between(after: str | None, last: str | None) -> tuple[str, list[object]]:
-    """Return an SQL condition for the counters whose names come after ``after`` and not after
-    ``last``, and its values. None means that this side has no limit.
+    """Return an SQL condition, and its values, for the counters whose names come after ``after``
+    and up to ``last``, included. None means that this side has no limit.
     """
     where, values = "TRUE", list[object]()
     for comparison, name in ((">", after), ("<=", last)):
@@ -52,14 +52,15 @@ def between(after: str | None, last: str | None) -> tuple[str, list[object]]:
 
 
 def last_of_next(session: Session, after: str | None, rows: int) -> str | None:
-    """Return the last name in the next part of all counters, which are compared part by part, in
-    the order of names. A part ends with the first counter that brings it to ``rows`` rows in
+    """Return the last name in the next part of the counters. Counters are compared part by part, in
+    the order of names. A part ends with the counter that brings it to ``rows`` rows, in
     ``counter_slot`` or in the ledger. Return None if the part has all counters that are left.
 
     Args:
         session: in a transaction or not.
         after: last name in the previous part; None for the first part.
-        rows: number of rows of a part; its last counter may have any number more.
+        rows: number of rows at which a part ends. All rows of its last counter belong to it, so it
+            may have more.
     """
     where, args = between(after, None)
     ends = [
@@ -75,8 +76,8 @@ def last_of_next(session: Session, after: str | None, rows: int) -> str | None:
 
 
 def read(session: Session, where: str, args: Sequence[object]) -> dict[str, tuple[Side, Side]]:
-    """Return two sides for each counter, by name: the number and the sum of its rows in
-    ``counter_slot``, and the same in the ledger. Counters without any rows are left out.
+    """Return two sides for each counter, by name: first the number and the sum of its rows in
+    ``counter_slot``, then those of its rows in the ledger. Counters without any rows are left out.
 
     Args:
         session: in a snapshot.
@@ -108,8 +109,8 @@ breakdown's name."""
 
 
 def journal_entries(piece: bytes) -> Iterator[JournalEntry]:
-    """Yield the amounts that a chunk has added, given the compressed bytes of a row of
-    ``backfill_journal``.
+    """Yield the amounts that a chunk of a backfill has added. ``piece`` has the compressed bytes of
+    a row of ``backfill_journal``.
 
     Raises:
         ValueError, TypeError, zlib.error, RecursionError: the bytes are damaged.
@@ -126,9 +127,9 @@ def journal_entries(piece: bytes) -> Iterator[JournalEntry]:
 
 
 def mismatches(session: Session, where: str, args: Sequence[object]) -> Iterator[Difference]:
-    """Yield a problem for each counter whose records of backfills do not add up to the ledger's sum
-    of their slots, or whose chunks do not cover what was read of its sources. Arguments are as for
-    :func:`read`.
+    """Yield a problem for each counter with wrong records of backfills: their sum differs from the
+    ledger's sum of the slots of backfills, or chunks do not cover all that was read of a source.
+    Arguments are as for :func:`read`.
     """
     backfilled = session.query(
         f"SELECT counter FROM backfill_source WHERE {where}"
@@ -177,8 +178,8 @@ def mismatches(session: Session, where: str, args: Sequence[object]) -> Iterator
 
 
 def _broken_sources(session: Session, names: Sequence[str]) -> dict[str, list[int]]:
-    """Return, by counter, the ids of sources whose chunks have gaps, or do not end where reading
-    ended.
+    """Return, by counter, the ids of sources whose chunks have gaps, or end before or after the
+    point up to which the source was read.
     """
     found: dict[str, list[int]] = {}
     for name, source in session.query(

@@ -51,7 +51,8 @@ class TotalsQuestion(DayRange, total=False):
 
 
 def selection_of(counter: str | None, **asked: Unpack[TotalsQuestion]) -> Selection:
-    """Return the selection of one counter (or of all, for None) that these arguments describe.
+    """Return the selection that these arguments describe. Its counter is ``counter``; None selects
+    all counters.
 
     Raises:
         ValueError, TypeError: as for :func:`wanted_keys`, :meth:`Last.of` and :class:`Selection`.
@@ -75,10 +76,11 @@ class Totals:
     ``"7d"``), the window that ends now: see :mod:`countersink.counting.totals.query`.
 
     Days are those of the counter's time zone (by default UTC) or, with ``time_zone``, of any IANA
-    zone. Totals are exact. Where the counter's buckets do not add up to the days or times asked
-    for, InexactZone is raised, and says which resolution would. Quarters add up to the days of
-    every zone (from 1980 on). Hours add up to those of zones that are whole hours from UTC; this is
-    also so in the counter's own zone. Days only add up to days that begin at the same instants.
+    zone. Totals are exact. If the counter's buckets do not add up to the days or times asked for,
+    InexactZone is raised; its message says which resolution would do. Quarters add up to the days
+    of every zone (from 1980 on). Hours add up to the days of zones that are whole hours from UTC;
+    this is also true for the counter's own zone. Days only add up to days that begin at the same
+    instants.
 
     Totals include buckets that retention has rolled up. RolledUp is raised for a range that begins
     or ends within a month whose days are rolled up. It is also raised for a series of days, hours
@@ -86,9 +88,10 @@ class Totals:
     the first day that still has its own bucket.
 
     :meth:`ask` may return a partial answer, and tells where it is partial. The other methods return
-    plain values, and raise an error instead of a partial answer. So they also raise
-    IncompleteBreakdown for a range that begins before the breakdown that answers (``where``,
-    :meth:`by`, :meth:`unique_by_dimensions`); its ``since`` is the time from which on to ask.
+    plain values, and raise an error instead of a partial answer. Questions by dimensions
+    (``where``, :meth:`by`, :meth:`unique_by_dimensions`) are answered by a breakdown. If the range
+    begins before the breakdown counts events, these methods raise IncompleteBreakdown; its
+    ``since`` is the time from which on to ask.
 
     Every method raises UnknownCounter for a counter that was neither created nor ever counted,
     except :meth:`counters`, :meth:`span` and :meth:`rolled_up_to`. Every method raises ValueError
@@ -116,17 +119,18 @@ class Totals:
         return self.ask(Query(selection, by=by, strict=True, **options)).rows
 
     def total(self, counter: str, **asked: Unpack[TotalsQuestion]) -> int:
-        """Return the sum over all keys, one key, several keys, or the keys that match. With
-        ``where={"country": "DE"}`` return the sum over events with these values of dimensions,
-        which a breakdown counts (see :meth:`by`).
+        """Return the sum over all keys, or over the keys that ``key``, ``keys`` or ``match``
+        select. With ``where={"country": "DE"}``, return the sum over events with these values of
+        dimensions; this needs a breakdown (see :meth:`by`).
         """
         ((found,),) = self._rows(selection_of(counter, **asked), "total")
         return int(found)
 
     def daily(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
-        """Return (day, total) for each day in order, 0 for days without counts. If the range has no
-        start or no end, the first or the last row is the first or the last day that has counts; if
-        no day has any, the list is empty.
+        """Return (day, total) for each day in order, 0 for days without counts. Without a start,
+        the first row is the first day that has counts. Without an end, the last row is the last day
+        that has counts. If the start or the end is missing, and no day has counts, the list is
+        empty.
 
         Raises:
             SeriesTooLong: there would be more than 100,000 days.
@@ -141,7 +145,8 @@ class Totals:
 
     def hourly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[datetime, int]]:
         """Return (begin of the hour, total) for each hour in order, 0 for hours without counts.
-        Without a start or an end, rows begin or end as in :meth:`daily`.
+        Without a start, the first row is the first hour that has counts. Without an end, the last
+        row is the last hour that has counts.
 
         The begin is an aware datetime with the zone's UTC offset at that time. An hour that clocks
         repeat is returned twice.
@@ -155,15 +160,16 @@ class Totals:
 
     def minutely(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[datetime, int]]:
         """Return (begin of the minute, total) for each minute in order, 0 for minutes without
-        counts. This is as :meth:`hourly`, errors included, but the counter has to be counted by
-        minute.
+        counts. The counter must be counted by minute. In all else, errors included, this is like
+        :meth:`hourly`.
         """
         return self._rows(selection_of(counter, **asked), "minute")
 
     def monthly(self, counter: str, **asked: Unpack[TotalsQuestion]) -> list[tuple[date, int]]:
         """Return (first day of the month, total) for each month in order, 0 for months without
         counts. Of the first and the last month, only the days in the range are added up. Without a
-        start or an end, rows begin or end as in :meth:`daily`.
+        start, the first row is the first month that has counts. Without an end, the last row is the
+        last month that has counts.
 
         Raises:
             SeriesTooLong: there would be more than 3,600 months.
@@ -187,15 +193,15 @@ class Totals:
     def by_key(
         self, counter: str, *, match: KeyMatch = ANY, **days: Unpack[DayRange]
     ) -> list[tuple[str, int]]:
-        """Return (key, total) of every matching key that has rows in the range (also of the total
-        0), the largest first; equal totals are in the order of keys.
+        """Return (key, total) of every matching key that has rows in the range, even if the total
+        is 0. The largest total is first; equal totals are in the order of keys.
         """
         return self._rows(selection_of(counter, match=match, **days), "key")
 
     def counters(self, **days: Unpack[DayRange]) -> dict[str, int]:
         """Return the total of each counter by name, in the order of names; 0 for counters without
-        counts in the range. Breakdowns are left out. Days are those of each counter's own time
-        zone, unless one is given.
+        counts in the range. Breakdowns are left out. Without ``time_zone``, days are those of each
+        counter's own time zone.
         """
         return dict(self._rows(selection_of(None, **days), "total"))
 
@@ -229,10 +235,10 @@ class Totals:
         return [(row[:-1], row[-1]) for row in rows]
 
     def unique(self, counter: str, **asked: Unpack[TotalsQuestion]) -> Visitors:
-        """Return the number of different members that ``Producer.seen`` has counted; arguments are
-        as for :meth:`total`. A member that was seen in several keys or buckets is counted once. The
-        number is exact if no stored sketch has more than 256 members, and all together have at most
-        100,000. Otherwise it is an estimate with bounds.
+        """Return the number of different members (visitors, say) that ``Producer.seen`` has
+        counted. Arguments are as for :meth:`total`. A member that was seen in several keys or
+        buckets is counted once. The number is exact if no stored sketch has more than 256 members,
+        and all together have at most 100,000. Otherwise it is an estimate with bounds.
 
         Raises:
             NotUnique: the counter does not count different members, or those of this range were
@@ -247,10 +253,10 @@ class Totals:
     def unique_by(
         self, counter: str, unit: Unit, **asked: Unpack[TotalsQuestion]
     ) -> list[tuple[date, Visitors]]:
-        """Return (place, number of different members) for each ``day``, ``week``, ``hour``,
-        ``minute`` or ``month`` in order. A place is a day or time as :meth:`daily`,
-        :meth:`weekly`, :meth:`hourly`, :meth:`minutely` or :meth:`monthly` returns it. Errors are
-        as for these and :meth:`unique`.
+        """Return (begin, number of different members) for each day, week, hour, minute or month, in
+        order. ``unit`` says which: ``day``, ``week``, ``hour``, ``minute`` or ``month``. The begin
+        is the day or time that :meth:`daily`, :meth:`weekly`, :meth:`hourly`, :meth:`minutely` or
+        :meth:`monthly` returns. Errors are as for these methods and :meth:`unique`.
         """
         rows = self._rows(selection_of(counter, **asked), unit, unique=True)
         return [(place, Visitors(*found)) for place, *found in rows]

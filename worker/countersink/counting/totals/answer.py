@@ -1,5 +1,5 @@
 """Answers questions for totals from one snapshot (``answer``), and streams rows for files
-(``rows``). It computes the window that a question asks for, chooses the breakdown that answers, and
+(``rows``). Computes the window that a question asks for, chooses the breakdown that answers, and
 notes where an answer is partial.
 """
 
@@ -38,8 +38,8 @@ Question = Callable[[Snapshot, Selection], T]
 
 
 def answer(snapshot: Snapshot, query: Query) -> Answer:
-    """Answer a question for totals of one counter, or of all that ``visible`` of its selection
-    allows.
+    """Answer a question for totals of one counter. If its selection names no counter, answer it for
+    all counters for which the selection's ``visible`` returns True.
 
     All counters are read together, with a few statements for each 500 counters.
 
@@ -51,7 +51,7 @@ def answer(snapshot: Snapshot, query: Query) -> Answer:
         RolledUp: the range begins or ends within a month that is a single bucket; or the query is
             ``strict``, and some of the days, hours or minutes asked for are rolled up.
         IncompleteBreakdown: the query is ``strict``, and its range begins before the breakdown
-            counts.
+            counts events.
         AnswerTooLarge: the answer has more than ``max_rows`` rows.
         NotUnique, DamagedSketch, NoSketches: as in :mod:`countersink.counting.totals.unions`.
         StoreError: a query failed.
@@ -96,14 +96,14 @@ def _check_number(query: Query, found: Answer) -> None:
 
 def rows(snapshot: Snapshot, query: Query, limits: Answer) -> Iterator[Row]:
     """Yield the rows that answer a question about one counter. If the question is ``streamed``,
-    rows come as the server sends them: until the last one, the snapshot cannot answer other
-    questions.
+    rows are yielded as the server sends them. The snapshot cannot answer other questions before the
+    last of these rows was yielded.
 
     Args:
         snapshot: the snapshot to read.
         query: a question about one counter.
-        limits: an answer. While rows are yielded, those of its attributes are set that tell where
-            it is partial, and ``window``.
+        limits: an answer. While rows are yielded, this function sets ``window`` and the attributes
+            that tell where the answer is partial.
 
     Raises:
         StoreError, ValueError: as for :func:`answer`, but AnswerTooLarge is not raised: the number
@@ -144,8 +144,8 @@ class _Rows:
         snapshot, query, limits: as for :func:`rows`.
         wanted: the selection with its range; its counter may be the breakdown that answers.
         view: the breakdown that answers; None if the counter itself does.
-        before: the window before that of the question; None if it was not asked for, or cannot be
-            answered.
+        before: the previous window, which ends where the question's range begins. None if the
+            question does not ask for it, or if it cannot be answered.
     """
 
     snapshot: Snapshot
@@ -192,8 +192,8 @@ class _Rows:
 
     @property
     def _limit(self) -> int | None:
-        """The number of rows to read: ``top``, or one more than ``most``, which shows if there are
-        more.
+        """The number of rows to read: ``top``; or ``most`` and one more row, which shows if there
+        are more than ``most``. None for all rows.
         """
         return self.query.top or (self.query.most and self.query.most + 1)
 
@@ -219,8 +219,12 @@ class _Rows:
             yield key, total, *self._other_totals(further, key)
 
     def _other_totals(self, further: Sequence[Mapping[K, int] | None], row: K) -> Iterator[Any]:
-        """Yield the values of the columns ``previous`` and ``also`` of a row, of those that the
-        question asks for. ``further`` has the totals of these ranges, None where unknown.
+        """Yield the values of the columns ``previous`` and ``also`` of a row, if the question asks
+        for these columns.
+
+        Args:
+            further: for each range of these columns, the totals by row; None if they are unknown.
+            row: the key or the values of the row.
         """
         totals = [None if each is None else each.get(row, 0) for each in further]
         if self.query.against_previous:
@@ -248,8 +252,8 @@ class _Rows:
             yield *values, total, *self._other_totals(further, values)
 
     def _previous(self, question: Question[T], wanted: Selection) -> T | None:
-        """Return the answer to a question for the window before; None if there is no such window,
-        or the counter's buckets do not add up to it.
+        """Return the answer to a question for the previous window. Return None if there is no such
+        window, or if the counter's buckets do not add up to it.
         """
         window = self.before
         return None if window is None else self._within(question, wanted, window.start, window.end)
@@ -297,13 +301,18 @@ class _Rows:
     def _by_place(
         self, view: View, total: Scope, labels: list[int], places: Sequence[tuple[date, date]]
     ) -> Iterator[Row]:
-        """Yield (first day, key, total) for each key and each range of days in ``places``, as far
-        as the range is in ``total``. The buckets of ``total`` that have rows have the labels
-        ``labels``.
+        """Yield (first day, key, total) for each range of days in ``places`` and each key. Days
+        that are not in ``total`` are left out.
+
+        Args:
+            view: the counter's buckets.
+            total: the buckets of the question's range.
+            labels: labels of the buckets of ``total`` that have rows.
+            places: (first day, last day) of each range, in order.
 
         Raises:
-            InexactZone, RolledUp: one of the ranges, or the day after it, begins within a bucket.
-                (The first range may, because nothing was counted before it.)
+            InexactZone, RolledUp: a range, or the day after it, begins within a bucket. (The first
+                range is allowed to, because no earlier days have counts.)
         """
         latest = max(map(view.last_day, labels), default=None)
         following = [last + ONE_DAY for _, last in places if latest and last < latest]
@@ -315,8 +324,8 @@ class _Rows:
 
 
 def _largest(query: Query, limits: Answer, ordered: list[T]) -> list[T]:
-    """Return the first rows of an ordered list, at most ``top`` or ``most`` of them. If ``most``
-    leaves some out, note this in ``limits``.
+    """Return the first ``top`` or ``most`` rows of an ordered list. If ``most`` leaves out rows,
+    set ``truncated`` in ``limits``.
     """
     if query.top is not None:
         return ordered[: query.top]

@@ -1,9 +1,9 @@
-"""Totals by values of dimensions: chooses the breakdown that answers (``BreakdownView``), and gets
-the values from its keys.
+"""Totals by values of dimensions: chooses the breakdown that answers a question
+(``BreakdownView``), and gets the values of dimensions from the breakdown's keys.
 
-A question by dimensions becomes a question about the counter that stores the breakdown, which is
-answered as any other. A breakdown's key ``__overflow__`` gives each dimension the value
-``__overflow__``.
+A question by dimensions becomes a question about the counter that stores the breakdown. This
+question is answered like any other. A breakdown's key ``__overflow__`` gives each dimension the
+value ``__overflow__``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,9 +36,9 @@ class BreakdownView:
         counter: the counter that the question names.
         breakdown: the breakdown.
         selection: the selection of the question, with counter and keys of the breakdown.
-        by: the dimensions that rows are by, in order.
-        one_key_each: whether each combination of values has a single key. Then keys need not be
-            added up, and are in the order of the values.
+        by: the dimensions whose values each row has, in order.
+        one_key_each: True if each combination of these values has a single key in the breakdown.
+            Then keys need not be added up, and are in the order of the values.
     """
 
     counter: str
@@ -58,8 +58,8 @@ class BreakdownView:
         )
 
     def projected(self, amounts: Sequence[tuple[str, int]]) -> list[tuple[tuple[str, ...], int]]:
-        """Add up (key, total) to (values, total), the largest total first; equal totals are in the
-        order of the values.
+        """Add up the totals of keys that have the same values. Return (values, total), the largest
+        total first; equal totals are in the order of the values.
         """
         found: dict[tuple[str, ...], int] = {}
         for key, amount in amounts:
@@ -68,9 +68,9 @@ class BreakdownView:
         return sorted(found.items(), key=lambda pair: (-pair[1], [*map(text_bytes, pair[0])]))
 
     def since_if_after(self, snapshot: Snapshot, start: date | None) -> datetime | None:
-        """Return the time from which on the breakdown counts events, if a range from ``start`` on
-        begins earlier; otherwise None. A range without start begins with the first bucket that has
-        rows.
+        """Return the time from which on the breakdown counts events, if this is after the begin of
+        a range. Otherwise return None. The range begins with ``start``; without ``start``, it
+        begins with the counter's first bucket that has rows.
         """
         since = self.breakdown.since * 60
         if not since:
@@ -98,10 +98,10 @@ class BreakdownView:
 def view_of(snapshot: Snapshot, selection: Selection, by: Sequence[str] = ()) -> BreakdownView:
     """Return the breakdown that answers a question by dimensions.
 
-    The breakdown has all dimensions in ``by`` and ``where``, and counts all events of the range. (A
-    window, whose start is not known yet, is taken as a range without start.) Of several, it is the
-    one with the fewest dimensions, and of these one that begins with the dimensions in ``where``.
-    If none counts all events of the range, it is the one that began first.
+    The breakdown has all dimensions in ``by`` and ``where``, and counts all events of the range. If
+    there are several, it is the one with the fewest dimensions, and of these one that begins with
+    the dimensions in ``where``. If no breakdown counts all events of the range, it is the one that
+    began first. (A window has no start yet, and is taken as a range without start.)
 
     Raises:
         UnknownCounter: there is no such counter.

@@ -3,11 +3,11 @@
 questions, formats days and times, and tells where an answer is partial. Computes windows that end
 now (``--last 24h``) and the windows before them.
 
-A window of minutes or hours consists of whole buckets. It ends with the bucket that is open now,
-and begins its length earlier. So its total is exact, and it moves on by a minute, a quarter or an
-hour. If finer buckets are rolled up where it would begin, it moves on by wider ones, if these fit
-its length. A window of days consists of whole days, today included; one of weeks of whole ISO
-weeks, this week included.
+A window of minutes or hours consists of whole buckets, so its total is exact. The bucket that is
+open now is the last one. The window moves on by a bucket: a minute, a quarter or an hour. Buckets
+at its begin may be rolled up to wider ones. Then it consists of such wider buckets, if its length
+is a multiple of their width. A window of days consists of whole days, today included. A window of
+weeks consists of whole ISO weeks, this week included.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -128,20 +128,19 @@ class Query:
         dimensions: the dimensions of the rows, in order, if ``by`` is :data:`DIMENSIONS`.
         top: maximum number of keys (of each counter), counters or combinations of values; the rows
             with the largest totals are returned. None for any number.
-        most: the same maximum, where ``top`` is None; the answer then says whether rows were left
+        most: like ``top``, and used if ``top`` is None. The answer then says whether rows were left
             out (``truncated``).
         max_rows: an answer with more rows is refused with AnswerTooLarge; None accepts any number.
-        also: further ranges of days. Their totals are added to each row as ``also``, None where
-            buckets do not add up to a range, or the breakdown that answers counts events from a
-            later time on. Only for ``by="key"`` and :data:`DIMENSIONS`.
-        against_previous: whether each row has ``previous``: its total in the window before, None
-            where that cannot be answered. Needs a range with both ends, or a window, and is not for
-            series.
-        include_pending: whether to add increments that are still in the queue.
-        unique: whether to ask for numbers of different members instead of totals.
-        strict: whether an error is raised instead of a partial answer.
-        streamed: whether :func:`countersink.counting.totals.answer.rows` streams all rows from the
-            server, keys or values in the order of their bytes. ``by`` is then a key of
+        also: further ranges of days. Each row gets a column ``also`` with its totals in these
+            ranges. A total is None if buckets do not add up to its range, or if a breakdown answers
+            and counts only later events. Only for ``by="key"`` and :data:`DIMENSIONS`.
+        against_previous: True to add a column ``previous``: the row's total in the window before,
+            or None if that is unknown. Needs a range with both ends, or a window; not for series.
+        include_pending: True to add increments that are still in the queue.
+        unique: True to ask for numbers of different members instead of totals.
+        strict: True to raise an error instead of returning a partial answer.
+        streamed: True if :func:`countersink.counting.totals.answer.rows` is to stream all rows from
+            the server, with keys or values in the order of their bytes. ``by`` is then a key of
             :data:`EXPORTED`, or :data:`DIMENSIONS`.
 
     Raises:
@@ -237,17 +236,17 @@ class Answer:
             several counters are in the order of the counters' names, except with ``by="counter"``.
         complete_up_to: a time; all increments that reached Redis before it are in the rows. None if
             this is unknown.
-        unknown_because: the error because of which ``complete_up_to`` is unknown.
+        unknown_because: the error that made ``complete_up_to`` unknown.
         pending: number of entries that were still in the queue and are included.
         rolled_up_to: first day that still has its own bucket, because days before it are rolled up
-            to months; the latest of several counters. None if no days are.
-        since: time from which on the breakdown that answers counts events; set if the range begins
-            earlier.
-        told_from: day or time at which the rows begin; set if earlier days, hours or minutes of the
-            range are left out, because they are rolled up. The latest of several counters.
-        truncated: whether ``most`` left out keys, counters or combinations of values; or whether
-            the rows are only a part of a series that is too long, namely the one that has the most
-            days with counts.
+            to months; the latest of several counters. None if no days are rolled up to months.
+        since: time from which on the breakdown that answers counts events. It is set if the range
+            begins earlier; otherwise it is None.
+        told_from: day or time at which the rows begin, if earlier days, hours or minutes of the
+            range are left out because they are rolled up; the latest of several counters. Otherwise
+            None.
+        truncated: True if ``most`` left out keys, counters or combinations of values; or if a
+            series was too long, and the rows are the part of it that has the most days with counts.
         window: the range that ``last`` became; None without ``last``, and for several counters.
     """
 
@@ -267,8 +266,8 @@ class Answer:
         return documents(self.columns, self.rows)
 
     def limits(self) -> dict[str, Any]:
-        """Return, for JSON, where the answer is partial. ``since``, ``told_from`` and ``window``
-        are only included if they are set.
+        """Return a dict for JSON that tells where the answer is partial. It has ``since``,
+        ``told_from`` and ``window`` only if they are set.
         """
         found: dict[str, Any] = {
             "complete_up_to": iso(self.complete_up_to),
@@ -293,9 +292,9 @@ def documents(columns: Sequence[str], rows: Iterable[Row]) -> Iterator[dict[str,
 
 
 def text(value: Any, column: str) -> Any:
-    """Return a value as JSON and CSV have it: a time, a day and (in the columns ``week`` and
-    ``month``) a week or month become a text such as ``2026-11-21T08:00+01:00``, ``2026-11-21``,
-    ``2026-W48`` or ``2026-11``. Other values stay as they are.
+    """Convert a value for JSON and CSV. A time becomes ``2026-11-21T08:00+01:00``, a day
+    ``2026-11-21``. In the columns ``week`` and ``month``, a day becomes ``2026-W48`` or
+    ``2026-11``. Other values stay as they are.
     """
     if isinstance(value, datetime):
         return value.isoformat(timespec="minutes")
@@ -313,14 +312,13 @@ _FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def with_window(
     snapshot: Snapshot, selection: Selection, last: Last | NamedRange, *, before: bool = False
 ) -> Selection:
-    """Return a copy of a selection of one counter, whose range is the window ``last``.
+    """Return a copy of a selection of one counter, with the window ``last`` as its range.
 
     Args:
         snapshot: the snapshot to read; the time of its server is now.
         selection: a selection of one counter.
         last: the length of the window; or a range with names of days.
-        before: whether to choose a window such that the one before it can be answered, too, if any
-            can.
+        before: True to prefer a window that has a window before it that can be answered, too.
 
     Raises:
         UnknownCounter: there is no such counter.

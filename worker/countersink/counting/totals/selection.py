@@ -31,8 +31,8 @@ class KeyMatch:
     character is special.
 
     A key matches if it fulfils all conditions: it is one of ``keys`` or begins with one of
-    ``prefix`` (where any of these are given), it contains ``contains`` and has ``values``, and it
-    is not excluded.
+    ``prefix`` (if any of these are given), it contains ``contains`` and has ``values``, and it is
+    not excluded.
 
     Attributes:
         keys: exact keys.
@@ -44,7 +44,7 @@ class KeyMatch:
 
     Raises:
         ValueError: an empty prefix is excluded; or there are more than :data:`MAX_PARTS` prefixes,
-            excluded keys and excluded prefixes together (with ``keys``, beside a ``prefix``).
+            excluded keys and excluded prefixes (and ``keys``, if there are prefixes) together.
         TypeError: ``keys`` or ``exclude_keys`` is a single text.
     """
 
@@ -102,12 +102,12 @@ class KeyMatch:
 
     @property
     def bounded(self) -> bool:
-        """Whether exact keys or prefixes are given: few ranges of an index over keys to read."""
+        """True if exact keys or prefixes are given, so that an index by key finds the rows."""
         return bool(self._keys or self._begins)
 
     @property
     def indexes(self) -> str:
-        """Names of the indexes that the server may use: ``by_key`` is for few keys, many days."""
+        """Names of indexes that the server may use: if ``bounded``, ``by_key`` is one of them."""
         return "PRIMARY, by_key" if self.bounded else "PRIMARY"
 
     def condition(self) -> tuple[str, tuple[object, ...]]:
@@ -130,8 +130,8 @@ class KeyMatch:
 
 
 def _part(key: bytes, place: int) -> bytes:
-    """Return the value at a position in a breakdown's key, or the last one if it has fewer values;
-    SUBSTRING_INDEX returns the same.
+    """Return the value at a position in a breakdown's key; the last value if the key has fewer
+    values. (SUBSTRING_INDEX does the same.)
     """
     return b"\0".join(key.split(b"\0")[: place + 1]).rpartition(b"\0")[2]
 
@@ -155,7 +155,7 @@ class PickedKeys:
         indexes: names of the indexes that the server may use.
         ranges: number of ranges of an index over keys, for each counter; 0 if no such index is
             used.
-        ordered: whether rows may come in the order of an index; see ``grouping`` in ``sums.py``.
+        ordered: argument ``ordered`` of the function ``grouping`` in ``sums.py``.
     """
 
     where: str
@@ -166,7 +166,7 @@ class PickedKeys:
 
 
 def chosen_keys(keys: Keys) -> ChosenKeys:
-    """Return the keys of a question as a match, or as the bytes of named keys."""
+    """Return the keys of a question as a match, or as the bytes of named keys, sorted."""
     if keys is None or isinstance(keys, KeyMatch):
         return keys or ANY
     return tuple(sorted({key_bytes(key) for key in keys}))
@@ -247,7 +247,7 @@ class Selection:
             and ``end``; see :func:`countersink.counting.totals.query.with_window`.
         time_zone: time zone of the days; None for the counter's own.
         where: (dimension, value) that events must have, instead of ``keys``.
-        visible: tells which counters may be read, if the question is about all counters.
+        visible: returns whether a counter may be read; for questions about all counters.
 
     Raises:
         TypeError: a day is not a ``datetime.date``.
@@ -281,7 +281,7 @@ class Selection:
 
     @property
     def named(self) -> Sequence[str] | None:
-        """The named keys; None for all keys. Only for questions that do not take a match."""
+        """The named keys; None for all keys. Use this only if ``keys`` is not a match."""
         assert not isinstance(self.keys, KeyMatch)
         return self.keys
 
@@ -336,9 +336,9 @@ def _check_time(moment: datetime) -> None:
 
 
 def wanted_keys(key: str | None, keys: Sequence[str] | None, match: KeyMatch = ANY) -> Keys:
-    """Return the keys that a question is about: one key, several keys, a match, or None for all. If
-    named keys and a match are given, the keys are added to those of the match. Without a prefix, a
-    match of named keys becomes the list of those that it does not exclude.
+    """Return the keys that a question is about: one key, several keys, a match, or None for all
+    keys. Named keys are added to those of ``match``. If the match then has keys and no prefix,
+    return the list of those of its keys that match.
 
     Raises:
         ValueError: both ``key`` and ``keys`` are given.
@@ -394,6 +394,6 @@ def _any_of(keys: Iterable[bytes], prefixes: Iterable[bytes], args: list[object]
 
 
 def _after_all(prefix: bytes) -> bytes | None:
-    """Return the least bytes that come after all bytes with this prefix; None if there are none."""
+    """Return the least bytes that come after all bytes with this prefix; None if nothing does."""
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes([head[-1] + 1]) if head else None

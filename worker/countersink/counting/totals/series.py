@@ -1,5 +1,5 @@
 """Series of totals by day, week, hour, minute or month, with zeros (``series``). Decides where a
-series begins, which part of a series that is too long is returned, and refuses hours and minutes
+series begins. If a series is too long, chooses the part that is returned. Refuses hours and minutes
 that a counter does not have. See ``counters/buckets.py`` for the maximum length.
 
 Functions raise the errors of :mod:`countersink.counting.totals.sums`, and SeriesTooLong.
@@ -56,12 +56,13 @@ def _weeks(first: date, last: date) -> list[date]:
 
 @dataclass(frozen=True, slots=True)
 class DateUnit:
-    """A unit that consists of whole days.
+    """A unit that consists of whole days: a day, week or month.
 
     Attributes:
-        first, last: return the first and the last day of the unit in which a day is.
-        listed: returns the first day of each unit from that of one day to that of another; raises
-            SeriesTooLong.
+        first, last: functions that return the first and the last day of the unit that contains a
+            given day.
+        listed: function that returns the first day of each unit, from the unit that contains one
+            given day to the unit that contains another. It raises SeriesTooLong.
     """
 
     first: Callable[[date], date]
@@ -84,11 +85,11 @@ class Series:
     Attributes:
         rows: (day, total), (first day of the ISO week or month, total), or (begin of the hour or
             minute, total). A begin is an aware datetime with the zone's UTC offset. An hour that
-            clocks repeat has two rows; one that they skip has none. Of the first and the last week
-            or month, only the days in the range are added up.
-        told_from: day or time at which the rows begin; set if earlier ones of the range are left
-            out, because they are rolled up to wider buckets.
-        truncated: whether the range was too long, and the rows are only a part of it.
+            clocks repeat has two rows; an hour that they skip has none. Of the first and the last
+            week or month, only the days in the range are added up.
+        told_from: day or time at which the rows begin, if the begin of the range is left out
+            because it is rolled up to wider buckets. Otherwise None.
+        truncated: True if the range was too long, and the rows are only a part of it.
     """
 
     rows: list[tuple[Any, int]]
@@ -104,17 +105,19 @@ def series(
     strict: bool = False,
     uncut: bool = False,
 ) -> Series:
-    """Return the total of each day, week, hour, minute or month of a range. If the range has no
-    start or no end, the series begins with the first bucket that has rows, or ends with the last.
+    """Return the total of each day, week, hour, minute or month of a range. Without a start, the
+    series begins with the first bucket that has rows. Without an end, it ends with the last.
 
     Args:
-        snapshot, selection: the snapshot to read; counter, keys and range.
+        snapshot: the snapshot to read.
+        selection: counter, keys and range.
         unit: what each row of the series is for.
-        strict: whether a partial answer is an error. If it is not, the part of the range that is
-            rolled up is left out. And if a series without start is too long, only a part of it is
-            returned: of all parts that are short enough, the one that has the most days with
-            counts. So a single event with a wrong time does not prevent every answer.
-        uncut: whether a series that is too long is an error in any case.
+        strict: True to raise an error instead of returning a partial answer. If False, the part of
+            the range that is rolled up is left out. Also, if a series has no start and is too long,
+            only a part of it is returned: of all parts that are short enough, the one that has the
+            most days with counts. So a single event with a wrong time does not prevent every
+            answer.
+        uncut: True to raise an error if a series is too long, even if ``strict`` is False.
 
     Raises:
         RolledUp: ``strict`` is set, and a part of the range is rolled up to wider buckets; or the
@@ -149,9 +152,12 @@ def series(
 def answerable(
     view: View, selection: Selection, unit: Unit, *, strict: bool
 ) -> tuple[Selection | None, date | None]:
-    """Return the part of a range whose days, weeks, hours or minutes are not rolled up, and where
-    it begins: a week of which days are rolled up is left out. The part is None if all are rolled
-    up. The begin (``told_from`` of the series) is None if the part is the whole range.
+    """Return the part of a range whose units are not rolled up to wider buckets, and the begin of
+    this part. A week is left out if some of its days are rolled up.
+
+    Returns:
+        (None, begin) if the whole range is rolled up. (``selection``, None) if nothing is.
+        Otherwise a copy of the selection that begins later, and this begin.
 
     Raises:
         RolledUp: ``strict`` is set, and a part of the range is rolled up.
@@ -186,9 +192,9 @@ def _rolled_up(view: View, unit: Unit, until: int, width: Width) -> RolledUp:
 
 
 def _rolled(view: View, selection: Selection, unit: Unit) -> tuple[int, Width] | None:
-    """Return the Unix seconds before which buckets of the unit are rolled up to wider ones, and the
-    width of these. Return None if no such wider bucket in the range has rows, so that zeros are
-    exact.
+    """Return the Unix seconds before which the units of a range are rolled up to wider buckets, and
+    the width of these buckets. Return None if no wider bucket in the range has rows: then units
+    without rows have the exact total 0.
     """
     start, end = selection.start, buckets.following(selection.end)
     begin = None if start is None else min(view.instants(start))
@@ -319,9 +325,12 @@ class _StoredBuckets:
 
 
 def _require_narrow(stored: _StoredBuckets, begin: int, stop: int, unit: ClockUnit) -> None:
-    """Raise InexactZone if the span from ``begin`` to before ``stop`` (Unix seconds) has buckets
-    wider than the unit, or if the counter is counted by wider ones now and has no narrower ones in
-    the span. Wider buckets that retention has made are ignored.
+    """Raise InexactZone if events between ``begin`` and ``stop`` (Unix seconds, ``stop`` excluded)
+    are counted in buckets wider than the unit.
+
+    This is so if the span has rows in such buckets. It is also so if the counter is counted in such
+    buckets now, and the span has no rows in narrower ones. Wider buckets that retention has made
+    are ignored.
     """
     view = stored.view
     narrow = [each for each in view.widths if not is_wider(each, unit)]

@@ -1,6 +1,6 @@
 """A snapshot of the tables, which answers any number of questions (``Snapshot``). For each counter
-it reads the shape (its scheme, and whether it is known), the first and the last bucket, and up to
-which day its days are rolled up to months. It also has the pending amounts.
+it reads the shape (its scheme, and whether the counter is known), the first and the last bucket,
+and the first day that is not rolled up to a month. A snapshot also has the pending amounts.
 
 Within :meth:`Snapshot.together`, one query reads the shapes, sums or rankings of many counters (up
 to ``SIZE`` counters and ``MAX_ROWS`` rows), instead of one query for each counter. The answers are
@@ -54,8 +54,8 @@ class Pending:
 
     Attributes:
         entries: number of entries in the queue.
-        cells: by counter, the amount of each (bucket's label, key). The mapping of a counter is
-            empty if it has pending amounts, but none of a key that the question asks for.
+        cells: by counter, the amount of each (bucket's label, key). The inner mapping is empty if
+            the counter has pending amounts, but none of a key that the question asks for.
     """
 
     entries: int = 0
@@ -64,11 +64,12 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The data of a counter in a snapshot.
+    """What a snapshot knows of a counter.
 
     Attributes:
-        known: whether it was created or counted.
-        scheme: its scheme, with its name. The name is empty if it is invalid; no row has this name.
+        known: whether the counter was created or counted.
+        scheme: the counter's scheme. Its attribute ``counter`` is the counter's name; or ``""`` if
+            the name is invalid, so that no row has it.
     """
 
     known: bool
@@ -76,11 +77,11 @@ class Shape:
 
 
 class Snapshot:
-    """The tables at one moment.
+    """A snapshot of the tables, together with pending amounts.
 
     Args:
         session: in a snapshot of the database.
-        pending: pending amounts, which are added to totals.
+        pending: amounts that are still in the queue; they are added to totals.
     """
 
     def __init__(self, session: Session, pending: Pending | None = None) -> None:
@@ -100,7 +101,7 @@ class Snapshot:
         return self._now_ms
 
     def shape(self, counter: str | None) -> Shape:
-        """Return the shape of a counter, whether it is known or not."""
+        """Return what the snapshot knows of a counter, whether the counter exists or not."""
         # For the column 'c ' equals 'c': it is compared with trailing blanks added.
         name = counter if counter and (is_name(counter) or is_breakdown(counter)) else ""
         if name not in self._shapes:
@@ -110,7 +111,7 @@ class Snapshot:
         return self._shapes[name]
 
     def view(self, counter: str | None, time_zone: str | None = None) -> View:
-        """Return the buckets of a counter (whether it is known or not), seen in a time zone. Raises
+        """Return the buckets of a counter, seen in a time zone. The counter need not exist. Raises
         ValueError if there is no such time zone.
         """
         scheme = self.shape(counter).scheme
@@ -167,9 +168,9 @@ class Snapshot:
     def rolled_up_to(
         self, counter: str | None = None, visible: Callable[[str], bool] = lambda name: True
     ) -> date | None:
-        """Return the day before which the days of a counter are rolled up to months. Without a
-        counter, return the latest such day of all counters for which ``visible`` returns True.
-        Return None if no rows are rolled up to months.
+        """Return the first day of a counter that is not rolled up to a month. Without a counter,
+        return the latest such day of all counters for which ``visible`` returns True. Return None
+        if no rows are rolled up to months.
         """
         if counter is not None:
             return self._months_to(self.shape(counter).scheme)
@@ -187,8 +188,8 @@ class Snapshot:
         return max((day for day in days if day is not None), default=None)
 
     def _months_to(self, scheme: Scheme, first: int | None = None) -> date | None:
-        """Return the day before which the days of one counter are rolled up to months; None if none
-        are.
+        """Return the first day of one counter that is not rolled up to a month; None if no rows are
+        rolled up to months.
 
         Args:
             scheme: the counter's scheme.
@@ -207,8 +208,9 @@ class Snapshot:
             return buckets.date_at("UTC", until)
 
     def edges(self, view: View, keys: Sequence[str] | None = None) -> list[int]:
-        """Return the labels of some buckets that have rows: among them are the bucket that begins
-        first and the bucket that ends last. With ``keys``, this holds for each of these keys.
+        """Return the labels of some buckets that have rows. The bucket that begins first and the
+        bucket that ends last are always among them. With ``keys``, this is true for each of these
+        keys.
         """
         found: list[int] = []
         for key in [None] if keys is None else dict.fromkeys(keys):
@@ -247,15 +249,16 @@ class Snapshot:
             self._views.clear()
 
     def shared(self, question: object, counter: str, ask: Ask) -> SumRows:
-        """Return a counter's rows that answer a question. Within :meth:`together`, ``ask`` is also
-        given the counters that follow and have the same scheme. Their rows are kept until the same
-        question is asked about them.
+        """Return the rows of a counter that answer a question.
+
+        Within :meth:`together`, ``ask`` gets this counter and also the counters after it that have
+        the same scheme. Their rows are kept until the same question is asked about them.
 
         Args:
-            question: a value that is the same for all counters about which this is asked.
+            question: a value that tells questions apart: equal values are the same question.
             counter: the counter's name.
             ask: gets names of counters, and returns the rows of each. If one query cannot return
-                all, the counters at the end are left out; the first is always there.
+                all rows, counters at the end may be missing in the result, but never the first one.
         """
         group = self._group
         if group is None or counter not in group.places:
@@ -298,11 +301,11 @@ class _Group:
     """Counters that are read together.
 
     Attributes:
-        names: their names.
+        names: the names of the counters.
         places: the position of each name in ``names``.
-        found: by question and counter, the rows that were read together with those of an earlier
-            counter, and not asked for yet.
-        taken: by question, the counters about which it was asked already.
+        found: by question and counter, rows that were read together with an earlier counter and are
+            not used yet.
+        taken: by question, the counters about which the question was asked already.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -313,7 +316,7 @@ class _Group:
 
 
 def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
-    """Return the shapes of counters by name."""
+    """Return the shape of each counter by name: what a snapshot knows of it."""
     found = {
         name: Shape(bool(known), scheme_of(name, columns))
         for name, known, *columns in session.query(
@@ -338,11 +341,12 @@ def _shapes(session: Session, names: Sequence[str]) -> dict[str, Shape]:
 
 
 def _edge_conditions(view: View, labels: Iterable[int]) -> Iterator[tuple[str, Sequence[object]]]:
-    """Yield SQL conditions, with their values, that find further buckets at both ends.
+    """Yield SQL conditions, with their values. They find buckets that begin before the first of
+    ``labels``, or end after the last of ``labels``.
 
     ``labels`` are the first and the last bucket in the order of the column ``bucket``. That column
     is local time for days and months, and UTC for other widths. So a bucket of another width may
-    begin before the first one, or end after the last one.
+    begin before the first bucket, or end after the last one.
     """
     scheme, around = view.scheme, set[int]()
     for label in labels:

@@ -13,7 +13,7 @@ Every function that takes a :class:`countersink.counting.totals.selection.Select
     ValueError: there is no such time zone.
     InexactZone: the buckets do not add up to the days of ``time_zone``; or they are hours, and the
         counter's own zone was not whole hours from UTC at that time.
-    Refused: the days of the counter's own zone are needed, which this machine does not know.
+    Refused: the question needs days of the counter's own zone, and this machine does not know it.
     RolledUp: the range begins or ends within a month whose days were rolled up into one bucket.
 
 Each query names its index, and reads only the range that was asked for. It uses the primary key
@@ -92,8 +92,8 @@ def by_key(
     snapshot: Snapshot, selection: Selection, *, limit: int | None = None
 ) -> list[tuple[str, int]]:
     """Return (key, total) of the keys that match, the largest total first; equal totals are in the
-    order of keys. With ``limit``, only the first ``limit`` are returned. The selection has a match
-    or all keys, no named keys.
+    order of keys. With ``limit``, only the first ``limit`` are returned. The selection's ``keys``
+    must be a match, or None for all keys.
     """
     scope, keys = _scope(snapshot, selection), selection.keys
     assert keys is None or isinstance(keys, KeyMatch)
@@ -137,8 +137,8 @@ def _many(snapshot: Snapshot, scope: Scope, wanted: list[str]) -> dict[str, int]
 
 def span(snapshot: Snapshot, selection: Selection) -> tuple[date, date] | None:
     """Return the first and the last day that have rows, of a counter or of the named keys of a
-    selection; None if there are no rows. The selection's range is ignored. Of a month that is a
-    single bucket, all days count as days with rows.
+    selection. Return None if there are no rows. The selection's range is ignored. If a month is a
+    single bucket, all its days count as days with rows.
 
     Raises:
         InexactZone: the first or the last bucket is in more than one day of ``time_zone``.
@@ -156,9 +156,11 @@ def span(snapshot: Snapshot, selection: Selection) -> tuple[date, date] | None:
 
 
 def sums(snapshot: Snapshot, scope: Scope, keys: Keys, group: str = "") -> SumRows:
-    """Return rows of SUM(amount) of the tables, without pending amounts. With ``group``, an SQL
-    expression, each row begins with its value (with :data:`BUCKETS`, see :func:`grouping`). Several
-    rows may have the same value, and the caller adds them up.
+    """Return rows with SUM(amount), without pending amounts.
+
+    With ``group``, an SQL expression, each row has the sum for one value of this expression, and
+    begins with the value. Several rows may have the same value; the caller adds them up. For the
+    columns with :data:`BUCKETS` see :func:`grouping`.
     """
     chosen = chosen_keys(keys)
     return snapshot.shared(
@@ -171,8 +173,8 @@ def sums(snapshot: Snapshot, scope: Scope, keys: Keys, group: str = "") -> SumRo
 def _sums_of(
     snapshot: Snapshot, names: list[str], scope: Scope, chosen: ChosenKeys, group: str
 ) -> dict[str, SumRows]:
-    """Return the rows of :func:`sums` for several counters, by name. Only the first counters in
-    ``names`` are included if one query cannot return more.
+    """Return the rows of :func:`sums` for several counters, by name. If one query cannot return all
+    rows, only the first counters in ``names`` are included.
     """
     picked = picked_keys(chosen, _KEYS_PER_QUERY)
     most = max((part.ranges for part in picked), default=0)
@@ -199,8 +201,8 @@ def _sums_of(
 
 
 def _complete(names: list[str], rows: Sequence[tuple[Any, ...]]) -> list[str]:
-    """Return those counters, in order, whose rows are complete: the limit of the query cut none
-    off.
+    """Return the names of the counters of which ``rows`` has all rows. The LIMIT of the query may
+    have cut off rows of the last counters.
     """
     if len(rows) < MAX_ROWS or len(names) == 1:
         return names
@@ -273,8 +275,8 @@ def _ranked_of(
 
 
 def keyed(snapshot: Snapshot, scope: Scope, keys: Keys) -> Iterator[tuple[str, int]]:
-    """Yield (key, sum) in the order of the keys' bytes, as the server sends them, without pending
-    amounts. If keys are named, all of them must fit into one statement.
+    """Yield (key, sum) in the order of the keys' bytes, without pending amounts. Rows are streamed
+    from the server. If keys are named, all of them must fit into one statement.
     """
     if keys is not None and not isinstance(keys, KeyMatch):
         if not keys:
@@ -319,9 +321,10 @@ def grouping(scope: Scope, group: str, *, ordered: bool = True) -> tuple[str, st
         group: SQL expression by which to group; an empty one for a single sum. With
             :data:`BUCKETS`, rows have the bucket's label and, if several widths are possible, the
             number of the widest width that has rows there.
-        ordered: whether the server may return rows in the order of an index. It must not if it may
-            choose between two indexes: it would choose the one that avoids sorting a few hundred
-            sums, and read all rows (50 times as long on MariaDB 11, for 1,000 of 1,000,000 keys).
+        ordered: False to keep the server from returning rows in the order of an index. This is
+            needed if it can choose between two indexes. It would choose the index that avoids
+            sorting a few hundred sums, and read all rows (50 times as long on MariaDB 11, for 1,000
+            of 1,000,000 keys).
     """
     if not group:
         return "", ""

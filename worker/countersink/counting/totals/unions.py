@@ -46,7 +46,7 @@ _KEYS_PER_QUERY: Final = 500
 
 
 def total(snapshot: Snapshot, selection: Selection) -> Visitors:
-    """Return the number of different members of the selected keys."""
+    """Return the number of different members (visitors, say) of the selected keys."""
     found = _united(snapshot, selection, lambda view, sketch: None)
     return found[None].visitors() if found else Visitors()
 
@@ -54,8 +54,9 @@ def total(snapshot: Snapshot, selection: Selection) -> Visitors:
 def by_unit(
     snapshot: Snapshot, selection: Selection, unit: Unit, places: Sequence[Any]
 ) -> list[tuple[Any, Visitors]]:
-    """Return (place, number of different members) for each of ``places``. A place is a day, week,
-    hour, minute or month as :func:`countersink.counting.totals.series.series` has it.
+    """Return (place, number of different members, such as visitors) for each of ``places``. A place
+    is a day, week, hour, minute or month, given as in the rows of
+    :func:`countersink.counting.totals.series.series`.
     """
     found = _united(snapshot, selection, partial(_place, unit), unit=unit, wanted=frozenset(places))
     return [(place, found[place].visitors() if place in found else Visitors()) for place in places]
@@ -64,9 +65,9 @@ def by_unit(
 def by_key(
     snapshot: Snapshot, selection: Selection, *, limit: int | None = None
 ) -> list[tuple[str, Visitors]]:
-    """Return (key, number of different members) of the keys that have members, the largest number
-    first; equal numbers are in the order of keys. With ``limit``, only the first ``limit`` are
-    returned.
+    """Return (key, number of different members) of the keys that have members (such as visitors),
+    the largest number first; equal numbers are in the order of keys. With ``limit``, only the first
+    ``limit`` are returned.
     """
     found = by_group(snapshot, selection, lambda key: (key,))
     return [(key, visitors) for (key,), visitors in found][:limit]
@@ -75,9 +76,9 @@ def by_key(
 def by_group(
     snapshot: Snapshot, selection: Selection, group: Callable[[str], tuple[str, ...]]
 ) -> list[tuple[tuple[str, ...], Visitors]]:
-    """Return (group, number of different members) of the groups that have members, the largest
-    number first; equal numbers are in the order of groups. ``group`` is a function that returns the
-    group of a key.
+    """Return (group, number of different members) of the groups that have members (such as
+    visitors), the largest number first; equal numbers are in the order of groups. ``group`` is a
+    function that returns the group of a key.
     """
     found = _united(snapshot, selection, lambda view, sketch: group(key_text(sketch.key)))
     counted = [(name, union.visitors()) for name, union in found.items()]
@@ -93,11 +94,13 @@ def _united(
     unit: Unit | None = None,
     wanted: frozenset[G] | None = None,
 ) -> dict[G, SketchUnion]:
-    """Return the union of the selected sketches for each group. If all unions together have more
-    than :data:`MOST_EXACT_IN_ANSWER` members, those that still grow become estimates.
+    """Return the union of the selected sketches for each group. Once all unions together have more
+    than :data:`MOST_EXACT_IN_ANSWER` members, a union that gets further sketches becomes an
+    estimate.
 
     Args:
-        snapshot, selection: the snapshot to read, and the sketches to select.
+        snapshot: the snapshot to read.
+        selection: the sketches to select.
         group: returns the group to which a sketch belongs.
         unit: what a group is for, if it is a day, week, hour, minute or month.
         wanted: the groups to return; None for all.
@@ -125,12 +128,14 @@ def _united(
 def _sketches(
     session: Session, selection: Selection, view: View, unit: Unit | None
 ) -> Iterator[StoredSketch]:
-    """Yield the selected sketches. If ``unit`` is None or a month, a range that begins or ends
-    within a bucket is refused; otherwise the series of totals has checked it before.
+    """Yield the selected sketches.
+
+    If ``unit`` is None or a month, the range is checked here. For other units, the caller has
+    checked it by reading the series of totals.
 
     Raises:
         DamagedSketch: some sketches are missing; raised after the others were yielded.
-        InexactZone, RolledUp: the range is refused.
+        InexactZone, RolledUp: the range begins or ends within a bucket.
     """
     if unit in (None, "month"):
         ranges = Scope.of(view, selection.start, selection.end).ranges
@@ -164,7 +169,7 @@ def _place(unit: Unit, view: View, sketch: StoredSketch) -> date:
 
 
 class _Salts:
-    """Checks that the members of each group were hashed with one salt.
+    """Checks that the members (such as visitors) of each group were hashed with one salt.
 
     Raises:
         NotUnique: the counter does not count different members.
@@ -186,10 +191,10 @@ class _Salts:
         self._of_labels: dict[int, tuple[int, int]] = {}
 
     def note(self, group: object, view: View, sketch: StoredSketch) -> None:
-        """Check that a sketch has the same salt as the sketches that the same group had before.
+        """Check that a sketch has the same salt as the earlier sketches of its group.
 
         Raises:
-            NotUnique: the sketch may have several salts, or has another one than the group.
+            NotUnique: the sketch has another salt than its group, or may have several salts.
         """
         if len(self._periods) == 1:
             return

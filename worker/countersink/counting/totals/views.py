@@ -1,12 +1,14 @@
-"""Views: the buckets of a counter, seen as days, months and hours of some time zone. Where buckets
-do not add up to these, a view raises an error with advice.
+"""Views: the buckets of a counter, seen as days, months and hours of some time zone. If buckets do
+not add up to these, a view raises an error with advice.
 
 Day buckets always add up to days of the counter's own zone. In all other cases each day, month,
 hour or time of a question must begin at the edge of a bucket. A *cut* is an instant within a bucket
-at which a day, month, hour or time of the question begins. Cuts are looked for in the counter's own
-zone, too, which may not be whole hours from UTC. The scheme tells which buckets are possible. If
-buckets with a cut are possible, but finer ones are as well, the rows of all keys decide whether
-such a bucket exists. They are looked up in the snapshot in which the totals are read.
+at which a day, month, hour or time of the question begins. The counter's own zone can have cuts,
+too, if it is not whole hours from UTC.
+
+A cut is an error if its bucket exists. The scheme tells which buckets are possible. If the bucket
+of a cut is possible, but finer buckets are possible as well, the view looks up whether the bucket
+has rows (of any key). It does so in the snapshot in which the totals are read.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -95,7 +97,8 @@ class Cut:
     Attributes:
         width: the width of the bucket.
         instant: the instant in Unix seconds.
-        day: the date that begins or goes on at the instant; None if the question names a time.
+        day: the date to which, or from which, the local date changes at the instant; None if the
+            question names a time.
     """
 
     width: Width
@@ -107,7 +110,7 @@ class Rows(Protocol):
     """The data that a view reads: rows of any counter, all in one snapshot."""
 
     def row_in(self, counter: str, where: str, args: Sequence[object]) -> int | None:
-        """As :meth:`countersink.counting.totals.snapshot.Snapshot.row_in`."""
+        """See :meth:`countersink.counting.totals.snapshot.Snapshot.row_in`."""
 
     def pending_labels(self, counter: str) -> Collection[int]:
         """Return the labels of those buckets of a counter that have pending amounts."""
@@ -118,7 +121,7 @@ class View:
 
     Args:
         rows: the rows of the snapshot.
-        scheme: the counter's scheme, which has its name for messages.
+        scheme: the counter's scheme, with the counter's name for messages.
         time_zone: the time zone of days, months and hours; None for the counter's own.
 
     Raises:
@@ -181,8 +184,9 @@ class View:
 
     def ranges(self, start: date | None, end: date | None) -> Ranges:
         """Return the buckets that begin on the days from ``start`` to ``end``, both included, or at
-        times from ``start`` to before ``end``. Return None, which stands for all buckets, if
-        neither is given. Call :meth:`require_range` before, which refuses cuts.
+        times from ``start`` to before ``end``. If neither is given, return None, which stands for
+        all buckets. Call :meth:`require_range` first: it raises an error if an edge of the range is
+        within a bucket.
         """
         if start is None and end is None:
             return None
@@ -194,9 +198,9 @@ class View:
         return tuple(each for each in found if not each.empty)
 
     def _end(self, possible: LabelRange) -> int | None:
-        """Return the label before which the labels of all buckets of a width lie; None if there is
-        no such end. Former resolutions have none, because applications still count by them for a
-        while.
+        """Return the end of a range of possible buckets, as the label before which they lie; None
+        if it has no end. For a former resolution this is None, because applications still count by
+        it for a while.
         """
         return None if possible.width in dict(self.scheme.counted) else possible.until
 
@@ -234,15 +238,17 @@ class View:
         """Raise an error if one of the days begins within a bucket.
 
         Raises:
-            InexactZone: a day does.
-            RolledUp: a day is in a month that is a single bucket.
+            InexactZone: a day begins within a bucket.
+            RolledUp: a day begins within a month that is a single bucket.
         """
         self._refuse(self._cuts_of_days(days))
 
     def require_series(self, days: Sequence[date]) -> None:
-        """Raise an error if one of several days (or months, given by their first days) in order
-        begins within a bucket. The first day may do so, because nothing was counted before it. But
-        it may not if clocks go back and it begins twice.
+        """Raise an error if a day of a series begins within a bucket. ``days`` are in order; months
+        are given by their first days.
+
+        The first day is allowed to begin within a bucket, because no earlier days have counts. But
+        if clocks go back so that it begins twice, the second begin is checked, too.
 
         Raises:
             InexactZone, RolledUp: as for :meth:`require_days`.
@@ -259,8 +265,8 @@ class View:
         self._refuse(self._cuts_of_range(start, end))
 
     def first_day(self, start: date) -> date:
-        """Return the earliest date of events in a range from ``start`` on. This is the day before
-        that of ``start`` if it is a time after which clocks go back over midnight.
+        """Return the earliest date of events in a range from ``start`` on. If ``start`` is a time,
+        and clocks later go back over midnight, this is the day before the date of ``start``.
         """
         if not isinstance(start, datetime):
             return start
@@ -291,9 +297,9 @@ class View:
         return buckets.edges(self.zone, edge)
 
     def certain(self, width: Width, instant: int) -> bool:
-        """Return whether events from an instant (Unix seconds) on, and all others in its bucket,
-        are counted in buckets of this width: it is the resolution, and all finer buckets end before
-        that bucket.
+        """Return whether all events from an instant (Unix seconds) on are counted in buckets of
+        this width, and so are all other events in the bucket of the instant. This is so if the
+        width is the resolution, and all finer buckets end before that bucket.
         """
         if width != self.scheme.resolution:
             return False
@@ -307,8 +313,8 @@ class View:
         return until is None or self.scheme.starts_at(label) < until
 
     def counted_by(self, width: Width) -> str:
-        """Return words for messages, such as "is counted by day": how the counter got buckets of
-        this width.
+        """Return how the counter got buckets of this width, as words for messages, such as "is
+        counted by day".
         """
         until = self.scheme.until(width)
         if until is None:
@@ -318,7 +324,9 @@ class View:
         return f"is rolled up, before {moment_text(until)}, to each {width}"
 
     def advice(self, width: Width, zone: str) -> str:
-        """Return advice for messages where buckets of a width do not add up to a zone's days."""
+        """Return advice for an error message: buckets of this width do not add up to days of
+        ``zone``.
+        """
         until, own_zone = self.scheme.until(width), self.scheme.time_zone
         if until is not None:
             return f"ask for the time zone {own_zone}, or from {moment_text(until)} on"
@@ -370,7 +378,7 @@ class View:
 
     def _cuts_of_days(self, days: Iterable[date], change: int = 0) -> Iterator[Cut]:
         """Yield a cut for each instant within a bucket at which the date changes to or from one of
-        ``days``. Of each day, the first ``change`` instants are left out.
+        ``days``. Of each day's instants, the first ``change`` ones are skipped.
         """
         wanted = tuple(days)
         for width in self.widths:
@@ -404,8 +412,8 @@ class View:
         return buckets.date_changes(zone, day) != (instant,) or (width == "month" and day.day != 1)
 
     def _labels_at(self, cut: Cut) -> Iterator[int]:
-        """Yield the label of the bucket that contains the instant of a cut. There are two such
-        buckets if clocks repeat a part of the day.
+        """Yield the label of the bucket that contains the instant of a cut. If clocks repeat a part
+        of the day, there may be two such buckets.
         """
         around = ((cut.instant - 1) // 60, cut.instant // 60)
         for label in {self.scheme.label_in(cut.width, minute) for minute in around}:
@@ -413,8 +421,8 @@ class View:
                 yield label
 
     def _last_end(self, width: Width, label: int) -> int:
-        """Return the Unix seconds at which a bucket has finally ended: clocks may repeat a part of
-        its last day.
+        """Return the Unix seconds at which a bucket ends for the last time. (Clocks may repeat a
+        part of its last day.)
         """
         if width in FINER:
             return self.scheme.ends_at(label)
@@ -423,8 +431,9 @@ class View:
         return buckets.date_changes(self.scheme.known_zone(), last + buckets.ONE_DAY)[-1]
 
     def _refuse(self, cuts: Iterable[Cut]) -> None:
-        """Raise the error of a cut (an instant within a bucket, at which a day or time of the
-        question begins) if its bucket is certain to exist, or has rows or pending amounts.
+        """Raise an error for a cut if its bucket exists: if the bucket is certain to exist, or has
+        rows or pending amounts. (A cut is an instant within a bucket, at which a day or time of the
+        question begins.)
         """
         possible: dict[int, Cut] = {}
         for cut in cuts:

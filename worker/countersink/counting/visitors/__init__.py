@@ -1,18 +1,18 @@
-"""Different members of counters (of visitors, say): sketches, which keep sets of members as 64-bit
+"""Different members of counters (visitors, say): sketches, which keep sets of members as 64-bit
 hashes, and salts, with which members are hashed.
 
 The first part of this module has the format of sketches, their unions (exact up to ``MOST_UNITED``
 members), estimates with bounds, and checksums of rows. The second part has the periods of salts,
 their creation, and their deletion (``KEPT_MINUTES``). See ``rows.py`` for the table of sketches.
 
-A sketch is bytes, of which the first one is its kind. After ``1`` there are up to 256 distinct
-hashes of 8 bytes (big-endian), sorted. After ``2`` there is an HLL of Apache DataSketches (lg_k 13,
-HLL_4, compact), whose relative standard error is 1.04/√8192 = 1.15 %. Only an HLL needs the library
+The first byte of a sketch is its kind. Kind 1 is exact: up to 256 distinct hashes of 8 bytes
+(big-endian), sorted. Kind 2 is an estimate: an HLL of Apache DataSketches (lg_k 13, HLL_4,
+compact), whose relative standard error is 1.04/√8192 = 1.15 %. Only kind 2 needs the library
 ``datasketches``, which is the extra ``[sketches]``.
 
-A union has the same registers in whatever order its parts are united, and however often. The
-estimate of an HLL that was never merged depends on the order of its members. So estimates are
-always made of a union; a single HLL is united with itself.
+A union of HLLs is the same in whatever order its parts are united, and however often. But the
+estimate of an HLL that was never merged depends on the order in which its members were added. So
+estimates are always made of a union; a single HLL is united with itself.
 
 The first salt of a counter is for all events up to its end. Periods of salts end at midnights of
 the counter's time zone. They follow each other without gaps, and never overlap. A salt that lasts
@@ -56,7 +56,7 @@ _HLL: Final = b"\x02"
 
 @dataclass(frozen=True, slots=True)
 class Visitors:
-    """The number of different members.
+    """The number of different members, such as visitors.
 
     Attributes:
         total: the number, exact or estimated.
@@ -72,8 +72,9 @@ class Visitors:
 
 
 class SketchUnion:
-    """The union of sketches and hashes. It is exact as long as all its sketches are exact and it
-    has at most ``most`` members. Otherwise, and after :meth:`estimate`, it is an estimate.
+    """The union of sketches and of hashes of members, such as visitors. It is exact as long as all
+    its sketches are exact and it has at most ``most`` members. Otherwise, or once :meth:`estimate`
+    was called, it is an estimate.
     """
 
     def __init__(self, most: int = MOST_UNITED) -> None:
@@ -83,12 +84,12 @@ class SketchUnion:
 
     @property
     def exact(self) -> int:
-        """The number of members that are held as hashes; 0 once the union is an estimate."""
+        """The number of members while the union is exact; 0 once it is an estimate."""
         return len(self._hashes)
 
     def add(self, sketch: bytes) -> None:
         """Add the members of a sketch. The caller has verified the sketch's checksum, because the
-        library trusts the numbers in it.
+        library datasketches trusts the numbers in a sketch.
 
         Raises:
             DamagedSketch: the bytes are no sketch; the union is unchanged.
@@ -175,7 +176,8 @@ def checksum(counter: str, bucket: int, key: bytes, slot: int, sketch: bytes) ->
 
 
 def _module() -> Any:
-    """Import the module ``datasketches`` now that it is needed, and return it.
+    """Return the module ``datasketches``. It is imported here, when it is first needed, because it
+    is an extra.
 
     Raises:
         NoSketches: it is not installed.
@@ -220,9 +222,9 @@ def check_salt_days(days: int) -> int:
 
 
 def set_days(session: Session, counter: str, days: int, minute: int) -> None:
-    """Set for how many days the salts of a counter, whose row exists, last from now on, and create
-    the missing salts. A salt without end gets one if ``days`` is not 0: the first midnight that is
-    at least ten minutes ahead.
+    """Set for how many days each new salt of a counter lasts, and create the missing salts. The
+    counter has a row in ``counter``. If ``days`` is not 0, a salt without end is given an end: the
+    first midnight that is at least ten minutes ahead.
 
     Args:
         session: in a transaction during which nobody counts.
@@ -248,9 +250,9 @@ def set_days(session: Session, counter: str, days: int, minute: int) -> None:
 
 
 def keep(session: Session) -> dict[str, list[Salt]]:
-    """Create missing salts up to the end of tomorrow, delete salts that are not needed any more
-    (their periods stay), and return all others by counter, so that they can be published to
-    producers.
+    """Create missing salts up to the end of tomorrow, and delete salts that are not needed any more
+    (their periods stay). Return all salts that are not deleted, by counter. The caller publishes
+    them to producers.
 
     Args:
         session: at READ COMMITTED, outside a transaction.
@@ -275,8 +277,8 @@ def keep(session: Session) -> dict[str, list[Salt]]:
 
 
 def kept(session: Session) -> dict[str, list[Salt]]:
-    """Return the salts that are not deleted, by counter, the earliest first. Counters without any
-    are left out.
+    """Return the salts that are not deleted, by counter, the earliest first. Counters without such
+    salts are left out.
     """
     found: dict[str, list[Salt]] = {}
     for name, *salt in session.query(
@@ -301,11 +303,11 @@ def periods_of(session: Session, counter: str) -> list[SaltPeriod]:
 def known_periods(
     session: Session, catalog: Catalog, numbers: Iterable[int]
 ) -> dict[int, SaltPeriod]:
-    """Return the periods of salts by the salt's number, as the catalog remembers them, after those
-    of ``numbers`` were looked up. The dict is the catalog's own, and may have further salts.
-    Numbers that no salt has are not in it.
+    """Look up the periods of salts that the catalog does not remember yet. Return all periods that
+    it remembers, by the salt's number. This is the catalog's own dict: it may have salts that are
+    not in ``numbers``, and it lacks numbers that no salt has.
 
-    The catalog remembers the periods, because they only change when its version does.
+    The catalog can remember periods, because they only change when the catalog's version does.
     """
     found = catalog.salts
     for part in parts(sorted(set(numbers) - found.keys()), _NUMBERS_PER_QUERY):
@@ -338,7 +340,7 @@ def _make_locked(session: Session, counter: str) -> None:
 
 def _make(session: Session, counter: str, days: int, minute: int) -> None:
     """Create the missing salts of a counter: up to the end of tomorrow, or a single one for ever if
-    ``days`` is 0. The caller has locked its salts, or nobody else counts.
+    ``days`` is 0. The caller has locked the counter's salts, or nobody else counts.
     """
     zone = load_scheme(session, counter).known_zone()
     today = buckets.date_at(zone, minute * 60)
@@ -361,5 +363,5 @@ def _make(session: Session, counter: str, days: int, minute: int) -> None:
 
 
 def _midnight_after(zone: str, day: date, days: int) -> int:
-    """Return the Unix minute at which the day begins that is ``days`` days after ``day``."""
+    """Return the Unix minute at which a day begins: the day that is ``days`` days after ``day``."""
     return buckets.day_begins(zone, day + days * buckets.ONE_DAY) // 60

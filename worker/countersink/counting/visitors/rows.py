@@ -1,9 +1,11 @@
-"""Stored sketches (table ``visitor_slot``): adds members when they are counted, moves and deletes
-sketches together with their rows, and reads them with a check of their checksums.
+"""Stored sketches (table ``visitor_slot``) of members, such as visitors. Adds members when they are
+counted, moves and deletes sketches together with their rows, and reads sketches with a check of
+their checksums.
 
-A row of ``visitor_slot`` belongs to the row of ``counter_slot`` that has the same primary key. That
-row is locked before its sketch is written, moved or deleted. Its column ``sketched`` tells that it
-has a sketch, so that a missing sketch is noticed. All statements run in the caller's transaction.
+A row of ``visitor_slot`` belongs to the row of ``counter_slot`` that has the same primary key. The
+row of ``counter_slot`` is locked before its sketch is written, moved or deleted. Its column
+``sketched`` is 1 if it has a sketch, so that a missing sketch is noticed. All statements run in the
+caller's transaction.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,8 +36,8 @@ _RowPlace = tuple[str, int, bytes]
 
 
 def unite(session: Session, slot: int, members: Mapping[CellPlace, Sequence[bytes]]) -> None:
-    """Add members to the sketches of cells in one slot; a row without a sketch gets one. The caller
-    has locked the rows of these cells, which exist.
+    """Add members (visitors, say) to the sketches of cells in one slot. A row without a sketch gets
+    one. All these cells have rows in ``counter_slot``, and the caller has locked these rows.
 
     Args:
         session: at READ COMMITTED.
@@ -43,7 +45,7 @@ def unite(session: Session, slot: int, members: Mapping[CellPlace, Sequence[byte
         members: by cell, the hashes of its members (8 bytes each), in any order.
 
     Raises:
-        RefusedMembers: members of some cells cannot be added; the error has all these cells with
+        RefusedMembers: members of some cells cannot be added; the error names all these cells, with
             the reasons. Roll back.
         StoreError: a statement failed; roll back.
     """
@@ -76,14 +78,14 @@ def move(
     to: int | None = None,
 ) -> None:
     """Move sketches along with their rows to slot 0: unite the sketches of the source rows with
-    those of the target rows, and delete the sketches of the source rows. Nothing is done if no
-    source row has a sketch.
+    those of the target rows, and delete the sketches of the source rows. Do nothing if no source
+    row has a sketch.
 
     Args:
-        session: at REPEATABLE READ. The source and the target rows of ``counter_slot`` are locked,
-            and before that nothing was read without a lock.
+        session: at REPEATABLE READ. The transaction has locked the source and the target rows of
+            ``counter_slot`` before it read anything without a lock.
         counter: the counter's name.
-        where: SQL condition for the source rows, which holds for ``visitor_slot`` as well as for
+        where: SQL condition for the source rows. It is used for ``visitor_slot`` and for
             ``counter_slot``.
         args: the values of the condition.
         sketches: by (bucket's label, key), the number of source rows that have a sketch.
@@ -119,7 +121,7 @@ def move(
 
 
 def delete(session: Session, counter: str, places: Sequence[tuple[int, bytes, int]]) -> None:
-    """Delete the sketches of some rows of a counter, where they have any.
+    """Delete the sketches of some rows of a counter. Rows without a sketch are ignored.
 
     Args:
         session: in the transaction that deletes the rows. It has locked these rows before it read
@@ -164,8 +166,8 @@ def sketched(session: Session) -> list[str]:
 
 
 def faults(session: Session, counter: str) -> Iterator[tuple[int, str]]:
-    """Yield (bucket's label, sentence) for each wrong sketch of a counter: it is damaged or
-    missing, or there is no row of the counter for it. Reads in the caller's snapshot.
+    """Yield (bucket's label, sentence) for each wrong sketch of a counter. A sketch is wrong if it
+    is damaged or missing, or if ``counter_slot`` has no row for it. Reads in the caller's snapshot.
     """
     join = "USING (counter, bucket, counter_key, width, slot) WHERE counter = %s"
     for *found, without_row in session.stream(
@@ -192,8 +194,8 @@ def faults(session: Session, counter: str) -> Iterator[tuple[int, str]]:
 
 
 def number(session: Session, counter: str, where: str, args: Sequence[object], by: str) -> int:
-    """Return how many sketches there should be: the number of rows that say that they have one.
-    Arguments are as for :func:`stored`.
+    """Return how many sketches there should be: the number of rows of ``counter_slot`` whose column
+    ``sketched`` is set. Arguments are as for :func:`stored`.
     """
     ((found,),) = session.query(
         f"SELECT COUNT(*) FROM counter_slot FORCE INDEX ({by})"
@@ -223,8 +225,8 @@ def stored(
 
 
 class StoredSketch(NamedTuple):
-    """A sketch as it was read from the table; ``label`` is that of its bucket. The attributes are
-    in the order of :data:`_COLUMNS`, after the counter's name.
+    """A sketch as it was read from the table. ``label`` is the label of its bucket. The attributes
+    after ``counter`` are in the order of :data:`_COLUMNS`.
     """
 
     counter: str
@@ -259,15 +261,15 @@ def _write(
     union_of: Callable[[_RowPlace], SketchUnion],
     lock: str = "",
 ) -> dict[_RowPlace, DamagedSketch | NoSketches]:
-    """Unite members with the sketches of rows in one slot, and store the results. Rows without a
-    sketch get one. Other rows are written even if some fail.
+    """Add members to the sketches of rows in one slot, and store the sketches. A row without a
+    sketch gets one. If some rows fail, the others are still written.
 
     Args:
         session: in a transaction that has locked the rows.
         slot: the slot.
         places: the rows.
         union_of: returns the members to add to the sketch of a row.
-        lock: a locking clause of SQL, with which sketches are read.
+        lock: SQL locking clause with which sketches are read; an empty text reads without a lock.
 
     Returns:
         The rows whose sketch could not be written, each with the error.
@@ -304,8 +306,8 @@ def _write(
 
 
 def _mark_sketched(session: Session, slot: int, places: Sequence[_RowPlace]) -> set[bytes]:
-    """Set the column ``sketched`` of rows that get their first sketch. Return the keys of rows in
-    which it was set before: the sketches of these are missing.
+    """Set the column ``sketched`` of rows that have no row in ``visitor_slot``. Return the keys of
+    rows in which the column was set before: these rows had a sketch, and it is missing.
     """
     if not places:
         return set()
