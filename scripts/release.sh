@@ -18,10 +18,15 @@ printf '%s' "$version" | grep -qxE '[0-9]+\.[0-9]+\.[0-9]+' ||
 grep -q '^## Unreleased' CHANGELOG.md ||
     refuse "CHANGELOG.md has no heading '## Unreleased': write there what is new"
 
+# Tried now: without an identity or a key to sign with, it would fail after the build.
+git tag -a "v$version" -m "countersink $version" || refuse "git cannot make the tag v$version: see above"
+git tag -d "v$version" >/dev/null
+
 log=$(mktemp)
+head=$(git rev-parse HEAD)
 finish() {
     status=$?
-    [ $status -eq 0 ] || git checkout -q HEAD -- pyproject.toml CHANGELOG.md
+    [ $status -eq 0 ] || { git reset -q --soft "$head" && git checkout -q HEAD -- pyproject.toml CHANGELOG.md; }
     rm -f "$log"
 }
 trap finish EXIT

@@ -3,12 +3,16 @@
 import gzip
 import os
 import threading
-from datetime import UTC, date, datetime
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from countersink.backfill.errors import BackfillError
+from countersink.backfill.errors import BackfillError, WrongOption
+from countersink.counting.apply.guards import Control, read_control
 from countersink.counting.apply.key_caps import OVERFLOW
+from countersink.database.session import Session
+from countersink.runtime.texts import DayName, NamedRange
 from countersink.store import Store
 from tests.backfill.helpers import (
     COUNTER,
@@ -224,6 +228,26 @@ def test_a_reconcile_that_corrected_nothing_is_in_nobodys_way(logs: Logs) -> Non
     assert logs.rows("backfill_correction") == 0
     assert outcomes(logs.add(file)) == ["counted"]
     assert logs.totals() == day("/", "/a") | {(DAY, "/gone"): 5}
+
+
+def test_names_of_days_are_the_dates_that_they_are_in_the_counter_s_zone_when_a_run_begins(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.set_counter(time_zone="Pacific/Kiritimati")  # 14 hours ahead: noon is on the next day
+    at = NOON + timedelta(hours=20)
+
+    def read(session: Session, lock: str) -> Control:
+        return replace(read_control(session, lock), now=int(at.timestamp() * 1000))
+
+    monkeypatch.setattr("countersink.backfill.run.read_control", read)
+    source = logs.write("a.log", line("/a", at=NOON - timedelta(hours=4)) + line("/b", at=NOON))
+    yesterday = DayName("yesterday")
+    with pytest.raises(WrongOption, match=r"--from 2026-.* is after --to 2026-"):
+        logs.add(source, days=NamedRange(DayName("today"), yesterday))
+    report = logs.add(source, days=NamedRange(yesterday, yesterday))
+    assert (report.counted, report.filtered) == (1, 1)
+    assert logs.totals() == day("/a")
+    assert logs.query("SELECT COUNT(*) FROM backfill_source WHERE options LIKE %s", f"%{DAY}%")
 
 
 def test_what_is_added_keeps_to_the_cap_and_is_taken_back_as_it_was_written(logs: Logs) -> None:

@@ -90,17 +90,22 @@ def test_a_run_that_breaks_down_writes_those_of_what_it_has_counted(logs: Logs) 
     assert lines_of(out) == [10, 20, 30, 40, 50]
 
 
-def test_too_many_rejects_end_the_run_before_their_chunk_is_counted(logs: Logs) -> None:
+def test_too_many_rejects_end_the_run_before_their_chunk_is_counted(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(logs.directory)
     logs.small_chunks()
     content = long_log(100)
     content += b"".join(BAD + long_log(49, first=number) for number in (200, 300, 400, 500))
     files = [logs.write("a.log", content), logs.write("b.log", log("/b"))]
     out = logs.directory / "out.ndjson"
-    report = logs.add(*files, max_rejects=3, rejects=out)
+    relative = [file.name for file in files]
+    report = logs.add(*relative, max_rejects=3, rejects=out)
     assert (report.state, report.lines, report.rejected) == ("stopped", 200, 4)
     assert outcomes(report) == ["counted"]
     assert any("the limit of rejected lines (3) is exceeded" in notice for notice in report.notices)
-    assert lines_of(out) == [101, 151, 201, 251]
+    assert rejects_in(out) == [(str(files[0]), line) for line in (101, 151, 201, 251)]
+    assert [(one.source, one.line) for one in logs.rejected()] == rejects_in(out)[:2]
     assert logs.query("SELECT state, lines_read, rejected FROM backfill_run") == [
         ("stopped", 200, 2)
     ]

@@ -131,6 +131,13 @@ def test_a_dry_run_changes_nothing(servers: Servers, log: Path) -> None:
     assert servers.call("backfills", "list").out == "There are no backfills.\n"
 
 
+def test_days_by_name(servers: Servers, log: Path) -> None:
+    refused = backfill(servers, str(log), "--from", "today", "--to", "yesterday")
+    assert "is after --to" in one_sentence(refused, 2)
+    assert backfill(servers, str(log), "--from", "2026-W47", "--to", "2026-W47").status == 0
+    assert sum(totals(servers).values()) == 3
+
+
 def test_filters_and_a_template(servers: Servers, log: Path) -> None:
     write(log, "/style.css", "/old")
     done = backfill(

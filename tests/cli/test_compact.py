@@ -51,6 +51,10 @@ def test_json_is_one_document_that_names_what_stays(servers: Servers, tables: Ta
         "unreadable": [],
         "unknown": [{"counter": "v", "bucket": at, "width": "7", "key": None}],
     }
+    servers.call("compact")  # what was held
+    done = servers.call("compact")
+    assert "as their width is unknown: 1" in done.out
+    assert "nothing to compact" not in done.out
 
 
 def test_busy_rows_are_left_for_the_next_run_which_is_no_failure(

@@ -1,5 +1,6 @@
 """``countersink ops``: which files it writes, and which it leaves."""
 
+import os
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
@@ -83,12 +84,19 @@ def test_a_file_of_an_earlier_version_is_updated(
 ) -> None:
     mine = directory / "docker-compose.yml"
     mine.write_text(mine.read_text() + "# mine\n")
+    private = directory / "kubernetes/base/web.yaml"
+    private.chmod(0o600)
+    if os.geteuid() == 0:
+        os.chown(private, 1234, 5678)
+    before = private.stat()
     monkeypatch.setattr("countersink.cli.commands.operate.ops.version", lambda name: "7.8.9")
     done = write(directory)
     found = states(done)
     assert found.pop("docker-compose.yml") == "kept"
     assert set(found.values()) == {"updated"}
-    assert "image: countersink:7.8.9\n" in (directory / "kubernetes/base/web.yaml").read_text()
+    for what in ("st_mode", "st_uid", "st_gid"):
+        assert getattr(private.stat(), what) == getattr(before, what)
+    assert "image: countersink:7.8.9\n" in private.read_text()
 
 
 def test_a_file_that_was_there_before_is_kept(tmp_path: Path) -> None:

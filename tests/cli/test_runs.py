@@ -56,19 +56,22 @@ def test_info_names_jobs_that_keep_failing_and_the_last_compaction(servers: Serv
     insert(
         servers,
         ("compact", "2026-11-21 08:00:00", *done),
-        ("verify", "2026-11-20 04:50:00", "failed", 2, None, None, None, "the first"),
-        ("verify", "2026-11-21 04:50:00", "failed", 1, None, None, None, "the second"),
+        ("verify", "2026-11-16 04:50:00", "failed", 9, None, None, None, "before a success"),
+        ("verify", "2026-11-17 04:50:00", *done),
+        ("verify", "2026-11-18 04:50:00", "failed", 2, None, None, None, "the first"),
+        *(("verify", f"2026-11-{day} 04:50:00", "failed", 1, *4 * [None]) for day in (19, 20)),
+        ("verify", "2026-11-21 04:50:00", "failed", 1, None, None, None, "the last"),
         ("prune", "2026-11-21 04:00:00", *done),
         ("prune", "2026-11-21 05:00:00", "failed", 2, None, None, None, "only twice"),
     )
     schedules = servers.json("info")["schedules"]
     assert schedules["planning"] is False
     assert schedules["failing"] == [
-        {"job": "verify", "times": 3, "since": "2026-11-20T04:50:00Z", "detail": "the second"}
+        {"job": "verify", "times": 5, "since": "2026-11-18T04:50:00Z", "detail": "the last"}
     ]
     assert schedules["last_compaction"]["rows"] == 12
     shown = servers.call("info").out
-    assert "verify failed 3 times in a row" in shown
+    assert "verify failed 5 times in a row" in shown
     assert "only twice" not in shown
 
 

@@ -236,4 +236,4 @@ def test_without_the_rights_it_is_not_known_and_everything_is_stored(
             line = Line(producer, client, caplog)
             line.stored(2)
             assert client.xlen(STREAM) == 2
-            line.not_known("ops/redis/users.acl")
+            line.not_known("`countersink ops` writes redis/users.acl")

@@ -1,5 +1,6 @@
 """Log lines on a stream that may not take them: nobody waits for it, and little is lost."""
 
+import json
 import logging
 import os
 import socket
@@ -10,7 +11,7 @@ from typing import TextIO
 
 import pytest
 
-from countersink.runtime.log import KEPT_BYTES, LineHandler, logged
+from countersink.runtime.log import KEPT_BYTES, JsonFormatter, LineHandler, logged
 from countersink.worker.report import LOGGER
 from tests.support.waiting import eventually
 
@@ -58,6 +59,16 @@ def test_what_a_slow_reader_does_not_take_at_once_comes_later_whole_and_in_order
     for line in lines:
         log(handler, line)  # many times what a pipe holds, and none is read so far
     assert read_lines(reader, lines[-1]) == lines
+
+
+def test_the_note_of_dropped_lines_has_the_format_of_the_log(pipe: tuple[int, TextIO]) -> None:
+    reader, stream = pipe
+    handler = LineHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    for _ in range(3 * KEPT_BYTES // 1_000):
+        log(handler, "x" * 999)
+    *_, note = map(json.loads, read_lines(reader, 'the reader was too slow"}'))
+    assert (note["level"], note["action"]) == ("warning", "lines_dropped")
 
 
 def test_beyond_a_bound_lines_are_dropped_and_counted(pipe: tuple[int, TextIO]) -> None:

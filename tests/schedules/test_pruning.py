@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 import redis
@@ -11,22 +12,28 @@ from countersink.counting.apply import dead, guards
 from countersink.counting.apply.amounts import Incoming
 from countersink.counting.apply.applier import Applier
 from countersink.counting.apply.dead import DeadRow
+from countersink.counting.counters import deletion
 from countersink.database.connection import connect
 from countersink.database.errors import Refused
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
+from countersink.runtime.dimensions import RowKey
 from countersink.runtime.retry import Pace
 from countersink.schedules.errors import JobFailed
 from countersink.schedules.jobs import Context, JobOutcome, retention
 from countersink.schedules.options import JobOptions
+from countersink.store import Store
+from countersink.store.verify import open_session, verify
 from countersink.stream.decode import decode_rows
 from countersink.stream.entry import Sealed
 from countersink.stream.errors import StreamUnavailable
 from countersink.stream.group import Group
 from countersink.stream.names import PARTITIONS_KEY, PARTITIONS_USED_KEY, stream_key
-from tests.support.entries import guard_count
+from tests.support.entries import Killed, die_at, entry, guard_count, minute, slots
+from tests.support.ledger import post_planted
 from tests.support.oracle import Oracle
 from tests.support.traffic import Traffic, backlog, now_ms, send
+from tests.support.width_rows import plant
 from tests.worker.running import drain
 
 STREAM = stream_key(0)
@@ -215,8 +222,8 @@ def test_clocks_apart_prune_nothing(queue: Queue, monkeypatch: pytest.MonkeyPatc
 
 def test_runs_that_ended_long_ago_go(session: Session) -> None:
     for days, state in ((1, "done"), (9, "done"), (10, "failed"), (11, "skipped")):
-        for minute in range(3):
-            add_run(session, timedelta(days=days, minutes=minute), state)
+        for minutes in range(3):
+            add_run(session, timedelta(days=days, minutes=minutes), state)
     for state in ("planned", "running"):
         add_run(session, timedelta(days=12), state)
     assert retention.delete_runs(session, 8.5, Pace(), chunk=2) == (9, True)
@@ -242,6 +249,41 @@ def test_a_run_that_is_cut_off_between_transactions_says_so(
     done = retention.prune(replace(context, stop=gone))
     assert (done.rows, done.finished) == (10_000, False)
     assert done.detail.endswith("0 runs deleted; stopped early, the next run goes on")
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_a_removed_breakdown_goes_to_its_last_row_though_its_deletion_was_killed(
+    context: Context, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key: RowKey = (("country", "DE"), ("page", "/a"))
+
+    def names() -> list[str]:
+        return [name for (name,) in session.query("SELECT name FROM counter ORDER BY name")]
+
+    with Store(context.mysql_url) as store:
+        store.counters.set("views", dimensions=["country", "page"], breakdowns=["country", "page"])
+        Applier(context.mysql_url, slot=1).apply([entry([(0, "views", key, minute(), 7)])])
+        with monkeypatch.context() as killed:
+            dying = partial(deletion.delete_counter, reached=die_at(4))
+            killed.setattr(deletion, "delete_counter", dying)
+            with pytest.raises(Killed):
+                store.counters.set("views", breakdowns=["page"])
+    assert names() == ["views", "views#1", "views#2"]
+    stopped = retention.prune(replace(context, stop=lambda: guards.watermark(session) > 0))
+    assert (stopped.rows, stopped.finished) == (0, False)
+    done = retention.prune(context)
+    assert done == JobOutcome(1, "0 guard rows and 0 runs deleted, 1 row of removed breakdowns")
+    # Rows of an application that knew the breakdown still.
+    plant(session, ("views#1", "2026-11-21", "DE", 256, 3))
+    post_planted(session)
+    assert retention.prune(context).rows == 0
+    assert names() == ["views", "views#1", "views#2"]
+    session.execute("UPDATE counter SET zone_fixed = zone_fixed - INTERVAL 11 MINUTE")
+    assert retention.prune(context).rows == 1
+    assert names() == ["views", "views#2"]
+    assert slots(session) == {"views": 7, "views#2": 7}
+    with open_session(context.mysql_url) as verifying:
+        assert verify(verifying).agrees
 
 
 def set_aside(session: Session, number: int, ago: timedelta, reason: str = "bad_key") -> None:

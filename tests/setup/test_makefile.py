@@ -83,6 +83,7 @@ def test_scripts_are_valid_shell_and_stop_at_errors(script: Path) -> None:
         ("1.2.3", "## 1.2.2", "CHANGELOG.md has no heading '## Unreleased'"),
         ("1.2.2", "## Unreleased", "v1.2.2 is tagged already: choose the next version"),
         ("1.2.3", None, "the checkout has changes: commit them first"),
+        ("1.2.3", "## Unreleased", "git cannot make the tag v1.2.3: see above"),
     ],
 )
 def test_a_release_that_cannot_be_is_refused_and_changes_nothing(
@@ -103,6 +104,8 @@ def test_a_release_that_cannot_be_is_refused_and_changes_nothing(
     git("add", ".")
     git("commit", "-q", "-m", "first")
     git("tag", "v1.2.2")
+    git("config", "tag.gpgSign", "true")
+    git("config", "gpg.program", "false")
     if changelog is None:
         (tmp_path / "CHANGELOG.md").write_text("## Unreleased\n\nmore")
     before = git("status", "--porcelain")
@@ -110,10 +113,11 @@ def test_a_release_that_cannot_be_is_refused_and_changes_nothing(
         [tmp_path / "scripts/release.sh", version], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    [line] = done.stderr.splitlines()
+    *_, line = done.stderr.splitlines()
     assert line.startswith("release: ")
     assert message in line
     assert git("status", "--porcelain") == before
+    assert git("tag") == "v1.2.2\n"
 
 
 def without_apt(directory: Path, script: str, *more: str, **environment: str) -> tuple[int, str]:

@@ -77,6 +77,8 @@ def test_rows_agree_with_the_ledger_in_whatever_slot_they_are(
     for name in ("other", "", "views "):
         with pytest.raises(UnknownCounter):
             verify(verifying, name)
+    with pytest.raises(ValueError, match="not both"):
+        verify(verifying, "made", table="orders")
 
 
 def test_a_difference_says_how_much_is_where(db: Database, verifying: Session) -> None:

@@ -185,6 +185,12 @@ START: Final = Checked("day or time", partial(read_range_edge, weekday=1))
 END: Final = Checked("day or time", partial(read_range_edge, weekday=7))
 
 
+FIRST_DAY: Final = Checked("day", partial(read_range_edge, weekday=1, times=False))
+
+
+LAST_DAY: Final = Checked("day", partial(read_range_edge, weekday=7, times=False))
+
+
 LAST: Final = Checked("window", _last)
 
 

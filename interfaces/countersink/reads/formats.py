@@ -24,7 +24,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from itertools import islice
@@ -287,7 +287,7 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
     part = Path(name)
     try:
         with os.fdopen(number, "wb") as file:
-            os.fchmod(file.fileno(), _mode(target))
+            _set_permissions(file.fileno(), target)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -297,14 +297,18 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def _mode(target: Path) -> int:
-    """Return the permissions of the file that is replaced; if there is none, the default
-    permissions of a new file."""
+def _set_permissions(file: int, target: Path) -> None:
+    """Give an open file the permissions of the file that it replaces, and the owner if this process
+    may do so. If there is no such file, it gets the default permissions of a new file."""
     if target.exists():
-        return target.stat().st_mode & 0o777
+        before = target.stat()
+        with suppress(PermissionError):
+            os.fchown(file, before.st_uid, before.st_gid)
+        os.fchmod(file, before.st_mode & 0o777)
+        return
     mask = os.umask(0)
     os.umask(mask)
-    return 0o666 & ~mask
+    os.fchmod(file, 0o666 & ~mask)
 
 
 def frame(

@@ -24,14 +24,14 @@ import math
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
-from functools import lru_cache
 from time import strptime
 from typing import Final
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from countersink.logs.errors import Malformed, Misread
 from countersink.logs.line import minute_of
 from countersink.runtime.limits import check_event_minute
+from countersink.runtime.texts import zone
 
 _LONGEST: Final = 64
 """Number of characters of the longest time that is parsed."""
@@ -104,7 +104,7 @@ class Clock:
         self._begins = begins
         self._advises = advises
         self._where = f"column {column!r}: " if column else ""
-        self._zone: ZoneInfo | None = _zone(time_zone) if time_zone else None
+        self._zone: ZoneInfo | None = zone(time_zone) if time_zone else None
         self._format = time_format
         named = {"auto": self._auto, **dict.fromkeys(UNITS, self._unix)}
         self._read: Callable[[str], int] = named.get(time_format, self._by_pattern)
@@ -207,23 +207,6 @@ class Clock:
                 raise ValueError("it has no time zone; give one by --time-zone")
             when = when.replace(tzinfo=self._zone)
         return (when - _EPOCH) // _MINUTE
-
-
-@lru_cache(maxsize=256)
-def _zone(name: str) -> ZoneInfo:
-    """Return the time zone with an IANA name.
-
-    ``countersink.counting.counters.buckets.zone`` does the same, but producers must not import it.
-
-    Raises:
-        ValueError: there is no such time zone.
-    """
-    if name not in available_timezones():
-        raise ValueError(
-            f"{name!r} is no time zone: give an IANA name such as Europe/Berlin, America/New_York"
-            " or UTC"
-        )
-    return ZoneInfo(name)
 
 
 def _digits(time: object, where: str) -> str:

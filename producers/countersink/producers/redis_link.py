@@ -327,7 +327,7 @@ class Trail:
             if before is not None:
                 why = _OLDER if epoch == before else before.end(epoch)
         except StreamMisconfigured as error:
-            why = f"{error}; see ops/redis/users.acl for the necessary rights"
+            why = f"{error}; `countersink ops` writes redis/users.acl with the necessary rights"
         if end is not None and end != self._applied.get(stream):
             if complete and epoch == before:
                 return

@@ -281,8 +281,9 @@ class LineHandler(logging.Handler):
                 self._lines[0] = line[written:]
             if not self._lines and self._dropped:
                 dropped, self._dropped = self._dropped, 0
-                lines = plural(dropped, "log line")
-                self._keep(f"{lines} dropped: the reader was too slow\n".encode())
+                text = f"{plural(dropped, 'log line')} dropped: the reader was too slow"
+                note = {"msg": text, "levelname": "WARNING", "action": "lines_dropped"}
+                self._keep(f"{self.format(logging.makeLogRecord(note))}\n".encode())
 
     def _wait_for_room(self) -> None:
         if not self._waiting:

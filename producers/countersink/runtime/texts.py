@@ -1,12 +1,16 @@
 """Functions that write times and numbers as texts: ``iso`` for programs, ``moment_text`` for
-messages, ``plural`` for a number with its noun; and the functions that read a day, an ISO week or a
-time from a user's text.
+messages, ``plural`` for a number with its noun; and the functions that read a day, an ISO week, a
+time or a time zone from a user's text.
 """
 
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Final, overload
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, overload
+
+if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
 
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _WEEK: Final = re.compile(r"[0-9]{4}-W[0-9]{2}")
@@ -106,13 +110,14 @@ class NamedRange:
         return start, end
 
 
-def read_range_edge(text: str, weekday: int) -> date | DayName:
+def read_range_edge(text: str, weekday: int, *, times: bool = True) -> date | DayName:
     """Return the day or time with which a range begins or ends, as :func:`read_edge`; or the name
     of a day, such as ``yesterday``; or a day of an ISO week such as ``2026-W48``.
 
     Args:
         text: the text of a user.
         weekday: the day of the week: 1 (Monday) if a range begins, 7 if it ends.
+        times: whether times are allowed.
 
     Raises:
         ValueError: the text is none of these.
@@ -124,12 +129,31 @@ def read_range_edge(text: str, weekday: int) -> date | DayName:
             return date.fromisocalendar(int(text[:4]), int(text[6:]), weekday)
         except ValueError:
             raise ValueError(f"{text!r} is no ISO week") from None
-    if _DAY.fullmatch(text) or "T" in text:
+    if _DAY.fullmatch(text) or (times and "T" in text):
         return read_edge(text)
     raise ValueError(
-        f"{text[:40]!r} is no day: give one such as 2026-11-21, yesterday, monday or 2026-W48, or a"
-        " time such as 2026-11-21T08:00Z"
+        f"{text[:40]!r} is no day: give one such as 2026-11-21, yesterday, monday or 2026-W48"
+        + (", or a time such as 2026-11-21T08:00Z" if times else "")
     )
+
+
+@lru_cache(maxsize=256)
+def zone(name: str) -> "ZoneInfo":
+    """Return the time zone that has this IANA name.
+
+    Raises:
+        ValueError: there is no such time zone; the message gives examples.
+    """
+    from zoneinfo import ZoneInfo, available_timezones  # noqa: PLC0415 (no producer needs it)
+
+    # Compared with the list: ZoneInfo would open the name as a path, and not every file there is a
+    # zone. "localtime" differs between machines.
+    if name == "localtime" or name not in available_timezones():
+        raise ValueError(
+            f"{name!r} is no time zone: give an IANA name such as Europe/Berlin, America/New_York"
+            " or UTC"
+        )
+    return ZoneInfo(name)
 
 
 def plural(number: int, noun: str, many: str = "") -> str:

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from itertools import takewhile
 from typing import Final
 
 from countersink.database.session import Session
@@ -116,14 +115,14 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class FailingJob:
-    """A job whose last attempts failed, three in a row or more. At most its last three runs are
-    looked at.
+    """A job whose last attempts failed, three in a row or more.
 
     Attributes:
         job: the job's name.
-        times: number of attempts of those of these runs that failed in a row up to now.
+        times: number of failed attempts since the job's last run that succeeded. Runs that were
+            pruned are not included.
         detail: the reason of the last failure.
-        since: the planned time of the first of these failed runs, in naive UTC.
+        since: the planned time of the first run with such an attempt, in naive UTC.
     """
 
     job: str
@@ -436,18 +435,21 @@ def is_planned(session: Session) -> bool:
     return bool(number > 0 and late == 0)
 
 
-def failing(session: Session, job: str | None = None) -> list[FailingJob]:
+def failing(session: Session) -> list[FailingJob]:
     """Return the jobs whose last attempts failed, three or more in a row, ordered by name. One run
-    with three attempts is enough; an attempt also failed if its process died. If ``job`` names a
-    job, only this job is checked."""
-    names = [job] if job else [n for (n,) in session.query("SELECT DISTINCT job FROM job_run")]
+    with three attempts is enough; an attempt also failed if its process died."""
+    rows = session.query(
+        "SELECT job, SUM(attempts), MIN(planned_at) FROM job_run"
+        " LEFT JOIN (SELECT job, MAX(planned_at) AS at FROM job_run WHERE state = 'done'"
+        " GROUP BY job) AS done USING (job)"
+        " WHERE state = 'failed' AND (at IS NULL OR planned_at > at)"
+        " GROUP BY job HAVING SUM(attempts) >= %s ORDER BY job",
+        (FAILING_AFTER,),
+    )
     found = []
-    for name in sorted(names):
-        ended = last_runs(session, job=name, states=ENDED, limit=FAILING_AFTER)
-        failed = list(takewhile(lambda run: run.state == "failed", ended))
-        times = sum(run.attempts for run in failed)
-        if times >= FAILING_AFTER:
-            found.append(FailingJob(name, times, failed[0].detail, failed[-1].planned_at))
+    for name, times, since in rows:
+        (last,) = last_runs(session, job=name, states=("failed",), limit=1)
+        found.append(FailingJob(name, int(times), last.detail, since))
     return found
 
 

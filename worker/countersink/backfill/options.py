@@ -19,6 +19,7 @@ from countersink.database.sql import label_time
 from countersink.logs.formats import LOG_FORMATS
 from countersink.logs.template import Condition
 from countersink.logs.times import Clock
+from countersink.runtime.texts import NamedRange
 
 Mode = Literal["add", "reconcile"]
 INPUT_FORMATS: Final[tuple[str, ...]] = ("auto", *LOG_FORMATS, "csv", "ndjson")
@@ -162,6 +163,8 @@ class BackfillOptions:
         counter: name of the counter.
         sources: files, directories, shell patterns; ``-`` is standard input.
         recipe: options for reading the lines of the sources.
+        days: first and last day, if one of them is a name such as ``yesterday``; the recipe of the
+            run then gets the days that they are when it begins.
         mode: ``add`` if the sources have events that were never counted; ``reconcile`` if they have
             all events of their days.
         name: text by which sources with the same content are told apart.
@@ -181,6 +184,7 @@ class BackfillOptions:
     counter: str
     sources: tuple[str, ...]
     recipe: Recipe = field(default_factory=Recipe)
+    days: NamedRange | None = None
     mode: Mode = "add"
     name: str = ""
     delete_missing: bool = False

@@ -29,7 +29,7 @@ from countersink.backfill.count.task import (
 )
 from countersink.backfill.count.transaction import count_chunk
 from countersink.backfill.dry_run import Trial
-from countersink.backfill.errors import BackfillError
+from countersink.backfill.errors import BackfillError, WrongOption
 from countersink.backfill.options import (
     STOPPED,
     BackfillOptions,
@@ -40,13 +40,15 @@ from countersink.backfill.options import (
 )
 from countersink.backfill.reconcile.correction import Corrected, compare
 from countersink.backfill.reconcile.scope import check_days
-from countersink.counting.counters.buckets import Resolution
+from countersink.counting.apply.guards import read_control
+from countersink.counting.counters.buckets import Resolution, date_at
 from countersink.counting.counters.catalog import Catalog, load
 from countersink.database.errors import StoreError
 from countersink.database.session import Session
 from countersink.database.sessions import KeptSession, open_tables
 from countersink.runtime.limits import check_counter
 from countersink.runtime.process import process_name
+from countersink.runtime.texts import NamedRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +230,8 @@ def backfill(
     found, failed = content.expand(options.sources)
     trial = Trial() if options.dry_run else None
     with open_work(mysql_url, options, found, trial or Sources(), on_progress, stop) as work:
+        if options.days is not None:
+            options = work.options = work.link.run(_dated, work, options.days)
         work.link.run(_check_counter, work.catalog, options)
         if not found:
             return report(options, None, "failed", failed)
@@ -238,6 +242,19 @@ def backfill(
             on_progress=on_progress,
             on_notice=on_notice,
         ).run(found, failed)
+
+
+def _dated(session: Session, work: Work, days: NamedRange) -> BackfillOptions:
+    """Return the options of a run with dates in place of names of days, given the counter's today.
+
+    Raises:
+        WrongOption: the first day is after the last one.
+    """
+    now = read_control(session, lock="").now // 1000
+    start, end = days.dated(date_at(work.scheme.known_zone(), now))
+    if start is not None and end is not None and start > end:
+        raise WrongOption(f"--from {start} is after --to {end}")
+    return replace(work.options, recipe=replace(work.options.recipe, start=start, end=end))
 
 
 @contextmanager

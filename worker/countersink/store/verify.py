@@ -114,10 +114,13 @@ def verify(
 
     Raises:
         UnknownCounter: no counter has this name, or no such table is tracked.
-        ValueError: ``table`` is the counter of one table, and the name of another table.
+        ValueError: ``table`` is the counter of one table, and the name of another table; or
+            ``counter`` and ``table`` are given.
         Refused: the control row is missing.
         StoreError: a query failed.
     """
+    if counter is not None and table is not None:
+        raise ValueError("give counter or table, not both")
     read_control(session, lock="")  # raises where the control row is missing
     tracked = read_all(session)
     if table is not None:

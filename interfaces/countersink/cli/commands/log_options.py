@@ -13,19 +13,19 @@ import click
 
 from countersink.backfill import formats
 from countersink.backfill.options import INPUT_FORMATS, BackfillOptions, Recipe
-from countersink.cli import settings
+from countersink.cli import settings, values
 from countersink.cli.errors import Misuse
-from countersink.cli.values import COUNTER, DAY, DIMENSION, SECONDS, TEXT, ZONE, Checked, Finite
 from countersink.logs import template
 from countersink.logs.formats.detection import ENVELOPES
 from countersink.logs.template import Condition, Operator
 from countersink.logs.times import UNITS
+from countersink.runtime.texts import DayName, NamedRange
 
 _CONDITION: Final = re.compile(r"(.+?)\s*(!=|!~|=|~)\s*(.*)", re.DOTALL)
 Option = Callable[[settings.Decorated], settings.Decorated]
 
 
-class _Conditions(Checked[Condition]):
+class _Conditions(values.Checked[Condition]):
     """The type of conditions. In an environment variable, spaces separate them, and quotes work as
     in a shell."""
 
@@ -75,7 +75,7 @@ def _allowance(text: str) -> Allowance:
 
 allow_rejects: Final = settings.setting(
     "--allow-rejects",
-    type=Checked("allowance", _allowance),
+    type=values.Checked("allowance", _allowance),
     metavar="N|P%",
     help="End with 0, not with 3, if at most N lines, or P% of the lines, are rejected.",
 )
@@ -89,7 +89,7 @@ def _fields(text: str) -> tuple[str, ...]:
     return fields
 
 
-_FIELDS: Final = Checked("fields", _fields)
+_FIELDS: Final = values.Checked("fields", _fields)
 
 
 def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
@@ -106,7 +106,7 @@ def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
         ),
         option(
             "--log-format",
-            type=TEXT,
+            type=values.TEXT,
             default="",
             help="Format of the lines, as in the configuration of the web server: Apache's"
             " '%h %l %u %t \"%r\" %>s %b', or nginx's '$remote_addr - $remote_user"
@@ -120,7 +120,7 @@ def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
         ),
         option(
             "--time-zone",
-            type=ZONE,
+            type=values.ZONE,
             help="Time zone of times without one: an IANA name. By default they are rejected.",
         ),
         option(
@@ -133,7 +133,7 @@ def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
         ),
         option(
             "--dimension",
-            type=DIMENSION,
+            type=values.DIMENSION,
             multiple=True,
             metavar="NAME=FIELD",
             help="A dimension of the counter, and the field with its value; repeatable. In place of"
@@ -150,7 +150,6 @@ def options(formats: Sequence[str], option: Callable[..., Option]) -> Option:
 
 
 _DEFAULTS: Final = BackfillOptions(counter="", sources=())
-
 _MAX_SOURCE_NAME: Final = 255
 """Most characters in a source's name: as many as the database column holds."""
 
@@ -177,35 +176,31 @@ def _source_name(text: str) -> str:
     return text
 
 
-_COLUMNS: Final = Checked("columns", _columns)
-_DELIMITER: Final = Checked("character", _delimiter)
-_SOURCE_NAME: Final = Checked("name", _source_name)
+_COLUMNS: Final = values.Checked("columns", _columns)
+_DELIMITER: Final = values.Checked("character", _delimiter)
+_SOURCE_NAME: Final = values.Checked("name", _source_name)
+
+
+def _each(meanings: dict[str, str], **given: Any) -> Option:
+    """Decorator that adds options that are alike; ``meanings`` maps their names to help texts."""
+    return settings.together(
+        *(
+            settings.one_off(f"--{name.replace('_', '-')}", help=help, **given)
+            for name, help in meanings.items()
+        )
+    )
 
 
 def _texts(metavar: str, **meanings: str) -> Option:
-    """Decorator that adds options with texts as values; ``meanings`` maps names to help texts."""
-    return settings.together(
-        *(
-            settings.one_off(
-                f"--{name.replace('_', '-')}", type=TEXT, metavar=metavar, default="", help=help
-            )
-            for name, help in meanings.items()
-        )
-    )
+    return _each(meanings, type=values.TEXT, metavar=metavar, default="")
 
 
 def _flags(**meanings: str) -> Option:
-    """Decorator that adds flags; ``meanings`` maps their names to their help texts."""
-    return settings.together(
-        *(
-            settings.one_off(f"--{name.replace('_', '-')}", is_flag=True, help=help)
-            for name, help in meanings.items()
-        )
-    )
+    return _each(meanings, is_flag=True)
 
 
 _TARGET: Final = (
-    settings.one_off("--counter", type=COUNTER, help="The counter to add to, or to correct."),
+    settings.one_off("--counter", type=values.COUNTER, help="Counter to add to, or to correct."),
     _texts(
         "COLUMN",
         counter_column="csv and ndjson: column with each line's counter, in place of --counter; one"
@@ -239,7 +234,7 @@ _FORMAT: Final = (
     _texts("TEXT", comment="csv: prefix of comment lines, such as #."),
     settings.one_off(
         "--time-column",
-        type=TEXT,
+        type=values.TEXT,
         multiple=True,
         metavar="COLUMN",
         help="csv and JSON: the time's column or path; detected in JSON logs. Repeatable, such as"
@@ -260,7 +255,7 @@ _FORMAT: Final = (
     ),
     settings.one_off(
         "--time-format",
-        type=TEXT,
+        type=values.TEXT,
         metavar="FORMAT",
         default=_DEFAULTS.recipe.time_format,
         help=f"auto (ISO 8601, or the log's own), {', '.join(UNITS)}, or a format of strptime.",
@@ -268,14 +263,20 @@ _FORMAT: Final = (
     settings.one_off(
         "--exclude-key-glob",
         "exclude_keys",
-        type=TEXT,
+        type=values.TEXT,
         multiple=True,
         metavar="PATTERN",
         help="Leave out keys that match this shell pattern, such as '*.css'; repeatable.",
     ),
     settings.one_off("--strip-query", is_flag=True, help="Cut each key before its first ?."),
-    settings.one_off("--from", "start", type=DAY, help="First day, in the counter's time zone."),
-    settings.one_off("--to", "end", type=DAY, help="Last day, in the counter's time zone."),
+    settings.one_off(
+        "--from",
+        "start",
+        type=values.FIRST_DAY,
+        metavar="DAY|WEEK",
+        help="First day, in the counter's time zone: 2026-11-21, yesterday, or a week, 2026-W48.",
+    ),
+    settings.one_off("--to", "end", type=values.LAST_DAY, metavar="DAY|WEEK", help="Last day."),
 )
 _RUN: Final = (
     settings.one_off(
@@ -293,7 +294,7 @@ _RUN: Final = (
     settings.one_off(
         "--grace",
         "grace_s",
-        type=SECONDS,
+        type=values.SECONDS,
         default=_DEFAULTS.grace_s,
         metavar="SECONDS",
         help="reconcile only: time that must have passed since the end of a day.",
@@ -301,7 +302,7 @@ _RUN: Final = (
     settings.one_off(
         "--wait",
         "wait_s",
-        type=SECONDS,
+        type=values.SECONDS,
         default=_DEFAULTS.wait_s,
         metavar="SECONDS",
         help="reconcile only: longest wait for entries in the queue.",
@@ -315,7 +316,7 @@ _RUN: Final = (
     ),
     settings.setting(
         "--rate",
-        type=Finite(1),
+        type=values.Finite(1),
         metavar="N",
         help="Most lines read per second, to spare live traffic.",
     ),
@@ -363,18 +364,17 @@ def read(given: dict[str, Any]) -> BackfillOptions:
     times = given.pop("time_column")
     given |= {"time_column": "".join(times[:1]), "more_time_columns": times[1:]}
     given |= {"key": template.canonical(given["key"]), "dimensions": given.pop("dimension")}
-    values = {"counter": ""} | {name: value for name, value in given.items() if value is not None}
-    recipe = {each.name: values.pop(each.name) for each in fields(Recipe) if each.name in values}
-    options = BackfillOptions(recipe=Recipe(**recipe), **values)
+    start, end = given["start"], given["end"]
+    if isinstance(start, DayName) or isinstance(end, DayName):
+        given |= {"start": None, "end": None, "days": NamedRange(start, end)}
+    chosen = {"counter": ""} | {name: value for name, value in given.items() if value is not None}
+    recipe = {each.name: chosen.pop(each.name) for each in fields(Recipe) if each.name in chosen}
+    options = BackfillOptions(recipe=Recipe(**recipe), **chosen)
     _check(options)
     return options
 
 
-_RECONCILE_ONLY: Final = {
-    "delete_missing": "--delete-missing",
-    "grace_s": "--grace",
-    "wait_s": "--wait",
-}
+_RECONCILE: Final = {"delete_missing": "--delete-missing", "grace_s": "--grace", "wait_s": "--wait"}
 
 
 def _check(options: BackfillOptions) -> None:
@@ -382,7 +382,7 @@ def _check(options: BackfillOptions) -> None:
     if options.count_lines and options.recipe.amount_column:
         raise Misuse("--count-lines and --amount-column exclude each other: give one of them")
     if options.mode == "add":
-        for parameter, flag in _RECONCILE_ONLY.items():
+        for parameter, flag in _RECONCILE.items():
             if settings.is_given(parameter):
                 raise Misuse(
                     f"{flag} is for --mode reconcile: add never lowers a total, and never waits"

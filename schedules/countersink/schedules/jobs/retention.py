@@ -1,7 +1,7 @@
 """The job ``retention``: rolls up buckets that are older than their counter's ``keep`` into wider
 ones (minutes, quarters, hours, days, months). This module says which buckets are due, and in which
 order. The job ``prune``: deletes guards, runs, records of keys and dead letters that are not needed
-any more.
+any more, and what is left of removed breakdowns.
 
 Before buckets are rolled up into a width, the counter's row gets the time up to which they are
 rolled up (in a column such as ``rolled_day``; the time never goes back). Then the rows are moved,
@@ -24,7 +24,7 @@ from typing import Final
 
 from countersink.counting.apply import dead, guards, key_caps
 from countersink.counting.apply.guards import read_control
-from countersink.counting.counters import keep_steps
+from countersink.counting.counters import deletion, keep_steps
 from countersink.counting.counters.all_counters import insert_all_rows
 from countersink.counting.counters.buckets import WIDTHS, Width, in_one_day, is_wider, width_of
 from countersink.counting.counters.catalog import SCHEME_COLUMNS, Scheme, scheme_of
@@ -225,7 +225,8 @@ _MOST_DAYS: Final = 36_500
 
 def prune(context: Context) -> JobOutcome:
     """Delete guards, runs and dead letters that are older than ``ledger_days``, ``runs_days`` and
-    ``dead_days``. Also delete records of daily key numbers that are not needed any more.
+    ``dead_days``. Also delete records of daily key numbers that are not needed any more, and rows
+    of breakdowns that were removed from their counters' settings.
 
     Raises:
         StreamError: Redis did not answer; nothing was pruned.
@@ -249,14 +250,18 @@ def prune(context: Context) -> JobOutcome:
         records, no_more_records = key_caps.prune(session, stop=context.stop, rest=pace.rest)
         dead_days = min(context.options.dead_days, _MOST_DAYS)
         letters, no_more_letters = dead.prune(session, dead_days, stop=context.stop, rest=pace.rest)
+    removed, no_more_removed = _delete_removed(context)
     finished = pruned.finished and no_more_runs and no_more_records and no_more_letters
+    finished = finished and no_more_removed
     done = f"{plural(pruned.deleted, 'guard row')} and {plural(runs, 'run')} deleted"
     if records:
         done += f", {plural(records, 'record')} of daily key numbers"
     if letters:
         done += f", {plural(letters, 'dead letter')}"
+    if removed:
+        done += f", {plural(removed, 'row')} of removed breakdowns"
     return JobOutcome(
-        rows=pruned.deleted + runs + records + letters,
+        rows=pruned.deleted + runs + records + letters + removed,
         detail=done if finished else f"{done}; stopped early, the next run goes on",
         finished=finished,
     )
@@ -278,6 +283,19 @@ def _queue(context: Context) -> tuple[int, int | None]:
             f"{error}; nothing was pruned, since the waiting entries are unknown"
         ) from error
     return now // 1000, waiting
+
+
+def _delete_removed(context: Context) -> tuple[int, bool]:
+    """Delete the breakdowns that were removed from their counters' settings: rows that a killed
+    deletion has left, or that applications counted after it. Returns the number of rows, and
+    whether no such breakdown is left."""
+    deleted = 0
+    with open_tables(context.mysql_url, isolation="REPEATABLE READ", read_timeout=_READ_S) as own:
+        for name in deletion.removed_breakdowns(own):
+            if context.stop():
+                return deleted, False
+            deleted += deletion.delete_counter(own, name).rows
+    return deleted, True
 
 
 def delete_runs(

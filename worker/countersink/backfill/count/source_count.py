@@ -74,7 +74,7 @@ def count_source(work: Work, source: Input, count: CountChunk) -> SourceOutcome:
             try:
                 counting.run(opened)
             except TooManyRejects as error:
-                work.rejects.write(source.name, error.rejects)
+                work.rejects.write(opened.wanted.path, error.rejects)
                 return counting.outcome(rejects=error)
     except RunEnded:
         raise

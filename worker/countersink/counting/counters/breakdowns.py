@@ -15,7 +15,6 @@ from functools import lru_cache
 from typing import Final, TypeVar
 
 from countersink.counting.apply.guards import bump
-from countersink.counting.counters.all_counters import names_of
 from countersink.counting.errors import UnknownDimension
 from countersink.database.session import Session
 from countersink.database.sql import datetime_of, unix_seconds
@@ -253,21 +252,9 @@ def empty_key(counter: str) -> ValueError:
     )
 
 
-def removed(session: Session, counter: str) -> list[str]:
-    """Return the names of breakdowns that were removed from a counter's settings. The caller
-    deletes their rows.
-
-    A breakdown is still returned after its first deletion, because applications may go on counting
-    in it for a minute. It is not returned any more after a second deletion, ten minutes later or
-    more.
-    """
-    return names_of(session, counter, "dimensions IS NULL")
-
-
 def remove_all(session: Session, counter: str) -> None:
     """Remove all breakdowns from a counter's settings. Call this in a transaction during which
-    nobody counts. The rows of the breakdowns stay. The caller has to delete them; :func:`removed`
-    returns the names of the breakdowns.
+    nobody counts. The rows of the breakdowns stay until the caller deletes the breakdowns.
     """
     session.execute("UPDATE counter SET dimensions = NULL WHERE breakdown_of = %s", (counter,))
     bump(session)

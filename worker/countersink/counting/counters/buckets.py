@@ -15,10 +15,10 @@ from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final, Literal, get_args
-from zoneinfo import ZoneInfo, available_timezones
 
 from countersink.counting.errors import SeriesTooLong
 from countersink.database.sql import EPOCH, label_text, width_number
+from countersink.runtime.texts import zone as zone
 
 Width = Literal["minute", "quarter", "hour", "day", "month"]
 WIDTHS: Final[tuple[Width, ...]] = get_args(Width)
@@ -50,23 +50,6 @@ _FIRST_NUMBER: Final = FIRST_DAY.toordinal() - _EPOCH_ORDINAL
 _LAST_NUMBER: Final = LAST_DAY.toordinal() - _EPOCH_ORDINAL
 _LONGEST_GAP: Final = 180
 """Maximum number of minutes by which a change of clocks can move a midnight."""
-
-
-@lru_cache(maxsize=256)
-def zone(name: str) -> ZoneInfo:
-    """Return the time zone that has this IANA name.
-
-    Raises:
-        ValueError: there is no such time zone; the message gives examples.
-    """
-    # Compared with the list: ZoneInfo would open the name as a path, and not every file there is a
-    # zone. "localtime" differs between machines.
-    if name == "localtime" or name not in available_timezones():
-        raise ValueError(
-            f"{name!r} is no time zone: give an IANA name such as Europe/Berlin, America/New_York"
-            " or UTC"
-        )
-    return ZoneInfo(name)
 
 
 def label(time_zone: str, width: Width, minute: int) -> int:

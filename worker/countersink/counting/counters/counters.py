@@ -143,7 +143,7 @@ class Counters:
 
     def _delete_removed(self, session: Session, name: str) -> None:
         """Delete all rows of those breakdowns that were removed from a counter's settings."""
-        for breakdown in declared.removed(session, name):
+        for breakdown in deletion.removed_breakdowns(session, name):
             deletion.delete_counter(session, breakdown)
 
     def delete(self, name: str, key: str | None = None) -> Deleted:

@@ -248,7 +248,8 @@ def delete_counter(
     do the counter's time zone and resolution, by which applications may still count for a while.
 
     If the counter is a breakdown, a second deletion, ten minutes later or more, deletes its last
-    row in the table ``counter``. Arguments are as for :func:`delete_key`.
+    row in the table ``counter``: see :func:`removed_breakdowns`. Arguments are as for
+    :func:`delete_key`.
 
     Raises:
         Conflict: as for :func:`delete_key`; or others count the counter faster than it can be
@@ -266,3 +267,17 @@ def delete_counter(
             if not FEW < left < before:
                 break
     return deleted + deletion.finish()
+
+
+def removed_breakdowns(session: Session, counter: str | None = None) -> list[str]:
+    """Return the names of the breakdowns that were removed from the settings of a counter, or of
+    all counters: their rows are to be deleted. After the first deletion applications may go on
+    counting in a breakdown for a minute, so ten minutes later its name is returned once more.
+    """
+    found = session.query(
+        "SELECT name FROM counter WHERE breakdown_of = COALESCE(%s, breakdown_of)"
+        f" AND dimensions IS NULL AND (zone_fixed IS NULL OR zone_fixed < {ZONE_STAYS})"
+        " ORDER BY name",
+        (counter,),
+    )
+    return [name for (name,) in found]

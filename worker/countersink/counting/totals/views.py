@@ -299,7 +299,8 @@ class View:
     def certain(self, width: Width, instant: int) -> bool:
         """Return whether all events from an instant (Unix seconds) on are counted in buckets of
         this width, and so are all other events in the bucket of the instant. This is so if the
-        width is the resolution, and all finer buckets end before that bucket.
+        width is the resolution, and all finer buckets end before that bucket. Roll-ups do not
+        matter: an instant within a bucket is also within the wider bucket that it becomes.
         """
         if width != self.scheme.resolution:
             return False

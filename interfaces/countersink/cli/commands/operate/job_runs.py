@@ -372,7 +372,7 @@ def _show_compacted(done: PassDone) -> None:
     if done.rows_before:
         figures = (done.rows_before, done.rows_after, output.ago(done.seconds))
         output.write_rows((">rows before", ">rows after", ">time"), [figures])
-    elif not (done.busy or done.unreadable):
+    elif not done.left:
         click.echo(f"There was nothing to compact ({output.ago(done.seconds)}).")
     for reason, cells in done.left.items():
         click.echo(f"{reason[0].upper()}{reason[1:]}: {len(cells):,} (--format json names them)")
