@@ -1,5 +1,6 @@
 """Boards in Chromium: made, changed and deleted in the page; shared, embedded, and taken as CSV."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from countersink.database.sessions import open_tables
 from countersink.store import boards, links
 from countersink.store.boards import BoardItem
 from tests.browser.axe import faults
-from tests.browser.chromium import Look, log_in, looking
+from tests.browser.chromium import Look, came, held, log_in, looking
 from tests.browser.visits import shop
 from tests.web.serving import Web, serving
 
@@ -70,6 +71,43 @@ def test_a_board_is_made_changed_and_deleted(look: Look, filled: Web) -> None:
     expect(page.get_by_text("There is none yet.")).to_be_visible()
 
 
+def test_what_a_board_asks_for_and_what_it_says_of_what_is_gone(look: Look, filled: Web) -> None:
+    filled.count("shop.slow", "/a", 18)
+    filled.store.counters.set("shop.old", resolution="day")
+    items = [BoardItem("shop.slow"), BoardItem("shop.slow", 7), BoardItem("shop.old")]
+    with open_tables(filled.options.mysql_url) as session:
+        boards.create(session, "gone", items)
+    filled.store.counters.delete("shop.old")
+    look.excused.append("404")
+    daily = re.compile("/v1/counters/shop.slow/daily")
+    page = look.page
+    with held(page, daily) as waiting:
+        look.at("/#/board/gone")
+        gone = page.get_by_role("region", name="shop.old")
+        expect(gone).to_contain_text("Nothing is counted as shop.old any more: it was deleted.")
+        came(page, waiting)
+        filled.count("shop.slow", "/live", 2)  # heard, but the answers are waited for
+        expect(page.locator("#fresh.good")).to_be_visible()
+    parts = page.get_by_role("region", name="shop.slow")
+    expect(parts.locator(".sum")).to_have_text(["20", "20"])
+    asked = [url for url in look.requests if url.endswith("/v1/counters/shop.slow")]
+    assert len(asked) == 1
+    assert len({url for url in look.requests if daily.search(url)}) == 2  # none of days before
+    page.goto("/#/board/none")
+    expect(page.get_by_role("alert")).to_have_text("There is no board 'none'")
+    expect(page.locator("main").get_by_role("button", name="…")).to_have_count(0)
+
+
+def test_running_totals_of_a_counter_move_on(look: Look, filled: Web) -> None:
+    filled.count("running", "/a", 5)
+    filled.count("running", "/a", 3, datetime.now(UTC) - timedelta(days=1))
+    page = look.at("/#/counter/running")
+    page.get_by_role("button", name="Running totals").click()
+    expect(page.locator(".readout").first).to_contain_text("Highest: 8")
+    filled.count("running", "/a", 2)
+    expect(page.locator(".readout").first).to_contain_text("Highest: 10")
+
+
 def made(web: Web) -> str:
     """The token of a link to a new board."""
     with open_tables(web.options.mysql_url) as session:
@@ -103,6 +141,9 @@ def test_a_link_shows_a_board_with_running_totals_and_csv(browser: Browser, keye
         expect(page.get_by_role("link")).to_have_text(["Skip to the content", "Download as CSV"])
         buttons = page.locator("main").get_by_role("button")
         expect(buttons).to_have_text(["Totals", "Running totals"])
+        page.goto(f"/shared#/boards?link={token}")
+        expect(page.locator("main")).to_contain_text("This address names no counter")
+        look.excused += ["404", "403"]
         made_link = keyed.ask("POST", "/v1/links", key, json={"counter": "shop.views"}).json()
         page.goto("about:blank")
         page.goto(made_link["path"])

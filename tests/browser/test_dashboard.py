@@ -192,7 +192,7 @@ def test_everything_is_done_with_the_keyboard_alone(look: Look) -> None:
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")
-    for _ in range(20):
+    for _ in range(40):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent") == "signups":
             break

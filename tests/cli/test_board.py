@@ -40,12 +40,15 @@ def test_a_board_is_made_listed_shown_changed_and_deleted(counted: Servers) -> N
     ("item", "said"),
     [
         ("a b", "A-Z a-z 0-9"),
-        ("orders,days=8", "days takes 1, 7, 30, 90, 365, all"),
-        ("orders,width=wide", "width takes half, full"),
-        ("orders,top=26", "top takes 0 to 25"),
-        ("orders,cumulative=no", "cumulative takes no value"),
-        ("orders,color=red", "'color=red' in 'orders,color=red': give days=, width=, top="),
-        ("orders,days=7,days=30", "once each"),
+        ("orders,days=8", "days is 1 or 7 or 30 or 90 or 365 or all"),
+        ("orders,width=wide", "width is half or full"),
+        ("orders,top=26", "top is 0 to 25"),
+        ("orders,cumulative=no", "cumulative has no value"),
+        (
+            "orders,color=red",
+            "'color=red' in 'orders,color=red': the options of a counter are days=",
+        ),
+        ("orders,days=7,days=30", "each at most once"),
     ],
 )
 def test_a_wrong_item_is_refused_with_what_is_allowed(item: str, said: str) -> None:
@@ -73,6 +76,11 @@ def test_a_link_to_a_board_is_made_listed_and_ends_with_it(counted: Servers) -> 
     assert "sees shop until 2" in made.err
     (row,) = counted.json("link", "list")["links"]
     assert (row["counter"], row["board"]) == (None, "shop")
+    table = counted.call("link", "list").out.splitlines()
+    assert [line.split()[:3] for line in table] == [
+        ["id", "counter", "board"],
+        [row["id"], "-", "shop"],
+    ]
     for arguments in ((), ("orders", "--board", "shop")):
         assert "--board" in one_sentence(counted.call("link", "create", *arguments), 2)
     assert "board list" in one_sentence(counted.call("link", "create", "--board", "b"), 1)

@@ -166,6 +166,8 @@ REFUSED = {
         "--public-counter 'a b'": "'a b' matches no counter",
         "--trusted-proxy proxy.example": "--trusted-proxy is an address or a network",
         "--frame-ancestors example.com": "is not an origin, such as https://",
+        "--frame-ancestors https://..": "is not an origin, such as https://",
+        "--frame-ancestors https://x:99999": "is not an origin, such as https://",
         "--session-hours 0": "is from 0.01 to 8,760, not 0.0",
     },
     "worker": {

@@ -95,11 +95,11 @@ def test_entries_that_redis_lost_while_no_worker_ran(
 
 def test_dead_rows_beyond_the_limit(context: Context) -> None:
     bury(context, 3)
-    assert alarm(context).startswith("there are 3 dead rows (bad_key 3), and the limit is 0:")
+    assert alarm(context).startswith("dead letters have 3 rows (bad_key 3), and the limit is 0:")
     assert checks.alarms(replace(context, options=JobOptions(alarm_dead=3))).rows == 0
     with connect(context.mysql_url) as session:
         session.execute("INSERT INTO dead_group VALUES ('bad_key', 'c', 5, UTC_TIMESTAMP(3))")
-    assert alarm(context).startswith("there are 8 dead rows (bad_key 8), and the limit is 0:")
+    assert alarm(context).startswith("dead letters have 8 rows (bad_key 8), and the limit is 0:")
 
 
 def test_a_job_that_has_not_succeeded_for_a_day(context: Context) -> None:
@@ -130,7 +130,7 @@ def test_all_of_it_is_said_at_once_and_redis_may_be_away(context: Context) -> No
     bury(context, 1)
     said = alarm(replace(context, redis_url="redis://:s3cret@127.0.0.1:1/0"))
     assert "Redis cannot be reached" in said
-    assert "1 dead row (" in said
+    assert "dead letters have 1 row (" in said
     assert "s3cret" not in said
 
 

@@ -17,7 +17,6 @@ from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from countersink.database.errors import Conflict, ReadInterrupted, Unavailable
-from countersink.database.migrate import identity
 from countersink.database.sessions import is_cancelled
 from countersink.producers import Producer
 from countersink.reads import Bounds, Reads
@@ -144,7 +143,7 @@ class Application:
         store = self._store
         with client, store:
             register = Register(store, options.mysql_url)
-            await register.read()
+            await register.try_read()  # MySQL may be away
             failures = options.failures_per_minute
             stopping = asyncio.Event()
             bounds = Bounds(
@@ -162,7 +161,7 @@ class Application:
                 schedule=self._schedule,
                 read_pool=ReadPool(options.threads, options.read_timeout_s),
                 register=register,
-                cookie=LoginCookie(await anyio.to_thread.run_sync(store.snapshot, identity)),
+                cookie=LoginCookie(register),
                 failures=TokenBuckets(failures / MINUTE_S, failures),
                 places=WaitingPlaces(options.max_connections),
                 quotas=NameQuotas(options.max_counters),

@@ -11,7 +11,9 @@ from countersink.web.auth.origins import Addresses
 
 PORT: Final = 8321
 DAY_S: Final = 86_400.0
-_ORIGIN: Final = re.compile(r"https?://(\*\.)?[A-Za-z0-9.-]+(:[0-9]{1,5})?", re.ASCII)
+_ORIGIN: Final = re.compile(
+    r"https?://(?:\*\.)?[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*(?::([0-9]{1,5}))?", re.ASCII
+)
 T = TypeVar("T", int, float)
 
 
@@ -116,7 +118,8 @@ class WebOptions:
                 option = name.replace("_", "-")
                 raise ValueError(f"--{option} is from {least:,} to {most:,}, not {value}")
         for origin in self.frame_ancestors:
-            if _ORIGIN.fullmatch(origin) is None:
+            match = _ORIGIN.fullmatch(origin)
+            if match is None or not 0 < int(match[1] or PORT) <= 65_535:
                 raise ValueError(
                     f"--frame-ancestors {origin!r} is not an origin, such as"
                     " https://intranet.example.com or https://*.example.com:8443"

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from countersink.runtime.dimensions import RowKey
 from countersink.runtime.log import Log
+from countersink.runtime.texts import plural
 from countersink.statsd.errors import MalformedMetric
 from countersink.statsd.line import UNIT, Metric, parse
 from countersink.statsd.options import Rules, StatsdOptions
@@ -232,7 +233,7 @@ class StatsdTally:
             )
         days = self._options.max_age_days
         if days and seconds < now - days * DAY_SECONDS:
-            raise MalformedMetric(f"its time is more than {days:,} days back")
+            raise MalformedMetric(f"its time is more than {plural(days, 'day')} back")
 
     def _with_remainder(self, counter: str, key: RowKey, amount: int) -> int:
         """Return the whole number of increments in the sum of ``amount`` billionths and the key's

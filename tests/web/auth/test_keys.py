@@ -17,6 +17,9 @@ from countersink.store import Store, api_keys
 from countersink.web.auth import register
 from countersink.web.auth.register import Register
 from tests.support.factories import MySQLFactory
+from tests.support.processes import Children
+from tests.support.waiting import eventually
+from tests.web.process import WebProcess
 from tests.web.routes import ROUTES
 from tests.web.serving import Web, serving
 
@@ -108,6 +111,28 @@ def test_keys_outlive_mysql_and_increments_are_accepted(
         assert status(web, "POST", "/ingest", key) == 200
         assert status(web, "POST", "/ingest") == 401
         assert status(web, "POST", "/ingest", f"{key[:-1]}~") == 401
+
+
+def test_a_process_that_starts_while_mysql_is_away_serves_once_it_is_back(
+    redis_url: str, own_mysql_server: MySQLFactory, children: Children
+) -> None:
+    server = own_mysql_server()
+    url = server.url_for("countersink")
+    migrate(url)
+    with open_tables(url) as session:
+        _, key = api_keys.create(session, "reader", ["read"])
+    server.stop()
+    web = WebProcess.start(children, redis_url, url)
+
+    def status(path: str, **headers: str) -> int:
+        return requests.get(f"{web.url}{path}", headers=headers, timeout=20).status_code
+
+    shown = {"Authorization": f"Bearer {key}"}
+    assert status("/livez") == status("/login") == 200
+    assert status("/v1/whoami", **shown) == status("/v1/whoami", Cookie="countersink-0=1") == 503
+    server.start()
+    eventually(lambda: status("/v1/whoami", **shown) == 200)
+    assert status("/v1/whoami", Cookie="countersink-0=1") == 401
 
 
 def test_a_row_that_somebody_has_edited_is_no_key_and_keeps_no_other_from_being_revoked(

@@ -1,11 +1,19 @@
 """Boards by HTTP: made, changed and deleted; who sees them; and links to them."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from countersink.counting.counters.all_counters import is_used
+from countersink.counting.counters.deletion import delete_counter
+from countersink.counting.errors import UnknownCounter
 from countersink.database.sessions import open_tables
 from countersink.store import boards, links
+from countersink.store.boards import BoardItem
+from countersink.store.errors import BoardRefused
+from tests.support.app_connection import wait_for_lock_wait
 from tests.web.serving import Web
 
 BOARD = "/v1/boards/shop"
@@ -75,11 +83,48 @@ def test_what_cannot_be_a_board_is_refused(web: Web, body: dict[str, Any], statu
     assert web.ask("POST", "/v1/boards", admin, json=body).status_code == status
 
 
-def test_boards_are_few(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_name_is_answered_in_words(web: Web) -> None:
+    answer = web.ask("POST", "/v1/boards", web.key("admin"), json={"board": "..", "items": ITEMS})
+    assert "Board name '..': use 1 to 64 characters of" in answer.json()["detail"]
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_boards_are_few_however_many_are_made_at_once(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(boards, "MAX_BOARDS", 1)
-    made(web, admin := web.key("admin"))
-    refused = web.ask("POST", "/v1/boards", admin, json={"board": "b", "items": ITEMS})
-    assert (refused.status_code, "maximum of 1" in refused.text) == (409, True)
+    admin = web.key("admin")
+
+    def make(number: int) -> tuple[int, bool]:
+        body = {"board": f"b{number}", "items": ITEMS}
+        answer = web.ask("POST", "/v1/boards", admin, json=body)
+        return answer.status_code, "maximum of 1" in answer.text
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sorted(pool.map(make, range(8))) == [(201, False), *[(409, True)] * 7]
+
+
+@pytest.mark.servers("mariadb", "mysql")
+def test_nothing_is_made_of_a_counter_whose_deletion_commits_at_that_moment(web: Web) -> None:
+    with (
+        open_tables(web.options.mysql_url, isolation="REPEATABLE READ") as deleting,
+        open_tables(web.options.mysql_url) as session,
+        open_tables(web.options.mysql_url) as other,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        boards.create(session, "shop", [BoardItem("orders")])
+        soon = datetime.now(UTC) + timedelta(days=1)
+        made: list[Future[object]] = []
+
+        def reached(point: str) -> None:
+            if is_used(deleting, "orders") or made:
+                return  # not the last transaction
+            made.append(pool.submit(boards.create, session, "b", [BoardItem("orders")]))
+            made.append(pool.submit(links.create_to_board, other, "shop", soon))
+            wait_for_lock_wait(deleting, 2)
+
+        delete_counter(deleting, "orders", reached=reached)
+        assert [type(one.exception()) for one in made] == [UnknownCounter, BoardRefused]
 
 
 def test_a_key_for_some_counters_sees_boards_of_these_and_changes_none(web: Web) -> None:
@@ -135,6 +180,9 @@ def test_links_to_a_board_end_with_each_of_its_counters_and_are_its_readers_own(
     web.store.counters.delete("orders")
     web.look_again()
     assert web.ask("GET", "/v1/counters/views", first).status_code == 401
+    refused = web.ask("POST", "/v1/links", reader, json={"board": "shop"})
+    assert refused.status_code == 409
+    assert "shows orders, which was deleted: change the board first" in refused.json()["detail"]
     for body in ({"board": "shop", "counter": "views"}, {"board": "none"}, {"board": "a b"}):
         assert web.ask("POST", "/v1/links", reader, json=body).status_code in (404, 422)
     with open_tables(web.options.mysql_url) as session:

@@ -4,6 +4,9 @@
 A link to a board has the names of the board's counters in its row of ``api_key`` (see
 ``store/links.py``). A change of the board changes these rows in the same transaction, so a link
 never shows a counter that the board does not.
+
+Each change holds the exclusive lock on the control row, as the deletion of a counter does. So its
+counters are not deleted meanwhile, and no two changes run at once.
 """
 
 import json
@@ -14,7 +17,9 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
+from countersink.counting.apply.guards import exclusive
 from countersink.counting.counters.all_counters import require
 from countersink.database.session import Session
 from countersink.store.errors import BoardRefused, NoSuchBoard
@@ -32,21 +37,19 @@ _COLUMNS: Final = "name, items, author, changed"
 
 
 class BoardItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A counter on a board, and how it is shown.
+    """A counter on a board, and how it is shown."""
 
-    Attributes:
-        counter: name of the counter.
-        days: number of last days that are shown, today included; None for all.
-        width: width on a large screen, as part of the board's width.
-        top: number of keys with the largest totals that are listed; 0 for none.
-        cumulative: True for running totals in the chart.
-    """
-
-    counter: str
-    days: Days = 30
-    width: Width = "half"
-    top: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP)] = 0
-    cumulative: bool = False
+    counter: Annotated[str, Meta(description="Name of the counter.")]
+    days: Annotated[
+        Days, Meta(description="Number of last days that are shown, today included; null for all.")
+    ] = 30
+    width: Annotated[
+        Width, Meta(description="Width on a large screen, as part of the board's width.")
+    ] = "half"
+    top: Annotated[
+        int, Meta(ge=0, le=MAX_TOP, description="Number of keys that are listed, largest first.")
+    ] = 0
+    cumulative: Annotated[bool, Meta(description="Whether the chart has running totals.")] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +88,22 @@ def create(session: Session, name: str, items: Sequence[BoardItem], author: str 
             f"board name {name[:80]!r}: use 1 to 64 characters of A-Z a-z 0-9 _ . : - that begin"
             " with a letter or digit"
         )
-    text = _checked(session, items)
-    ((boards,),) = session.query("SELECT COUNT(*) FROM board")
-    if boards >= MAX_BOARDS:
-        raise BoardRefused(f"the maximum of {MAX_BOARDS:,} boards is reached: delete some")
-    made = session.execute(
-        f"INSERT IGNORE INTO board ({_COLUMNS}) VALUES (%s, %s, %s, UTC_TIMESTAMP(3))",
-        (name, text, author),
-    )
-    if not made:
-        raise BoardRefused(f"there is a board {name!r} already: change it, or choose another name")
-    return show(session, name)
+
+    def insert(_: object) -> Board:
+        text = _checked(session, items)
+        ((boards,),) = session.query("SELECT COUNT(*) FROM board")
+        if boards >= MAX_BOARDS:
+            raise BoardRefused(f"the maximum of {MAX_BOARDS:,} boards is reached: delete some")
+        made = session.execute(
+            f"INSERT IGNORE INTO board ({_COLUMNS}) VALUES (%s, %s, %s, UTC_TIMESTAMP(3))",
+            (name, text, author),
+        )
+        if not made:
+            problem = f"there is a board {name!r} already: change it, or choose another name"
+            raise BoardRefused(problem)
+        return show(session, name)
+
+    return exclusive(session, insert)
 
 
 def change(session: Session, name: str, items: Sequence[BoardItem], author: str = "") -> Board:
@@ -106,19 +114,21 @@ def change(session: Session, name: str, items: Sequence[BoardItem], author: str 
     Raises:
         NoSuchBoard: no board has this name.
     """
-    text = _checked(session, items)
-    with session.transaction():
-        show(session, name, "FOR UPDATE")
+
+    def update(_: object) -> Board:
+        show(session, name)
         session.execute(
             "UPDATE board SET items = %s, author = %s, changed = UTC_TIMESTAMP(3) WHERE name = %s",
-            (text, author, name),
+            (_checked(session, items), author, name),
         )
         changed = show(session, name)
         session.execute(
             "UPDATE api_key SET counters = %s WHERE scopes = 'share' AND board = %s",
             (json.dumps(counters_of(changed)), name),
         )
-    return changed
+        return changed
+
+    return exclusive(session, update)
 
 
 def delete(session: Session, name: str) -> None:
@@ -127,20 +137,23 @@ def delete(session: Session, name: str) -> None:
     Raises:
         NoSuchBoard: no board has this name.
     """
-    with session.transaction():
-        show(session, name, "FOR UPDATE")
+
+    def remove(_: object) -> None:
+        show(session, name)
         session.execute("DELETE FROM board WHERE name = %s", (name,))
         session.execute("DELETE FROM api_key WHERE scopes = 'share' AND board = %s", (name,))
 
+    exclusive(session, remove)
 
-def show(session: Session, name: str, lock: Literal["", "FOR UPDATE"] = "") -> Board:
-    """Return a board. ``lock`` locks its row until the end of the session's transaction.
+
+def show(session: Session, name: str) -> Board:
+    """Return a board.
 
     Raises:
         NoSuchBoard: no board has this name.
     """
     if NAME.fullmatch(name):
-        for row in session.query(f"SELECT {_COLUMNS} FROM board WHERE name = %s {lock}", (name,)):
+        for row in session.query(f"SELECT {_COLUMNS} FROM board WHERE name = %s", (name,)):
             return _board(row)
     raise NoSuchBoard(f"there is no board {name[:80]!r}")
 

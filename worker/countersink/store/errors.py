@@ -2,7 +2,8 @@
 
 ::
 
-    BoardRefused   a ValueError: a board of this name exists, or the maximum of boards is reached
+    BoardRefused   a ValueError: a board of this name exists, the maximum of boards is reached, or a
+                   counter of a board to share does not exist
     NoSuchBoard    a LookupError: no board has this name
     NoSuchKey      a LookupError: no key that is not revoked has this id or name
     NoSuchLink     a LookupError: no link has this id, or it has expired
@@ -14,7 +15,8 @@ from countersink.runtime.errors import ExplainedError
 
 
 class BoardRefused(ExplainedError, ValueError):
-    """A board of this name exists already, or the maximum of boards is reached."""
+    """A board of this name exists already, the maximum of boards is reached, or a counter of a
+    board to share does not exist."""
 
 
 class NoSuchBoard(ExplainedError, LookupError):

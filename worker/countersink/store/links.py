@@ -11,12 +11,14 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
+from countersink.counting.apply.guards import exclusive
+from countersink.counting.counters.all_counters import known_names
 from countersink.database.session import Session
 from countersink.runtime.limits import is_name
 from countersink.runtime.texts import plural
 from countersink.store import api_keys, boards
 from countersink.store.api_keys import LIVE, VALID
-from countersink.store.errors import NoSuchLink, TooManyLinks
+from countersink.store.errors import BoardRefused, NoSuchLink, TooManyLinks
 
 MAX_LINKS: Final = 1_000
 """Maximum of valid links. Every process of the HTTP interface has them all in memory."""
@@ -84,11 +86,20 @@ def create_to_board(
 
     Raises:
         NoSuchBoard: no board has this name.
+        BoardRefused: a counter of the board was deleted.
     """
-    with session.transaction():
-        # Locked: a change of the board has to find the link.
-        counters = boards.counters_of(boards.show(session, board, "FOR UPDATE"))
+
+    def make(_: object) -> tuple[ShareLink, str]:
+        counters = boards.counters_of(boards.show(session, board))
+        deleted = sorted(set(counters) - known_names(session, counters))
+        if deleted:
+            raise BoardRefused(
+                f"the board shows {', '.join(deleted)}, which was deleted: change the board first"
+            )
         return _create(session, counters, expires, api_key, board)
+
+    # A change of the board has to find the link, and so has the deletion of a counter.
+    return exclusive(session, make)
 
 
 def _create(

@@ -114,7 +114,7 @@ class Authenticator:
                 429 there are too many requests.
         """
         scheme = scope["scheme"]
-        login = self._cookie.login(headers, scheme, self._register)
+        login = self._cookie.login(headers, scheme)
         if login is not None:
             who: Identity | None = login.identity
             _take(self._per_key, login.identity.key_id)

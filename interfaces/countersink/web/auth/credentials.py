@@ -268,29 +268,34 @@ class LoginCookie:
     overwrite each other's cookie, its name has a hash of the installation.
 
     Args:
-        installation: a text that identifies the installation.
+        register: has the logins, and the identity of the installation.
     """
 
-    def __init__(self, installation: str) -> None:
-        digest = hashlib.sha256(installation.encode("utf-8", "surrogateescape"))
-        self._name = f"{COOKIE}-{digest.hexdigest()[:12]}"
+    def __init__(self, register: Register) -> None:
+        self._register = register
 
     def name(self, scheme: str) -> str:
-        """Return the cookie's name for the scheme of a request, ``http`` or ``https``."""
-        return SECURE + self._name if scheme == "https" else self._name
+        """Return the cookie's name for the scheme of a request, ``http`` or ``https``.
+
+        Raises:
+            Unavailable: MySQL did not answer since the start of the process.
+        """
+        digest = hashlib.sha256(self._register.installation.encode("utf-8", "surrogateescape"))
+        name = f"{COOKIE}-{digest.hexdigest()[:12]}"
+        return SECURE + name if scheme == "https" else name
 
     def shown(self, headers: Mapping[bytes, bytes], scheme: str) -> str | None:
         """Return the token in the request's first cookie that has the name from :meth:`name`; None
-        where there is no such cookie. The token is not checked."""
+        where there is no such cookie. The token is not checked. Errors are those of :meth:`name`.
+        """
         for pair in headers.get(b"cookie", b"").decode("latin-1").split(";"):
             name, _, value = pair.strip().partition("=")
-            if name == self.name(scheme):
+            if COOKIE in name and name == self.name(scheme):
                 return value
         return None
 
-    def login(
-        self, headers: Mapping[bytes, bytes], scheme: str, register: Register
-    ) -> Credential | None:
-        """Return the valid login whose cookie a request has; None where there is none."""
+    def login(self, headers: Mapping[bytes, bytes], scheme: str) -> Credential | None:
+        """Return the valid login whose cookie a request has; None where there is none. Errors are
+        those of :meth:`name`."""
         shown = self.shown(headers, scheme)
-        return None if shown is None else register.login(api_keys.hash_of(shown))
+        return None if shown is None else self._register.login(api_keys.hash_of(shown))

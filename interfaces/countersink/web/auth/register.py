@@ -17,7 +17,8 @@ from typing import Final
 
 import anyio
 
-from countersink.database.errors import StoreError
+from countersink.database.errors import StoreError, Unavailable
+from countersink.database.migrate import identity
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.store import Store, api_keys
@@ -114,11 +115,23 @@ class Register:
         self._keys: dict[str, Credential] = {}
         self._logins: dict[bytes, Credential] = {}
         self._used: set[str] = set()
+        self._installation: str | None = None
         self._began = -math.inf  # start of the last read
         self._lock = asyncio.Lock()
         self._thread = anyio.CapacityLimiter(1)
         self._away = False  # the last read failed
         self._late = False  # a read has taken longer than READ_WAIT_S
+
+    @property
+    def installation(self) -> str:
+        """The identity of the tables that the register is read from.
+
+        Raises:
+            Unavailable: no read succeeded yet.
+        """
+        if self._installation is None:
+            raise Unavailable("MySQL did not answer since the start of this process")
+        return self._installation
 
     def key(self, id: str) -> Credential | None:
         """Return the valid key or link with an id; None where there is none."""
@@ -150,7 +163,7 @@ class Register:
             StoreError: the read failed; the keys, logins and links known before stay.
         """
         began = self._clock()
-        keys, logins = await anyio.to_thread.run_sync(
+        self._installation, keys, logins = await anyio.to_thread.run_sync(
             self._store.snapshot, _everything, limiter=self._thread
         )
         self._began = began
@@ -187,7 +200,7 @@ class Register:
             if self._began >= asked:
                 return
             await asyncio.sleep(max(0.0, self._began + READ_PAUSE_S - asked))
-            await self._try_read()
+            await self.try_read()
 
     async def keep_fresh(self) -> None:
         """Read the register every :data:`REFRESH_S` seconds, and write the uses of keys every
@@ -196,7 +209,7 @@ class Register:
         while True:
             await asyncio.sleep(REFRESH_S)
             async with self._lock:
-                await self._try_read()
+                await self.try_read()
             if self._clock() - noted >= USE_S:
                 noted = self._clock()
                 await self.write_uses()
@@ -219,7 +232,8 @@ class Register:
         except Exception:
             LOGGER.exception("cannot write the last use of keys", extra={"action": "waiting"})
 
-    async def _try_read(self) -> None:
+    async def try_read(self) -> None:
+        """Read all keys, logins and links. A failure is logged, and those known before stay."""
         try:
             await self.read()
         except Exception as error:
@@ -243,8 +257,10 @@ class Register:
         return known if known is not None and self._clock() < known.ends else None
 
 
-def _everything(session: Session) -> tuple[list[api_keys.LiveKey], list[api_keys.LiveSession]]:
-    return api_keys.live_keys(session), api_keys.live_logins(session)
+def _everything(
+    session: Session,
+) -> tuple[str, list[api_keys.LiveKey], list[api_keys.LiveSession]]:
+    return identity(session), api_keys.live_keys(session), api_keys.live_logins(session)
 
 
 def _known_key(live: api_keys.LiveKey, now: float) -> Credential:

@@ -39,7 +39,7 @@ class BoardItems(Closed):
 class NewBoard(BoardItems):
     """The board to create."""
 
-    board: Annotated[str, Meta(pattern=boards.NAME.pattern)]
+    board: Annotated[str, Meta(extra_json_schema={"pattern": boards.NAME.pattern})]
 
 
 class BoardDocument(Closed):
@@ -128,7 +128,7 @@ def _document(board: Board, who: Identity) -> dict[str, Any]:
     }
 
 
-_MISSING: Final = {"404": "There is no such board, or no such counter."}
+_MISSING: Final = {"404": "The board does not exist, or the key may not name all of its counters."}
 _change: Final = partial(Route, scope="admin", installation_wide=True)
 
 ROUTES: Final[tuple[Route, ...]] = (
@@ -150,8 +150,8 @@ ROUTES: Final[tuple[Route, ...]] = (
         body=json_body(NewBoard),
         responses={
             "201": BoardDocument,
-            "409": "There is such a board already, or the maximum number of boards is reached.",
-            **_MISSING,
+            "404": "A counter of the board does not exist.",
+            "409": "A board of this name exists, or the maximum number of boards is reached.",
         },
     ),
     Route(
@@ -171,7 +171,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         name="changeBoard",
         summary="Replace the items of a board; its links show the new counters",
         body=json_body(BoardItems),
-        responses={"200": BoardDocument, **_MISSING},
+        responses={"200": BoardDocument, "404": "The board or one of its counters does not exist."},
     ),
     _change(
         "DELETE",
@@ -179,7 +179,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         delete,
         name="deleteBoard",
         summary="Delete a board and its links; its counters stay",
-        responses={"204": "The board is deleted.", **_MISSING},
+        responses={"204": "The board is deleted.", "404": "The board does not exist."},
     ),
 )
 """The routes of boards."""

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from countersink.runtime.texts import iso
 from countersink.store import boards, links
-from countersink.store.errors import NoSuchBoard, NoSuchLink, TooManyLinks
+from countersink.store.errors import BoardRefused, NoSuchBoard, NoSuchLink, TooManyLinks
 from countersink.store.links import ShareLink
 from countersink.web.auth.register import Identity
 from countersink.web.endpoints.counters import require_counter
@@ -35,8 +35,10 @@ DEFAULT_DAYS: Final = 7
 class LinkAsked(Closed):
     """The link to create: to a counter, or to a board."""
 
-    counter: Annotated[str, Meta(pattern=COUNTER_NAME["pattern"])] | UnsetType = UNSET
-    board: Annotated[str, Meta(pattern=boards.NAME.pattern)] | UnsetType = UNSET
+    counter: Annotated[str, Meta(extra_json_schema=COUNTER_NAME)] | UnsetType = UNSET
+    board: Annotated[str, Meta(extra_json_schema={"pattern": boards.NAME.pattern})] | UnsetType = (
+        UNSET
+    )
     days: Annotated[int, Meta(ge=1, le=links.MAX_DAYS)] = DEFAULT_DAYS
 
 
@@ -80,8 +82,8 @@ async def create(request: Request, services: Services, who: Identity) -> Respons
         made, token = await services.run_in_session(make, name, expires, api_key=who.key_id)
     except NoSuchBoard as error:
         raise Problem(404, sentence(error)) from None
-    except TooManyLinks as error:
-        raise Problem(409, str(error)) from None
+    except (BoardRefused, TooManyLinks) as error:
+        raise Problem(409, sentence(error)) from None
     document = {**_document(made), "token": token, "path": links.path_of(made, token)}
     return JSONResponse(document, 201)
 
@@ -148,7 +150,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         responses={
             "201": NewLink,
             "404": "There is no such counter or board.",
-            "409": "The maximum number of links is reached.",
+            "409": "The maximum number of links is reached, or a counter of the board was deleted.",
         },
     ),
     Route(

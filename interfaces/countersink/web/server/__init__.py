@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import uvicorn
 
+from countersink.database.errors import Unavailable
 from countersink.database.session import Session
 from countersink.database.sessions import open_tables
 from countersink.producers import Producer
@@ -77,11 +78,16 @@ def run(
     Raises:
         CannotServe: requests need a key, none is valid, and ``terminal`` is False; or the server
             cannot listen at its address.
-        StoreError: MySQL is away, or lacks the tables of this version.
+        StoreError: MySQL lacks the tables of this version, or refuses the login.
         SystemExit: the application could not start, which uvicorn logs; uvicorn raises it.
     """
-    with open_tables(options.mysql_url) as session:
-        key = None if options.without_keys else first_key(session, terminal=terminal)
+    key = None
+    try:
+        with open_tables(options.mysql_url) as session:
+            key = None if options.without_keys else first_key(session, terminal=terminal)
+    except Unavailable as error:
+        text = f"MySQL is away: {error}; what needs it is answered with 503 until it is back"
+        LOG("waiting", text, level=logging.WARNING)
     application = Application(options, producer=producer, system=system, schedule=schedule)
     server = make_server(application, options)
     room = allow_files(options.max_connections)

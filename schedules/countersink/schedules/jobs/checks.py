@@ -106,7 +106,7 @@ def _dead(session: Session, limit: int) -> Iterator[str]:
     if by_reason.total() > limit:
         reasons = ", ".join(f"{name} {number:,}" for name, number in sorted(by_reason.items()))
         yield (
-            f"there are {plural(by_reason.total(), 'dead row')} ({reasons}), and the limit is"
+            f"dead letters have {plural(by_reason.total(), 'row')} ({reasons}), and the limit is"
             f" {limit:,}: see countersink dead list, then retry or drop them"
         )
 

@@ -190,7 +190,7 @@ def list_links() -> None:
     """List the valid links, without their texts."""
     database = settings.open_tables()
     rows = list(map(_link_document, links.list_links(database)))
-    shown = ("id", "counter", "-key", "-created", "expires")
+    shown = ("id", "counter", "board", "-key", "-created", "expires")
     people = partial(output.write_documents, shown, rows, otherwise="There are no links.")
     output.write_result({"links": rows}, people, csv=(_LINK_COLUMNS, rows))
 
@@ -236,11 +236,13 @@ def _item(text: str) -> boards.BoardItem:
         values = _ITEM_OPTIONS.get(name)
         if values is None or name in given:
             raise ValueError(
-                f"{option!r} in {text!r}: give days=, width=, top= and cumulative once each"
+                f"{option!r} in {text!r}: the options of a counter are days=, width=, top= and"
+                " cumulative, each at most once"
             )
         if value not in values:
-            known = f"0 to {boards.MAX_TOP}" if name == "top" else ", ".join(values) or "no value"
-            raise ValueError(f"{option!r} in {text!r}: {name} takes {known}")
+            known = f"0 to {boards.MAX_TOP}" if name == "top" else " or ".join(values)
+            needed = f"is {known}" if known else "has no value"
+            raise ValueError(f"{option!r} in {text!r}: {name} {needed}")
         given[name] = values[value]
     return boards.BoardItem(check_counter(counter), **given)
 

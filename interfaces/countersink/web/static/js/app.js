@@ -81,8 +81,7 @@ async function go() {
   shownView = `${name}/${argument}`;
   view = make(app, argument, query);
   put(main, view.element);
-  // A counter with live numbers has no running totals: its last day moves.
-  if (token !== null && name === "counter") view.element.querySelector(".head").append(totals);
+  if (name === "counter") view.element.querySelector(".head .share").prepend(totals);
   document.title = view.title ? `${view.title} · countersink` : "countersink";
   for (const link of document.querySelectorAll("nav a")) {
     const here = link.dataset.view === ({ board: "boards", boards: "boards", system: "system" }[name] ?? "overview");

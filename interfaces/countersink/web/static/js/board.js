@@ -9,7 +9,7 @@ import { whole } from "./format.js";
 import { token } from "./link.js";
 import { name, visible } from "./names.js";
 import { failure, sure, totalsChoice } from "./parts.js";
-import { RANGES, picked, read, viewAddress } from "./range.js";
+import { RANGES, isKeyless, picked, read, viewAddress } from "./range.js";
 import { toldFrom } from "./sentences.js";
 import { series } from "./series.js";
 import { share } from "./share.js";
@@ -57,6 +57,11 @@ export function boardView(app, board, query) {
   let shown;
   const loaded = new Promise((done) => (shown = done));
   const moved = new Set(); // counters of which events came
+  const known = new Map(); // settings of the counters, asked for once a minute
+  const settingsOf = (counter) => {
+    if (!known.has(counter)) known.set(counter, get(counterPath(counter)).catch((error) => (known.delete(counter), Promise.reject(error))));
+    return known.get(counter);
+  };
   const again = paced(() => {
     again.done();
     for (const part of parts) if (moved.has(part.counter)) part.load();
@@ -66,19 +71,20 @@ export function boardView(app, board, query) {
   const totals = h("div");
   const grid = h("div", { class: "board" });
   const form = boardForm(board, load);
-  const buttons = h(
+  const changes = h(
     "span",
     { class: "buttons", hidden: true },
     h("button", { type: "button", class: "quiet", onclick: () => form.open(items) }, "Change…"),
     h("button", { type: "button", class: "quiet", onclick: drop }, "Delete…"),
   );
-  app.known?.then(() => (buttons.hidden = !mayChange(app)));
+  app.known?.then(() => (changes.hidden = !mayChange(app)));
   const sharing = share(app, board, () => query, "board");
+  const buttons = h("span", { class: "buttons", hidden: true }, changes, sharing.element);
   const element = h(
     "section",
     null,
     h("p", { class: "back" }, h("a", { href: "#/boards" }, "← All boards")),
-    h("div", { class: "head" }, h("h1", null, visible(board)), totals, h("span", { class: "buttons" }, buttons, sharing.element)),
+    h("div", { class: "head" }, h("h1", null, visible(board)), totals, buttons),
     trouble,
     grid,
     form.element,
@@ -91,18 +97,22 @@ export function boardView(app, board, query) {
       const found = await get(boardPath(board));
       if (left) return;
       put(trouble);
+      buttons.hidden = false;
+      known.clear();
       if (JSON.stringify(found.items) !== JSON.stringify(items)) {
         items = found.items;
         self.counters = items.map(({ counter }) => counter);
         app.live.watch(self.counters);
         for (const part of parts) part.gone();
-        parts = items.map(boardPart);
+        parts = items.map((item) => boardPart(item, settingsOf));
         put(grid, parts.map((part) => part.element));
       }
       show();
     } catch (error) {
       if (left) return;
-      put(trouble, failure(error, load));
+      const gone = error.status === 404;
+      buttons.hidden ||= gone;
+      put(trouble, failure(error, gone ? null : load));
     }
     shown();
   }
@@ -146,10 +156,11 @@ export function boardView(app, board, query) {
   return self;
 }
 
-/** A counter on a board: its sum, chart and largest keys. */
-function boardPart(item) {
+/** A counter on a board: its sum, chart and largest keys. `settingsOf(counter)` asks for settings. */
+function boardPart(item, settingsOf) {
   let running = false;
-  let asking = null;
+  let asking = null; // while an answer is awaited
+  let again = false; // an event came meanwhile
   const { counter, top } = item;
   const chart = new Chart(`Walk through ${visible(counter)} with the arrow keys`);
   const sum = h("span", { class: "sum number" }, "…");
@@ -171,23 +182,35 @@ function boardPart(item) {
   );
 
   async function load(all = running) {
+    if (asking && all === running) return void (again = true); // a slow answer is waited for
     running = all;
+    again = false;
     asking?.abort();
-    const { signal } = (asking = new AbortController());
+    const own = (asking = new AbortController());
+    const { signal } = own;
     try {
-      const settings = await get(counterPath(counter), {}, signal);
-      const wanted = { ...read(counter, new URLSearchParams({ range: rangeOf(item) }), new Map([[counter, settings]])), cumulative: running || item.cumulative };
+      const settings = await settingsOf(counter);
+      const wanted = { ...read(counter, new URLSearchParams({ range: rangeOf(item) }), new Map([[counter, settings]])), before: null, cumulative: running || item.cumulative };
       const keys = top && (await get(counterPath(counter, "top"), { ...picked(wanted, wanted.lines[0]), n: top }, signal)).rows;
-      draw(wanted, await series(wanted, signal), keys || []);
+      const found = await series(wanted, signal);
+      if (!signal.aborted) draw(wanted, found, keys && !isKeyless(keys, wanted.filter) ? keys : []);
     } catch (error) {
-      if (error.name !== "AbortError") put(trouble, failure(error, () => load()));
+      if (error.name === "AbortError" || signal.aborted) return;
+      const gone = error.status === 404;
+      chart.element.hidden = gone;
+      if (gone) put(sum, "–");
+      put(trouble, gone ? h("p", { class: "soft" }, `Nothing is counted as ${visible(counter)} any more: it was deleted.`) : failure(error, () => load()));
     }
+    if (asking !== own) return;
+    asking = null;
+    if (again) load();
   }
 
   function draw(wanted, found, keys) {
     const { by, labels, values } = found;
     const unfinished = by === "hour" ? -1 : labels.findIndex((iso) => wanted.now.startsWith(iso));
     put(trouble);
+    chart.element.hidden = false;
     put(kind, wanted.cumulative ? `${range}, running totals` : range);
     amount(sum, whole(found.sum));
     chart.draw({ by, labels, values, before: null, name: visible(counter), lines: null, written: whole, ratio: false, partial: unfinished === -1 ? null : unfinished, notes: null });

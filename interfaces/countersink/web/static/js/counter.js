@@ -11,6 +11,7 @@ import { hourMap } from "./hours.js";
 import { isOf, keys } from "./keys.js";
 import { lastHour, trending } from "./recent.js";
 import { legend } from "./lines.js";
+import { token } from "./link.js";
 import { dayNotes } from "./notes.js";
 import { share } from "./share.js";
 import { name, visible } from "./names.js";
@@ -95,7 +96,7 @@ export function counterView(app, counter, query) {
     "section",
     { class: "counter" },
     h("p", { class: "back" }, back),
-    h("div", { class: "head" }, h("h1", null, name(counter)), meta, sharing.element),
+    h("div", { class: "head" }, h("h1", null, counter ? name(counter) : "No counter"), meta, sharing.element),
     missing,
     content,
   );
@@ -125,8 +126,8 @@ export function counterView(app, counter, query) {
       if (left) return;
       shown();
       ended();
-      content.hidden = error.status === 404;
-      if (content.hidden) put(missing, h("p", { class: "notice" }, `Nothing has been counted as ${visible(counter)}. When something is, it shows up here.`), h("p", null, h("a", { href: "#/" }, "All counters")));
+      sharing.element.hidden = content.hidden = error.status === 404;
+      if (content.hidden) put(missing, h("p", { class: "notice" }, counter ? `Nothing has been counted as ${visible(counter)}. When something is, it shows up here.` : "This address names no counter: open the whole link."), token === null && h("p", null, h("a", { href: "#/" }, "All counters")));
       else put(trouble, failure(error, start));
       return;
     }
@@ -135,7 +136,7 @@ export function counterView(app, counter, query) {
     settings = answer;
     known.set(counter, answer);
     put(missing);
-    content.hidden = false;
+    sharing.element.hidden = content.hidden = false;
     text(meta, counting(settings));
     values = settings.dimensions.filter((one) => settings.breakdowns.some(({ dimensions }) => dimensions.includes(one))).map(dimensionList);
     put(valuePanels, values.map((list) => list.element));
@@ -317,7 +318,7 @@ export function counterView(app, counter, query) {
     amount(now, whole(total));
     tick(now);
     if (wanted.to !== null && wanted.to < day) return undefined;
-    if (found.by !== "day" || found.labels.at(-1) !== day) return again();
+    if (wanted.cumulative || found.by !== "day" || found.labels.at(-1) !== day) return again();
     found.sum += total - found.values.at(-1);
     chart.last(total);
     amount(sum, whole(found.sum));

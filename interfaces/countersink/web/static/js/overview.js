@@ -65,7 +65,7 @@ export function overview(app, _, query) {
       h("tr", null, [
         head("counter", "Counter"),
         h("th", { scope: "col", class: "trend" }, trendName),
-        head("change", "Change", "number change"),
+        head("change", "7-day change", "number change"),
         head("today", "Today", "number"),
         head("total", "In all", "number all"),
       ]),
@@ -79,7 +79,7 @@ export function overview(app, _, query) {
     "Sort by ",
     h("select", { onchange: ({ target }) => sorted(...target.value.split(" ")) }, ORDERS.map(([value, shown]) => h("option", { value }, shown))),
   );
-  const explained = h("p", { class: "soft explained" }, "Change: the last 7 complete days, without today, against the 7 days before. Dashed: today, which is not over.");
+  const explained = h("p", { class: "soft explained" }, "7-day change: the last 7 complete days, without today, against the 7 days before. Dashed: today, which is not over.");
   const list = h("div", { hidden: true }, h("div", { class: "sheet" }, table), more, explained);
   const empty = h("div");
   const top = h("div", { class: "head" }, h("h1", null, "Counters ", count), h("div", { class: "controls" }, trendDays, choose, find));

@@ -3,7 +3,6 @@
 
 import { COMPARISONS, comparison } from "./comparison.js";
 import { plus, span, today } from "./format.js";
-import { token } from "./link.js";
 
 export const RANGES = [
   ["1", "Today"],
@@ -56,7 +55,7 @@ export function read(counter, query, known, refused = null) {
   const own = { from: date(query.get("other_from")), to: date(query.get("other_to")) };
   // Figures are compared with the period before, if the chart with nothing else.
   const before = from === null ? null : comparison(compare || "1", { from, to, days, by }, own);
-  const cumulative = token !== null && !ratio && query.get("cumulative") === "1";
+  const cumulative = !ratio && query.get("cumulative") === "1";
   return { range, from, to, days, by, can, hours, compare, before, own, better: settings.better, now, zone: zoneOf(counter), asked, usual, shownZone, allHours, filter, beside, each, lines, ratio, cumulative };
 }
 

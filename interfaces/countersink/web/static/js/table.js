@@ -44,8 +44,8 @@ export function figuresOf(wanted, { lines, values, before, sum }, noted) {
 /** A link to each line's numbers. */
 export function downloads(wanted, by) {
   const path = by === "month" ? "totals" : by === "hour" ? "hourly" : "daily";
-  return wanted.lines.map((line) => {
+  return wanted.lines.map((line, i) => {
     const href = address(counterPath(line.counter, path), { ...picked(wanted, line), by: by === "month" ? by : null, format: "csv", spreadsheet: true });
-    return [" ", h("a", { href, download: true }, wanted.lines.length > 1 ? `${title(line)} as CSV` : "Download as CSV")];
+    return [i > 0 && " · ", h("a", { href, download: true }, wanted.lines.length > 1 ? `${title(line)} as CSV` : "Download as CSV")];
   });
 }
