@@ -10,8 +10,10 @@ from countersink.cli.app import main as countersink
 
 def main() -> object:
     """Run the command."""
-    vars(task)["LINES"] = int(sys.argv.pop(1))
-    vars(read_ahead)["FIRST"] = 1
+    lines = int(sys.argv.pop(1))
+    for module, name, value in ((task, "LINES", lines), (read_ahead, "THREAD_CHUNKS", 1)):
+        assert name in vars(module)
+        vars(module)[name] = value
     return countersink()
 
 
