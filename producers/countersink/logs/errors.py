@@ -1,11 +1,11 @@
-"""Errors of reading access logs. The code that raises an error words its message.
+"""Errors of reading access logs. An error's message is written where the error is raised.
 
 ::
 
     Exception
     ├── ValueError
     │   └── Malformed         a line of an access log cannot be counted: reject it, go on
-    │       └── Misread       it has an ambiguous value: an option has to say how to read all lines
+    │       └── Misread       a value can be read in two ways: an option must choose the right one
     ├── LogError              an access log cannot be opened or read
     ├── Damaged               compressed data cannot be unpacked
     ├── UnknownFormat         the format of the lines is not recognized
@@ -21,8 +21,8 @@ class Malformed(ValueError):
 
 
 class Misread(Malformed):
-    """A line cannot be counted because of a value that contradicts the options, or that can be read
-    in two ways. The user has to say by an option how to read this value in all lines.
+    """A line cannot be counted, because one of its values contradicts the options or can be read in
+    two ways. The user must choose by an option how such a value is read in all lines.
     """
 
 
@@ -31,7 +31,9 @@ class LogError(ExplainedError):
 
 
 class Damaged(Exception):
-    """Compressed data cannot be unpacked any further; the message, a phrase, says why."""
+    """Compressed data is damaged, so that the rest of it cannot be unpacked. The message is a
+    phrase that says why.
+    """
 
 
 class UnknownFormat(Exception):

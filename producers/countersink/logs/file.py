@@ -1,9 +1,10 @@
-"""Log files, plain or compressed, and plain pipes: recognizes compressions (``PACKINGS``) and
-UTF-16/32 by the first bytes, unpacks block by block, and words the errors of unreadable files.
+"""Log files, plain or compressed, and plain pipes: the module recognizes compressions
+(``PACKINGS``) and UTF-16/32 by the first bytes, unpacks block by block, and makes messages for
+unreadable files.
 
 All offsets count uncompressed bytes. Data of gzip, bzip2, zstd and xz may consist of several
-streams (``cat a.gz b.gz``); zero bytes may follow gzip data as padding. Memory is bounded, however
-much the data unpacks to. Formats: RFC 1952 (gzip), RFC 8878 (zstd), the libraries of bzip2 and xz.
+streams (``cat a.gz b.gz``) with NUL bytes after each. Memory is bounded, however large the unpacked
+data is. Formats: RFC 1952 (gzip), RFC 8878 (zstd), the libraries of bzip2 and xz.
 """
 
 import bz2
@@ -69,7 +70,7 @@ PACKINGS: Final = tuple(
 
 
 def packing(first: bytes) -> Packing | None:
-    """Recognize the compression of data by its first 16 bytes; None where it is no known one."""
+    """Return the compression of data by its first 16 bytes; None if they show no known one."""
     return next((one for one in PACKINGS if one.magic.match(first)), None)
 
 
@@ -78,10 +79,10 @@ EXTENSIONS: Final = (".gz", ".bz2", ".zst", ".xz", ".lz4", ".Z", ".zip", ".7z")
 
 
 def check_begun(first: bytes, name: str) -> None:
-    """Refuse an empty file that is named like a compressed file: compressed data is never empty.
+    """Raise an error if a file is empty although its name is that of a compressed file.
 
     Raises:
-        LogError: the file is empty, and its name ends with one of :data:`EXTENSIONS`.
+        LogError: ``first``, the file's beginning, is empty, and ``name`` ends as in ``EXTENSIONS``.
     """
     if not first and name.endswith(EXTENSIONS):
         raise LogError(
@@ -110,9 +111,8 @@ of lines goes back by less: by the longest line and a block of lines.
 
 
 class _Decoder(Protocol):
-    """Decoder of one compressed stream, as the libraries have it. ``eof`` is true after the end of
-    the stream; then ``unused_data`` is the input that follows the stream.
-    """
+    """Interface of the decoders in the libraries, each for one compressed stream. ``eof`` is true
+    after the end of the stream. Then ``unused_data`` is the input that follows the stream."""
 
     @property
     def eof(self) -> bool: ...
@@ -186,17 +186,17 @@ def _unpacked(packed: Packing, read: Callable[[], bytes]) -> Iterator[bytes]:
 
 
 class Unpacker:
-    """Reader of a compressed file by uncompressed offsets. A read at an offset far before the last
-    one unpacks the file from its beginning again.
+    """Reader of a compressed file by uncompressed offsets. A read far before the offset of the
+    previous read unpacks the file from its beginning again.
 
     Args:
         packed: the compression.
-        read: called with a size and an offset; returns up to so many bytes of the compressed file
-            from that offset on, b"" at its end.
+        read: takes a size and an offset in the compressed file; returns up to so many bytes of the
+            file from that offset on, b"" at its end.
 
     Attributes:
         end: the uncompressed offset up to which the file was unpacked.
-        position: number of bytes of the compressed file that were read to get there.
+        position: the offset in the compressed file up to which the file was read.
     """
 
     def __init__(self, packed: Packing, read: Callable[[int, int], bytes]) -> None:
@@ -214,8 +214,8 @@ class Unpacker:
         """Return up to ``size`` uncompressed bytes from ``offset`` on, often fewer; b"" at the end.
 
         Raises:
-            Damaged: nothing can be unpacked at ``offset``: the compressed data is corrupt, cut off,
-                or followed by other data. Calls with smaller offsets return the bytes before that.
+            Damaged: no byte can be unpacked at ``offset``, because the compressed data is corrupt,
+                cut off, or followed by other data. The bytes before the damage can still be read.
             Exception: any error of reading the file.
         """
         if offset < self._start:
@@ -252,10 +252,11 @@ class Unpacker:
 
 
 def _packing(head: bytes, name: str, *, piped: bool = False) -> Packing | None:
-    """Return the compression of a log that begins with ``head``; None where the log is plain.
+    """Return the compression of a log that begins with ``head``; None if the log is plain.
 
     Raises:
-        LogError: the compression is not supported (a pipe must be plain), or the text is UTF-16/32.
+        LogError: the compression is not supported (pipes must be plain), the text is UTF-16/32, or
+            the log is empty although its name is that of a compressed file.
     """
     check_begun(head, name)
     packed = packing(head)
@@ -275,7 +276,7 @@ class LogFile:
     Attributes:
         path: the name by which the file was opened.
         device, inode: the numbers that identify the file to the operating system.
-        compressed: whether the file is compressed, by its first bytes, not by its name.
+        compressed: whether the file's first bytes show a compression; its name does not matter.
 
     Raises:
         LogError: the file cannot be opened, is no regular file, or has an unsupported compression
@@ -324,7 +325,7 @@ class LogFile:
             ) from error
 
     def holds(self, offset: int) -> bool:
-        """Return whether the log has ``offset`` uncompressed bytes; LogError as :meth:`read`."""
+        """Return whether the file has ``offset`` uncompressed bytes or more. Raises LogError."""
         if not self.compressed:
             return os.fstat(self._fd).st_size >= offset
         return offset == 0 or len(self.read(1, offset - 1)) == 1
@@ -359,9 +360,9 @@ class Pipe:
         self._recognized = False
 
     def take(self, size: int) -> bytes | None:
-        """Return the next bytes, about ``size`` at most; b"" at the end of the data.
-
-        Returns None where no data came within 0.2 s, and at the beginning until there are 8 bytes.
+        """Return the next bytes, about ``size`` at most; b"" at the end of the data. Return None if
+        no data came within 0.2 s, or as long as fewer than 8 bytes have come in all: a later call
+        returns them.
 
         Raises:
             LogError: the data is compressed, or UTF-16 or UTF-32.
@@ -381,12 +382,12 @@ class Pipe:
 
 
 def wide_text(head: bytes, name: str, command: str) -> str:
-    """Return why a file in UTF-16 or UTF-32 cannot be read, and how to convert it; '' for a file
-    without the byte order mark of these encodings.
+    """Return the error message for a file in UTF-16 or UTF-32, with the command that converts the
+    file; '' for a file without the byte order mark of these encodings.
 
     Args:
         head: the first bytes of the file.
-        name: the name of the file in the sentence.
+        name: the name of the file in the message.
         command: the countersink command that is to read the converted file.
     """
     for mark, encoding in _MARKS.items():

@@ -94,18 +94,20 @@ def line_pattern(
 ) -> bytes:
     """Return the pattern of a line in common or combined format, up to the end of the line.
 
-    All groups of the pattern are possessive or atomic, so that it does not backtrack: a hostile
-    line costs no more than its length, and a time or request that a client wrote into its referer
-    is never taken for that of the line. The pattern must not be compiled with ``re.DOTALL``.
+    All groups of the pattern are possessive or atomic, so it does not backtrack: even a hostile
+    line is matched in a time that grows with its length only. A time or request that a client wrote
+    into its referer is never taken for the line's own. The pattern must not be compiled with
+    ``re.DOTALL``.
 
     Args:
         captured: the fields that become named groups, any of ``host ident user time minute zone
-            request status size referer agent``; groups are numbered in this order. Those of the
-            last two include the quotes. ``minute`` and ``zone`` joined are the argument of
-            :func:`minute_of`.
+            request status size referer agent``; groups are numbered in this order. The groups
+            ``referer`` and ``agent`` include the quotes. ``minute`` and ``zone`` joined are the
+            argument of :func:`minute_of`.
         between_quotes: the pattern of a quoted text without its quotes.
-        only: the pattern of some times. Lines with other times do not match, and neither do some
-            lines whose user has spaces; no part of the time can be captured. None matches any time.
+        only: the pattern of the times to find; None finds any time. Lines with other times do not
+            match, nor do some lines whose user has spaces. ``captured`` must not have ``time``,
+            ``minute`` or ``zone``.
         agent: the pattern of the agent without its quotes; None stands for ``between_quotes``.
     """
 
@@ -174,8 +176,8 @@ _MONTHS: Final = {
 def split_request(request: str) -> tuple[str, str, str]:
     """Split a request line into method, target and version.
 
-    The version of a line without one, as HTTP/0.9 has it, is ''. Spaces inside the target are kept,
-    because some servers accept them.
+    The version is '' if the line has none (HTTP/0.9). Spaces inside the target are kept, because
+    some servers accept them.
 
     Raises:
         Malformed: the text is no request line.
@@ -259,7 +261,7 @@ codecs.register_error(PERCENT, _percent)
 
 
 def minute_of(raw: bytes) -> int:
-    """Return the whole Unix minute of a time without its seconds: ``17/May/2015:10:05+0000``.
+    """Return the Unix minute of a time that is written without seconds: ``17/May/2015:10:05+0000``.
 
     Raises:
         Malformed: the time does not exist, or lies before 1970 or more than 366 days ahead.
@@ -305,7 +307,9 @@ _NAMES: Final = re.compile(
 
 
 def diagnosis(line: bytes) -> str:
-    """Return the reason for rejecting a line in neither format: the first part that it lacks."""
+    """Return the reason for rejecting a line that is neither in common nor in combined format. The
+    reason names the first part of the format that the line lacks.
+    """
     opened = re.search(_TIME, line)
     if opened is None:
         return (

@@ -1,10 +1,11 @@
-"""Lines of access logs: cuts bytes into numbered lines (longest line, also of backfill:
-``LONGEST``), parses lines to keys and minutes or rejects them (``Parser``), and collects the hits
-of ``tail`` until they are stored (after ``ROWS_PER_STORE`` rows or ``LINES_PER_STORE`` lines).
+"""Lines of access logs. ``Cutter`` cuts bytes into numbered lines; a line longer than ``LONGEST``
+is rejected, also by backfill. ``Parser`` turns lines into keys and minutes, or rejects them.
+``Hits`` collects the hits of ``tail`` until they are stored: after ``ROWS_PER_STORE`` rows or
+``LINES_PER_STORE`` lines.
 
 A hit is a line that is counted. Its key is made by a template: a text with fields of the line in
-it, such as ``{host}{path}``. Lines that do not fulfil the conditions are left out. ``formats/`` has
-the formats of lines.
+it, such as ``{host}{path}``. Lines that do not fulfil the conditions (``--where``) are left out.
+``formats/`` has the formats of lines.
 """
 
 from collections.abc import Sequence
@@ -39,21 +40,21 @@ _HEAD: Final = 64 * 1024
 
 
 class Parser:
-    """Parser of lines of access logs, for one key template. It remembers texts, and is not
-    thread-safe.
+    """Parser of lines of access logs, for one key template. It caches what it has parsed, and is
+    not thread-safe.
 
     Args:
         key: the key template, or the name of a field.
         where: the conditions; a line is counted only if all of them hold.
         dimensions: pairs of a dimension's name and the field with its value, in place of ``key``.
         visitor: the fields that together identify a visitor; without any, no visitor is counted.
-        input_format: the name of the format; with ``auto`` the first lines show it.
+        input_format: the name of the format; ``auto`` to detect it by the first lines.
         log_format: the format in the notation of the server's configuration, in place of
             ``input_format``.
-        envelope: the kind of text around each line, such as ``syslog``; '' where there is none, or
-            where the first lines show it.
-        time_zone: the IANA name of the zone of times that have none; '' refuses a format with
-            such times.
+        envelope: the kind of text around each line, such as ``syslog``. '' means that there is
+            none; with the format ``auto``, '' means that it is detected by the first lines.
+        time_zone: the IANA name of the zone of times that are written without one. With '', a
+            format with such times is refused.
 
     Raises:
         ValueError: an argument cannot be used; the message says what to do.
@@ -90,7 +91,8 @@ class Parser:
             self._reader = self._reader_of(input_format, envelope=envelope)
 
     def begin(self, file: LogFile, offset: int) -> None:
-        """Prepare for the lines of ``file`` from ``offset`` on, before the first of them is parsed.
+        """Prepare to parse the lines of ``file`` from ``offset`` on. Callers do this before they
+        parse the first of these lines.
 
         Raises:
             UnknownFormat: the file's first lines are in several formats, or their format lacks a
@@ -107,23 +109,26 @@ class Parser:
 
     @property
     def knows_format(self) -> bool:
-        """Whether a format is known: the file's own, or, until it is detected, the last file's."""
+        """Whether the parser has a format for its lines: the format of the present file or, as long
+        as that is not detected, the format of the file before.
+        """
         return self._detected or self._reader is not self._undetected
 
     def detect_format(self, lines: Sequence[bytes], *, all: bool = False) -> bool:
-        """Detect the format by the first lines of the source, unless it is known.
+        """Detect the format by the first lines of the source, unless it is known already.
 
         Args:
             lines: the first lines, without their newlines.
             all: whether these are all lines of the source.
 
         Returns:
-            False where the lines do not show the format, but more lines may. True where the format
-            is known, or all lines are blank and no more are needed.
+            True if the format is known now. False if the lines do not show it and the caller must
+            give more of them. True also if all lines of the source, or its first
+            :data:`MOST_LINES`, are blank.
 
         Raises:
-            UnknownFormat: as :meth:`begin`; or no line shows the format, and all lines or the first
-                :data:`MOST_LINES` were given.
+            UnknownFormat: as :meth:`begin`. Also if all lines of the source, or its first
+                :data:`MOST_LINES`, do not show the format and are not all blank.
         """
         if not self._detected:
             self._detect(lines)
@@ -147,7 +152,7 @@ class Parser:
             counts: the counts to which the hits are added.
 
         Raises:
-            UnknownFormat: as :meth:`begin`, while the format is not detected yet.
+            UnknownFormat: as :meth:`begin`, if the format is detected by these lines.
         """
         if not self._detected:
             self._detect(lines)
@@ -159,8 +164,8 @@ class Parser:
         return tally.rejected
 
     def _detect(self, lines: Sequence[bytes]) -> None:
-        """Detect the format by ``lines``. Where no line shows it, the parser keeps its reader: that
-        of the last file, or one that rejects all lines.
+        """Detect the format by ``lines``, and make its reader. If no line shows the format, the
+        parser keeps its present reader: the reader of the last file, or one that rejects all lines.
 
         Raises:
             UnknownFormat: the lines are in several formats, or the format lacks a requested field
@@ -178,8 +183,9 @@ class Parser:
 
 
 def _first_bytes(file: LogFile, end: int) -> bytes:
-    """Read the beginning of a file, up to the offset ``end``: as many lines as :func:`detect` looks
-    at. Leaves out NULs at the beginning, as a log has that was truncated under its writer.
+    """Return the first lines of a file, enough for :func:`detect`, but nothing after the offset
+    ``end``. NULs at the beginning are left out: a log begins with NULs if it was truncated while a
+    server wrote to it.
     """
     at, data = 0, b""
     while data.count(b"\n") < MOST_LINES:
@@ -206,12 +212,12 @@ LINES_PER_STORE: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class LineBlock:
-    """Complete lines of a file, in order; a line that is too long stands apart.
+    """Successive complete lines of a file.
 
     Attributes:
         first: the number of the first of ``lines`` in the file, from 1.
         lines: the lines, without their newlines.
-        rejected: the line before ``lines``, if it was too long to be read; else nothing.
+        rejected: the line right before ``lines``, if it was too long to be read; otherwise empty.
     """
 
     first: int
@@ -277,8 +283,8 @@ class Cutter:
         return LineBlock(first, lines, rejected)
 
     def finish(self) -> LineBlock:
-        """Return the bytes after the last newline as the last line, because no more bytes will
-        come; no line where there are none.
+        """Return the bytes after the last newline as the last line; a block without lines if there
+        are no such bytes. Callers do this at the end of the file, when no more bytes will come.
         """
         if self.read_offset == self.offset:
             return LineBlock(self.line + 1, [], [])
@@ -319,13 +325,13 @@ class Hits:
 
     Args:
         parser: parses the lines.
-        reporter: receives the lines that are rejected here; other classes send it their notices.
-        summary: the numbers of the run, kept up to date here.
+        reporter: gets the rejected lines. Other classes send it their notices.
+        summary: the numbers of the run, which this object updates.
 
     Attributes:
         counts: the hits.
         held: (path, lines) pairs that are not parsed yet, because their format is not known.
-        lines: number of lines that were parsed since hits were stored last.
+        lines: number of lines that were parsed since the last store.
     """
 
     def __init__(self, parser: Parser, reporter: Reporter, summary: Summary) -> None:
@@ -342,8 +348,8 @@ class Hits:
         return len(self.counts) >= ROWS_PER_STORE or self.lines >= LINES_PER_STORE
 
     def count(self, path: str, block: LineBlock) -> None:
-        """Count the lines of ``block`` from the file at ``path``; hold them while their format is
-        not known yet.
+        """Count the lines of ``block``, which are from the file at ``path``. Lines whose format is
+        not known yet are kept in :attr:`held` and counted later.
 
         Raises:
             UnknownFormat: the format of the lines is not recognized.
@@ -352,7 +358,7 @@ class Hits:
         self._count_held()
 
     def end(self) -> None:
-        """Count the lines that are still held, because no more lines will come.
+        """Count the lines in :attr:`held`. Callers do this when no more lines will come.
 
         Raises:
             UnknownFormat: the format of the lines is not recognized.
@@ -374,7 +380,7 @@ class Hits:
         self.held.clear()
 
     def stored(self) -> None:
-        """Add the hits to the numbers of the run and clear them: Redis has stored all of them."""
+        """Note that Redis has stored all hits: add them to the summary and clear :attr:`counts`."""
         self.summary.counted += sum(self.counts.values())
         self.counts.clear()
         self.lines = 0

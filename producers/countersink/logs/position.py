@@ -3,17 +3,17 @@ position file on disk (``PositionFile``), and the mark in Redis (``LogMark``).
 
 **The position file** is authoritative. A log batch is the entries of some lines, together with the
 position after these lines. Before the entries are sent, the batch is appended to the position file
-and synchronized to disk. The file holds lines of JSON, a head and then a batch each::
+and synchronized to disk. The file has lines of JSON: first a head, then a line for each batch::
 
     {"v": 1, "source": "page_views path /var/log/nginx/access.log", "instead_of": ""}
     {"series": …, "file": 0, "offset": 8190, …, "at": 1764288000000, "entries": [[id, rows, 12], …]}
 
 **The mark** is a string in Redis, ``series file offset`` of a position. The script that adds a
-batch to the queue sets it. Batches whose position is after the mark are sent again from the file,
-with their ids and times: workers apply each id once. So nothing is lost if a run is killed between
-disk and Redis, or if Redis loses its last moments. A mark after the file's last position, or of
-another series, shows that another tail has read this log: :meth:`LogSender.resume` refuses.
-``instead_of`` is the mark that Redis had before ``--begin``.
+batch to the queue also sets the mark to the batch's position. The next run sends batches after the
+mark again, with the same ids and times, and workers apply each id once. So nothing is lost if a run
+is killed before it has sent its last batch, or if Redis loses its newest data. A mark after the
+file's last position, or of another series, shows that another tail has read this log: then
+:meth:`LogSender.resume` raises an error. ``instead_of`` is the mark in Redis before ``--begin``.
 
 ======================  ==========================================================================
 member of a batch       meaning
@@ -21,8 +21,8 @@ member of a batch       meaning
 ``series``              random; new when counting begins anew (``--begin``)
 ``file``                number of files of this log that were read before this one, by rotation
 ``device``, ``inode``   those of the file
-``prefix_bytes``        how many of the file's first bytes ``prefix`` covers: up to 1,024 behind
-                        the ``#`` lines of a W3C log, which begin several files alike
+``prefix_bytes``        number of first bytes of the file that ``prefix`` covers: the ``#`` lines of
+                        a W3C log, which may be the same in many files, and 1,024 bytes or less
 ``prefix``              SHA-256 of these bytes in hex; empty for none
 ``offset``              number of uncompressed bytes of the file that have been counted
 ``line``                number of lines of the file that have been counted or rejected
@@ -33,8 +33,8 @@ member of a batch       meaning
 ``entries``             id, rows and number of increments of each entry
 ======================  ==========================================================================
 
-A file is recognized by its prefix, which copying and compressing keep, and no later file gets. If a
-file was empty or does not exist any more, the files newer than ``older`` are counted.
+A file is recognized by its prefix. Its copies have the same prefix, compressed or not. If the file
+was empty or does not exist any more, the files newer than ``older`` are counted.
 """
 
 import fcntl
@@ -100,7 +100,7 @@ class Position:
         return f"{self.series} {self.file} {self.offset}"
 
     def is_covered_by(self, mark: str) -> bool:
-        """Return whether ``mark`` is that of this position, or of a later one in its series."""
+        """Return whether ``mark`` belongs to this position or to a later position of its series."""
         return mark.startswith(self.series) and _place(mark) >= (self.file, self.offset)
 
     def next_file(self) -> "Position":
@@ -115,7 +115,7 @@ def _place(mark: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """Entries of some lines, the position after these lines, and ``at``, the entries' time."""
+    """The entries of some lines, the position after these lines, and ``at``, the entries' time."""
 
     position: Position
     at: int
@@ -123,8 +123,8 @@ class LogBatch:
 
 
 class LogMark:
-    """The mark in Redis, up to which a log's entries are in its ``stream``. ``source`` is the text
-    that names the log and how it is counted. ``known`` is the mark last read or set, or ''.
+    """The mark of a log in Redis: the position up to which the log's entries are in ``stream``.
+    ``source`` names the log and how it is counted. ``known`` is the mark last read or set, or ''.
 
     Raises:
         StreamError: Redis did not answer.
@@ -149,20 +149,21 @@ class LogMark:
         self.known = ""
 
     def read(self) -> str:
-        """Read the mark's text, '' for no mark. Raises StreamError if Redis did not answer."""
+        """Return the mark's text in Redis, '' for no mark. Raises StreamError if Redis is away."""
         with mapped():
             self.known = _text(self._client.get(self.key) or "")
         return self.known
 
     def store(self, batch: LogBatch, full: int) -> Outcome:
-        """Add a log batch to the stream and set the mark, or neither; repeated calls add nothing.
+        """Add a log batch to the stream and set the mark, or do neither; repeating adds nothing.
 
         Args:
             batch: the entries of the lines after the known mark.
             full: the number of entries at which a stream is full.
 
         Returns:
-            ``full`` or ``other`` where neither was done; :attr:`known` is now the mark in Redis.
+            ``stored``; ``full`` if the stream is full; ``other`` if Redis has another mark than
+            :attr:`known`. Afterwards ``known`` is the mark in Redis.
 
         Raises:
             StreamError: Redis did not answer, so that the outcome is unknown.
@@ -188,7 +189,7 @@ class PositionFile:
 
     Raises:
         OSError: the file cannot be opened, locked or written to.
-        PositionError: another tail uses the file, or it is damaged or of another source.
+        PositionError: another tail uses the file, or it is damaged or belongs to another source.
     """
 
     def __init__(self, path: str, source: str) -> None:
@@ -213,7 +214,7 @@ class PositionFile:
             raise
 
     def batches(self) -> Iterator[LogBatch]:
-        """Read the log batches in the file, oldest first; PositionError where it is damaged."""
+        """Yield the log batches in the file, oldest first. Raises PositionError if damaged."""
         with open(self.path, "rb") as file:
             file.readline()
             try:
@@ -226,9 +227,9 @@ class PositionFile:
                 ) from error
 
     def can_resend_from(self, mark: str) -> bool:
-        """Return whether the file has all log batches after ``mark``: the mark is '', or that of a
-        batch, or before all of them. A mark between two batches is another reader's, so False.
-        """
+        """Return whether the log batches after ``mark`` can be sent again from this file. True if
+        ``mark`` is '' or :attr:`instead_of`, belongs to a batch in the file, or lies before all
+        batches of its series. False for any other mark, which another reader has set."""
         if mark in ("", self.instead_of):
             return True
         positions = [batch.position for batch in self.batches()]
@@ -237,9 +238,8 @@ class PositionFile:
         )
 
     def append(self, batch: LogBatch, known: str) -> None:
-        """Append a log batch to the file on disk; one of another series begins the file anew.
-
-        ``known`` is the text of the mark in Redis.
+        """Append a log batch to the file on disk. A batch of another series begins a new file, and
+        ``known``, the mark in Redis, becomes its :attr:`instead_of`.
 
         Raises:
             PositionError: the batch cannot be written.
@@ -299,14 +299,14 @@ class PositionFile:
         return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o600)
 
     def _newest(self, size: int) -> bytes:
-        """Read the complete lines in the last ``size`` bytes of the file."""
+        """Return the complete lines in the last ``size`` bytes of the file."""
         with open(self.path, "rb") as file:
             file.seek(self._size - size)
             file.readline()
             return file.read()
 
     def _replace(self, lines: bytes) -> None:
-        """Replace the file by a new one with these lines."""
+        """Replace the file by a new one with a head and these lines."""
         head = {"v": VERSION, "source": self._source, "instead_of": self.instead_of}
         data = json.dumps(head).encode() + b"\n" + lines
         other = f"{self.path}.new"
@@ -328,8 +328,8 @@ class PositionFile:
 
 
 def default_path(source: str) -> str:
-    """Return the default path of the position file for ``source``; make its directory: that of the
-    systemd service's state, else of the user's (XDG). Raises OSError."""
+    """Return the default path of the position file for ``source``, in the state directory of the
+    systemd service, or else of the user (XDG). Make the directory. Raises OSError."""
     service = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     state = os.environ.get("XDG_STATE_HOME", "")
     if not os.path.isabs(state):
@@ -366,13 +366,13 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def shared_bytes(head: bytes) -> int:
-    """Count the bytes of the W3C directives (``#`` lines) with which a log's files begin alike."""
+    """Return how many bytes the W3C directives (``#`` lines) at the beginning of ``head`` have."""
     found = _DIRECTIVES.match(head)
     return found.end() if found else 0
 
 
 def known_head(data: bytes) -> bytes:
-    """Return the part of a file's first bytes, ``data``, that identifies the file."""
+    """Return the part of ``data``, a file's first bytes, by which the file is recognized."""
     return data[: shared_bytes(data) + PREFIX_BYTES]
 
 

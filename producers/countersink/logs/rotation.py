@@ -5,8 +5,8 @@ The name of a rotated file is the log's name with a number or a date behind it o
 extension, compressed or not: ``access.log.1``, ``access.log-20261121``, ``access.log.2.gz``,
 ``access-2026-11-21.log``. A higher number is older, a higher date is newer.
 
-If the log is a symbolic link, rotated files are also searched in the directory of its target, under
-the target's name. If that name has a date (``2026-11-21.log``), files with other dates are rotated.
+If the log is a symbolic link, rotated files are also found in its target's directory, by the
+target's name. If that has a date (``2026-11-21.log``), names with other dates are rotated files.
 """
 
 import os
@@ -42,7 +42,7 @@ _DATE: Final = re.compile(r"(?<!\d)(?:20\d\d[-._]?[01]\d(?:[-._T:]?\d\d)*|1\d{9}
 
 @dataclass(frozen=True, slots=True)
 class LogPath:
-    """The path of a log, which also tells the directories of its rotated files.
+    """The path of a log, and where its rotated files are.
 
     Attributes:
         path: the absolute path of the log.
@@ -53,7 +53,7 @@ class LogPath:
     rotated_in: str = ""
 
     def directories(self) -> dict[str, list[str]]:
-        """Return the directories of rotated files, each with patterns of the files' names."""
+        """Return the directories of rotated files, and for each the patterns of their names."""
         directory, name = os.path.split(self.path)
         target_directory, target = os.path.split(os.path.realpath(self.path))
         names = [_rotated(name)]
@@ -74,7 +74,7 @@ def _rotated(name: str) -> str:
 
 
 def _dated(name: str) -> str:
-    """Return the pattern of names that differ from ``name`` in its date; '' if it has no date."""
+    """Return the pattern of names like ``name`` with any date; '' if ``name`` has no date."""
     date = _DATE.search(name)
     if date is None:
         return ""
@@ -96,7 +96,7 @@ class Rotated:
 
 
 def rotated_files(log: LogPath) -> list[Rotated]:
-    """Return a log's rotated files, oldest first; of a plain and a compressed form, the plain."""
+    """Return a log's rotated files, oldest first, without compressed copies of plain files."""
     found: dict[object, Rotated] = {}
     seen = {_identity(log.path)}
     for directory, patterns in log.directories().items():
@@ -115,7 +115,9 @@ def rotated_files(log: LogPath) -> list[Rotated]:
 def _order(
     *, date: str | None = None, behind: str | None = None, before: str | None = None, **_: object
 ) -> tuple[int, ...]:
-    """Return the sort key of a rotated file, by the groups of numbers in its name."""
+    """Return the sort key of a rotated file, by the parts of its name: a ``date`` in the log's
+    name, and a number or date ``behind`` the name or ``before`` the extension.
+    """
     numbers = [int(number) for number in re.findall(r"\d+", behind or before or "")]
     if len(numbers) == 1 and numbers[0] < _HIGHEST_NUMBER:
         numbers = [-numbers[0]]
@@ -138,15 +140,15 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def find(log: LogPath, position: Position) -> LogFile | None:
-    """Open the file of ``position``, whatever its name is now; None where it was not found.
+    """Open the file of ``position``, even if it was renamed; return None if it was not found.
 
-    The file must begin with the position's first bytes and reach its offset. The file with its
-    inode is tried first, then the log and its rotated files: a copy or a compressed file has
-    another inode. For a position without first bytes nothing is found: its inode may belong to
-    another file by now.
+    The file must begin with the bytes of the position's prefix and reach the position's offset.
+    Files with the position's inode are tried first. The log and its rotated files follow, because a
+    copy or a compressed file has another inode. A position without a prefix finds nothing: its
+    inode may belong to another file by now.
 
     Raises:
-        LogError: the file was not found, but may be one that cannot be read.
+        LogError: the file was not found, and another file, which might be it, cannot be read.
     """
     if position.prefix_bytes == 0:
         return None
@@ -170,9 +172,9 @@ def find(log: LogPath, position: Position) -> LogFile | None:
 
 
 def find_below(log: LogPath, position: Position) -> tuple[LogPath, LogFile] | None:
-    """Look for the file of a position in the subdirectories of the log's directory. Return the log
-    path with that subdirectory and the open file; None where it was not found or is unreadable.
-    """
+    """Look for the file of a position in the subdirectories of the log's directory. Return the
+    log's path with the subdirectory as ``rotated_in``, and the open file. Return None if no
+    readable file was found."""
     directory = os.path.dirname(log.path)
     for place in (os.path.join(directory, name) for name in _names(directory)):
         below = LogPath(log.path, place)
@@ -183,7 +185,7 @@ def find_below(log: LogPath, position: Position) -> tuple[LogPath, LogFile] | No
 
 
 def begins_as(file: LogFile, position: Position) -> bool:
-    """Return whether ``file`` has the position's first bytes; LogError where it is unreadable."""
+    """Return whether ``file`` begins with the position's prefix. Raises LogError if unreadable."""
     found = b""
     # A compressed file that is cut off gives the bytes before the cut, then the error.
     while more := file.read(position.prefix_bytes - len(found), len(found)):
@@ -192,8 +194,8 @@ def begins_as(file: LogFile, position: Position) -> bool:
 
 
 def older_fields(log: LogPath, file: LogFile | None) -> tuple[str, int]:
-    """Return the fields ``older`` and ``older_at`` (see ``position.py``) for a position in
-    ``file``; None stands for a log that does not exist yet.
+    """Return the values of ``older`` and ``older_at`` (see ``position.py``) for a position in
+    ``file``, or for a log that does not exist yet if ``file`` is None.
     """
     newest, changed = NONE, file.changed_ns() if file else 0
     rotated = rotated_files(log)
@@ -213,8 +215,8 @@ def older_fields(log: LogPath, file: LogFile | None) -> tuple[str, int]:
 
 
 def open_newer(log: LogPath, position: Position) -> LogFile | None:
-    """Open the oldest rotated file that is newer than the file of ``position``; None where there is
-    none. For a position whose own file was not found.
+    """Open the oldest rotated file that is newer than the file of ``position``; None if there is
+    none. The file of ``position`` itself need not exist.
 
     Raises:
         LogError: the log is rotated faster than it can be read.
@@ -229,8 +231,8 @@ def has_newer(log: LogPath, position: Position) -> bool:
 
 def _newer(log: LogPath, position: Position, *, empty: bool = False) -> list[str]:
     """Return the paths of rotated files that are newer than the file of ``position``, oldest first.
-    Files without data behind their W3C directives are left out, unless ``empty`` is true or the
-    file is the position's own.
+    Leave out copies of the log. Unless ``empty`` is true, also leave out files that have nothing
+    but W3C directives; the file of ``position`` itself stays.
 
     Raises:
         LogError: a newer file cannot be read.
@@ -273,9 +275,8 @@ def _head(path: str) -> bytes:
 
 
 def _same_beginning(one: bytes, other: bytes) -> bool:
-    """Return whether two files are a log and its copy, by their first bytes: these agree up to the
-    end of the shorter one, and have at least a line or 1,024 bytes behind W3C directives.
-    """
+    """Return whether one of two files seems to be a copy of the other, by the first bytes of each:
+    the longer begins with the shorter, which has a line or 1,024 bytes after its W3C directives."""
     common = one[: len(other)]
     data = common[shared_bytes(common) :]
     return other.startswith(common) and (b"\n" in data or len(data) == PREFIX_BYTES)
@@ -289,8 +290,8 @@ def _changed_ns(path: str) -> int:
 
 
 def open_following(log: LogPath, file: LogFile, position: Position) -> LogFile | None:
-    """Open the file that was begun after ``file``, to which ``position`` belongs; None where
-    ``file`` is the log itself, or where that file would be the log, which does not exist yet.
+    """Open the log's next file after ``file``, the file of ``position``: a rotated file, or else
+    the log. Return None if ``file`` is the log, or if the next is the log and does not exist yet.
 
     Raises:
         LogError: the log is rotated faster than it can be read.
@@ -299,11 +300,11 @@ def open_following(log: LogPath, file: LogFile, position: Position) -> LogFile |
 
 
 def _opened(log: LogPath, find: Callable[[], str | None]) -> LogFile | None:
-    """Open the file whose path ``find`` returns; None where it returns None, or the path of the log
-    while there is no log.
+    """Open the file whose path ``find`` returns. Return None if ``find`` returns None, or returns
+    the path of the log and there is no log. Raises LogError.
 
-    Files may be renamed meanwhile: the open file is the right one only if ``find`` returns its path
-    again afterwards.
+    A rotation may rename files meanwhile. So ``find`` is called again after the file was opened. If
+    it finds another file then, everything is repeated.
     """
     for _ in range(_ATTEMPTS):
         found = find()
@@ -342,9 +343,8 @@ def _path_after(log: LogPath, file: LogFile, position: Position) -> str | None:
 
 
 def _copy_of(file: LogFile, rotated: list[Rotated]) -> int | None:
-    """Return the index of the newest of ``rotated`` that begins as ``file``; None if none does. The
-    open ``file`` itself was deleted after it had been copied or compressed.
-    """
+    """Return the index in ``rotated`` of the newest file that begins like ``file``; None if none
+    does. Used for an open file that was copied or compressed, and then deleted."""
     head = head_of(file)
     if not head[shared_bytes(head) :]:
         return None
@@ -375,8 +375,8 @@ def _open(path: str) -> LogFile | None:
 
 
 def _open_if(path: str, position: Position) -> LogFile | None:
-    """Open the file at ``path`` if it may be the file of ``position``: it has the first bytes, and
-    is long enough. Else return None.
+    """Open the file at ``path`` if it may be the file of ``position``: if it begins with the prefix
+    and reaches the offset. Otherwise return None.
 
     Raises:
         LogError: the file exists, but cannot be read.

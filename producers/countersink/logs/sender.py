@@ -1,8 +1,9 @@
-"""``LogSender``, which stores the hits of ``tail``: decides where a run begins (``--begin``) or
-refuses, sends lost entries again (up to what age, if Redis has no mark: ``RESEND_MS``), waits with
-notices while Redis is away or the stream is full, and limits attempts after a stop.
+"""``LogSender``, which stores the hits of ``tail`` in Redis. It decides where a run begins
+(``--begin``), or raises an error if a run cannot begin safely. It sends entries again that Redis
+has lost; if Redis has no mark, it sends those of the last two days (``RESEND_MS``). While Redis is
+away or the stream is full, it waits and says so by notices. After a stop it gives up within 5 s.
 
-A hit is a counted line. The mark of a log is the position up to which Redis has got its entries;
+A hit is a counted line. The mark of a log is the position up to which its entries are in Redis;
 ``position.py`` describes both.
 """
 
@@ -55,8 +56,9 @@ class LogSender:
         client: the client that :func:`countersink.stream.connection.connect` returns.
         counter: the name of the counter.
         full: the number of entries in the stream at which the sender waits for the workers.
-        notice: called with a sentence that says what the sender waits for, and when that ends.
-        stop: tells whether the process should stop; 5 s after that, the sender gives up waiting.
+        notice: a function to call with a sentence for people, for example when a wait begins or
+            ends.
+        stop: the request to stop; 5 s after it, the sender gives up waiting.
         entries: number of entries stored so far.
     """
 
@@ -74,14 +76,15 @@ class LogSender:
     """The partition for the hits of a pipe. Those of a log go to the partition of its mark."""
 
     def resume(self, file: PositionFile, mark: LogMark, begin: Begin | None) -> Position:
-        """Send entries in the position file again that Redis has lost, and return the position from
-        which to go on: a new one with ``begin``, and for a log that was never read before.
+        """Return the position from which a run goes on. With ``begin``, and for a log that was
+        never read before, that is a new position. Otherwise it is the newest position in ``file``;
+        entries in ``file`` that Redis has lost are sent again first.
 
         Raises:
-            PositionError: Redis knows that the log was read before, but its position is missing or
-                older, and ``begin`` does not say where to go on.
+            PositionError: Redis has a mark of the log, but the position in ``file`` is missing or
+                older, and ``begin`` is None.
             TailError: a stop came while Redis was away.
-            StreamError: Redis refuses for good.
+            StreamError: Redis answered with an error that does not pass by itself.
         """
         self._stream = mark.stream
         known = self.retried(mark.read)
@@ -102,14 +105,15 @@ class LogSender:
         return position
 
     def store(self, file: PositionFile, mark: LogMark, position: Position, counts: Counts) -> None:
-        """Store hits (counted lines), and the position after these lines.
+        """Store hits (counted lines) and ``position``, the position after these lines: first in the
+        position file, then in Redis.
 
         Raises:
             PositionError: the position file cannot be written; nothing was sent.
             TailError: another reader has set the mark; or the lines have visitors, and the counter
-                does not count them; or a stop came while Redis was away or the stream was full, and
-                the next run sends the entries that are in the position file.
-            StreamError: Redis refuses for good.
+                does not count them; or a stop came while Redis was away or the stream was full. The
+                next run sends entries that are in the position file.
+            StreamError: Redis answered with an error that does not pass by itself.
         """
         at = self.now()
         batch = LogBatch(position, at, self._seal(counts, at))
@@ -119,12 +123,12 @@ class LogSender:
             self._catch_up(file, mark)
 
     def _sent(self, file: PositionFile, mark: LogMark, batch: LogBatch) -> bool:
-        """Send the entries of ``batch`` and set the mark to its position. Send nothing and return
-        False where Redis has lost earlier entries, which are still in the position file.
+        """Send the entries of ``batch``, set the mark to its position, and return True. If Redis
+        has lost earlier entries that are still in the position file, send nothing and return False.
 
         Raises:
-            TailError: another tail has set the mark; or as :meth:`retried`.
-            StreamError: Redis refuses for good.
+            TailError: another tail has set the mark; or a stop came, see :meth:`retried`.
+            StreamError: Redis answered with an error that does not pass by itself.
         """
         if self.retried(lambda: mark.store(batch, self.full)) == "other":
             if file.can_resend_from(mark.known):
@@ -137,7 +141,9 @@ class LogSender:
         return True
 
     def _catch_up(self, file: PositionFile, mark: LogMark) -> None:
-        """Send the entries in the position file that come after the mark in Redis, unchanged."""
+        """Send once more, with their ids, the entries in the position file that come after the mark
+        in Redis. If Redis has no mark, leave out entries older than :data:`RESEND_MS`.
+        """
         oldest = 0 if mark.known else self.now() - RESEND_MS
         for batch in file.batches():
             if batch.at < oldest or batch.position.is_covered_by(mark.known):
@@ -153,7 +159,7 @@ class LogSender:
         Raises:
             TailError: the lines have visitors, and the counter does not count them; or a stop came
                 while Redis was away or the stream was full.
-            StreamError: Redis refuses for good.
+            StreamError: Redis answered with an error that does not pass by itself.
         """
         if self._route is None:
             self._route = self.retried(self._find_route)
@@ -185,11 +191,12 @@ class LogSender:
         ]
 
     def _rows(self, counts: Counts) -> list[Row]:
-        """Make rows of hits (counted lines). A row has hashes of its visitors, not their texts.
+        """Return the rows of hits (counted lines). They contain the hashes of visitors, not their
+        texts.
 
         Raises:
             TailError: the counter does not count different visitors.
-            StreamError: Redis refuses for good.
+            StreamError: Redis answered with an error that does not pass by itself.
         """
         rows: list[Row] = []
         sightings: dict[tuple[RowKey, int], dict[str, int]] = {}
@@ -233,7 +240,7 @@ class LogSender:
 
     def _call(self, work: Callable[[str], T]) -> T:
         """Call ``work`` with the name of the stream to use, and return its result. The stream is
-        that of the route, or, without a route, that of the mark.
+        the one of the route (for a pipe) or of the mark (for a log file).
         """
         if (route := self._route) is not None:
             return route.reach(self.client, lambda: work(route.stream))
@@ -241,12 +248,12 @@ class LogSender:
         return work(self._stream)
 
     def retried(self, call: Callable[[], T]) -> T:
-        """Repeat ``call`` while Redis is away or the stream is full, which ``call`` says by
-        returning ``full``; return its result. Notices say what is waited for.
+        """Call ``call`` until Redis answers and the stream is not full, and return the result. A
+        result ``full`` means that the stream is full. Notices say what is waited for.
 
         Raises:
             TailError: a stop came, and 5 s later Redis was still away or the stream full.
-            StreamError: Redis refuses for good.
+            StreamError: Redis answered with an error that does not pass by itself.
         """
         backoff = Backoff(_FIRST_WAIT, _LONGEST_WAIT)
         said = stopped = 0.0

@@ -1,21 +1,22 @@
-"""``countersink tail``: counts a log up to its end or follows it, stores the position (hits of a
-pipe after ``STORE_AFTER`` seconds), and goes on after rotation and truncation.
+"""``countersink tail``: counts a log up to its end or follows it, stores the position, and goes on
+after rotation and truncation. Hits of a pipe are stored after ``STORE_AFTER`` seconds.
 
-The entries of some lines are written to the position file before they are sent, with the position
-after these lines (``position.py``). A run that was killed goes on from there: no line is skipped,
-and none is counted twice. A second run over an unchanged log adds nothing.
+Before entries are sent to Redis, they are written to the position file, together with the position
+after their lines (``position.py``). If a run was killed, the next run goes on from there: no line
+is skipped, and none is counted twice. A second run over an unchanged log adds nothing.
 
 **Which file.** A position belongs to a counter, a kind of key and an absolute path. Its file is
 recognized by the first bytes (``position.py``). If the file was empty or does not exist any more,
 ``tail`` reads the oldest file that is newer. After a rotation, also one between two runs, ``tail``
-finishes the rotated file first, then the files between, then the new log. A server goes on writing
-to a renamed file for a moment. So ``--follow`` waits until the file has not grown for some seconds;
-a run without it ends where the last write was less long ago, and the next run goes on there. If the
-rotated file is not found any more, a notice says so, and the new log is read from its beginning.
+finishes the rotated file first, then the files between, then the new log. A server may write to a
+renamed file for some more seconds. So ``--follow`` leaves that file only when it has not grown for
+``rotate_wait`` seconds. Without ``--follow``, a run ends if the last write is newer than that, and
+the next run goes on there. If the rotated file is not found any more, a notice says so, and the new
+log is read from its start.
 
-**A last line without a newline** waits for its newline in a file that may still grow: in the log
-itself, if it is not compressed. At the end of a rotated file, a compressed file or a pipe, such a
-line is counted or rejected like any other. A pipe (:func:`tail_pipe`) has no position.
+**A last line without a newline** is not counted in the log itself, which may grow. At the end of a
+rotated file, a compressed file or a pipe, it is counted or rejected like any other line. A pipe
+(:func:`tail_pipe`) has no position.
 """
 
 import os
@@ -64,7 +65,7 @@ class FileTail:
     """One run of ``tail`` over a log that is a file.
 
     Attributes:
-        sender, file, mark: store rows in Redis, the position on disk, and its mark in Redis.
+        sender, file, mark: the sender to Redis, the position file, the position's mark in Redis.
         hits: collects counted lines; its reporter also receives notices of rotations and waits.
         path: the absolute path of the log.
         follow: whether to wait for more lines at the end of the log.
@@ -94,7 +95,7 @@ class FileTail:
             UnknownFormat: the format is not recognized; the position stays before these lines.
             TailError: another run reads this log, or a stop came while Redis was away.
             PositionError: the position was lost, is damaged, or cannot be written.
-            StreamError: Redis refuses for good.
+            StreamError: Redis answered with an error that does not pass by itself.
         """
         self._position = self.sender.resume(self.file, self.mark, begin)
         if not self._go_on():
@@ -139,8 +140,8 @@ class FileTail:
         self._grown_at = time.monotonic()
 
     def _step(self) -> bool:
-        """Read to the end of the file, then wait or go on to another file. Return False where the
-        run ends.
+        """Read to the end of the file, then wait or go on to another file. Return False if the run
+        ends.
         """
         try:
             self._read_to_end()
@@ -188,7 +189,7 @@ class FileTail:
             raise _Replaced
 
     def _check_copies(self) -> None:
-        """Raise ``_Replaced`` if the log's first lines were moved to a copy before being read."""
+        """Raise ``_Replaced`` if the log was copied and truncated before any line was read."""
         changed = self._file.changed_ns()
         if changed != self._changed:
             self._changed = changed
@@ -199,15 +200,15 @@ class FileTail:
                 raise _Replaced
 
     def _reopen(self) -> bool:
-        """Go on after a truncation: in the copy that was made before, else from the file's start.
-        Return False where a stop came while waiting for the log.
+        """Go on after a truncation: in the copy that was made before it, else at the file's start.
+        Return False if a stop came while waiting for the log.
         """
         self._store()
         self._file.close()
         return self._go_on()
 
     def _leave(self) -> bool:
-        """Go on from a rotated file to the next, once it stopped growing; False ends the run."""
+        """Go on to the next file if a rotated file stopped growing. Return False to end the run."""
         file = self._file
         if self.follow and time.monotonic() - self._grown_at < self.rotate_wait:
             self.sender.stop.wait(POLL)
@@ -238,7 +239,7 @@ class FileTail:
         self._store()
 
     def _take_rest(self) -> None:
-        """At the end of a run, count a last line without a newline, or report it as left."""
+        """Handle a last line without a newline: count it in a compressed file, else report it."""
         cutter = self._cutter
         if self._file.compressed:
             self._finish()
@@ -252,8 +253,8 @@ class FileTail:
             )
 
     def _go_on(self) -> bool:
-        """Begin to read the file of the position, else the file after it, else the log. Return
-        False where a stop came while waiting for the log.
+        """Go on in the file of the position; if it is not found, in the file after it, else in the
+        log. Return False if a stop came while waiting for the log.
         """
         if not self._position.older:
             # Also before the first line: the log may be rotated while it is empty.
@@ -275,8 +276,8 @@ class FileTail:
         return file
 
     def _begin_anew(self) -> LogFile | None:
-        """Open the oldest file after the lost file of the position, else the log, to read it from
-        its start. Return None where a stop came while waiting for the log.
+        """Open another file than that of the position, which was not found: the oldest file after
+        it, or else the log, to be read from its start. Return None if a stop came while waiting.
 
         Raises:
             TailError: the log is the file of the position, but has become shorter.
@@ -308,13 +309,13 @@ class FileTail:
 
     def _open(self) -> LogFile | None:
         """Open the oldest rotated file after that of the position, else the log. With ``follow``,
-        wait until the log exists; return None where a stop came while waiting.
+        wait until the log exists; return None if a stop came while waiting.
 
-        For a missing log a position is stored, too, so that all files that come later are new.
+        If the log is missing and was never read, store its position now: all later files are new
+        then.
 
         Raises:
-            LogError: the log does not exist and is not followed, or it cannot be read.
-        """
+            LogError: the log does not exist and is not followed, or it cannot be read."""
         waiting = False
         while True:
             position = self._position
@@ -372,7 +373,7 @@ def tail_pipe(sender: LogSender, fd: int, hits: Hits, *, name: str) -> Summary:
         LogError: the data is compressed, or UTF-16 or UTF-32.
         UnknownFormat: the format of the lines is not recognized.
         TailError: a stop came while Redis was away.
-        StreamError: Redis refuses for good.
+        StreamError: Redis answered with an error that does not pass by itself.
     """
     stop = sender.stop
     pipe, cutter = Pipe(fd), Cutter()

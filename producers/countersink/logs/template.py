@@ -25,7 +25,7 @@ _PART: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]|[^{}]+")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field in a key template, such as ``{path}``; it stands for that field of a line."""
+    """A placeholder in a key template, such as ``{path}``, for the field ``name`` of a line."""
 
     name: str
 
@@ -45,10 +45,10 @@ class Condition:
 
 
 def parse(template: str) -> tuple[str | Field, ...]:
-    """Parse a key template into its texts and fields, in order; an empty template has none.
+    """Return the texts and fields of a key template, in order. An empty template has none of them.
 
     Raises:
-        ValueError: a brace has no partner, a field has no name, or the template has no field.
+        ValueError: a brace has no partner, a field has no name, or the template has texts alone.
     """
     parts: list[str | Field] = []
     template = canonical(template)
@@ -79,8 +79,8 @@ def parse(template: str) -> tuple[str | Field, ...]:
 
 
 def canonical(template: str) -> str:
-    """Return a template in the form with braces: a field's name alone, ``status``, becomes
-    ``{status}``; a text with braces, and an empty text, stay.
+    """Return a template in its form with braces. The name of a field alone gets braces: ``status``
+    becomes ``{status}``. Any other template is returned unchanged.
     """
     if template.strip() and "{" not in template and "}" not in template:
         return "{" + template.strip() + "}"
@@ -112,11 +112,11 @@ def fill(
 
 
 def check_conditions(conditions: Sequence[Condition]) -> None:
-    """Refuse a condition without a field, and conditions that no line can fulfil because of two
-    ``=``. Other contradictions are not found.
+    """Raise an error if a condition has no field, or if two ``=`` conditions demand different texts
+    of one field, so that no line fulfils both. Other contradictions are not found.
 
     Raises:
-        ValueError: a condition names no field, or two demand different texts of the same field.
+        ValueError: one of these errors was found; the message names the field.
     """
     equal: dict[str, str] = {}
     for each in conditions:
@@ -131,7 +131,9 @@ def check_conditions(conditions: Sequence[Condition]) -> None:
 
 
 def condition_test(condition: Condition) -> Callable[[str], bool]:
-    """Return a function that says whether ``condition`` holds for the text of its field."""
+    """Return a function that takes the text of the condition's field, and returns whether the
+    condition holds.
+    """
     if condition.operator == "=":
         return partial(operator.eq, condition.value)
     if condition.operator == "!=":
@@ -143,7 +145,8 @@ def condition_test(condition: Condition) -> Callable[[str], bool]:
 
 
 def shell_pattern(glob: str) -> Callable[[str], bool]:
-    """Return a function that says whether a text matches a shell pattern; case matters.
+    """Return a function that takes a text and returns whether it matches a shell pattern. Case
+    matters.
 
     ``fnmatch`` makes a regular expression that does not backtrack, however many stars the shell
     pattern has.

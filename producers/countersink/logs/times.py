@@ -11,13 +11,13 @@ reasons for rejecting a time.
 - the time of access logs, ``17/May/2015:10:05:03 +0000``.
 
 A time without a zone is in the zone that the user gives by ``--time-zone``. A date without a time
-of day means that day of the counter, in the counter's own time zone: an offset behind the date does
-not matter. If the counter is not known, the date means midnight in the zone of ``--time-zone``.
+of day means the beginning of that day in the counter's own time zone; an offset behind the date is
+ignored. If the counter is not known, the date means midnight in the zone of ``--time-zone``.
 Where a clock change repeats a time, the first of the two is meant. A time that a clock change skips
 is read with the UTC offset from before the change.
 
-With a format ``unix`` to ``unix-ns``, a number is rejected if only another one of these units makes
-it a time from 1990 to 2099: the unit is probably wrong.
+With a format ``unix`` to ``unix-ns``, a number is rejected if it is a time from 1990 to 2099 in
+another one of these units, because the unit of the format is probably wrong.
 """
 
 import math
@@ -68,8 +68,8 @@ def has_hours(time_format: str) -> bool:
 
 
 def no_day(day: date) -> int:
-    """Refuse a date without a time of day. Clocks for logs take this function as ``begins``: in a
-    log, a date alone is a mistake.
+    """Raise an error for a date without a time of day. A :class:`Clock` for logs gets this function
+    as ``begins``, because a date alone is a mistake in a log.
 
     Raises:
         ValueError: always.
@@ -78,15 +78,18 @@ def no_day(day: date) -> int:
 
 
 class Clock:
-    """Parser of the times of one source. It remembers texts, and is not thread-safe.
+    """Parser of the times of one source. It caches what it has parsed, and is not thread-safe.
 
     Args:
         time_format: ``auto``, a name from :data:`UNITS`, or a strptime pattern.
-        time_zone: the IANA name of the zone of times that have none; '' refuses such times.
-        begins: returns the first Unix minute of a day of the counter, for dates without a time of
-            day. With None, such a date means its midnight.
-        column: the name of the column that has the times, to begin reasons with; '' without one.
-        advises: whether reasons name ``--time-format``; false where the user cannot give it.
+        time_zone: the IANA name of the zone of times that are written without one; '' refuses such
+            times.
+        begins: a function that returns the first Unix minute of a day of the counter, for dates
+            without a time of day. If it is None, such a date means midnight.
+        column: the name of the column that has the times, with which error messages begin; '' for
+            none.
+        advises: whether error messages recommend the option ``--time-format``; false if the user
+            cannot give it.
 
     Raises:
         ValueError: the time zone does not exist, or the format cannot be used.
@@ -120,8 +123,8 @@ class Clock:
         Raises:
             Malformed: ``time`` does not fit the time format, has no zone though it needs one, or is
                 before 1970 or more than 366 days ahead.
-            Misread: it is a number that only in another unit than the format's is from 1990 to
-                2099.
+            Misread: the format is a unit such as ``unix``, and ``time`` is from 1990 to 2099 only
+                if it is read in another unit.
         """
         text = time if type(time) is str else _digits(time, self._where)
         minute = self._minutes.get(text)
@@ -210,11 +213,11 @@ class Clock:
 
 
 def _digits(time: object, where: str) -> str:
-    """Return the text of a time that JSON has as a number.
+    """Return the digits of a time that is a number in JSON.
 
     Args:
         time: the JSON value.
-        where: the beginning of the reason of an error, such as ``column 'at': ``.
+        where: the beginning of the error message, such as ``column 'at': ``.
 
     Raises:
         Malformed: the value is null, no number, or out of range.
@@ -234,7 +237,8 @@ def _check_pattern(pattern: str, *, zoned: bool) -> None:
 
     Args:
         pattern: the pattern.
-        zoned: whether the pattern may read times without a zone.
+        zoned: whether the pattern may lack ``%z``, because the zone of the times is known
+            otherwise.
 
     Raises:
         ValueError: the pattern is invalid, has ``%Z``, no year, or no zone though it needs one.

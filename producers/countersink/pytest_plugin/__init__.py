@@ -20,15 +20,17 @@ _MYSQL: Final = "COUNTERSINK_MYSQL_URL"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the ini option with the server of ``countersink_store``."""
+    """Add the ini option ``countersink_mysql_url``, the URL of the server for
+    ``countersink_store``.
+    """
     parser.addini(_INI, f"URL of the MySQL server of countersink_store; default: {_MYSQL}")
 
 
 @pytest.fixture
 def countersink_producer(monkeypatch: pytest.MonkeyPatch) -> "Producer":
-    """A producer that counts in memory, where nothing is counted yet. ``Producer.from_env()``
-    counts in the same place during the test, and so does each producer that was created before
-    with the URL ``memory://``.
+    """A producer that counts in memory. All counts in memory are cleared before the test. During
+    the test, ``Producer.from_env()`` counts in the same memory. So does each producer that was
+    created before with the URL ``memory://``.
     """
     from countersink.producers import Producer
 

@@ -35,8 +35,8 @@ class DeadReason(StrEnum):
         headline: the fault, in a few words.
         explanation: the fault, in a sentence.
         remedy: the operator's next step.
-        maybe_counted: whether the row may be counted already. Such a row is retried only if the
-            operator names its reason or its ref (its id as a dead letter).
+        maybe_counted: True if it is possible that the row is counted already. Such a row is retried
+            only if the operator names its reason or its ref (its id as a dead letter).
     """
 
     headline: str
@@ -230,9 +230,9 @@ class Bad:
         position: the row's position in its entry, from 0, or :data:`WHOLE_ENTRY`.
         reason: the code of the fault.
         detail: the fault, as a sentence for people.
-        payload: the row's JSON. For a whole entry it is the field ``rows``, or a JSON object of all
-            fields if the fault is in another field. ``stream.decode.decode_payload`` reads these
-            two, and the row if ``[]`` is put around it.
+        payload: the row's JSON. For a whole entry it is the field ``rows``; if the fault is in
+            another field, it is a JSON object of all fields. ``stream.decode.decode_payload`` reads
+            a payload of a whole entry; the payload of a row needs ``[]`` around it first.
         counter: the row's counter, or ``''`` if its name is not valid.
     """
 

@@ -9,8 +9,8 @@ the same first value begin with this value and byte 00.
 
 The longest value depends only on the number of dimensions: 255 bytes for one dimension, 127 for
 two, 84 for three, then 63, 50, 41, 35, and 31 for eight.
-:func:`countersink.runtime.limits.cut_bytes` cuts longer values. A value may not use the bytes that
-other values of its key leave free: it would be cut at different places in different keys, and a
+:func:`countersink.runtime.limits.cut_bytes` cuts longer values. A value gets no bytes that other
+values of its key leave free. Otherwise it would be cut at different places in different keys, and a
 total could not be selected by it.
 """
 
@@ -105,7 +105,7 @@ def check_dimensions(dimensions: object) -> RowKey:
 
 
 def check_row_key(key: object) -> RowKey:
-    """Return the row key of a caller's key: a ``str`` by
+    """Return the row key for the key that a caller gives. A ``str`` is checked by
     :func:`countersink.runtime.limits.check_key`, a mapping by :func:`check_dimensions`.
 
     Raises:
@@ -128,7 +128,7 @@ def width(dimensions: int) -> int:
 
 def part(value: str, dimensions: int) -> str:
     """Return ``value`` as it stands in a key that joins ``dimensions`` values: escaped, and cut to
-    :func:`width`. A call with the unescaped result returns the same.
+    :func:`width` bytes. If the result is unescaped and passed again, it does not change.
     """
     room = width(dimensions)
     if len(value) <= room and value.isascii() and "\0" not in value and "\1" not in value:
@@ -200,18 +200,18 @@ _NONE: Final[Known] = (len, {}, ())
 class KnownDimensions:
     """A cache from mappings of names to values, as a caller gives them, to checked dimensions.
 
-    To check and sort a mapping takes several times as long as the rest of an increment; to find it
-    in the cache takes a tenth of that. The order of a mapping's items does not matter. A value that
-    equals a cached value is accepted even if it is an instance of a subclass of ``str``, which
+    Checking and sorting a mapping takes several times as long as the rest of an increment. Finding
+    it in the cache takes a tenth of that. The order of a mapping's items does not matter. A value
+    that equals a cached value is accepted even if it is an instance of a subclass of ``str``, which
     :func:`check_dimensions` refuses. Thread-safe, because each step is one operation of a
     dictionary.
 
     Attributes:
-        forget: a function to call when the cache is emptied, for callers that keep lists of
-            ``by_counter``.
+        forget: a function to call when the cache is emptied. Callers that keep lists of
+            ``by_counter`` drop them in it.
         by_counter: maps a counter to a list. Item n of the list is the :data:`Known` for the names
-            of the counter's latest increment with n dimensions, or one without names if there was
-            none.
+            of the counter's latest increment with n dimensions. If there was no such increment, it
+            is a :data:`Known` without names.
     """
 
     forget: Callable[[], None] = lambda: None
@@ -268,8 +268,8 @@ class KnownDimensions:
 
 
 def _is_short(values: tuple[str, ...]) -> bool:
-    """Return whether the values are ASCII and have at most 255 characters together; so none needs
-    to be cut. Only such values are cached, so that the number of items bounds the cache's memory.
+    """Return whether the values are ASCII and have at most 255 characters in all, so that none is
+    cut. Only such values are cached, so that the number of items bounds the cache's memory.
     """
     text = "".join(values)
     return len(text) <= MAX_KEY_BYTES and text.isascii()

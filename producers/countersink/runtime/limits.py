@@ -1,8 +1,8 @@
 """Limits of counter names, keys, amounts and event times; the functions that check them; and the
 functions that cut a key of more than 255 bytes.
 
-Producers and workers share these rules. So a producer raises an error in the caller for exactly the
-rows that a worker would store as dead letters whatever the settings of their counter are.
+Producers and workers share these rules. So a producer raises an error for a row exactly if a worker
+would store the row as a dead letter, whatever the settings of its counter are.
 """
 
 import re
@@ -49,8 +49,8 @@ def check_counter(counter: object) -> str:
 
 
 def is_name(counter: object) -> bool:
-    """Return whether ``counter`` is a valid counter name. A comparison in SQL is no check of a
-    name, because the column takes 'c ' and 'c' for equal.
+    """Return whether ``counter`` is a valid counter name. Looking the name up in a table does not
+    replace this check, because SQL compares 'c ' and 'c' as equal.
     """
     return isinstance(counter, str) and _COUNTER.fullmatch(counter) is not None
 
@@ -134,7 +134,7 @@ def minute_of(at: object) -> int:
     Raises:
         TypeError: ``at`` is not a ``datetime``.
         ValueError: it is naive (without a time zone), before 1970, or more than 366 days after now;
-            or its time zone fails.
+            or its ``tzinfo`` raises an error.
     """
     if not isinstance(at, datetime):
         raise TypeError(f"an event time is an aware datetime, not {type(at).__name__}")
@@ -162,15 +162,15 @@ DIGEST_DIGITS: Final = 16
 
 
 def cut_bytes(key: bytes, most: int = MAX_KEY_BYTES) -> bytes:
-    """Return ``key`` if it has at most ``most`` bytes, else its beginning, ``~`` and 16 hex digits
-    of its digest.
+    """Return ``key`` if it has at most ``most`` bytes. Otherwise return its beginning, ``~`` and 16
+    hex digits of its digest.
 
     With 255 bytes the beginning has 238 bytes, or up to 3 fewer if it would end within a character.
     The digest is the SHA-256 of all bytes of the key. Cutting the result again changes nothing.
 
     Args:
-        key: a key in UTF-8. If it is not valid UTF-8, up to 3 bytes that look like the rest of a
-            character may be missing at the end of the beginning.
+        key: a key in UTF-8. If it is not valid UTF-8, its beginning may also be up to 3 bytes
+            shorter.
         most: most bytes of the result, at least 20; it is less than 255 for a value in a composite
             key.
     """
@@ -200,7 +200,8 @@ def key_bytes(key: str) -> bytes:
     """Return the bytes that the table holds for ``key``; a key of more than 255 bytes is cut.
 
     Raises:
-        ValueError: ``key`` holds a lone surrogate that stands for no byte.
+        ValueError: ``key`` holds a lone surrogate that :func:`key_text` does not make from any
+            byte.
     """
     return cut_bytes(text_bytes(key))
 
@@ -210,7 +211,8 @@ def stored_form(key: str) -> str:
     cut.
 
     Raises:
-        ValueError: ``key`` holds a lone surrogate that stands for no byte.
+        ValueError: ``key`` holds a lone surrogate that :func:`key_text` does not make from any
+            byte.
     """
     return key_text(key_bytes(key))
 
@@ -220,7 +222,8 @@ def text_bytes(text: str) -> bytes:
     :func:`key_text`.
 
     Raises:
-        ValueError: ``text`` holds a lone surrogate that stands for no byte.
+        ValueError: ``text`` holds a lone surrogate that :func:`key_text` does not make from any
+            byte.
     """
     return text.encode("utf-8", "surrogateescape")
 

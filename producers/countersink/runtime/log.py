@@ -1,5 +1,5 @@
 """The log of all processes and of producers: classes that format and write its lines, as text or
-JSON; unexpected exceptions without event data; and the places of passwords in a URL
+JSON; records of unexpected exceptions without event data; and the positions of passwords in a URL
 (``passwords``).
 
 A process that writes its log to a full pipe, to a terminal stopped with Ctrl-S or to a journal that
@@ -78,8 +78,8 @@ class Log:
     def seldom(
         self, action: str, text: str, *, level: int = logging.WARNING, item: str = "", **fields: Any
     ) -> bool:
-        """Write the record, unless this method wrote one with this ``action`` and ``item`` less
-        than :data:`QUIET_S` ago. Return whether it wrote.
+        """Write the record and return True. If this method wrote a record with this ``action`` and
+        ``item`` less than :data:`QUIET_S` ago, write nothing and return False.
         """
         now = time.monotonic()
         last = self._last.get((action, item))
@@ -170,11 +170,11 @@ class JsonFormatter(logging.Formatter):
 
 class TextFormatter(logging.Formatter):
     """Formats a record as one line of text: time, level, action, message, and ``name=value`` for
-    each field. Only a traceback follows on lines of its own.
+    each field. If there is a traceback, it follows on further lines.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as a line of text; a traceback follows on lines of its own."""
+        """Return the record as a line of text; a traceback follows on further lines."""
         time, level, action, fields = _parts(record)
         lines = fields.pop("traceback", None)
         pairs = "".join(f" {name}={_shown(value)}" for name, value in fields.items())
@@ -189,10 +189,10 @@ def _shown(value: object) -> str:
 
 
 class LineHandler(logging.Handler):
-    """Writes each record as a line to ``stream``. It keeps a line that the stream does not take at
-    once, up to :data:`KEPT_BYTES`, and drops further ones; only :meth:`flush` and :meth:`close`
-    wait. A stream without a file descriptor, such as :class:`io.StringIO`, is written to directly.
-    """
+    """Writes each record as a line to ``stream``. A line that the stream does not take immediately
+    is kept, up to :data:`KEPT_BYTES` in all; further lines are dropped. Only :meth:`flush` and
+    :meth:`close` wait. A stream without a descriptor, such as :class:`io.StringIO`, gets lines
+    directly."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -241,7 +241,7 @@ class LineHandler(logging.Handler):
                 self._write()
 
     def close(self) -> None:
-        """Flush; then close the descriptor if this handler opened it and no lines still wait."""
+        """Flush; then close the descriptor if this handler opened it and all lines are written."""
         self.flush()
         super().close()
         with self._guard:

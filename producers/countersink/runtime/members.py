@@ -115,7 +115,7 @@ def member_hash(member: bytes, salt: bytes) -> bytes:
 
 
 def hashes_text(hashes: bytes) -> str:
-    """Return ``hashes`` as a row's JSON holds them: base64 without line breaks."""
+    """Return ``hashes`` as they stand in the JSON of a row: base64 without line breaks."""
     return b64encode(hashes).decode()
 
 

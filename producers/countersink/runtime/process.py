@@ -1,6 +1,7 @@
-"""The name of a process (host, pid, random digits). The stop of a process on SIGTERM or SIGINT: it
-ends when its work is finished, or is forced to end, with exit status 1, by a second signal or a
-time limit. Also the host in a ``Host`` header, and whether a host is loopback.
+"""Names of processes (host, pid, random digits), and their stop by SIGTERM or SIGINT. After the
+signal, a process ends when its work is finished. A second signal or a time limit forces the end,
+with exit status 1. The module also finds the host in a ``Host`` header, and recognizes loopback
+hosts.
 
 A Python signal handler runs between two instructions of the main thread. It runs late if that
 thread hangs in a call, and the thread may hold a lock that the handler needs. So the handlers here
@@ -50,8 +51,8 @@ def process_name(purpose: str = "") -> str:
 class Stop:
     """A request to stop, which is made once. Safe in any thread and in a signal handler.
 
-    It is not a :class:`threading.Event`, whose ``set`` takes a lock that the interrupted thread may
-    hold.
+    It is not a :class:`threading.Event`, because ``Event.set`` takes a lock. A signal handler would
+    wait for it for ever if the interrupted thread held the lock.
     """
 
     def __init__(self) -> None:
@@ -72,14 +73,14 @@ class Stop:
                 self._closed.release()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep for ``seconds``, or until a stop is requested; return whether it was."""
+        """Sleep for ``seconds``, or until a stop is requested. Return True if it was requested."""
         if not self._requested and self._closed.acquire(timeout=max(0.0, seconds)):
             self._closed.release()  # for other waiting threads
         return self._requested
 
 
 class SignalQueue:
-    """The signals that this process got and that were not taken yet, in order.
+    """Queue of the signals that this process got, in order.
 
     Args:
         reader: the read end of the pipe to which CPython writes the numbers of signals.
@@ -129,9 +130,9 @@ def stop_by_signals(
     asked: Callable[[], object] = lambda: None,
     forced: Callable[[], object] = lambda: None,
 ) -> Iterator[None]:
-    """Inside the block, SIGTERM and SIGINT request a stop. If the block has not ended ``within_s``
-    seconds later, or after a second signal, the process ends with the exit status :data:`FORCED`.
-    Outside the main thread this context manager does nothing.
+    """Inside the block, SIGTERM and SIGINT request a stop. The process is forced to end, with the
+    exit status :data:`FORCED`, by a second signal, or if the block has not ended ``within_s``
+    seconds after the first signal. Outside the main thread this context manager does nothing.
 
     Args:
         stop: the stop to request.
@@ -140,7 +141,8 @@ def stop_by_signals(
         doing: the log's text for the work that follows the request.
         left: the end of the log's text about a forced end, which says what work is unfinished.
         asked: a function to call on a thread after the request; at most a second is waited for it.
-        forced: a function to call on a thread right before a forced end; likewise.
+        forced: a function to call on a thread right before a forced end; at most a second is waited
+            for it, too.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -187,7 +189,7 @@ def _pipe() -> tuple[int, int]:
 @contextmanager
 def _written_to(writer: int, numbers: Sequence[signal.Signals]) -> Iterator[None]:
     """Inside the block, the signals ``numbers`` are only written to the descriptor ``writer``. The
-    end of the block closes it, so that the pipe's reader gets end of file.
+    end of the block closes the descriptor, so that the pipe's reader gets end of file.
     """
     before = {number: signal.signal(number, lambda *_: None) for number in numbers}
     wakeup_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

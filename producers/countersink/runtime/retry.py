@@ -1,10 +1,10 @@
 """Retries while a server is away, and pauses between pieces of work.
 
 ``Patience`` and ``retry`` repeat a call, with pauses from ``FIRST_PAUSE_S`` to ``LONGEST_PAUSE_S``.
-After a stop request, at most ``TRIES_WHILE_STOPPING`` tries fail. ``Outage`` logs that a server is
-away (``waiting``, every ``SAY_EVERY_S``) and that it is back (``resumed``). ``Pace`` lets a job
-work for a share of the time; each of its pauses is at most ``LONGEST_REST_S``. The shares are
-settings of commands and jobs.
+After a stop request they give up when ``TRIES_WHILE_STOPPING`` tries have failed. ``Outage`` logs
+that a server is away (``waiting``, every ``SAY_EVERY_S``) and that it is back (``resumed``).
+``Pace`` lets a job work for a share of the time; each of its pauses is at most ``LONGEST_REST_S``.
+The shares are settings of commands and jobs.
 """
 
 import logging
@@ -49,15 +49,15 @@ class Backoff:
 
 
 class Outage:
-    """Logs that one server is away, at once and every 30 s, and that it is back. Threads may share
-    an instance; then one record is logged for all of them.
+    """Logs that one server is away, immediately and then every 30 s, and that it is back. Threads
+    may share an instance; then one record is logged for all of them.
 
     Args:
         service: the server's name in the log: ``Redis`` or ``MySQL``.
         log: the log that gets the records.
-        tolerated: number of failures in a row that are not logged; 1 where a connection may be
-            stale, so that its first use fails.
-        note: a text behind the message, such as ``, nothing is lost``.
+        tolerated: number of failures in a row that are not logged; 1 if the first use of a
+            connection may fail because the connection is stale.
+        note: a text after the message, such as ``, nothing is lost``.
     """
 
     def __init__(self, service: str, log: Log, *, tolerated: int = 0, note: str = "") -> None:
@@ -80,8 +80,8 @@ class Outage:
             return None if self._since is None else self._latest - self._since
 
     def failed(self, error: Exception, **fields: Any) -> None:
-        """Note a failure of the server, and log it if it is time; ``fields`` go into the log
-        record.
+        """Note a failure of the server. Log it if an outage begins with it, or if the last record
+        of the outage is 30 s old; ``fields`` go into the log record.
         """
         now = time.monotonic()
         with self._lock:
@@ -106,7 +106,7 @@ class Outage:
             )
 
     def over(self, *, quietly: bool = False) -> None:
-        """Record that the server serves, which ends an outage. If there was one, log that the
+        """Note that the server serves, which ends an outage. If there was an outage, log that the
         server is back, unless ``quietly`` is true.
         """
         with self._lock:
@@ -138,7 +138,8 @@ def retry(
         stop: returns whether a stop is requested.
         failed: a function to call with each error that may pass, before the pause.
         wait: sleeps for a number of seconds, or until a stop is requested.
-        tries: number of tries that may fail after a stop request, the present one included.
+        tries: number of failed tries after which to give up once a stop is requested; a try during
+            which the request came counts, too.
 
     Raises:
         GivenUp: a stop was requested, and the server is still away.
@@ -171,7 +172,7 @@ class Patience:
         service: the server's name in the log: ``Redis`` or ``MySQL``.
         passes: returns whether an error may pass by itself or by an operator's action. Other errors
             are raised.
-        stop: the stop. After its request a call is tried :data:`TRIES_WHILE_STOPPING` times at
+        stop: the request to stop. After it a call is tried :data:`TRIES_WHILE_STOPPING` times at
             most.
         log: the log that gets the records of outages.
         waiting: a function to call with the error before each pause.

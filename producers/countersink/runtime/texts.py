@@ -23,7 +23,7 @@ def iso(moment: date, timespec: str = "milliseconds") -> str: ...
 def iso(moment: date | None, timespec: str = "milliseconds") -> str | None: ...
 def iso(moment: date | None, timespec: str = "milliseconds") -> str | None:
     """Return a day or a time as ISO 8601. A time is written in UTC with a final Z; a time without a
-    zone is taken as UTC. None stays None.
+    zone is taken as UTC. For None, return None.
     """
     if not isinstance(moment, datetime):
         return None if moment is None else moment.isoformat()
@@ -80,7 +80,8 @@ class DayName:
     """A day that depends on which day is today.
 
     Attributes:
-        name: ``today``, ``yesterday``, or a weekday in English: the last one, today included.
+        name: ``today``, ``yesterday``, or a weekday in English. A weekday means the latest day of
+            this name, which may be today.
     """
 
     name: str
@@ -94,7 +95,7 @@ class DayName:
 
 @dataclass(frozen=True, slots=True)
 class NamedRange:
-    """A range of which one end, or both, is the name of a day, such as ``yesterday``.
+    """A range of time of which at least one end is the name of a day, such as ``yesterday``.
 
     Attributes:
         start, end: names, or days, or times; None means that this side has no limit.
@@ -104,15 +105,16 @@ class NamedRange:
     end: date | DayName | None
 
     def dated(self, today: date) -> tuple[date | None, date | None]:
-        """Return the range without names, given today."""
+        """Return start and end of the range. Names of days become days, counted from ``today``."""
         ends = self.start, self.end
         start, end = (each.day(today) if isinstance(each, DayName) else each for each in ends)
         return start, end
 
 
 def read_range_edge(text: str, weekday: int, *, times: bool = True) -> date | DayName:
-    """Return the day or time with which a range begins or ends, as :func:`read_edge`; or the name
-    of a day, such as ``yesterday``; or a day of an ISO week such as ``2026-W48``.
+    """Return the day or time with which a range begins or ends. The text may be a day or a time as
+    for :func:`read_edge`, the name of a day such as ``yesterday``, or an ISO week such as
+    ``2026-W48``. Of a week, the day ``weekday`` is returned.
 
     Args:
         text: the text of a user.
@@ -162,6 +164,6 @@ def plural(number: int, noun: str, many: str = "") -> str:
     Args:
         number: the number.
         noun: the noun in the singular.
-        many: the plural, where it is not the singular and ``s``.
+        many: the noun in the plural; ``''`` if it is the singular and an ``s``.
     """
     return f"{number:,} {noun if number == 1 else many or f'{noun}s'}"

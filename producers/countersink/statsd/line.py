@@ -2,7 +2,7 @@
 an error for a malformed line. Lines of other types, such as timers, are ignored.
 
 A counter is ``name:value[:value…]|c[|@rate][|#tag:value,…]``: Etsy's StatsD, with several values,
-tags, time (``|T1764000000``) and fields about the sender as in DogStatsD; those fields are ignored.
+tags and time (``|T1764000000``) as in DogStatsD. DogStatsD's fields about the sender are ignored.
 As in Etsy's StatsD, a line may have several samples, each with its type and rate
 (``name:1|c:320|ms:1|c|@0.1``). Samples of other types are ignored. Tags may also follow the name,
 in the form of InfluxDB (``name,tag=value``), Graphite (``name;tag=value``), Librato
@@ -10,8 +10,8 @@ in the form of InfluxDB (``name,tag=value``), Graphite (``name;tag=value``), Lib
 
 A client that sends only one of ten events writes the sample rate ``@0.1``, and each of its lines
 counts 10. The inverse of a rate is rounded to a whole number that is near (``SNAP``). Amounts are
-whole numbers of billionths, so that their sums are exact. Only fractions, and rates such as 0.3,
-are rounded, in the tenth digit.
+whole numbers of billionths, so that their sums are exact. Only values with more than nine decimal
+places, and values with rates such as 0.3, are rounded to billionths.
 
 Protocol: https://github.com/statsd/statsd/blob/master/docs/metric_types.md and
 https://docs.datadoghq.com/developers/dogstatsd/datagram_shell/.
@@ -69,7 +69,7 @@ class Metric:
         name: the metric's name, without tags.
         amount: the sum of all values of type ``c`` in billionths, each divided by its sample rate.
         tags: the tags' values by their names, ``''`` for a tag without a value. If a name occurs
-            twice, the last value stays.
+            twice, the last value is taken.
         minute: event time in whole Unix minutes, or ``None`` for the present time.
     """
 
@@ -137,7 +137,8 @@ def parse(line: bytes) -> Metric | None:
 
 
 def _sections(sections: list[str]) -> dict[str, str]:
-    """Return the sections behind the type, by their first character (``@``, ``#`` or ``T``).
+    """Return the sections after the type of a line (rate, tags, time) by their first character:
+    ``@``, ``#`` or ``T``. Sections about the sender are left out.
 
     Raises:
         MalformedMetric: a section is unknown or occurs twice.

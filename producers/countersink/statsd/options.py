@@ -3,8 +3,8 @@ and keys (``Rules``).
 
 The settings are sockets, and limits of amounts, counters, times and connections; they have defaults
 and checks. ``addresses`` refuses hosts that are not loopback. The map is a TOML file (``--map``)
-with rules, which have patterns and placeholders. ``counter_name`` makes a valid counter name of a
-metric's name, which no rule matches, or of a filled placeholder.
+with rules, which have patterns and placeholders. ``counter_name`` makes a valid counter name of the
+name of a metric that no rule matches, or of a ``counter`` whose placeholders were filled.
 
 The first rule that matches a name decides how the name is counted::
 
@@ -95,8 +95,8 @@ def _check_template(text: str, captures: int) -> None:
         captures: the number of ``*`` or groups in the rule's pattern.
 
     Raises:
-        ValueError: a ``$`` or brace is not part of a placeholder, or a number is above
-            ``captures``.
+        ValueError: a ``$`` or brace is not part of a placeholder, or the number in a placeholder is
+            0 or above ``captures``.
     """
     stray = re.search("[${}]", _TOKEN.sub("", text))
     if stray is not None:
@@ -119,8 +119,8 @@ class MapTable(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Rule(msgspec.Struct, forbid_unknown_fields=True, dict=True):
-    """A rule of the map: a pattern for complete names, and templates of their counter and key. See
-    the module for the fields that the file gives.
+    """A rule of the map: a pattern for complete names, and templates of their counter and key. The
+    docstring of the module shows the fields of a rule in the file.
 
     Attributes:
         pattern: the compiled ``match`` or ``regex``.
@@ -202,7 +202,7 @@ T = TypeVar("T", MapTable, Rule)
 
 
 def load(path: Path) -> Rules:
-    """Return the map in a file.
+    """Read the rules of the map from its file.
 
     Raises:
         MapError: the file cannot be read, or its content is invalid.
@@ -218,7 +218,7 @@ def load(path: Path) -> Rules:
 
 
 def read(document: Mapping[str, Any]) -> Rules:
-    """Return the map in a parsed TOML document.
+    """Return the rules of the map, from the parsed TOML document.
 
     Raises:
         MapError: its content is invalid.
@@ -250,8 +250,8 @@ def glob_pattern(text: str) -> re.Pattern[str]:
     except dots, ``**`` one or more of any characters. Both capture their match.
 
     Raises:
-        MapError: ``text`` is empty, or has so many ``*`` that a name by an attacker could take
-            seconds to match.
+        MapError: ``text`` is empty, or has so many ``*`` that an attacker could send a name which
+            takes seconds to match.
     """
     if not text:
         raise MapError("match is empty")
@@ -306,8 +306,8 @@ class StatsdOptions:
         socket: the path of a unix datagram socket, or ``None`` to have no such socket.
         stream_socket: the path of a unix stream socket, or ``None`` to have no such socket.
         socket_mode: the permissions of the unix sockets.
-        anyone: whether ``host`` may be other than loopback. If so, every machine that can send to
-            the port can count anything.
+        anyone: whether ``host`` is allowed to be other than loopback. If so, every machine that can
+            send to the port can count anything.
         map: the path of the map's file, or ``None`` to use each name as a counter.
         receive_buffer: bytes of kernel memory for datagrams that wait to be received.
         max_amount: the largest absolute amount of a line, after its sample rate.
@@ -318,8 +318,8 @@ class StatsdOptions:
         max_age_days: days that a line's time may be in the past; 0 for no limit.
         max_connections: the most open stream connections. A new one closes the connection that has
             not sent a complete line for the longest time.
-        line_timeout_s: seconds after which an unfinished line makes its connection the first to be
-            closed for a new one.
+        line_timeout_s: seconds that a line may take. A connection whose unfinished line takes
+            longer is the first to be closed for a new one.
 
     Raises:
         ValueError: an option is out of range, or options contradict each other.

@@ -82,16 +82,16 @@ class Server:
 
     @property
     def figures(self) -> Figures:
-        """The figures. Every access returns the same object, whose numbers go on changing; only
-        ``lost`` is set at each access.
+        """The listener's figures. Every access returns the same object, whose numbers change while
+        the listener runs. ``lost`` is the exception: only an access sets it.
         """
         figures = self._tally.figures
         figures.lost = self._lost_before + sum(map(dropped_datagrams, self._datagrams))
         return figures
 
     def reload(self) -> bool:
-        """Read the map again; return whether the new map is in use. If it is invalid, log that, and
-        keep the previous map.
+        """Read the map again, use it, and return True. If it is invalid, log that, keep the
+        previous map, and return False.
         """
         try:
             rules = self._rules()
@@ -107,8 +107,8 @@ class Server:
         return True
 
     def close(self) -> None:
-        """Count the lines that have arrived, as many as can be read within :data:`DRAIN_SECONDS`,
-        and stop listening. A second call does nothing.
+        """Stop listening. Lines that have arrived are still counted, as many as can be read within
+        :data:`DRAIN_SECONDS`. A second call does nothing.
         """
         if self._stop < 0:
             return
@@ -161,10 +161,10 @@ def network_sockets(
     stack: contextlib.ExitStack, found: list[Address], port: int, kinds: list[socket.SocketKind]
 ) -> list[socket.socket]:
     """Return UDP and TCP sockets at one port of several addresses. Addresses that this machine does
-    not support are skipped, unless none is supported.
+    not have are skipped; if it has none of them, that is an error.
 
     Args:
-        stack: closes the sockets.
+        stack: the stack that closes the sockets.
         found: the addresses.
         port: the port; 0 for a port that is free for the first socket.
         kinds: the kinds of sockets to open at each address.
@@ -198,8 +198,9 @@ def network_sockets(
 
 @contextlib.contextmanager
 def unix_socket(path: str, kind: socket.SocketKind, mode: int) -> Iterator[socket.socket]:
-    """Give the block a unix socket at ``path``, which is removed at the block's end. A socket file
-    that a killed listener left at ``path``, and at which no process listens any more, is replaced.
+    """Open a unix socket at ``path`` for the block. The end of the block closes it and removes its
+    file. If a killed listener left a socket file at ``path``, and no process listens there, the
+    file is replaced.
 
     Args:
         path: the path of the socket file.

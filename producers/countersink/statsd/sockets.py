@@ -1,11 +1,11 @@
-"""The threads that receive StatsD lines. ``Datagrams`` reads one datagram socket (UDP or unix) and
-cuts datagrams that are too large; ``Streams`` reads all connections of stream sockets (TCP or
-unix), with a longest line and a largest number of connections.
+"""The threads that receive StatsD lines. ``Datagrams`` reads one datagram socket (UDP or unix), and
+cuts datagrams that are too large. ``Streams`` reads all connections of stream sockets (TCP or
+unix), and limits the length of a line and the number of connections.
 
 Most of the time that Python spends on a datagram is the system call: during the call another thread
-gets the interpreter lock, and this thread must wait to get the lock back. So many datagrams are
-received at once, by Linux's recvmmsg(2). It is called by ctypes, because Python has no function for
-it.
+gets the interpreter lock, and this thread must wait to get the lock back. Therefore one call,
+Linux's recvmmsg(2), receives many datagrams. It is called by ctypes, because Python has no function
+for it.
 """
 
 import ctypes
@@ -46,9 +46,9 @@ _WORD: Final = 4
 
 
 class Datagrams(Thread):
-    """The thread that reads one datagram socket until the stop, and then, for at most
-    ``DRAIN_SECONDS``, the datagrams that have already arrived. After a full batch it asks for the
-    next one without waiting.
+    """The thread that reads one datagram socket until the stop. After the stop it reads, for at
+    most ``DRAIN_SECONDS``, the datagrams that have already arrived. After a full batch it receives
+    the next one without waiting.
 
     Args:
         opened: the socket, in blocking mode.
@@ -89,7 +89,7 @@ class Datagrams(Thread):
     def _receive(self) -> list[bytearray]:
         """Return the datagrams that have arrived, at most one batch. If a datagram was cut, its
         last line, which may be incomplete, is left out. If the socket fails, log that, pause, and
-        return none.
+        return an empty list.
         """
         try:
             packets = self._receiver.receive()
@@ -157,8 +157,8 @@ class Receiver:
         self._lengths = words[_Message.received.offset // _WORD :: step]
 
     def receive(self) -> list[bytearray]:
-        """Return up to ``BATCH`` datagrams that have arrived, without waiting for any. If it
-        returns fewer, no others have arrived.
+        """Return up to ``BATCH`` datagrams that have arrived, without waiting for any. If there are
+        fewer than ``BATCH``, no others have arrived.
 
         Raises:
             OSError: the socket failed.
@@ -189,8 +189,8 @@ class _State:
 
 
 class Streams(Thread):
-    """The thread that reads all stream connections until the stop, and then, for at most
-    ``DRAIN_SECONDS``, the lines that have already arrived.
+    """The thread that reads all stream connections until the stop. After the stop it reads, for at
+    most ``DRAIN_SECONDS``, the lines that have already arrived.
 
     If as many connections as allowed are open, each new one closes an old one: a connection with an
     unfinished line that began more than ``line_timeout_s`` ago, or else the connection that has not
@@ -291,8 +291,9 @@ class Streams(Thread):
         self._tally.figures.connections = len(self._open)
 
     def _make_room(self) -> None:
-        """Close a connection, to make room for a new one. The candidate is read first: if it has
-        ended, that makes room; if it has sent a line, another connection is chosen.
+        """Close a connection to make room for a new one. First read from it: if its client has
+        closed it, it makes room by itself; if it has sent a complete line, choose another
+        connection.
         """
         for _ in range(len(self._open)):
             connection = self._next_to_close()

@@ -1,11 +1,11 @@
 """The tally (``StatsdTally``), which turns StatsD lines into increments and delivers them to the
 producer. It keeps the remainders of sample rates, checks amounts and times, and counts names beyond
-the limit in ``__overflow__``. Also the listener's figures and log actions. See ``server.py`` for
-the number of lost packets.
+the limit in ``__overflow__``. The module also has the listener's figures and log actions;
+``server.py`` finds the number of lost packets.
 
 A busy client sends the same few lines again and again. So equal lines are first counted together,
 by Python's C code; then each distinct line is parsed once, and the result is cached. The increments
-go to the producer, which folds them into rows, :data:`DELIVER_SECONDS` after the first line came.
+are delivered :data:`DELIVER_SECONDS` after the first line came. The producer folds them into rows.
 """
 
 import logging
@@ -112,8 +112,9 @@ class StatsdTally:
             self.figures.rules = len(rules.rules)
 
     def packets(self, packets: Sequence[bytes | bytearray]) -> bool:
-        """Count the lines of datagrams. Return whether lines wait for their delivery. If so, the
-        caller must call again within :data:`DELIVER_SECONDS`, even if no datagrams came.
+        """Count the lines of datagrams. Return True if some lines are not delivered to the producer
+        yet. Then the caller must call again within :data:`DELIVER_SECONDS`, even if no datagrams
+        came.
 
         Args:
             packets: the datagrams, each with one line or more.
@@ -130,7 +131,7 @@ class StatsdTally:
             return bool(self._waiting)
 
     def lines(self, lines: list[bytes]) -> None:
-        """Count lines, which have no newlines, and deliver them at once."""
+        """Count lines, given without newlines, and deliver them to the producer immediately."""
         with self._lock:
             self._waiting.update(lines)
             self._deliver()
@@ -173,8 +174,9 @@ class StatsdTally:
             self._malformed(line, "it is too long", 1)
 
     def _meaning_of(self, line: bytes, times: int) -> Meaning | None:
-        """Return the parsed form of a line that is not cached, or ``None`` if the line does not
-        count.
+        """Return the parsed form of a line that is not cached. Return ``None`` for a line that is
+        not counted, and add it to the figure ``ignored``, ``discarded`` or ``malformed`` (an empty
+        line to none).
 
         Args:
             line: the line.
@@ -236,9 +238,9 @@ class StatsdTally:
             raise MalformedMetric(f"its time is more than {plural(days, 'day')} back")
 
     def _with_remainder(self, counter: str, key: RowKey, amount: int) -> int:
-        """Return the whole number of increments in the sum of ``amount`` billionths and the key's
-        remainder. The rest, between minus a half and a half of an increment, is kept as the key's
-        new remainder.
+        """Add the key's remainder to ``amount``, both in billionths of an increment. Return the
+        sum, rounded to whole increments. The rest, positive or negative, becomes the key's new
+        remainder.
         """
         remainders = self._remainders
         amount += remainders.pop((counter, key), 0)

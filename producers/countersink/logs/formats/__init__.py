@@ -31,8 +31,8 @@ def line_reader(
     Args:
         input_format: a name from :data:`LOG_FORMATS`, or ``ndjson``.
         keys: the rule that gives lines their keys, with conditions.
-        json_lines: makes the reader, if lines are JSON objects; takes ``input_format`` and
-            ``keys``.
+        json_lines: a function that makes the reader of lines that are JSON objects, from
+            ``input_format`` and ``keys``.
         log_format: the format in the notation of the server's configuration, in place of
             ``input_format``.
         envelope: the kind of text around each line, such as ``syslog``; '' for none.

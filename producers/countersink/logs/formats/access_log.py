@@ -2,10 +2,11 @@
 and ``log_format.py`` have the patterns of formats, ``line.py`` the reasons for rejecting lines.
 
 One pattern matches all lines of a block, and captures the fields that keys and conditions need.
-Tables turn the captured bytes into keys and buckets, and remember the results. So Python handles no
-line by itself, unless it is malformed, too long, or otherwise unusual. If most lines of a block are
-of one day or hour, and one bucket holds all of that day or hour, a pattern finds the lines with
-such times, and no time has to be read.
+Tables turn the captured bytes into keys and buckets, and cache the results. So Python handles no
+line by itself, unless it is malformed, too long, or otherwise unusual.
+
+In many blocks, most lines are of one day (or hour) that one bucket holds completely. Then a pattern
+with this day finds these lines, and their times are not parsed.
 """
 
 import re
@@ -57,9 +58,9 @@ _UNMATCHED: Final = Malformed("the line is not of the block's pattern")
 
 
 class _Table(dict[Found, V | Exception | None]):
-    """Table from the captured bytes of a line to its key, or to the label of its bucket. A lookup
-    works out a result that is not there yet. The result is None for a line that the options leave
-    out, and an error for a line that is rejected, or whose bucket is unknown.
+    """Cache from the captured bytes of a line to the line's key, or to the label of its bucket. A
+    lookup computes a missing value by ``work_out``. The value is None for a line that the options
+    leave out. It is an exception for a line that is rejected, or whose bucket is unknown.
     """
 
     def __init__(self, work_out: Callable[[Found], V | None]) -> None:
@@ -147,8 +148,8 @@ class AccessLog(LineReader):
         _count(cast("list[RowKey]", keys), cast("list[int]", labels), tally)
 
     def _count_period(self, block: RecordBlock, tally: RecordTally) -> bool:
-        """Count a block by its period: the day or hour of its first and last line, if one bucket
-        holds that period and most lines are of it. Else count nothing, and return False.
+        """Count a block by its period (see :class:`Periods`), and return True. If the block has no
+        period, or too many lines outside it, count nothing and return False.
         """
         data, lines = block.data, len(block.numbers)
         period = self._periods.find(data)
@@ -170,9 +171,7 @@ class AccessLog(LineReader):
         return True
 
     def _match(self, block: RecordBlock) -> list[tuple[bytes, ...]]:
-        """Match all lines, and return the captured bytes of each; all are b"" for a malformed or
-        blank line.
-        """
+        """Return the captured bytes of each line: all b"" for a malformed or blank line."""
         data, lines = block.data, len(block.numbers)
         if b"\\" not in data:
             rows = self._unescaped.findall(data)
@@ -189,8 +188,8 @@ class AccessLog(LineReader):
         block: RecordBlock,
         tally: RecordTally,
     ) -> tuple[list[RowKey | Exception | None], list[int | Exception | None]]:
-        """Return the keys and labels of lines that have both. Of the other lines, those with an
-        error are read again one by one, and the rest are left out.
+        """Return the keys and labels of the lines that have both. Lines with an error are read
+        again one by one, and counted or rejected in ``tally``. Lines with None are left out.
         """
         places: list[int] = []
         for place, (key, label) in enumerate(zip(keys, labels, strict=True)):
@@ -256,8 +255,8 @@ def _count(keys: list[RowKey], labels: list[int], tally: RecordTally) -> None:
 
 @lru_cache(maxsize=256)
 def _of_period(time: bytes, escaped: bool) -> re.Pattern[bytes]:
-    """Return the pattern that captures the request of each line with these times, and b"" for other
-    lines.
+    """Return the pattern for ``findall`` that finds every line of a block. It captures the request
+    of a line with one of these times, and b"" for any other line.
 
     Args:
         time: the pattern of the times.
@@ -267,15 +266,15 @@ def _of_period(time: bytes, escaped: bool) -> re.Pattern[bytes]:
 
 
 def _linewise(line: bytes) -> re.Pattern[bytes]:
-    """Return the pattern for ``findall`` on a block: each match is a line with its newline, and
-    captures nothing where the line does not match ``line``.
+    """Return the pattern for ``findall`` that finds every line of a block, with its newline. It
+    captures the groups of a line that matches ``line``, and nothing of any other line.
     """
     return re.compile(rb"(?:" + line + rb"(?:\n|[^\S\n]++\n)|.*\n)")
 
 
 class Periods:
-    """Finder of the period of a block. The period is the day, or else the hour, in which the first
-    and the last line lie, if one bucket holds all of that day or hour.
+    """Finds the period of a block: a day, or else an hour. The first and the last line of the block
+    must lie in the period, and one bucket must hold all of it.
 
     Args:
         bucket: returns the label of the bucket that a Unix minute lies in.
@@ -289,8 +288,8 @@ class Periods:
         self._period = lru_cache(maxsize=_PERIODS_REMEMBERED)(self._work_out)
 
     def find(self, data: bytes) -> tuple[bytes, int] | None:
-        """Return the pattern of the times in the block's period, and the label of its bucket; None
-        where there is no such period, so that times have to be read one by one.
+        """Return the pattern of the times in the block's period, and the label of its bucket.
+        Return None if the block has no period, so that its times must be read one by one.
 
         Args:
             data: the complete lines of the block.
@@ -312,9 +311,9 @@ class Periods:
         return None
 
     def _only_label(self, first: bytes, last: bytes) -> int | None:
-        """Return the label of the bucket that holds all minutes from ``first`` to ``last``, if they
-        are all counted; else None. An unknown label also gives None: its error is raised when a
-        line of that time is read by itself.
+        """Return the label of the bucket that holds all minutes from ``first`` to ``last``. Return
+        None if several buckets hold them, if some are not counted, or if a label cannot be found.
+        In the last case, reading a line of that time raises the error.
         """
         try:
             minutes = range(minute_of(first), minute_of(last) + 1)

@@ -1,5 +1,5 @@
-r"""Detection of a log's format and envelope (syslog, docker, CRI, quotes) by its first lines (how
-many: ``MOST_LINES``), removal of envelopes, and errors for an unknown or ambiguous format.
+r"""Detection of a log's format and envelope (syslog, docker, CRI, quotes) by its first lines
+(``MOST_LINES``), removal of envelopes, and errors for an unknown or ambiguous format.
 
 An envelope is the text around each line:
 
@@ -63,7 +63,8 @@ _ESCAPED: Final = re.compile(rb"\\([\"\\])")
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """The format of a log's lines, and their envelope: the text around each, such as syslog's.
+    """The format of a log's lines, and their envelope (the text around each line, such as
+    syslog's).
 
     Attributes:
         input_format: the name of the format.
@@ -84,10 +85,10 @@ class Detected:
 
 
 def detect(lines: Sequence[bytes]) -> Detected | None:
-    """Detect the format of lines; None where no line is in a known format.
+    """Return the format of lines; None if no line is in a known format.
 
-    Other lines do not matter: every log has some. Lines in vhost_combined and combined together are
-    taken for vhost_combined, which reads both.
+    Lines in no known format are ignored, because every log has some. If some lines are
+    vhost_combined and others combined, the result is vhost_combined, which reads both.
 
     Raises:
         UnknownFormat: lines are in different formats.
@@ -109,7 +110,9 @@ def detect(lines: Sequence[bytes]) -> Detected | None:
 
 
 def undetected_reason(lines: Sequence[bytes]) -> str:
-    """Return why :func:`detect` finds no format in ``lines``; '' where all lines are blank."""
+    """Return the error message for lines in which :func:`detect` finds no format; '' if all lines
+    are blank.
+    """
     for number, line in enumerate(lines, 1):
         if stripped := line.strip(_BLANK):
             return (
@@ -161,8 +164,8 @@ def _plain_format_of(line: bytes) -> str | None:
 
 
 def mismatch_reason(form: LineFormat, line: bytes) -> str:
-    """Return the reason for rejecting a line that is not in the format ``form``, together with the
-    options for the format that it is in, if that is known.
+    """Return the reason for rejecting a line that is not in the format ``form``. If the line is in
+    another known format, the reason names the options for that format.
     """
     reason = form.diagnosis(line)
     detected = format_of(line.strip(_BLANK))
@@ -185,7 +188,7 @@ def without_envelope(line: bytes, envelope: str) -> bytes | None:
 
 
 def missing_envelope(envelope: str) -> str:
-    """Return the reason for rejecting a line without its envelope (text such as syslog's)."""
+    """Return the reason for rejecting a line that lacks its envelope (text such as syslog's)."""
     return f"the line has no complete {envelope} envelope (--envelope {envelope})"
 
 

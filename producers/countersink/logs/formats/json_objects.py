@@ -1,14 +1,13 @@
 r"""Log lines that are JSON objects: parses them strictly, reads members at paths (``a.b.0``,
 ``/a/b/0``), and knows the members in which nginx, Caddy and Traefik have status, path, host, time.
 
-Objects are parsed by RFC 8259, without ``NaN`` and ``Infinity``. The parser also rejects an escape
-of half a character (``\ud800`` alone), which no text may contain, numbers out of a float's range,
-and nesting deeper than in any log.
+Objects are parsed by RFC 8259, without ``NaN`` and ``Infinity``. The parser also rejects the escape
+of a lone surrogate (``\ud800``), numbers out of a float's range, and very deep nesting.
 
 Paths are dotted (``a.b.0``) or JSON pointers (``/a/b/0``, https://www.rfc-editor.org/rfc/rfc6901).
 
-The name of a field means the object's member at that path. If it is missing, a field of the
-combined format is read from other members (``_GETTERS``).
+The name of a field is a path, and the field is the object's member at that path. If the member is
+missing, a field of the combined format is read from other members (``_GETTERS``).
 
 ``ndjson``
     an object on every line: https://github.com/ndjson/ndjson-spec; also an array of such lines.
@@ -72,7 +71,8 @@ _DECODE: Final = msgspec.json.Decoder().decode
 
 
 def path(text: str) -> tuple[str, ...]:
-    """Split a path into the names or numbers of its steps; a dotted path is split at every dot.
+    """Return the steps of a path: names of members, or numbers of array elements. A path that
+    begins with ``/`` is a JSON pointer; any other path is split at its dots.
 
     Raises:
         ValueError: a step of a dotted path has no name.
@@ -89,8 +89,8 @@ def path(text: str) -> tuple[str, ...]:
 
 
 def getter(text: str) -> Get:
-    """Return a function that reads the value at a path from an object; it returns None where there
-    is no value, or null.
+    """Return a function that takes an object and returns the value at a path. The function returns
+    None if there is no value, or if it is null.
 
     Raises:
         ValueError: a step of the path has no name.
@@ -119,7 +119,7 @@ def getter(text: str) -> Get:
 
 
 def as_text(value: object, name: str) -> str:
-    """Return the text of a JSON value, to be used in a key; errors call the value ``name``.
+    """Return the text of a JSON value, for use in a key. Error messages call the value ``name``.
 
     Raises:
         Malformed: the value is missing, null, an object or an array.
@@ -141,7 +141,9 @@ def text_of(get: Get, name: str) -> Callable[[object], str]:
 
 
 def optional_text_of(get: Get, name: str) -> Callable[[object], str]:
-    """Return a function as :func:`text_of`; its text is '' where the value is missing or null."""
+    """Return a function like that of :func:`text_of`, which returns '' for a missing
+    value or null.
+    """
     return lambda record: "" if (value := get(record)) is None else as_text(value, name)
 
 
@@ -149,8 +151,8 @@ def optional_text_of(get: Get, name: str) -> Callable[[object], str]:
 
 
 def json_getter(input_format: str, name: str) -> Get:
-    """Return a function that reads the field ``name`` of a format's objects: the member at that
-    path, or, if it is missing, the member in which the format has the field.
+    """Return a function that reads the field ``name`` from a format's objects: the member at the
+    path ``name`` or, if that is missing, the member in which this format has the field.
 
     Raises:
         ValueError: the name is no path.
@@ -161,13 +163,16 @@ def json_getter(input_format: str, name: str) -> Get:
 
 
 def json_time(input_format: str, names: Sequence[str] = ()) -> Get | None:
-    """Return a function that reads the time from a format's objects; None where the format has no
-    time and ``names`` is empty. For ``caddy``, the function raises ``Malformed`` for objects that
-    are no request; for several names, if one of them is missing.
+    """Return a function that reads the time from a format's objects; None if the format has no time
+    and ``names`` is empty.
+
+    With several names, the function raises ``Malformed`` if an object lacks one of them. Otherwise,
+    for ``caddy``, it raises ``Malformed`` for an object that is no request.
 
     Args:
         input_format: the name of the format.
-        names: the fields that have the time, joined by spaces; without any, the format's own.
+        names: the fields with the time; their texts are joined by spaces. If empty, the format's
+            own field is read.
 
     Raises:
         ValueError: a name is no path.
@@ -180,8 +185,8 @@ def json_time(input_format: str, names: Sequence[str] = ()) -> Get | None:
 
 
 def _caddy_request_getter(get: Get) -> Get:
-    """Return a function that calls ``get``, but rejects objects that Caddy's request logger did not
-    write: Caddy's other loggers repeat requests, or log other things.
+    """Return a function that calls ``get`` for objects of Caddy's request logger, and raises
+    ``Malformed`` for objects of other loggers, which log requests once more, or other things.
     """
 
     def of_request(record: object) -> object:
@@ -215,7 +220,7 @@ def json_format_of(record: object) -> str | None:
 
 def _from_request(part: int) -> Get:
     """Return a function that reads the method (0), target (1) or version (2) in nginx's
-    ``$request``; it returns None where the object has no such text.
+    ``$request``. The function returns None if the object has no text ``request``.
     """
 
     def get(record: object) -> object:
@@ -229,7 +234,9 @@ def _from_request(part: int) -> Get:
 
 
 def _any_of(*paths: str) -> Get:
-    """Return a function that reads the first value at these paths that is not missing or empty."""
+    """Return a function that returns the first value at ``paths`` that is neither
+    missing nor ''.
+    """
     getters = [getter(path) for path in paths]
 
     def first(record: object) -> object:
@@ -261,8 +268,8 @@ def _or_else(first: Get, second: Get) -> Get:
 
 
 def _part_of(get: Get, cut: Callable[[str], str]) -> Get:
-    """Return a function that reads a text by ``get``, and cuts a part out of it by ``cut``. A value
-    that is no text stays.
+    """Return a function that reads a text by ``get``, and returns the part of it that ``cut``
+    returns. A value that is no text is returned unchanged.
     """
 
     def part(record: object) -> object:

@@ -78,8 +78,8 @@ class AccessField:
     read: Callable[..., str]
 
     def getter(self, groups: Sequence[str]) -> Callable[[Sequence[bytes]], str]:
-        """Return a function that reads the field's text from the bytes of several groups, which it
-        gets in the order of ``groups``.
+        """Return a function that takes the bytes of ``groups``, in this order, and returns the text
+        of the field.
         """
         read = self.read
         places = [groups.index(group) for group in self.groups]
@@ -90,7 +90,8 @@ class AccessField:
 
 
 def client_of(address: str) -> str:
-    """Return a client's address without the port, or its name; of a list, the first.
+    """Return the client's address without its port, or the client's name. If ``address`` is a list
+    with commas, return its first item.
 
     Raises:
         Malformed: the address has a number above 255.
@@ -106,12 +107,14 @@ def client_of(address: str) -> str:
 
 
 def client_text(raw: bytes) -> str:
-    """Return the client's address or name, as :func:`client_of`, from the bytes in the log."""
+    """Return the client's address or name in the bytes of a log; see :func:`client_of`."""
     return client_of(text(raw))
 
 
 def unquoted_text(raw: bytes) -> str:
-    """Return the text that the client sent, from the bytes in the log, with or without quotes."""
+    """Return the text that the client sent, from the bytes in the log. Quotes around them are
+    removed.
+    """
     return text(raw[1:-1] if raw[:1] == b'"' else raw)
 
 
@@ -121,7 +124,7 @@ def plain(group: str, undo: Undo = text) -> AccessField:
 
 
 def of_request(group: str, undo: Undo = text) -> dict[str, AccessField]:
-    """Make the fields of a request line, by their names.
+    """Return the fields of a request line (``method``, ``path`` and so on), by their names.
 
     Args:
         group: the group that holds the request line.
@@ -237,7 +240,9 @@ class Layout:
     end: bytes = b""
 
     def pattern(self, captured: Collection[str]) -> bytes:
-        """Return the pattern of a line that captures these groups: see :class:`LineFormat`."""
+        """Return the pattern of a line, which captures the groups ``captured``; see
+        ``LineFormat``.
+        """
         return b"".join(self._piece(part, captured) for part in self.parts) + self.end
 
     def diagnosis(self, line: bytes) -> str:
@@ -268,7 +273,7 @@ def layout(text: str, patterns: Mapping[str, bytes], end: bytes = b"") -> Layout
 
     Args:
         text: the layout, such as ``{host} [{time}]``.
-        patterns: the patterns of values, by name; any other value is one word.
+        patterns: the patterns of values, by name. A value without a pattern is one word.
         end: the pattern of a text that may follow the last part.
     """
     texts_and_names = re.split(r"\{(\w+)\}", text)
@@ -283,15 +288,15 @@ def layout(text: str, patterns: Mapping[str, bytes], end: bytes = b"") -> Layout
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A directive of Apache, or variable of nginx, in ``--log-format``: it stands for a value.
+    """A directive of Apache, or a variable of nginx, in ``--log-format``. It stands for a value.
 
     Attributes:
-        name: the name of the field that the value is, in lower case.
+        name: the name of the value's field, in lower case.
         shown: the directive or variable as the user wrote it.
         at: the position of its first character in the format, from 1.
         kind: the kind of the value, which decides its pattern: a name from :data:`_PATTERNS`, or
             ``user``, ``request``, ``list``, ``word`` (never with a blank), ``any``.
-        pattern: the pattern of a time, whatever text follows it; b"" where the kind decides.
+        pattern: the pattern of a value that is a time; b"" if ``kind`` decides the pattern.
         time: how the value is read as a time: ``auto`` or a strptime pattern; '' for other values.
     """
 
@@ -315,8 +320,8 @@ def format_of_notation(
 
     Args:
         parts: fixed texts and values; no two texts follow each other.
-        aliases: the field names that every format uses, each with the names of values that it may
-            be read from.
+        aliases: for each field name that every format uses, the names of the values from which the
+            field may be read, the best first.
         language: the name of the notation in messages: Apache or nginx.
         time_zone: the IANA name of the zone of times that have none; '' for none.
         escaped: whether the server escapes quotes and the like in values.
@@ -376,8 +381,15 @@ def _opens_time(after: str | Term, then: Sequence[str | Term]) -> bool:
 def _by_kind(value: Term, before: str | Term, after: str | Term, escaped: bool) -> bytes:
     """Return the pattern of a value by its kind and by the parts before and after it.
 
+    Args:
+        value: the value.
+        before: the part before it; '' at the beginning of the format.
+        after: the part after it; '' at the end of the format.
+        escaped: whether the server escapes quotes and the like in values.
+
     Raises:
-        ValueError: another value follows at once, so that the end of this one is ambiguous.
+        ValueError: another value follows without a text between them, so that it is ambiguous where
+            this one ends.
     """
     if isinstance(after, Term):
         if value.name == "path" and after.name == "query":
@@ -419,15 +431,17 @@ def common_names(
     undo: Undo,
     path: Callable[[str], str] = check_target,
 ) -> dict[str, AccessField]:
-    """Return a format's fields by the names that every format uses, as far as it has them. Parts of
-    the request are read from what the client sent, or, if the format does not have that, from what
-    the server made of it.
+    """Return the fields of a format by the names that every format uses. Fields that the format
+    lacks are left out.
+
+    Parts of the request (``path`` and so on) are read from the request as the client sent it. If
+    the format lacks that, they are read from the path as the server changed it.
 
     Args:
         fields: the fields by the format's own names.
         aliases: for each common name, the own names from which it may be read, the best first.
         undo: turns the bytes in the log into the text that the client sent.
-        path: takes the text of the field that aliases call ``path``, and returns the path.
+        path: returns the path from the text of the field whose common name is ``path``.
     """
     found = {
         name: fields[alias]
@@ -457,7 +471,9 @@ def _of_target(groups: tuple[str, ...], undo: Callable[..., str]) -> dict[str, A
 
 
 def _joined(undo: Undo, path: bytes, query: bytes = b"") -> str:
-    """Join a path and a query to a request target; some servers write the query with its ``?``."""
+    """Return the request target that consists of a path and a query. The query may begin with
+    ``?``.
+    """
     target, rest = undo(path), undo(query).removeprefix("?")
     return check_target(target) if rest in ("", "-") else f"{check_target(target)}?{rest}"
 
@@ -468,7 +484,8 @@ def _time(
     """Return the groups that hold the time, and the function that reads the Unix minute from them.
 
     Raises:
-        ValueError: the format has no time of day, or both a time with its zone and ``time_zone``.
+        ValueError: the format has no time of day, or its time has a zone though ``time_zone`` is
+            given.
     """
     times = [(value, group) for value, group in values if value.time]
     for value, group in times:

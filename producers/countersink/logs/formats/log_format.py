@@ -240,8 +240,8 @@ def _variable(found: re.Match[str]) -> Term:
 
 
 def _unquoted(text: str) -> tuple[str, bool]:
-    """Take the format itself out of a line of nginx's configuration, without its quotes. Return the
-    format, and whether nginx escapes values.
+    """Return the format in a line of nginx's configuration, without its quotes, and whether nginx
+    escapes values. If ``text`` is a format already, it is returned unchanged, with True.
 
     Raises:
         ValueError: the line has ``escape=json`` or an unknown ``escape``, or an open quote.

@@ -77,8 +77,8 @@ _HASHED: Final = re.compile(rb"#([0-9A-Fa-f]{2})")
 
 
 def _haproxy_text(raw: bytes) -> str:
-    """Return the text that the client sent, from the bytes in a log of HAProxy: they have ``"``,
-    ``#`` and unprintable bytes as ``#hh``, and a backslash stands for itself.
+    """Return the text that the client sent, from the bytes in a log of HAProxy. HAProxy writes
+    ``"``, ``#`` and unprintable bytes as ``#hh``. It does not escape a backslash.
     """
     if b"#" in raw:
         raw = _HASHED.sub(lambda found: bytes.fromhex(found[1].decode()), raw)
@@ -119,7 +119,7 @@ def _apache_format(
     fields: Mapping[str, AccessField],
     pattern: Callable[..., bytes] = line_pattern,
 ) -> LineFormat:
-    """Make a format that Apache's documentation names; its times have a zone."""
+    """Make one of the formats that Apache's documentation names. Their times have a zone."""
     return LineFormat(
         name=name,
         pattern=pattern,
@@ -155,9 +155,9 @@ _ALB_FIELDS: Final = {
 
 
 def _request_field(name: str, field: AccessField) -> AccessField:
-    """Make a field of a request line of HAProxy, whose bytes end with the closing quote. Where the
-    quote is missing, HAProxy has cut off the line: then only ``method`` and ``path`` can be read,
-    and only if the query has begun.
+    """Return a field like ``field``, for request lines of HAProxy, whose bytes include the closing
+    quote. If the quote is missing, HAProxy has cut off the line. Then only ``method`` and ``path``
+    can be read, and only if the cut is after the ``?``; otherwise the field raises ``Malformed``.
     """
 
     def read(raw: bytes) -> str:
@@ -204,7 +204,8 @@ def named_format(name: str, time_zone: str = "") -> LineFormat:
         time_zone: the IANA name of the zone of times that have none; '' for none.
 
     Raises:
-        ValueError: the format needs a time zone and none is given, or the other way round.
+        ValueError: the format's times have no zone and none is given, or they have a zone and one
+            is given.
     """
     if name in ZONELESS:
         if not time_zone:

@@ -1,6 +1,7 @@
-"""Base of the readers of formats, for ``tail`` and backfill: ``LineReader``, ``RecordTally``,
-``Rejected`` (longest text and reason of a rejected line), keys of lines, conditions,
-``--exclude-key-glob``, ``--strip-query``."""
+"""What the readers of all formats share, for ``tail`` and backfill: ``LineReader``, the base class;
+``RecordTally`` and ``Rejected``, the results; ``Keys``, the rule that gives lines their keys, with
+conditions, ``--exclude-key-glob`` and ``--strip-query``.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -33,9 +34,8 @@ class Rejected:
     Attributes:
         line: the number of the line in its file, from 1.
         reason: a phrase that says why the line could not be counted.
-        text: the beginning of the line; empty where the line was too long to be read, or where the
-            text is not needed.
-        misread: true where an option has to say how to read this line and all others.
+        text: the beginning of the line; empty if the line was too long, or the text is not needed.
+        misread: whether a value can be read in two ways, so that the user must choose by an option.
     """
 
     line: int
@@ -83,9 +83,9 @@ class RecordTally:
 
     Attributes:
         bucket: takes a whole Unix minute, and returns the label (number) of its bucket; by default
-            the minute itself. Readers keep its results while tallies have an equal function.
+            the minute itself. Readers cache its results as long as tallies have an equal function.
         amounts: the amounts by label, and then by key or dimensions; a sum may exceed 64 bits.
-        lines: number of records that were read, with blank lines and a header.
+        lines: number of records that were read, blank lines and a header included.
         counted: number of lines that gave an amount.
         filtered: number of lines that the options leave out.
         rejected: the lines that could not be counted.
@@ -154,8 +154,8 @@ class LineReader(Protocol):
         return
 
     def note_directives(self, number: int, data: bytes, stop: int) -> None:
-        """Note the directives (lines such as ``#Fields:``) in the lines ``data[:stop]``, which
-        another reader counts; the first of them has the line number ``number``.
+        """Note the directives (lines such as ``#Fields:``) in the lines ``data[:stop]``, of which
+        the first has the number ``number``. Another reader counts these lines.
         """
         return
 
@@ -166,7 +166,7 @@ class LineReader(Protocol):
         return None
 
     def set_directives(self, number: int, directives: object) -> None:
-        """Take over what another reader's :meth:`directives` returned for the line ``number``."""
+        """Use ``directives``, which another reader's :meth:`directives` returned for ``number``."""
         return
 
     def day_of(self, number: int) -> bytes:
@@ -175,7 +175,7 @@ class LineReader(Protocol):
 
 
 def note_block(block: RecordBlock, tally: RecordTally) -> None:
-    """Add a block's number of lines, and its line that is too long, to ``tally``."""
+    """Add to ``tally`` how many lines a block has, and reject the line that is too long, if any."""
     tally.lines += len(block.numbers) + len(block.rejected)
     for each in block.rejected:
         tally.reject(each.line, each.reason)
@@ -245,7 +245,7 @@ def with_visitor(key: RowKey, visitor: str) -> RowKey:
 
 
 def without_visitor(key: RowKey) -> tuple[RowKey, str | None]:
-    """Split what :func:`with_visitor` has joined; the visitor of any other key is None."""
+    """Return the two parts that :func:`with_visitor` joined; for another key, (key, None)."""
     if isinstance(key, str) or key[-1][0] != _VISITOR:
         return key, None
     visitor = key[-1][1]
@@ -259,12 +259,12 @@ class Keys:
         key: the key template, or the name of a field; '' stands for ``path``.
         where: the conditions; a line is counted only if all of them hold.
         exclude: shell patterns; lines whose key matches one of them are left out.
-        strip_query: whether keys, and values of dimensions, end before their ``?``.
+        strip_query: whether keys, and values of dimensions, are cut before their first ``?``.
         dimensions: pairs of a dimension's name and the field with its value, in place of a key.
-        visitor: fields that together identify a visitor; if any, keys are of :func:`with_visitor`.
-        column: the field of a record that is its key; with '', the template applies.
+        visitor: fields that identify a visitor; if any are given, :func:`with_visitor` makes keys.
+        column: the field of a record that is its key; with '', the template makes the key.
         counter_column: the field of a record that names its counter; with '', all records count.
-        counter: the name in ``counter_column`` of the records that count.
+        counter: the counter; records with another name in ``counter_column`` are left out.
         minutes: half-open range of Unix minutes; lines outside it are left out. None for no limits.
 
     Attributes:
@@ -325,8 +325,8 @@ class Keys:
         getter: Callable[[str], Callable[[R], str]],
         optional: Callable[[str], Callable[[R], str]],
     ) -> Callable[[R], FoundKey]:
-        """Return a function that reads what :meth:`finished` takes from a record: its key, or the
-        values of its dimensions; then the visitor's fields, if there are any.
+        """Return a function that takes a record, and returns the argument of :meth:`finished`: the
+        key, or the values of the dimensions; then the values of the visitor's fields, if any.
 
         Args:
             getter: takes the name of a field, and returns a function that reads it from a record.
@@ -353,8 +353,8 @@ class Keys:
         return [(getter(each.field), template.condition_test(each)) for each in self._where]
 
     def finished(self, found: FoundKey) -> RowKey | None:
-        """Check what a function of :meth:`key_of` has found; return the key or dimensions, joined
-        with the visitor if there is one. Return None where the key is excluded.
+        """Return the checked key or dimensions in ``found``, the result of a function of
+        :meth:`key_of`, joined with the visitor if there is one. Return None if the key is excluded.
 
         Raises:
             Malformed: a text has no UTF-8 form.

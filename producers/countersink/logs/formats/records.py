@@ -100,13 +100,13 @@ class RecordRule(Generic[R]):
 class AmountFormat:
     """Parser of the amounts of one source. An amount is a whole number; a fraction must be zeros.
 
+    If both arguments are '', ``1.00`` is read as 1, but ``1.000`` and ``1,234`` are rejected as
+    :class:`Misread`, because the separator may begin a fraction or may separate thousands.
+
     Args:
         decimal_point: the character before a fraction; '' stands for a point, or for a comma if
             ``thousands`` is a point.
         thousands: the separator of groups of three digits; '' for none.
-
-    If both are '', ``1.00`` is read as 1, but ``1.000`` and ``1,234`` are rejected as
-    :class:`Misread`, because they may have thousands or a fraction.
     """
 
     def __init__(self, decimal_point: str = "", thousands: str = "") -> None:
@@ -122,11 +122,11 @@ class AmountFormat:
         )
 
     def read(self, found: object) -> int:
-        """Return the amount that a field has as a text or a number: a signed 64-bit integer.
+        """Return the amount in a field, which is a text or a number, as a signed 64-bit integer.
 
-        A text may have zeros behind a decimal point, as exports write for columns with gaps. It may
-        have no exponent, because programs write exponents for rounded numbers. A JSON number may be
-        written in any way that is exact, because JSON does not tell integers from other numbers.
+        A text may have zeros after a decimal point, because some programs export whole numbers so
+        (``12.0``). A text with an exponent is refused, because programs write exponents for rounded
+        numbers. A JSON number may be written in any way that is exact.
 
         Raises:
             Misread: the text may mean either of two amounts.
@@ -163,8 +163,8 @@ class AmountFormat:
 
 
 def _element(line: bytes) -> bytes:
-    """Return the JSON object in a line of an array, without the array's brackets and commas; b""
-    for brackets alone, and the stripped line itself where it has no object.
+    """Return the JSON object in a line of an array, without the array's brackets and commas. Return
+    b"" for a line with a bracket alone, and the stripped line if it has no object.
     """
     bare = line.strip(BLANK)
     if bare in (b"[", b"]", b"],"):
@@ -175,8 +175,9 @@ def _element(line: bytes) -> bytes:
 
 
 def is_array(head: bytes) -> bool:
-    """Return whether a source is a JSON array whose objects are not each on a line of their own.
-    ``head`` is the beginning of the source.
+    """Return True if a source is a JSON array whose objects are not each on a line of their own, so
+    that :class:`JsonLines` cannot read it; otherwise False. ``head`` is the beginning of the
+    source.
     """
     if not head.lstrip(BLANK + b"\n").startswith(b"["):
         return False
@@ -201,9 +202,9 @@ class JsonLines(LineReader):
         input_format: the name of the objects' format.
         keys: the rule that gives objects their keys, with conditions and excluded keys.
         clock: parses times.
-        times: the fields that make up the time, joined; without any, those of the format. The
-            format ``ndjson`` has none, so every minute would be 0: the caller must demand
-            ``times``.
+        times: the fields that make up the time, joined; if empty, the format's own field is read.
+            The format ``ndjson`` has no such field, and every minute would be 0; so callers must
+            require ``times`` for it.
         amount_column: the field that has the amount; with '', each line counts 1.
         amounts: parses amounts.
     """
@@ -234,7 +235,7 @@ class JsonLines(LineReader):
 
     def count(self, block: RecordBlock, tally: RecordTally) -> None:
         """Add the counts and rejected lines of ``block`` to ``tally``. If the keys have a counter
-        column, a line that is no object is left out, not rejected: it names no counter.
+        column, a line that is no object is left out, not rejected, because it names no counter.
         """
         note_block(block, tally)
         for number, line in zip(block.numbers, block.lines, strict=True):

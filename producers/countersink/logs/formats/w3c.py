@@ -68,7 +68,7 @@ _PATTERNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Directives:
-    """The directives (``#Fields:``, ``#Date:``) that apply to a line: the last of each before it.
+    """The directives that apply to a line: the last ``#Fields:`` and the last ``#Date:`` before it.
 
     Attributes:
         names: the names of the line's fields by ``#Fields:``, in lower case; none without that
@@ -87,7 +87,9 @@ class Directives:
 
     @property
     def shape(self) -> tuple[tuple[str, ...], str]:
-        """The part that decides how lines are read: the names, and the date if lines have none."""
+        """The part that decides how lines are read: the names, and the date if it is not in the
+        lines.
+        """
         return self.names, "" if "date" in self.names else self.date
 
     def after(self, line: bytes) -> "Directives":
@@ -112,8 +114,8 @@ _LATER_DIRECTIVE: Final = re.compile(rb"\n" + _WHOLE)  # fast, as it begins with
 
 
 def _directives_in(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Find the directives (lines that begin with ``#``) in ``data``, which begins where a line
-    begins. Yield the offset and the bytes of each complete one, without NULs before it.
+    """Yield the offset and the bytes of each complete directive (line that begins with ``#``) in
+    ``data``, which begins where a line begins. NULs before a directive are left out.
     """
     first = _FIRST_DIRECTIVE.match(data)
     for found in chain((first,) if first else (), _LATER_DIRECTIVE.finditer(data)):
@@ -206,7 +208,8 @@ _UNDIRECTED: Final = RejectingReader(lambda line: "there is no #Fields: directiv
 
 class W3cLog(LineReader):
     """Reader of W3C extended logs. It notes the directives (``#Fields:``, ``#Date:``) with their
-    line numbers, so that blocks may be counted in any order, if the directives before are noted.
+    line numbers. So blocks may be counted in any order, if the directives before each block are
+    noted.
 
     Args:
         keys: the rule that gives lines their keys, with conditions.
@@ -255,8 +258,8 @@ class W3cLog(LineReader):
         return self._directives[place - 1] if place else Directives()
 
     def set_directives(self, number: int, directives: object) -> None:
-        """Replace all noted directives by those that apply to the line ``number``, which another
-        reader has noted.
+        """Replace all noted directives by ``directives``, which apply to the line ``number``.
+        Another reader has noted them.
         """
         assert isinstance(directives, Directives)
         self._at, self._directives = [number - 1], [directives]
@@ -305,7 +308,9 @@ class W3cLog(LineReader):
             first = end
 
     def _count_separated(self, block: RecordBlock, tally: RecordTally, *, tabs: bool) -> None:
-        """Count a block that has no directives; tabs separate all its values, or spaces do."""
+        """Count a block without directives, whose values are all separated by tabs or, if ``tabs``
+        is false, by spaces.
+        """
         directives = self.directives(block.numbers[0])
         if tabs and not directives.names:
             directives = _CLOUDFRONT
@@ -313,8 +318,8 @@ class W3cLog(LineReader):
         reader.count(block, tally)
 
     def _reader(self, directives: Directives, *, tabs: bool) -> LineReader:
-        """Return the reader of lines by the directives before them. It rejects all lines if the
-        directives do not say enough, for example no date.
+        """Return the reader of lines to which ``directives`` apply. If these lack something that is
+        needed, such as the date, the reader rejects all lines.
         """
         known = directives if directives is _CLOUDFRONT else directives.shape, tabs
         if known not in self._readers:
